@@ -44,6 +44,7 @@ __all__ = [
     "end_view_holds",
     "find_first_time",
     "hold_name",
+    "hold_place",
     "start_hold_name",
 ]
 
@@ -96,9 +97,13 @@ def hold_name(incarnation: Incarnation, checkpoints: Path) -> str:
             find the hold that protects its checkpoint.
         checkpoints: Folder of the runtime's checkpoints, which no two runtimes share.
     """
+    return f"view:{incarnation.id}:{incarnation.dataflow}:{hold_place(checkpoints)}"
+
+
+def hold_place(checkpoints: Path) -> str:
+    """The hash that tells the holds of one runtime from those of others; see the module."""
     place = f"{platform.node()}:{checkpoints.resolve()}"
-    where = hashlib.blake2b(place.encode(), digest_size=4).hexdigest()
-    return f"view:{incarnation.id}:{incarnation.dataflow}:{where}"
+    return hashlib.blake2b(place.encode(), digest_size=4).hexdigest()
 
 
 def end_view_holds(client: ShardClient, view: str, inputs: Sequence[str]) -> None:

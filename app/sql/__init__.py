@@ -6,13 +6,11 @@ that a result depends on nothing but its inputs, and the choice of how a view is
 May use: `protocol`, and of `datasource` the columns of updates, ids, errors and times of options.
 Start at `tokens`, then `catalyst`, then `strategy`.
 
-Never: changes what a query means by rewriting its text. Spark's plans and expressions decide; where
-a text is rewritten over changes, the two plans are compared, expression by expression.
+Never: changes what a query means by rewriting its text. Spark's plans and expressions decide.
 
     tokens, references, queries   Spark's tokens; names that a query reads; statements of `sql`
     catalyst, plan_tree           Spark's analyzer, called from Python; its plans as plain values
     strategy                      the strategy of a view, and the reason
-    over_changes, compare_plans   a linear query over changes, and the proof that it means the same
     determinism, window_frames    expressions by which a result depends on more than its inputs
     problems, spark_errors        errors in a text, with their places
 """

@@ -19,10 +19,9 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -35,7 +34,6 @@ from shardline.app.sql.plan_tree import Node, plan_tree
 from shardline.app.sql.source_options import InvalidOption, SourceOptions
 from shardline.app.sql.spark_errors import SparkProblem, read_spark_error
 from shardline.datasource.clock import IdGenerator
-from shardline.datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,7 +127,6 @@ class Catalyst:
         self._jvm: Any = spark._jvm  # noqa: SLF001
         self._prefix = f"_check_{ids.token().hex()}"
         self._stack = contextlib.ExitStack()
-        self._schemas: dict[str, str] = {}
         self.views: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -143,35 +140,11 @@ class Catalyst:
 
     def add(self, name: str, schema: str) -> None:
         """Make an empty temporary view for an object, with columns in JSON; its name: `views`."""
-        self._schemas[name] = schema
-        self.views[name] = self._empty(schema, f"{self._prefix}_{len(self.views)}")
-
-    @contextlib.contextmanager
-    def changes(self, names: Iterable[str]) -> Iterator[None]:
-        """Add the time and diff of each row to the columns of objects' views, within the block.
-
-        The views keep their names, so that the analyses of a query with and without these columns
-        differ in nothing else.
-        """
-        names = list(names)
-        try:
-            for name in names:
-                columns = json.loads(self._schemas[name])
-                columns["fields"] += [
-                    {"name": own, "type": "long", "nullable": False, "metadata": {}}
-                    for own in (TS, DIFF)
-                ]
-                self._empty(json.dumps(columns), self.views[name])
-            yield
-        finally:
-            for name in names:
-                self._empty(self._schemas[name], self.views[name])
-
-    def _empty(self, schema: str, view: str) -> str:
+        view = f"{self._prefix}_{len(self.views)}"
         columns = self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema)
         empty = self._session.createDataFrame(self._jvm.java.util.ArrayList(), columns)
         empty.createOrReplaceTempView(view)
-        return view
+        self.views[name] = view
 
     def ddl(self, schema: str) -> str:
         """Convert columns from Spark's JSON to DDL."""

@@ -5,13 +5,12 @@ when its result over a sum of changes is the sum of its results over each: then 
 alone give the view's change. That holds for operators that look at one row at a time (projections,
 filters, generators), and for UNION ALL of such. Everything else is run anew and compared.
 
-    choose(plan_tree(…)) -> ("linear", "") | ("recompute", "a join of two inputs")
-    LINEAR                  the linear operators; `linear_check` looks again when the query runs
+    choose_strategy(plan_tree(…)) -> ("linear", "") | ("recompute", "a join of two inputs")
 
 Invariants:
     An operator is linear because it is in the list, never because it is in no other: unknown ones
     are recomputed. So is an expression with a subquery.
-    A branch that reads no input would return its rows again at each change: it is never linear.
+    A branch of a union that reads no input has no changes: it does not stand in the way.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from typing import Final
 from shardline.app.protocol.objects import Strategy
 from shardline.app.sql.plan_tree import Node
 
-__all__ = ["INPUT", "LINEAR", "choose_strategy"]
+__all__ = ["CONSTANT", "INPUT", "REASONS", "choose_strategy"]
 
-LINEAR: Final = frozenset(
+_LINEAR: Final = frozenset(
     {
         "CTERelationDef",
         "CTERelationRef",
@@ -47,7 +46,10 @@ LINEAR: Final = frozenset(
 INPUT: Final = "View"
 """The analyzer's operator for a temporary view: a view's inputs are such views."""
 
-_REASONS: Final = {
+CONSTANT: Final = frozenset({"LocalRelation", "OneRowRelation", "Range"})
+"""Operators that read no input: their rows are always the same."""
+
+REASONS: Final = {
     "Deduplicate": "duplicates dropped",
     "Distinct": "DISTINCT",
     "Except": "EXCEPT",
@@ -55,17 +57,16 @@ _REASONS: Final = {
     "Intersect": "INTERSECT",
     "LateralJoin": "a lateral join",
     "LocalLimit": "LIMIT",
-    "LocalRelation": "rows that come from no input",
     "Offset": "OFFSET",
-    "OneRowRelation": "rows that come from no input",
     "Pivot": "PIVOT",
-    "Range": "rows that come from no input",
     "Sample": "TABLESAMPLE",
     "ScriptTransformation": "a script",
     "UnionLoop": "a recursive query",
     "UnionLoopRef": "a recursive query",
     "Window": "a window function",
 }
+"""Operators that need more than changed rows, by Spark's names, in words."""
+
 _REASONS_MAX: Final = 5
 """Most reasons that are shown."""
 
@@ -98,11 +99,9 @@ def choose_strategy(plan: Node) -> tuple[Strategy, str]:
         `linear` and "", or `recompute` and the pieces of the query that demand it.
     """
     reasons = list(dict.fromkeys(_obstacles(plan)))[:_REASONS_MAX]
-    if not reasons:
-        return "linear", ""
-    # Constants are named only if there is nothing else: in a join with them the join is the reason.
-    telling = [r for r in reasons if r != _REASONS["OneRowRelation"]] or reasons
-    return "recompute", ", ".join(telling)
+    if not reasons and not any(node.kind == INPUT for node in plan.walk()):
+        reasons = ["rows that come from no input"]
+    return ("recompute", ", ".join(reasons)) if reasons else ("linear", "")
 
 
 def _obstacles(plan: Node) -> Iterator[str]:
@@ -112,7 +111,7 @@ def _obstacles(plan: Node) -> Iterator[str]:
         node = ahead.pop()
         if node.kind == INPUT:
             continue
-        if node.kind not in LINEAR:
+        if node.kind not in _LINEAR | CONSTANT:
             yield _reason(node)
         for expression in (inner for tree in node.expressions for inner in tree.walk()):
             if expression.kind in _SUBQUERIES:
@@ -129,7 +128,7 @@ def _reason(node: Node) -> str:
         case "Join" | "AsOfJoin":
             return f"{_join(node)} of two inputs"
         case kind:
-            return _REASONS.get(kind, f"the operator {kind}")
+            return REASONS.get(kind, f"the operator {kind}")
 
 
 def _aggregate(node: Node) -> str:

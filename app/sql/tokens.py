@@ -242,19 +242,29 @@ class Cursor:
 
     def string(self, what: str) -> str:
         """Step over a string literal; adjacent ones are one, a doubled quote is a quote (Spark)."""
-        parts: list[str] = []
-        end = -1
-        while not self.done and self._tokens[self._index].token_type in _STRINGS:
+        text = self._one_string(what)
+        while self._is_at_string():
+            text += self._one_string(what)
+        return text
+
+    def _is_at_string(self) -> bool:
+        return not self.done and self._tokens[self._index].token_type in _STRINGS
+
+    def _one_string(self, what: str) -> str:
+        """Step over one string literal; to sqlglot one with a doubled quote is several tokens."""
+        if not self._is_at_string():
+            raise self.wrong(f"expected {what}, found {self.written}", "write it in 'quotes'")
+        before = self._tokens[self._index]
+        text = before.text
+        self._index += 1
+        while self._is_at_string():
             token = self._tokens[self._index]
             mark = self.text[token.start]
-            if token.start == end and self.text[end - 1] == mark:
-                parts.append(mark)
-            parts.append(token.text)
-            end = token.end + 1
+            if token.start != before.end + 1 or self.text[before.end] != mark:
+                break
+            text, before = text + mark + token.text, token
             self._index += 1
-        if not parts:
-            raise self.wrong(f"expected {what}, found {self.written}", "write it in 'quotes'")
-        return "".join(parts)
+        return text
 
     def literal(self, what: str) -> str:
         """Step over a literal and return its text: a string, a number with its sign, a boolean."""
@@ -274,8 +284,9 @@ class Cursor:
 
     def dotted(self, what: str) -> str:
         """Step over a key such as `kafka.bootstrap.servers`, quoted or not, and return it."""
-        if not self.done and self._tokens[self._index].token_type in _STRINGS:
-            return self.string(what)
+        if self._is_at_string():
+            # One alone: what stands beside a key in quotes is its value.
+            return self._one_string(what)
         parts = [self.name(what)]
         while self.symbol(TokenType.DOT):
             parts.append(self.name(what))

@@ -15,6 +15,7 @@ import pytest
 from shardline.app.lane.log import read_lane
 from shardline.app.server.discovery import find
 from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.types.schema import ShardSchema
 from shardline.jobs.ask import main as ask
 from shardline.jobs.run import main as run
@@ -94,8 +95,14 @@ class User:
         client = self.client
         if not client.exists(name) or not client.state(name).upper.time:
             return False
-        with client.reader(name) as reader:
-            found = [tuple(map(str, row)) for row in rows(reader.snapshot())]
+        try:
+            with client.reader(name) as reader:
+                found = [tuple(map(str, row)) for row in rows(reader.snapshot())]
+        except InvalidUsage as error:
+            # It is being made anew: between the look above and the read it was dropped.
+            if error.code != "SHARD_DROPPED":
+                raise
+            return False
         return found == [tuple(map(str, row)) for row in wanted]
 
     def objects(self) -> set[str]:

@@ -57,10 +57,22 @@ CASES = {
         "WHERE price IS NOT DISTINCT FROM 10 OR id > 1",
         how=LINEAR,
     ),
-    "from_first": Case("FROM orders SELECT id, price WHERE price > 10"),
-    "table": Case("TABLE people", "SELECT * FROM people"),
+    "from_first": Case("FROM orders SELECT id, price WHERE price > 10", how=LINEAR),
+    "with_constants": Case(
+        "SELECT id, who FROM orders UNION ALL VALUES (0, 'nobody'), (0, 'nobody') "
+        "UNION ALL SELECT 1, NULL",
+        how=LINEAR,
+    ),
+    "cte_twice": Case(
+        "WITH dear AS (SELECT who, price FROM orders WHERE price >= 20) "
+        "SELECT who FROM dear UNION ALL SELECT upper(who) FROM dear WHERE price > 25",
+        how=LINEAR,
+    ),
+    "table": Case("TABLE people", "SELECT * FROM people", LINEAR),
     "pipe": Case(
-        "FROM orders |> WHERE price > 10 |> SELECT id", "SELECT id FROM orders WHERE price > 10"
+        "FROM orders |> WHERE price > 10 |> SELECT id",
+        "SELECT id FROM orders WHERE price > 10",
+        LINEAR,
     ),
     "pipe_behind_select": Case(
         "SELECT id, price FROM orders |> WHERE price > 10",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from shardline.app.compute.view.streaming_query import RunningView
+    from shardline.datasource.spark_native.plan_rule import NativeReads
 
 pytestmark = pytest.mark.spark
 
@@ -136,8 +137,13 @@ def test_a_kill_within_the_first_plan_is_no_harm(
     assert contents(bench.client, "totals", 9) == totals_at(orders, 9)
 
 
-def test_views_follow_rest_and_are_followed(bench: Bench, orders: Input, start: Started) -> None:
-    """Changes take effect at their own times, a view reads a view, and rest costs no Spark job."""
+def test_views_follow_rest_and_are_followed(
+    bench: Bench, orders: Input, start: Started, native_reads: NativeReads
+) -> None:
+    """Changes take effect at their own times, a view reads a view, and rest costs no Spark job.
+
+    Nor are frames planned natively that nobody executes.
+    """
     rich = view("rich", "SELECT count(*) AS n FROM totals WHERE total > 15", "n BIGINT", "totals")
     start(TOTALS, 5)
     start(DEAR, 5)
@@ -166,6 +172,7 @@ def test_views_follow_rest_and_are_followed(bench: Bench, orders: Input, start: 
     assert writes == sorted(writes, key=lambda time: time or 0)
     assert {type(seen) for seen in bench.seen} >= {Health, Progress, Hydrated, Measured}
     assert not bench.told(Failed)
+    assert not native_reads.counts()
 
 
 @pytest.mark.parametrize("lost", [False, True])

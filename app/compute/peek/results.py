@@ -2,6 +2,7 @@
 
     to_ipc(table), from_ipc(data)      an Arrow IPC stream: what responses carry
     as_json(table)                     a line of JSON for each row
+    json_rows(table)                   a list of values for each row, for an encoder of JSON
     as_csv(table)                      a header, then a line for each row
     rows_of(table), value_text(value)  the rows as Python values; one value as a person reads it
     too_large(limit_bytes)             the error for a result beyond its limit
@@ -27,7 +28,16 @@ import pyarrow as pa
 
 from shardline.datasource.errors import InvalidUsage
 
-__all__ = ["as_csv", "as_json", "from_ipc", "rows_of", "to_ipc", "too_large", "value_text"]
+__all__ = [
+    "as_csv",
+    "as_json",
+    "from_ipc",
+    "json_rows",
+    "rows_of",
+    "to_ipc",
+    "too_large",
+    "value_text",
+]
 
 _ROWS_AT_ONCE: Final = 1 << 12
 
@@ -57,6 +67,42 @@ def as_json(table: pa.Table) -> Iterator[str]:
     for row in rows_of(table):
         values = [_json_value(value) for value in row]
         yield json.dumps(_object(names, values), ensure_ascii=False)
+
+
+def json_rows(table: pa.Table) -> Iterator[list[Any]]:
+    """Each row as a list of values that msgspec encodes as JSON.
+
+    `NaN`, `Infinity` and `-Infinity` are text: JSON has no such numbers, and null means NULL. Dates
+    and times are ISO 8601, also those that Python has no value for. A map is a list of pairs.
+    """
+    for start in range(0, table.num_rows, _ROWS_AT_ONCE):
+        some = [_json_column(column.slice(start, _ROWS_AT_ONCE)) for column in table.columns]
+        yield from map(list, zip(*some, strict=True))
+
+
+def _json_column(column: pa.ChunkedArray) -> list[Any]:
+    try:
+        values = column.to_pylist()
+    except (OverflowError, ValueError):
+        # Years before 1 or after 9999.
+        return [text and text.replace(" ", "T") for text in _as_text_if_time(column).to_pylist()]
+    return [_finite_or_text(value) for value in values] if _has_floats(column.type) else values
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    inner = (kind.field(at).type for at in range(kind.num_fields))
+    return pa.types.is_floating(kind) or any(map(_has_floats, inner))
+
+
+def _finite_or_text(value: Any) -> Any:
+    match value:
+        case float():
+            return value if abs(value) < float("inf") else _float(value)
+        case dict():
+            return {name: _finite_or_text(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_finite_or_text(inner) for inner in value]
+    return value
 
 
 def as_csv(table: pa.Table) -> str:
@@ -106,10 +152,10 @@ def _json_value(value: Any) -> Any:
             return value
         case dict():
             return {str(name): _json_value(inner) for name, inner in value.items()}
-        case list():
-            return [_json_value(inner) for inner in value]
-        case (key, inner):  # an entry of a map, as Arrow gives it
+        case (key, inner) if isinstance(value, tuple):  # an entry of a map, as Arrow gives it
             return {"key": _json_value(key), "value": _json_value(inner)}
+        case list() | tuple():  # a tuple: an interval's months, days and nanoseconds
+            return [_json_value(inner) for inner in value]
     return value_text(value)
 
 

@@ -12,7 +12,10 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
     maintained_view    takes the steps
     next_step          chooses the next step: pure decisions
     input_changes      times at which inputs change, read off the states of their shards
-    linear_check       the last check, at run time, that changes suffice to compute the change
+    kept_query         a view's query over the contents of its inputs
+    kept_plan          Spark's plan of a query, over rows that change
+    linear_query       a linear view's query over changes, or the doubt about it
+    change_plan        Spark's plan of a query, made to hand times and diffs on
     evaluate           a query over frames, in the session of its own streaming query
     correction         the updates that turn one collection into another
     output             the view's shard and its errors shard, written as one

@@ -32,12 +32,13 @@ from pyspark.sql import DataFrame, SparkSession
 from shardline import datasource
 from shardline.app.compute.errors import data_error_text
 from shardline.app.compute.view.correction import check_comparable, correction_frame
-from shardline.app.compute.view.evaluate import analyse_query, fit_columns, parse_columns
+from shardline.app.compute.view.evaluate import fit_columns, parse_columns
 from shardline.app.compute.view.input_changes import (
     InputChanges,
     find_input_changes,
     unchanged_until,
 )
+from shardline.app.compute.view.kept_query import KeptQuery
 from shardline.app.compute.view.linear_query import LinearQuery
 from shardline.app.compute.view.next_step import (
     Done,
@@ -113,6 +114,7 @@ class View:
         self._gate = gate
         self._made = False
         self._reports = ViewReports(host, incarnation, description, self._as_of)
+        self._query = KeptQuery(description.query)
         self._linear = LinearQuery(description, self._schema)
         self._contents = OutputContents(host.client, description.name)
         self._changed_rows = 0
@@ -231,7 +233,7 @@ class View:
         }
         parts = [part for s in states for batch in s.trace.batches for part in batch.parts]
         inputs = self._one_task.inputs(session, inputs, Volume.of(parts))
-        return fit_columns(analyse_query(session, self._description.query, inputs), self._schema)
+        return fit_columns(self._query.evaluate(session, inputs), self._schema)
 
     def _recompute(
         self, session: SparkSession, step: Recompute, states: Sequence[ShardState]

@@ -130,13 +130,14 @@ class RunningView:
         remove_unfinished_plan(self._checkpoint)
         # Of the offsets, not of the folder: Spark makes the folder, with its metadata, before the
         # first micro-batch is planned, and until then there is nothing to go on from.
-        self._starts_anew = not (self._checkpoint / "offsets").is_dir()
-        view = View(host, incarnation, description, self._check_may_append)
+        view: View | None = None
+        if (self._checkpoint / "offsets").is_dir():
+            view = View(host, incarnation, description, self._check_may_append)
         # Contents of another definition (other settings, an input made anew) are replaced by the
         # first micro-batch. One that goes on from a checkpoint comes with the next news of an
         # input, or after the idle interval: until then the output would stand still.
-        self._starts_anew = self._starts_anew or view.is_replacing()
-        if self._starts_anew:
+        self._starts_anew = view is None or view.is_replacing()
+        if view is None or self._starts_anew:
             assert incarnation.as_of is not None, incarnation
             name, inputs = description.name, description.inputs
             as_of = find_first_time(host.client, incarnation.as_of, inputs, name)
@@ -202,6 +203,7 @@ class RunningView:
             "hold": self._hold,
             "maxFilesPerTrigger": _PARTS,
             "progressInterval": _IDLE_INTERVAL,
+            "nativeReads": "false",  # its frames are not executed: a plan of theirs would be waste
         }
         stream = host.spark.readStream.format("shard").options(**options).load()
         return (

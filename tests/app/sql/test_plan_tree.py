@@ -60,7 +60,7 @@ def test_a_deep_plan_needs_no_deep_stack() -> None:
         (op("Union", INPUT, op("Generate", INPUT)), ""),
         (op("Distinct", INPUT), "DISTINCT"),
         (op("SomethingNew", INPUT), "the operator SomethingNew"),
-        (op("Union", INPUT, op("OneRowRelation")), "rows that come from no input"),
+        (op("Union", INPUT, op("Project", op("OneRowRelation"))), ""),
         (op("Project", op("OneRowRelation")), "rows that come from no input"),
         (op("Filter", INPUT, condition=expr("Not", expr("Exists", plan=INPUT))),
          "a subquery in EXISTS"),

@@ -5,13 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
+import math
 from decimal import Decimal
 
+import msgspec
 import pyarrow as pa
+import pytest
 from rich.console import Console
 
 from shardline.app.cli.result_table import result_table
-from shardline.app.compute.peek.results import as_csv, as_json, from_ipc, to_ipc
+from shardline.app.compute.peek.results import as_csv, as_json, from_ipc, json_rows, to_ipc
 
 TABLE = pa.table(
     {
@@ -61,6 +64,41 @@ def test_json_has_a_form_for_every_value() -> None:
     assert (second["i"], second["f"], second["m"]) == (None, -0.0, [])
     assert (third["f"], third["d"], third["r"]) == ("-Infinity", "-0.01", {"x": None})
     assert third["t"].startswith("-1199-")
+
+
+NUMBERS = ["NaN", "Infinity", "-Infinity", 1.5, None]
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        (pa.array([math.nan, math.inf, -math.inf, 1.5, None]), NUMBERS),
+        (pa.array([math.nan, math.inf, -math.inf, 1.5, None], pa.float32()), NUMBERS),
+        (pa.array([[math.nan], None]), [["NaN"], None]),
+        (pa.array([{"x": math.inf}]), [{"x": "Infinity"}]),
+        (
+            pa.array([[("k", math.nan)]], pa.map_(pa.string(), pa.float64())),
+            [[["k", "NaN"]]],
+        ),
+        (pa.array([2**62, None]), [2**62, None]),
+        (pa.array([Decimal("1.50")]), ["1.50"]),
+        (pa.array([0], pa.timestamp("us", tz="UTC")), ["1970-01-01T00:00:00Z"]),
+        (pa.array([-(10**17), None], pa.timestamp("us")), ["-1199-02-15T14:13:20.000000", None]),
+        (pa.array([3_000_000, 0], pa.date32()), ["10183-09-21", "1970-01-01"]),
+    ],
+)
+def test_an_encoder_loses_no_value(column: pa.Array, values: list[object]) -> None:
+    """A number that JSON has not is text and no null, which is NULL."""
+    table = pa.Table.from_arrays([column, column], names=["a", "a"])
+    encoded = msgspec.json.encode(list(json_rows(table)))
+    assert msgspec.json.decode(encoded) == [[value, value] for value in values]
+
+
+def test_an_interval_is_its_three_numbers() -> None:
+    """Months, days and nanoseconds, which do not add up to one."""
+    table = pa.table({"i": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
+    assert list(as_json(table)) == ['{"i": [1, 2, 3]}']
+    assert as_csv(table) == 'i\r\n"[1, 2, 3]"\r\n'
 
 
 def test_two_columns_of_one_name_are_both_there() -> None:
