@@ -12,7 +12,10 @@ Start reading at `events`, then `facts` and `apply`. In order of the data:
     facts, apply                the facts, and how an event changes them
     relation, relations/, registry   columns, meanings, and rows computed from the facts
     store                       `relation(name) -> pa.Table`, for peeks and JSON
+    publisher, change_log       relations that somebody follows: moments, and what changed since
     live                        `SELECT … FROM introspection.<name>` in the session
+    histories, definitions      what was there at an earlier moment; definitions as they change
+    past                        refuses moments that are not known
     history                     histories that survive a restart
     spark_plan/                 Spark's plans and counts, matched with our operators
 

@@ -32,32 +32,46 @@ from shardline.app.execution.observations import (
     Progress,
     Started,
 )
+from shardline.app.introspection.definitions import (
+    is_repeatable,
+    note_dropped,
+    note_installed,
+    note_wanted,
+)
 from shardline.app.introspection.events import (
+    ClientsSeen,
     Dropped,
     Event,
     Harvested,
     Installed,
+    LaneOpened,
     Maintenance,
     PeekDecided,
     PeekEnded,
     PeekStarted,
     Phase,
     Polled,
+    ProcessStarted,
     QueryIdle,
     QueryProgress,
     QueryStarted,
     QueryTerminated,
     Recorded,
     Remembered,
+    RuntimeSeen,
+    ServerSeen,
     ShardGone,
     ShardSeen,
+    SparkSeen,
     Wanted,
 )
 from shardline.app.introspection.facts import (
     Condition,
     Facts,
+    MicroBatch,
     ObjectFacts,
     Observed,
+    ProcessFacts,
     histogram_bucket_ns,
 )
 from shardline.app.introspection.spark_plan.operators import operators_of
@@ -72,6 +86,8 @@ PEEKS_MAX: Final = 10_000
 """Most peeks under way that are remembered: so many at once means that ends of peeks were lost."""
 
 _Report: TypeAlias = Started | Progress | Hydrated | Health | Measured | Failed | Ended
+
+_OfProcess: TypeAlias = ProcessStarted | SparkSeen | ServerSeen | RuntimeSeen | ClientsSeen
 
 _OfQuery: TypeAlias = QueryStarted | QueryProgress | QueryIdle | QueryTerminated
 
@@ -97,8 +113,9 @@ def apply(facts: Facts, event: Event, now_ms: int) -> None:
         now_ms: Now, ms since the epoch.
     """
     facts.received.applied += 1
+    facts.revision += 1
     match event:
-        case Installed() | Dropped() | Phase():
+        case LaneOpened() | Installed() | Dropped() | Phase():
             _lane(facts, event, now_ms)
         case QueryStarted() | QueryProgress() | QueryIdle() | QueryTerminated():
             _query(facts, event, now_ms)
@@ -114,6 +131,9 @@ def apply(facts: Facts, event: Event, now_ms: int) -> None:
             _observed(facts, event, now_ms)
         case Wanted():
             facts.wanted = {one.id: one for one in event.objects}
+            note_wanted(facts, event.at_ms)
+        case ProcessStarted() | SparkSeen() | ServerSeen() | RuntimeSeen() | ClientsSeen():
+            _process(facts.process, event)
         case _:
             _noted(facts, event)
 
@@ -146,15 +166,20 @@ def note_status(facts: Facts, found: ObjectFacts, now_ms: int) -> None:
 # --- the lane ------------------------------------------------------------------------------------
 
 
-def _lane(facts: Facts, event: Installed | Dropped | Phase, now_ms: int) -> None:
+def _lane(facts: Facts, event: LaneOpened | Installed | Dropped | Phase, now_ms: int) -> None:
+    if isinstance(event, LaneOpened):
+        facts.runs.add(event.at_ms, ("start", event.objects))
+        return
     if isinstance(event, Installed):
         _installed(facts, event)
+        note_installed(facts, event)
     elif isinstance(event, Dropped):
         found = facts.objects.pop(event.id, None)
         if found is None:
             facts.received.foreign += 1
             return
-        facts.runs.pop(found.run, None)
+        note_dropped(facts, found, event.at_ms)
+        facts.run_owners.pop(found.run, None)
         if found.condition.status != "dropped":
             row = (found.id, found.kind, "dropped", "", (), ())
             facts.statuses.add(max(event.at_ms, found.condition_ms + 1), row)
@@ -181,7 +206,7 @@ def _installed(facts: Facts, event: Installed) -> None:
             _begin(facts, found, event.epoch)
         return
     if found is not None:
-        facts.runs.pop(found.run, None)
+        facts.run_owners.pop(found.run, None)
     since: Observed = UNSET
     if not _has_shard(event) and event.as_of is not None:
         since = event.as_of
@@ -210,7 +235,7 @@ def _current(facts: Facts, found: ObjectFacts, epoch: int) -> bool:
 def _begin(facts: Facts, found: ObjectFacts, epoch: int) -> None:
     if epoch == found.epoch:
         return
-    facts.runs.pop(found.run, None)
+    facts.run_owners.pop(found.run, None)
     found.epoch = epoch
     found.query = found.run = ""
     found.heard = found.hydrated = False
@@ -296,9 +321,9 @@ def _later(known: Observed, reported: Observed) -> Observed:
 
 def _runs(facts: Facts, found: ObjectFacts, run: str) -> None:
     if run and run != found.run:
-        facts.runs.pop(found.run, None)
+        facts.run_owners.pop(found.run, None)
         found.run, found.heard = run, False
-        facts.runs[run] = found.id
+        facts.run_owners[run] = found.id
 
 
 def _polled(facts: Facts, event: Polled) -> None:
@@ -309,6 +334,7 @@ def _polled(facts: Facts, event: Polled) -> None:
     found.since = _later(found.since, event.since)
     found.write = _later(found.write, event.upper)
     found.rows, found.size_bytes = event.rows, event.size_bytes
+    found.columns = event.columns
     if event.errors is not UNSET:
         found.errors = event.errors
 
@@ -346,6 +372,29 @@ def _noted(
             for history in facts.histories():
                 if history.name == event.relation:
                     history.merge(event.rows)
+            if event.relation == facts.definitions.name:
+                # Noted again by this run before it had the rows of those before.
+                facts.definitions.drop_repeated(is_repeatable)
+        case _:
+            assert_never(event)
+
+
+def _process(process: ProcessFacts, event: _OfProcess) -> None:
+    match event:
+        case ProcessStarted():
+            process.started = event
+        case SparkSeen(ui):
+            process.spark_ui = ui
+        case ServerSeen(address):
+            process.address = address
+        case RuntimeSeen():
+            process.runtime = event
+            process.controllers = {
+                one.name: process.controllers.get(one.name, event.at_ms)
+                for one in event.controllers
+            }
+        case ClientsSeen(clients):
+            process.clients = clients
         case _:
             assert_never(event)
 
@@ -367,7 +416,7 @@ def _query(facts: Facts, event: _OfQuery, now_ms: int) -> None:
         case QueryIdle():
             _works_again(found)
         case QueryTerminated():
-            facts.runs.pop(event.run, None)
+            facts.run_owners.pop(event.run, None)
             found.run = ""
             if event.error:
                 _fails(found, event.error, found.failure_hint)
@@ -378,8 +427,8 @@ def _query(facts: Facts, event: _OfQuery, now_ms: int) -> None:
 
 def _owner(facts: Facts, event: _OfQuery) -> ObjectFacts | None:
     """The object whose current run an event is of; None, and counted, if there is none."""
-    if event.run in facts.runs:
-        return facts.objects[facts.runs[event.run]]
+    if event.run in facts.run_owners:
+        return facts.objects[facts.run_owners[event.run]]
     name = event.name if isinstance(event, QueryStarted | QueryProgress) else ""
     found = facts.objects.get(name.split(":")[0])
     if found is None:
@@ -398,6 +447,9 @@ def _progress(found: ObjectFacts, event: QueryProgress) -> None:
     found.states = event.states
     found.step_phases_ms = {n: ms for n, ms in event.phases_ms.items() if n != _WHOLE}
     found.step_ms = event.phases_ms.get(_WHOLE)
+    found.steps.append(
+        MicroBatch(event.micro_batch, event.at_ms, found.step_ms, found.step_phases_ms)
+    )
     for phase, took_ms in event.phases_ms.items():
         found.elapsed_ms[phase] += took_ms
         found.durations[phase, histogram_bucket_ns(took_ms)] += 1

@@ -1,8 +1,9 @@
 """Events are all that the sink learns of the world: immutable values, made in any thread.
 
-From the lane: `Installed`, `Phase`, `Dropped`, `Recorded`. From the coordinator: `Wanted`. From
-the listener: `QueryStarted`, `QueryProgress`, `QueryIdle`, `QueryTerminated`. From Spark's status
-store: `Harvested`.
+From the lane: `LaneOpened`, `Installed`, `Phase`, `Dropped`, `Recorded`. From the coordinator:
+`Wanted`. From the listener: `QueryStarted`, `QueryProgress`, `QueryIdle`, `QueryTerminated`. From
+Spark's status store: `Harvested`.
+From the process itself: `ProcessStarted`, `SparkSeen`, `ServerSeen`, `RuntimeSeen`, `ClientsSeen`.
 From running objects: everything in `shardline.app.execution.observations`. From the storage worker:
 `StatusUpdate`, `StatisticsUpdates`. From peeks, maintenance and the poll of shards: the rest.
 
@@ -28,12 +29,16 @@ from shardline.app.protocol.storage import StatisticsUpdates, StatusUpdate
 from shardline.datasource.inspect.report import ShardReport
 
 __all__ = [
+    "Client",
+    "ClientsSeen",
+    "ControllerSeen",
     "Domain",
     "Dropped",
     "Event",
     "Harvested",
     "InputProgress",
     "Installed",
+    "LaneOpened",
     "Maintenance",
     "PeekDecided",
     "PeekEnded",
@@ -41,14 +46,18 @@ __all__ = [
     "PeekStarted",
     "Phase",
     "Polled",
+    "ProcessStarted",
     "QueryIdle",
     "QueryProgress",
     "QueryStarted",
     "QueryTerminated",
     "Recorded",
     "Remembered",
+    "RuntimeSeen",
+    "ServerSeen",
     "ShardGone",
     "ShardSeen",
+    "SparkSeen",
     "StateProgress",
     "Wanted",
     "WantedObject",
@@ -113,6 +122,17 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
 
 
+class LaneOpened(msgspec.Struct, frozen=True, kw_only=True):
+    """An application has begun, with the objects that the lane has.
+
+    What was recorded of others before is over: the application before may have been killed right
+    after it has dropped them.
+    """
+
+    objects: tuple[str, ...]
+    at_ms: int
+
+
 class WantedObject(msgspec.Struct, frozen=True, kw_only=True):
     """An object that the project asks for.
 
@@ -150,6 +170,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
         kind: Kind of the command.
         object_id: The object that it is about; "" if it is about none.
         command: The whole command as JSON, without secrets.
+        says: What it asks for, in a sentence without its full stop.
     """
 
     index: int
@@ -158,6 +179,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     object_id: str = ""
     command: str = ""
+    says: str = ""
 
 
 # --- Spark's listener --------------------------------------------------------------------------
@@ -305,6 +327,7 @@ class Polled(msgspec.Struct, frozen=True, kw_only=True):
         rows: Of its newest contents.
         size_bytes: Of its parts, encoded.
         errors: Number of rows in its errors shard; UNSET if it has none.
+        columns: Name and SQL type of each of its columns.
     """
 
     id: str
@@ -313,6 +336,7 @@ class Polled(msgspec.Struct, frozen=True, kw_only=True):
     rows: int = 0
     size_bytes: int = 0
     errors: int | msgspec.UnsetType = msgspec.UNSET
+    columns: tuple[tuple[str, str], ...] = ()
 
 
 class ShardSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -362,10 +386,100 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[tuple[int, tuple[object, ...]], ...]
 
 
+# --- the process -------------------------------------------------------------------------------
+
+
+class ProcessStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """The process of the runtime has started.
+
+    Attributes:
+        location: URL of the location, without secrets.
+        version: Of this program.
+        data_folder: Its folder on this machine.
+        checkpoints: Folder of the checkpoints of streaming queries.
+        at_ms: When.
+    """
+
+    location: str
+    version: str
+    data_folder: str
+    checkpoints: str
+    at_ms: int
+
+
+class SparkSeen(msgspec.Struct, frozen=True):
+    """Spark's own pages were found at this address."""
+
+    ui: str
+
+
+class ServerSeen(msgspec.Struct, frozen=True):
+    """The application is served at this address."""
+
+    address: str
+
+
+class ControllerSeen(msgspec.Struct, frozen=True):
+    """A controller that is connected.
+
+    Attributes:
+        name: Of the connection: protocol and nonce.
+        is_reconciled: True once the runtime has taken its desired state.
+    """
+
+    name: str
+    is_reconciled: bool
+
+
+class RuntimeSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """The runtime, as it is at a moment; looked at once a second.
+
+    Attributes:
+        at_ms: When.
+        project: Name of the project whose objects run, or its folder; "" if nobody has said.
+        holder: The process that holds the location, in words; "" for none.
+        held_since_ms: When it took the location; None for none.
+        epoch: How often the location was taken so far.
+        read_only: True while this runtime only follows the holder.
+        queue: Commands that wait for their place in the order.
+        controllers: Those that are connected.
+    """
+
+    at_ms: int
+    project: str
+    holder: str
+    held_since_ms: int | None
+    epoch: int
+    read_only: bool
+    queue: int
+    controllers: tuple[ControllerSeen, ...]
+
+
+class Client(msgspec.Struct, frozen=True):
+    """A client that follows relations.
+
+    Attributes:
+        kind: A page in a browser, or another program.
+        name: Its address.
+        since_ms: When it connected.
+    """
+
+    kind: Literal["page", "subscriber"]
+    name: str
+    since_ms: int
+
+
+class ClientsSeen(msgspec.Struct, frozen=True):
+    """All clients that follow relations at this moment, in the place of those of before."""
+
+    clients: tuple[Client, ...]
+
+
 Event: TypeAlias = (
     Installed
     | Phase
     | Dropped
+    | LaneOpened
     | Wanted
     | Recorded
     | QueryStarted
@@ -381,6 +495,11 @@ Event: TypeAlias = (
     | ShardGone
     | Maintenance
     | Remembered
+    | ProcessStarted
+    | SparkSeen
+    | ServerSeen
+    | RuntimeSeen
+    | ClientsSeen
     | StatusUpdate
     | StatisticsUpdates
     | Observation

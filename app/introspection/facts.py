@@ -11,35 +11,44 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from msgspec import UNSET, UnsetType
 
 from shardline.app.execution.observations import Health
 from shardline.app.introspection.events import (
+    Client,
     Installed,
     PeekStarted,
+    ProcessStarted,
     Recorded,
+    RuntimeSeen,
     ShardSeen,
     StateProgress,
     WantedObject,
 )
+from shardline.app.introspection.histories import History, existing
 from shardline.app.introspection.spark_plan.operators import OperatorPlan
-from shardline.app.introspection.verdicts.situation import Judgement
+from shardline.app.introspection.verdicts.situation import Judged, Judgement
 from shardline.app.introspection.verdicts.trend import Trend
+from shardline.app.lane.commands import KINDS, Kind
 from shardline.app.protocol.object_state import ShownPhase, Status, Verdict
 from shardline.app.protocol.objects import Description
 from shardline.app.protocol.storage import StatusUpdate
 
 __all__ = [
+    "MINUTE_MS",
+    "RUN_HISTORY",
     "Condition",
     "Facts",
     "History",
+    "MicroBatch",
     "NotedVerdict",
     "ObjectFacts",
     "Observed",
+    "ProcessFacts",
     "Received",
     "histogram_bucket_ns",
     "lag_ms",
@@ -49,10 +58,17 @@ __all__ = [
 Observed: TypeAlias = int | UnsetType | None
 """A frontier: None is the empty one, UNSET one that was never observed."""
 
+T = TypeVar("T")
+
 COMMANDS_MAX: Final = 1_000
 MAINTENANCE_MAX: Final = 1_000
+MICRO_BATCHES_MAX: Final = 60
+RUNS_MAX: Final = 1_000
+RUN_HISTORY: Final = "run_history"
 SECOND_MS: Final = 1000
-HOUR_MS: Final = 3_600 * SECOND_MS
+MINUTE_MS: Final = 60 * SECOND_MS
+HOUR_MS: Final = 60 * MINUTE_MS
+MONTH_MS: Final = 30 * 24 * HOUR_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +79,23 @@ class Condition:
     error: str = ""
     hints: tuple[str, ...] = ()
     namespaced: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """A micro-batch that was done.
+
+    Attributes:
+        number: Its number, from 0.
+        at_ms: When it was triggered.
+        took_ms: How long it took; None if that was not reported.
+        phases_ms: How long each phase of it took.
+    """
+
+    number: int
+    at_ms: int
+    took_ms: int | None
+    phases_ms: dict[str, int]
 
 
 @dataclass(slots=True)
@@ -94,6 +127,7 @@ class ObjectFacts:
         errors: Number of rows in its errors shard; None if that is not known.
         rows: Of the newest contents of its shard, and their size (`size_bytes`); None if it has no
             shard, or if that was not read yet.
+        columns: Name and SQL type of each column of its shard; None as above.
         elapsed_ms: Time spent, by phase of a micro-batch.
         durations: Counts by phase and bound, see `histogram_bucket_ns`.
         worked_ms: Time of Spark's tasks, by position of an operator.
@@ -108,6 +142,7 @@ class ObjectFacts:
         changed_ms: When rows of it have come or gone the last time; None if none has since the
             start of this process.
         step_ms: How long the last micro-batch took, and the time of each phase (`step_phases_ms`).
+        steps: The newest micro-batches.
         lag_trend: Its lag behind the clock in the last minute.
         backlog_trend: What has waited outside in the last minute.
     """
@@ -139,6 +174,7 @@ class ObjectFacts:
     errors: int | None = None
     rows: int | None = None
     size_bytes: int | None = None
+    columns: tuple[tuple[str, str], ...] | None = None
     elapsed_ms: Counter[str] = field(default_factory=Counter)
     durations: Counter[tuple[str, int]] = field(default_factory=Counter)
     worked_ms: Counter[int] = field(default_factory=Counter)
@@ -153,6 +189,7 @@ class ObjectFacts:
     changed_ms: int | None = None
     step_ms: int | None = None
     step_phases_ms: dict[str, int] = field(default_factory=dict)
+    steps: deque[MicroBatch] = field(default_factory=lambda: deque(maxlen=MICRO_BATCHES_MAX))
     lag_trend: Trend = field(default_factory=Trend)
     backlog_trend: Trend = field(default_factory=Trend)
 
@@ -182,35 +219,6 @@ class ObjectFacts:
         if self.hydrated or self.write is None:
             return True
         return as_of is not None and self.write is not UNSET and self.write > as_of
-
-
-class History:
-    """The rows of a history relation, newest last; only added to, and removed by age or number.
-
-    Attributes:
-        name: Of the relation.
-        retain_ms: How long a row is kept.
-        rows: When each row was made, in ms, and its values.
-    """
-
-    def __init__(self, name: str, retain_ms: int, rows_max: int) -> None:
-        self.name = name
-        self.retain_ms = retain_ms
-        self.rows: deque[tuple[int, tuple[object, ...]]] = deque(maxlen=rows_max)
-
-    def add(self, at_ms: int, row: tuple[object, ...]) -> None:
-        """Add a row; the oldest one goes if there are too many."""
-        self.rows.append((at_ms, row))
-
-    def merge(self, found: Iterable[tuple[int, tuple[object, ...]]]) -> None:
-        """Add rows of earlier runs, in order of time; those that are there stay once."""
-        every = dict.fromkeys([*found, *self.rows])
-        self.rows = deque(sorted(every, key=lambda row: row[0]), maxlen=self.rows.maxlen)
-
-    def prune(self, now_ms: int) -> None:
-        """Remove rows that are older than `retain_ms`."""
-        while self.rows and self.rows[0][0] < now_ms - self.retain_ms:
-            self.rows.popleft()
 
 
 @dataclass(slots=True)
@@ -248,53 +256,148 @@ class Received:
 
 
 @dataclass(slots=True)
+class ProcessFacts:
+    """The facts of the process, its location and those who are connected.
+
+    Attributes:
+        started: What does not change; None before the start.
+        spark_ui: Address of Spark's own pages; "" if there are none.
+        address: Where the application is served; "" if it is not.
+        runtime: As last looked at; None before.
+        controllers: When each controller that is connected was seen first, by its name.
+        clients: Those that follow relations.
+    """
+
+    started: ProcessStarted | None = None
+    spark_ui: str = ""
+    address: str = ""
+    runtime: RuntimeSeen | None = None
+    controllers: dict[str, int] = field(default_factory=dict)
+    clients: tuple[Client, ...] = ()
+
+
+@dataclass(slots=True)
 class Facts:
     """All facts.
 
     Attributes:
+        domains: Whose dataflows are watched: those in a session whose queries are listened to. Of
+            the others' objects only what they say of themselves is known.
         objects: By name.
-        runs: Names of objects by run id of their queries.
+        run_owners: Names of objects by run id of their queries.
         peeks: Those under way, by uuid.
         peek_durations: Counts by path and bound.
         commands: The newest records of the lane.
         maintenance: The newest rounds.
         shards: By name, as last inspected.
         received: Counts of the events so far.
+        revision: Grows whenever facts are changed.
         wanted: Objects that the project asks for, whether the lane has them or not, by name.
         verdicts: The verdict on each object as it was noted last.
         judgements: The judgement of each object, as of the last second.
+        judged: What the facts of a revision were judged to be at a moment: computed of them, so
+            that it is computed once for all who ask.
+        defined: The newest row of `definitions` of each object.
+        definitions: Changes of definitions, of all objects.
+        runs: Starts of applications with the objects that they have found, and when the one before
+            was last heard of.
         statuses: Changes of status, of all objects.
         verdict_changes: Changes of verdicts, of all objects.
         lags: Wall-clock lag of all objects, once a minute.
+        process: Of the process, its location and its connections.
+        derived: What was made of histories, with their revisions: see `derive`.
     """
 
+    domains: Collection[Kind] = KINDS
     objects: dict[str, ObjectFacts] = field(default_factory=dict)
-    runs: dict[str, str] = field(default_factory=dict)
+    run_owners: dict[str, str] = field(default_factory=dict)
     peeks: dict[str, PeekStarted] = field(default_factory=dict)
     peek_durations: Counter[tuple[str, int]] = field(default_factory=Counter)
     commands: deque[Recorded] = field(default_factory=lambda: deque(maxlen=COMMANDS_MAX))
     shards: dict[str, ShardSeen] = field(default_factory=dict)
     received: Received = field(default_factory=Received)
+    revision: int = 0
+    judged: Judged | None = None
     statuses: History = field(
-        default_factory=lambda: History("status_history", 30 * 24 * HOUR_MS, 10_000)
+        default_factory=lambda: History("status_history", MONTH_MS, 10_000, lasting=True)
     )
     wanted: dict[str, WantedObject] = field(default_factory=dict)
     verdicts: dict[str, NotedVerdict] = field(default_factory=dict)
-    judgements: dict[str, Judgement] = field(default_factory=dict)
+    judgements: Mapping[str, Judgement] = field(default_factory=dict)
     verdict_changes: History = field(
-        default_factory=lambda: History("verdict_history", 30 * 24 * HOUR_MS, 10_000)
+        default_factory=lambda: History("verdict_history", MONTH_MS, 10_000, lasting=True)
     )
     lags: History = field(
         default_factory=lambda: History("wallclock_lag_history", 24 * HOUR_MS, 100_000)
     )
-
     maintenance: History = field(
-        default_factory=lambda: History("maintenance", 30 * 24 * HOUR_MS, MAINTENANCE_MAX)
+        default_factory=lambda: History("maintenance", MONTH_MS, MAINTENANCE_MAX)
     )
+    defined: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    definitions: History = field(
+        default_factory=lambda: History("definition_history", MONTH_MS, 10_000, lasting=True)
+    )
+    runs: History = field(
+        default_factory=lambda: History(RUN_HISTORY, MONTH_MS, RUNS_MAX, lasting=True)
+    )
+    process: ProcessFacts = field(default_factory=ProcessFacts)
+    derived: dict[str, tuple[tuple[int, ...], object]] = field(default_factory=dict)
+
+    def watched(self) -> Iterator[ObjectFacts]:
+        """Objects whose dataflows are watched; relations about dataflows are of these alone."""
+        return (one for one in self.objects.values() if one.installed.domain in self.domains)
 
     def histories(self) -> tuple[History, ...]:
         """All histories."""
-        return (self.statuses, self.verdict_changes, self.lags, self.maintenance)
+        return (
+            self.statuses,
+            self.verdict_changes,
+            self.lags,
+            self.maintenance,
+            self.definitions,
+            self.runs,
+        )
+
+    @property
+    def history_revision(self) -> int:
+        """Grows whenever any history changes."""
+        return sum(history.revision for history in self.histories())
+
+    def existing_at(self, at_ms: int) -> set[str]:
+        """Names of the objects that there were at a moment, as the histories have them."""
+        return existing(self.statuses, self.definitions, self.runs, at_ms)
+
+    def derive(self, name: str, histories: Iterable[History], make: Callable[[], T]) -> T:
+        """What `make` makes of histories; made again only after one of them has changed.
+
+        Args:
+            name: Of what is made: it has one type.
+            histories: All that `make` looks at.
+            make: Makes it.
+        """
+        revision = tuple(history.revision for history in histories)
+        known = self.derived.get(name)
+        if known is None or known[0] != revision:
+            self.derived[name] = known = (revision, make())
+        return known[1]  # type: ignore[return-value]  # see `name`
+
+    def prune(self, now_ms: int) -> None:
+        """Remove rows of histories that are too old, and that nothing is to be learned from."""
+        for history in self.histories():
+            # Newest start and newest end hold for good: nothing drops them.
+            names = (lambda _: ("start", "end")) if history is self.runs else self.existing_at
+            history.prune(now_ms, names)
+
+    def until(self, at_ms: int) -> Facts:
+        """Facts with nothing but the histories as they were at a moment; a copy."""
+        return Facts(
+            statuses=self.statuses.until(at_ms),
+            verdict_changes=self.verdict_changes.until(at_ms),
+            lags=self.lags.until(at_ms),
+            maintenance=self.maintenance.until(at_ms),
+            definitions=self.definitions.until(at_ms),
+            runs=self.runs.until(at_ms),
+        )
 
 
 def lag_ms(write: Observed, now_ms: int) -> int | None:

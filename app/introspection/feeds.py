@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,11 +27,14 @@ from shardline.app.introspection.events import (
     Dropped,
     Event,
     Installed,
+    LaneOpened,
     Maintenance,
     PeekDecided,
     PeekPath,
     Phase,
+    ProcessStarted,
     Recorded,
+    SparkSeen,
     Wanted,
     WantedObject,
 )
@@ -44,9 +48,12 @@ from shardline.app.introspection.spark_plan.status_store import StatusStore
 from shardline.app.introspection.store import Relations
 from shardline.app.introspection.verdicts.rules import headline
 from shardline.app.introspection.verdicts.situation import Judgement
+from shardline.app.lane.command_words import describe_command
 from shardline.app.lane.commands import (
+    KINDS,
     CreateDataflow,
     DropDataflow,
+    Kind,
     LaneCommand,
     PauseDataflow,
     Record,
@@ -71,6 +78,7 @@ from shardline.datasource.clock import Clock
 from shardline.datasource.maintainer import RoundResult
 from shardline.datasource.maintenance.compact import observe_merges
 from shardline.datasource.shard.machine import Machine
+from shardline.installation import program_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,14 +104,17 @@ class RuntimeFeeds:
         relations: The tables that can be read.
     """
 
-    def __init__(self, client: ShardClient, clock: Clock) -> None:
+    def __init__(
+        self, client: ShardClient, clock: Clock, domains: Collection[Kind] = KINDS
+    ) -> None:
         """Observe nothing yet.
 
         Args:
             client: Of the location.
             clock: Of the process.
+            domains: Whose queries run in the session that is to be attached.
         """
-        self.sink = Sink(clock)
+        self.sink = Sink(clock, domains=domains)
         self.relations = Relations(self.sink)
         self._client = client
         self._clock = clock
@@ -127,6 +138,31 @@ class RuntimeFeeds:
             self._tables.register(session)
         except Exception:  # noqa: BLE001 - the session may have ended meanwhile
             _log.warning("relations are not known to the session", exc_info=True)
+        try:
+            # Spark asks its configuration for it: None if the UI is off.
+            address = session.sparkContext.uiWebUrl
+        except Exception:  # noqa: BLE001 - as above; and a session of another machine has no context
+            return
+        if address:
+            self.put(SparkSeen(address))
+
+    def describe_process(self, data_folder: Path, checkpoints: Path) -> None:
+        """Note where this process keeps what is not in the location; call once.
+
+        Args:
+            data_folder: Folder of the process.
+            checkpoints: Folder of its checkpoints.
+        """
+        url = self._client.location.url
+        self.put(
+            ProcessStarted(
+                location=redact_option("location", url),
+                version=program_version(),
+                data_folder=str(data_folder),
+                checkpoints=str(checkpoints),
+                at_ms=self._clock.now_ms(),
+            )
+        )
 
     def start(self, writes: threading.Event, check_fence: Callable[[], None]) -> None:
         """Begin to observe; call once, before any object runs.
@@ -253,8 +289,10 @@ class RuntimeFeeds:
         """Take the state of the lane as it is opened, and the records of it that are stored."""
         for record in records:
             self._recorded(record)
+        at_ms = self._clock.now_ms()
+        self.put(LaneOpened(objects=tuple(state.objects), at_ms=at_ms))
         for name in state.objects:
-            self._installed(state, name, self._clock.now_ms())
+            self._installed(state, name, at_ms)
 
     def on_record(self, record: Record, state: LaneState) -> None:
         """Note a command that has got its position in the lane; `state` is the state after it."""
@@ -263,6 +301,7 @@ class RuntimeFeeds:
             self._installed(state, record.command.id, record.at_ms)
 
     def _recorded(self, record: Record) -> None:
+        shown = _without_secrets(record.command)
         self.put(
             Recorded(
                 index=record.index,
@@ -270,7 +309,8 @@ class RuntimeFeeds:
                 at_ms=record.at_ms,
                 kind=command_kind(record.command),
                 object_id=_object_of(record.command),
-                command=msgspec.json.encode(_without_secrets(record.command)).decode(),
+                command=msgspec.json.encode(shown).decode(),
+                says=describe_command(shown),
             )
         )
 

@@ -4,6 +4,9 @@ All histories are rows of one shard, `_introspection`: the relation, the time, a
 The shard follows memory: each round appends the difference, so a row that is older than its
 retention is retracted, and compaction frees its bytes.
 
+A row that is older than its retention is kept while it says what still holds, see `histories`. Rows
+that were loaded are retracted by a later round only, when the sink is sure to have seen them.
+
 A round that fails loses nothing: the next one appends what is missing by then. If another runtime
 has written meanwhile, the shard's upper shows it, and its rows are loaded.
 
@@ -23,7 +26,7 @@ import msgspec
 import pyarrow as pa
 
 from shardline.app.introspection.events import Remembered
-from shardline.app.introspection.facts import Facts
+from shardline.app.introspection.facts import RUN_HISTORY, Facts
 from shardline.app.introspection.sink import Sink
 from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
@@ -73,6 +76,7 @@ class HistoryKeeper:
         self._check_fence = check_fence
         self._interval_ms = interval_ms
         self._held: set[_Entry] = set()
+        self._unconfirmed: set[_Entry] = set()
         self._upper: Frontier | None = None
         self._loaded = False
         self._thread = PeriodicThread(
@@ -110,6 +114,7 @@ class HistoryKeeper:
             by_name.setdefault(relation, []).append((at_ms, _tuples(msgspec.json.decode(row))))
         for relation, rows in by_name.items():
             self._sink.put(Remembered(relation=relation, rows=tuple(rows)))
+        self._unconfirmed = self._held
 
     def flush(self) -> None:
         """Make one round: append rows that the shard lacks, and retract those that are too old.
@@ -133,10 +138,12 @@ class HistoryKeeper:
             # Somebody else has written: load those rows first, or the difference below would
             # retract them as rows that are too old.
             self.load()
-        self._append(self._sink.read(_entries) | self._recent())
+        else:
+            self._unconfirmed = set()
+        self._append(self._sink.read(_entries) | self._unconfirmed | self._recent())
 
     def _recent(self) -> set[_Entry]:
-        """Rows of the shard that are not too old; the sink may not have applied them yet."""
+        """Rows of the shard that are not too old, also those that memory has no room for."""
         ages = self._sink.read(lambda facts, _: {h.name: h.retain_ms for h in facts.histories()})
         now_ms = self._client.clock.now_ms()
         return {entry for entry in self._held if entry[1] >= now_ms - ages.get(entry[0], 0)}
@@ -163,12 +170,19 @@ class HistoryKeeper:
         self._held = wanted
 
     def _round(self) -> float | None:
-        loaded, self._loaded = self._loaded, True
         try:
-            self.flush() if loaded else self.load()
+            self.flush() if self._loaded else self._load_first()
         except Fenced:
             return None
         return self._interval_ms
+
+    def _load_first(self) -> None:
+        """Load, and note when the application before was last heard of: then it wrote."""
+        self.load()
+        if self._upper is not None and self._upper.time is not None:
+            ended = ((self._upper.time - 1, ("end", ())),)
+            self._sink.put(Remembered(relation=RUN_HISTORY, rows=ended))
+        self._loaded = True
 
     def _last_round(self) -> None:
         with contextlib.suppress(Fenced):

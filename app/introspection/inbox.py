@@ -22,13 +22,23 @@ from shardline.app.introspection.events import (
     Polled,
     QueryIdle,
     QueryProgress,
+    RuntimeSeen,
     ShardSeen,
 )
 from shardline.datasource.clock import Clock
 
 __all__ = ["Inbox"]
 
-_MISSABLE: Final = (QueryProgress, QueryIdle, Harvested, Measured, Progress, Polled, ShardSeen)
+_MISSABLE: Final = (
+    QueryProgress,
+    QueryIdle,
+    Harvested,
+    Measured,
+    Progress,
+    Polled,
+    ShardSeen,
+    RuntimeSeen,
+)
 _RESERVE: Final = 10
 
 

@@ -1,12 +1,17 @@
-"""Lag behind inputs is computed from the uppers of both."""
+"""Lag behind inputs is computed from the uppers of both.
+
+The slowest source below an object is found for all objects in one walk over the graph. To walk up
+from each of them would visit the sources of a deep graph once for every object below them.
+"""
 
 from __future__ import annotations
 
 from msgspec import UNSET
 
 from shardline.app.introspection.facts import Facts, Observed
+from shardline.app.protocol.objects import inputs_of
 
-__all__ = ["behind_ms", "slowest"]
+__all__ = ["behind_ms", "slowest", "slowest_sources"]
 
 
 def slowest(facts: Facts, names: tuple[str, ...]) -> str | None:
@@ -17,6 +22,35 @@ def slowest(facts: Facts, names: tuple[str, ...]) -> str | None:
         if found is not None and found.write is not UNSET:
             uppers[name] = found.write
     return min(uppers, key=lambda name: (uppers[name] is None, uppers[name] or 0), default=None)
+
+
+def slowest_sources(facts: Facts) -> dict[str, str]:
+    """Find the slowest source below each object, for all objects at once.
+
+    A source is an object that reads no other one. Those whose upper is not known are left out.
+
+    Returns:
+        For each object with such a source below it, the source with the earliest upper; of equal
+        ones the first by name.
+    """
+    readers: dict[str, list[str]] = {}
+    sources: list[tuple[bool, int, str]] = []
+    for name, found in facts.objects.items():
+        inputs = inputs_of(found.installed.description)
+        for other in inputs:
+            readers.setdefault(other, []).append(name)
+        if not inputs and found.write is not UNSET:
+            sources.append((found.write is None, found.write or 0, name))
+    slowest_of: dict[str, str] = {}
+    # The slowest first: whatever it reaches has found its own, and is not visited again.
+    for _, _, source in sorted(sources):
+        ahead = list(readers.get(source, ()))
+        while ahead:
+            name = ahead.pop()
+            if name not in slowest_of:
+                slowest_of[name] = source
+                ahead += readers.get(name, ())
+    return slowest_of
 
 
 def behind_ms(facts: Facts, own: Observed, other: str | None) -> int | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from functools import lru_cache
 from typing import Final
 
 from msgspec import UNSET, UnsetType
@@ -27,7 +28,13 @@ from shardline.app.protocol.objects import SourceDescription, ViewDescription, e
 from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import ShardError
-from shardline.datasource.inspect.report import DroppedPart, dropped_parts, report_shard
+from shardline.datasource.inspect.report import (
+    DroppedPart,
+    dropped_parts,
+    report_shard,
+    schema_columns,
+)
+from shardline.datasource.shard.batch import add_up_diffs
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.references import whole_state_seqnos
 from shardline.datasource.shard.state import ShardState, is_tombstone, seqno_since
@@ -46,6 +53,9 @@ _LIST_TICKS: Final = 30
 
 _REPLAY_MAX: Final = 100
 """Most records read to find the parts that only leases keep; each may cost a request."""
+
+_BATCHES_MAX: Final = 500
+"""Most batches of a shard that are kept in memory: a shard that is maintained has a few dozen."""
 
 _STOP_MS: Final = 10_000.0
 
@@ -105,9 +115,10 @@ class ShardPoller:
                 id=name,
                 since=state.since.time,
                 upper=state.upper.time,
-                rows=sum(part.diff_sum for part in parts),
+                rows=add_up_diffs(parts),
                 size_bytes=sum(part.size_bytes for part in parts),
                 errors=errors,
+                columns=_columns(state.schemas[state.schema_id]),
             )
             self._sink.put(polled)
 
@@ -115,7 +126,7 @@ class ShardPoller:
         state = self._state(errors_shard(name))
         if state is None:
             return UNSET
-        return sum(part.diff_sum for batch in state.trace.batches for part in batch.parts)
+        return add_up_diffs(part for batch in state.trace.batches for part in batch.parts)
 
     def _list(self) -> None:
         found = set(self._client.shards())
@@ -132,7 +143,8 @@ class ShardPoller:
             return
         now_ms = self._client.clock.now_ms()
         dropped = _dropped(self._client.machine(name), state)
-        self._sink.put(ShardSeen(report=report_shard(state, now_ms, dropped=dropped), at_ms=now_ms))
+        report = report_shard(state, now_ms, dropped=dropped, batches_max=_BATCHES_MAX)
+        self._sink.put(ShardSeen(report=report, at_ms=now_ms))
 
     def _state(self, name: str) -> ShardState | None:
         """The state of a shard; None if it does not exist or cannot be read."""
@@ -147,6 +159,10 @@ class ShardPoller:
 def _with_shards(facts: Facts, _now_ms: int) -> list[str]:
     kinds = (SourceDescription, ViewDescription)
     return [o.id for o in facts.objects.values() if isinstance(o.installed.description, kinds)]
+
+
+# An object is polled each second, and its columns hardly ever change.
+_columns = lru_cache(maxsize=1024)(schema_columns)
 
 
 def _dropped(machine: Machine, state: ShardState) -> tuple[DroppedPart, ...] | None:

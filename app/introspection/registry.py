@@ -1,6 +1,7 @@
 """The registry lists all relations by name; documentation and interfaces are made from it.
 
 `listener` is about one sink, so it is made with the sink; the one here has its columns.
+`native_reads` is about the process.
 """
 
 from __future__ import annotations
@@ -22,13 +23,19 @@ from shardline.app.introspection.relation import (
     TEXTS,
     Relation,
 )
+from shardline.app.introspection.relations.details import DETAILS
 from shardline.app.introspection.relations.health import HEALTH
+from shardline.app.introspection.relations.lag_distribution import LAG_DISTRIBUTION
+from shardline.app.introspection.relations.marks import MARKS
 from shardline.app.introspection.relations.movement import MOVEMENT
+from shardline.app.introspection.relations.native_reads import native_reads_relation
+from shardline.app.introspection.relations.process import PROCESS
 from shardline.app.introspection.relations.progress import PROGRESS
 from shardline.app.introspection.relations.structure import STRUCTURE
 from shardline.app.introspection.relations.system import SYSTEM
 from shardline.app.introspection.relations.verdicts import VERDICTS
 from shardline.app.introspection.sink import listener_relation
+from shardline.datasource.spark_native.read_counts import READ_COUNTS
 
 __all__ = ["documentation", "relations_with", "sql_type"]
 
@@ -42,7 +49,18 @@ _SQL: Final = {
     NUMBERS: "ARRAY<BIGINT>",
 }
 
-_ALL: Final = (*STRUCTURE, *VERDICTS, *PROGRESS, *MOVEMENT, *HEALTH, *SYSTEM)
+_ALL: Final = (
+    *STRUCTURE,
+    *DETAILS,
+    *VERDICTS,
+    *MARKS,
+    *PROGRESS,
+    *LAG_DISTRIBUTION,
+    *MOVEMENT,
+    *HEALTH,
+    *SYSTEM,
+    *PROCESS,
+)
 
 
 def relations_with(inbox: Inbox) -> Mapping[str, Relation]:
@@ -51,7 +69,7 @@ def relations_with(inbox: Inbox) -> Mapping[str, Relation]:
     Args:
         inbox: The queue that the relation `listener` is about.
     """
-    every = (*_ALL, listener_relation(inbox))
+    every = (*_ALL, native_reads_relation(READ_COUNTS), listener_relation(inbox))
     return MappingProxyType({relation.name: relation for relation in every})
 
 

@@ -11,13 +11,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import pyarrow as pa
 
 from shardline.app.introspection.facts import Facts
+from shardline.datasource.errors import InvalidUsage, unknown_name
 
 __all__ = [
     "AT",
@@ -32,15 +33,20 @@ __all__ = [
     "TEXTS",
     "Column",
     "Metric",
+    "Past",
     "Relation",
     "Row",
     "Rows",
+    "Scalar",
     "instant",
 ]
 
 Row: TypeAlias = tuple[object, ...]
 Rows: TypeAlias = Callable[[Facts, int], Iterable[Row]]
 """Makes the rows from the facts and the present time, in ms since the epoch."""
+
+Scalar: TypeAlias = str | int | float | bool | None
+"""A value that a filter compares a column with."""
 
 TEXT: Final = pa.string()
 TEXTS: Final = pa.list_(pa.string())
@@ -54,6 +60,14 @@ FRONTIER: Final = pa.int64()
 AT: Final = pa.timestamp("us", "UTC")
 """When something happened, by the driver's clock."""
 
+_FILTERED: Final[dict[pa.DataType, tuple[type, ...]]] = {
+    TEXT: (str,),
+    AT: (str,),
+    NUMBER: (int,),
+    REAL: (int, float),
+    FLAG: (bool,),
+}
+"""Types of a filter's value, by the column's; columns of others have none."""
 
 MS: Final = 1e-3
 """Scale of a metric in seconds whose column is in ms."""
@@ -97,6 +111,20 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class Past:
+    """The rows that a relation had at an earlier moment: a function of the histories.
+
+    Attributes:
+        rows: Makes them from facts that have nothing but the histories up to the moment, and from
+            the moment. What was not recorded is None.
+        histories: Names of those that must reach back to the moment.
+    """
+
+    rows: Rows
+    histories: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Relation:
     """A relation.
 
@@ -108,8 +136,11 @@ class Relation:
         object: The column with the name of the object that a row is about; "" if there is none.
         life: Rows of a `current` relation go with the thing that they describe; those of a
             `history` stay for a time, also over restarts.
+        separable: True if rows about one object, or shard, are made of the facts of that one alone:
+            those of one are then computed without the others.
         labels: Of the metrics of its columns: label and column, where "" stands for the kind of the
             object. None for the object and its kind.
+        past: Makes the rows as of an earlier moment; None if nothing is recorded of that.
     """
 
     name: str
@@ -119,15 +150,62 @@ class Relation:
     object: str = ""
     life: str = "current"
     labels: tuple[tuple[str, str], ...] | None = None
+    separable: bool = False
+    past: Past | None = None
+
+    @property
+    def is_of_histories(self) -> bool:
+        """True if its rows change only with the histories, and not with the time."""
+        return self.life == "history"
 
     @property
     def schema(self) -> pa.Schema:
         """The columns, for Arrow."""
         return pa.schema([(column.name, column.type) for column in self.columns])
 
+    def check_filter(self, where: Mapping[str, Scalar]) -> None:
+        """Check that the columns can have the values of a filter; NULL any of them can have.
+
+        Raises:
+            InvalidUsage: There is no such column, or `INVALID_FILTER`: it has no values of that
+                type, and no row would ever be found.
+        """
+        types = {column.name: column.type for column in self.columns}
+        for name, value in where.items():
+            if name not in types:
+                raise unknown_name("column", name, types)
+            # By the exact type: True is an int, and would select what 1 selects.
+            if value is not None and type(value) not in _FILTERED.get(types[name], ()):
+                raise InvalidUsage(
+                    f"column '{name}' has no value {value!r}",
+                    code="INVALID_FILTER",
+                    hint=f"it is of type {types[name]}",
+                )
+
+    def rows_about(self, facts: Facts, now_ms: int, names: Collection[str] | None) -> list[Row]:
+        """Make the rows, as they are at `now_ms`.
+
+        Args:
+            facts: All facts.
+            now_ms: The present time.
+            names: Objects, or shards, that rows are wanted of; others may be among them. None for
+                all.
+        """
+        if names is not None and self.separable:
+            facts = replace(
+                facts,
+                objects={name: facts.objects[name] for name in names if name in facts.objects},
+                shards={name: facts.shards[name] for name in names if name in facts.shards},
+            )
+        return list(self.rows(facts, now_ms))
+
     def table(self, facts: Facts, now_ms: int) -> pa.Table:
         """Make all rows, as they are at `now_ms`."""
-        rows = list(self.rows(facts, now_ms))
+        return self.table_of(self.rows(facts, now_ms))
+
+    def table_of(self, made: Iterable[Row]) -> pa.Table:
+        """Make a table of rows of this relation."""
+        rows = list(made)
         assert all(len(row) == len(self.columns) for row in rows), self.name
         values = zip(*rows, strict=True) if rows else ((),) * len(self.columns)
         arrays = [

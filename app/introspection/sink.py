@@ -23,16 +23,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final, TypeVar
 
 from shardline.app.introspection.apply import apply, note_status
 from shardline.app.introspection.events import Event
-from shardline.app.introspection.facts import Facts, lag_ms
+from shardline.app.introspection.facts import MINUTE_MS, Facts, lag_ms
 from shardline.app.introspection.inbox import Inbox
 from shardline.app.introspection.relation import MS, NUMBER, REAL, Column, Metric, Relation, Row
 from shardline.app.introspection.verdicts.gather import backlog_size
 from shardline.app.introspection.verdicts.noted import note_verdicts
+from shardline.app.lane.commands import KINDS, Kind
 from shardline.datasource.background import PeriodicThread
 from shardline.datasource.clock import Clock
 
@@ -43,7 +44,6 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TICK_MS: Final = 1000
-_MINUTE_MS: Final = 60_000
 _STOP_MS: Final = 5_000.0
 _SLICE: Final = 256
 """Events applied under the lock at once, before readers have their turn."""
@@ -57,18 +57,21 @@ class Sink:
         clock: Of the process.
     """
 
-    def __init__(self, clock: Clock, *, capacity: int = 10_000) -> None:
+    def __init__(
+        self, clock: Clock, *, capacity: int = 10_000, domains: Collection[Kind] = KINDS
+    ) -> None:
         """Begin without facts.
 
         Args:
             clock: Of the process.
             capacity: Most events that wait, of those that can be missed.
+            domains: Whose dataflows are watched.
         """
         self.inbox = Inbox(clock, capacity)
         self.clock = clock
-        self._facts = Facts()
+        self._facts = Facts(domains)
         self._lock = threading.Lock()
-        self._minute = clock.now_ms() // _MINUTE_MS
+        self._minute = clock.now_ms() // MINUTE_MS
         self._ticked_ms = float("-inf")
         self._thread: PeriodicThread | None = None
 
@@ -132,9 +135,14 @@ class Sink:
     def _tick(self, now_ms: int) -> None:
         """Note each object's lag; at the end of a minute, add the largest to the history."""
         facts = self._facts
-        if self._minute != now_ms // _MINUTE_MS:
-            at_ms = self._minute * _MINUTE_MS
-            self._minute = now_ms // _MINUTE_MS
+        facts.revision += 1
+        if self._minute == now_ms // MINUTE_MS:
+            if any(history.is_too_long for history in facts.histories()):
+                facts.prune(now_ms)
+        else:
+            facts.prune(now_ms)
+            at_ms = self._minute * MINUTE_MS
+            self._minute = now_ms // MINUTE_MS
             for found in facts.objects.values():
                 if found.lag_max_ms is not None:
                     facts.lags.add(at_ms, (found.id, found.lag_max_ms))
@@ -148,8 +156,6 @@ class Sink:
             if found.failure:
                 note_status(facts, found, now_ms)  # it may have run for long enough by now
         note_verdicts(facts, now_ms)
-        for history in facts.histories():
-            history.prune(now_ms)
 
 
 _LISTENER_COLUMNS: Final = (

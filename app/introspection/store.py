@@ -3,23 +3,47 @@
     relations = Relations(sink)
     relations.relation("frontiers")              a pyarrow.Table, for peeks
     relations.rows("frontiers", object="delays") plain values, for JSON
+    relations.rows("verdicts", as_of=at_ms)      those of an earlier moment
+    relations.read_together(["verdicts", "frontiers"])   several, as of one moment
 
 Safe to use from any thread. Each answer is consistent in itself; two answers are of two moments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import Final
 
 import pyarrow as pa
 
+from shardline.app.introspection.facts import Facts
+from shardline.app.introspection.past import require_recorded
 from shardline.app.introspection.registry import relations_with
-from shardline.app.introspection.relation import Relation
+from shardline.app.introspection.relation import AT, Relation, Row, Scalar
 from shardline.app.introspection.sink import Sink
 from shardline.datasource.errors import InvalidUsage, unknown_name
 
-__all__ = ["Relations"]
+__all__ = ["Reading", "Relations"]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Rows of several relations as of one moment.
+
+    Attributes:
+        at_ms: The moment, in ms since the epoch.
+        revision: Of the histories.
+        rows: By name of the relation, with the values of `Relations.rows` in the order of columns.
+    """
+
+    at_ms: int
+    revision: int
+    rows: Mapping[str, list[list[object]]]
 
 
 class Relations:
@@ -42,18 +66,29 @@ class Relations:
         """
         return self._sink.read(self._declared(name).table)
 
-    def rows(self, name: str, *, object: str | None = None) -> list[dict[str, object]]:  # noqa: A002 - the filter is called so in the JSON interface
+    def rows(
+        self,
+        name: str,
+        *,
+        object: str | None = None,  # noqa: A002 - the filter is called so in the JSON interface
+        where: Mapping[str, Scalar] | None = None,
+        as_of: int | None = None,
+    ) -> list[dict[str, object]]:
         """Read rows of a relation as values of JSON; times of the clock are ISO 8601.
 
         Args:
             name: Of the relation.
             object: Only rows about this object.
+            where: Only rows whose columns have these values.
+            as_of: The moment, in ms since the epoch; None for now.
 
         Raises:
-            InvalidUsage: There is no such relation, or its rows are not about objects.
+            InvalidUsage: There is no such relation or column, a column cannot have such a value,
+                rows are not about objects, or it is not known what they were at that moment: see
+                `relation_as_of`.
         """
         declared = self._declared(name)
-        table = self.relation(name)
+        wanted = dict(where or {})
         if object is not None:
             if not declared.object:
                 raise InvalidUsage(
@@ -61,9 +96,76 @@ class Relations:
                     code="NO_OBJECT_COLUMN",
                     hint="leave the filter out",
                 )
-            wanted = [value == object for value in table[declared.object].to_pylist()]
-            table = table.filter(pa.array(wanted, pa.bool_()))
-        return [{key: _plain(value) for key, value in row.items()} for row in table.to_pylist()]
+            wanted[declared.object] = object
+        declared.check_filter(wanted)
+        table = self.relation(name) if as_of is None else self.relation_as_of(name, as_of)
+        rows = [{key: _plain(value) for key, value in row.items()} for row in table.to_pylist()]
+        return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+    def relation_as_of(self, name: str, at_ms: int) -> pa.Table:
+        """Read the rows that a relation had at an earlier moment.
+
+        Args:
+            name: Of the relation.
+            at_ms: The moment, in ms since the epoch.
+
+        Raises:
+            InvalidUsage: `UNKNOWN_RELATION`; `NO_HISTORY`, nothing is recorded of it;
+                `BEFORE_HISTORY`, the moment is before the first one that is known; `NOT_RECORDED`,
+                no application ran then; `NOT_YET`, the moment has not come.
+        """
+        declared = self._declared(name)
+        past = declared.past
+        if past is None:
+            kept = [one.name for one in self.declared.values() if one.past is not None]
+            raise InvalidUsage(
+                f"relation '{name}' has no history",
+                code="NO_HISTORY",
+                hint=f"leave 'as_of' out, or read one that has: {', '.join(kept)}",
+            )
+
+        def look(facts: Facts, now_ms: int) -> Facts:
+            require_recorded(facts, name, past.histories, at_ms, now_ms)
+            return facts.until(at_ms)
+
+        return declared.table_of(past.rows(self._sink.read(look), at_ms))
+
+    def read_together(
+        self,
+        names: Iterable[str],
+        about: Mapping[str, Collection[str]] = MappingProxyType({}),
+        known: Mapping[str, int] = MappingProxyType({}),
+    ) -> Reading:
+        """Read all rows of several relations as of one moment.
+
+        Args:
+            names: Of the relations.
+            about: By relation, the objects of which rows are wanted at least; a relation that is
+                not in it is wanted whole.
+            known: Revision of the histories by name of a relation whose rows are held as of it: it
+                is left out if it has not changed since.
+
+        Raises:
+            InvalidUsage: `UNKNOWN_RELATION`, with the nearest name.
+        """
+        declared = [self._declared(name) for name in names]
+
+        def look(facts: Facts, now_ms: int) -> tuple[int, int, dict[str, list[Row]]]:
+            revision = facts.history_revision
+            return (
+                now_ms,
+                revision,
+                {
+                    relation.name: relation.rows_about(facts, now_ms, about.get(relation.name))
+                    for relation in declared
+                    if not relation.is_of_histories or known.get(relation.name) != revision
+                },
+            )
+
+        # Values are converted after the lock is given back: the sink waits for it.
+        now_ms, revision, found = self._sink.read(look)
+        rows = {name: _plain_rows(self.declared[name], found[name]) for name in found}
+        return Reading(now_ms, revision, rows)
 
     def _declared(self, name: str) -> Relation:
         if name not in self.declared:
@@ -75,3 +177,15 @@ def _plain(value: object) -> object:
     if isinstance(value, datetime):
         return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return value
+
+
+def _plain_rows(relation: Relation, rows: Iterable[Row]) -> list[list[object]]:
+    """Rows as the functions of a relation make them, as values of JSON."""
+    clocks = [place for place, column in enumerate(relation.columns) if column.type == AT]
+    plain = [list(row) for row in rows]
+    for row in plain:
+        for place in clocks:
+            value = row[place]
+            if isinstance(value, int):
+                row[place] = _plain(_EPOCH + timedelta(microseconds=value))
+    return plain

@@ -10,10 +10,18 @@ Never: changes anything by a GET, or answers a request that `access` has refused
 
     access               protects the routes: token, Host, Origin, sizes
     api                  the routes of any set of services
-    application_server   the routes of an application, and its announcement
+    subscription_socket  relations followed over a WebSocket; `subscription_messages` is what is
+                         said on it, `subscription_cursor` what each client lacks
+    open_clients         those who follow relations at the moment
+    page_routes          the page: its document and files, which are in the folder `page`
+    session_codes        one-time codes by which the page gets the token
+    application_server   the routes of an application, and its announcement; `errors_route` is that
+                         of bad rows, `shared_answer` computes once what many ask for
+    error_kinds          what the reader of an error is to do next
     http_server          a server in a thread of its own
     discovery            the file that says where the running application answers
     client               requests of other commands to the running application
+    relation_client      the other end of that WebSocket
     metrics              the numbers of the relations in Prometheus' text format
     openapi              the description of the interface, made of the declared relations
 """

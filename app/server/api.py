@@ -2,9 +2,9 @@
 
     app = create_app(Services(relations, run_sql, actions, ready), Access(token))
 
-Answers are JSON, errors `{"error": {"code", "message", "hint"}}`. Queries and actions run in a few
-threads, for a bounded time; the event of a query is set when its client has gone or has waited long
-enough, so that it ends early.
+Answers are JSON, errors `{"error": {"kind", "code", "message", "hint"}}`. Queries and actions run
+in a few threads, for a bounded time; the event of a query is set when its client has gone or has
+waited long enough, so that it ends early.
 
 Invariants:
     GET changes nothing.
@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -31,12 +31,27 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from shardline.app.compute.peek.results import to_ipc
+from shardline.app.compute.peek.results import json_rows, to_ipc
+from shardline.app.introspection.events import ClientsSeen
+from shardline.app.introspection.publisher import Publisher
+from shardline.app.introspection.relation import Scalar
 from shardline.app.introspection.store import Relations
 from shardline.app.server.access import BODY_MAX, Access, Guard, error_response
+from shardline.app.server.any_text import ANY_TEXT
+from shardline.app.server.error_kinds import kind_of
 from shardline.app.server.metrics import CONTENT_TYPE, encode_metrics
+from shardline.app.server.open_clients import OpenClients
 from shardline.app.server.openapi import openapi
-from shardline.datasource.errors import InvalidUsage, ShardError, unknown_name
+from shardline.app.server.page_routes import page_routes
+from shardline.app.server.subscription_socket import relation_subscriptions_route
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.errors import (
+    Determinate,
+    Indeterminate,
+    InvalidUsage,
+    ShardError,
+    unknown_name,
+)
 
 __all__ = [
     "ARROW",
@@ -66,6 +81,9 @@ ConfirmedAction = Callable[[str, bool], object]
 ARROW: Final = "application/vnd.apache.arrow.stream"
 """Media type of a query's result with its types, for clients that accept it; JSON otherwise."""
 
+_MOMENT_DIGITS: Final = 15
+"""Of a time in ms since the epoch: more of them are later than any calendar."""
+
 _QUERIES: Final = 8
 """Queries and actions that run at a time; more wait."""
 
@@ -83,6 +101,8 @@ class Services:
         ready: Returns the reason why the application cannot serve queries yet; "" if it can.
         timeout_s: How long a query or an action may take.
         routes: More routes, such as those of controllers' connections; each checks its own token.
+        publisher: Computes the relations that are followed; None to make one over `relations`.
+        observe: Takes the clients that follow relations whenever they change; returns at once.
     """
 
     relations: Relations
@@ -92,6 +112,8 @@ class Services:
     ready: Callable[[], str] = lambda: ""
     timeout_s: float = 60.0
     routes: Sequence[BaseRoute] = ()
+    publisher: Publisher | None = None
+    observe: Callable[[ClientsSeen], None] = lambda _: None
 
 
 class Query(msgspec.Struct, forbid_unknown_fields=True):
@@ -108,6 +130,8 @@ class _Target(msgspec.Struct, forbid_unknown_fields=True):
 def create_app(services: Services, access: Access) -> Starlette:
     """Make the ASGI application that serves `services` to the requests that `access` allows."""
     routes = _Routes(services)
+    publisher = services.publisher or Publisher(services.relations, SystemClock(), SystemIds())
+    clients = OpenClients(services.observe, SystemClock())
     return Starlette(
         routes=[
             Route("/healthz", routes.healthz),
@@ -116,11 +140,13 @@ def create_app(services: Services, access: Access) -> Starlette:
             Route("/api/v1/openapi.json", routes.openapi),
             Route("/api/v1/relations", routes.catalog),
             Route("/api/v1/relations/{name}", routes.relation),
+            relation_subscriptions_route("/api/v1/subscriptions", publisher, access, clients),
             Route("/api/v1/objects", routes.objects),
-            Route("/api/v1/objects/{name:path}", routes.object),
+            Route(f"/api/v1/objects/{{name:{ANY_TEXT}}}", routes.object),
             Route("/api/v1/sql", routes.sql, methods=["POST"]),
             Route("/api/v1/actions/{name}", routes.action, methods=["POST"]),
             *services.routes,
+            *page_routes(),
         ],
         middleware=[Middleware(Guard, access=access)],
         exception_handlers={
@@ -145,7 +171,7 @@ class _Routes:
     async def readyz(self, _request: Request) -> Response:
         why_not = self._services.ready()
         if why_not:
-            return error_response(503, "NOT_READY", why_not, "")
+            return error_response(503, "NOT_READY", why_not, "", "determinate")
         return JSONResponse({"status": "ready"})
 
     async def metrics(self, _request: Request) -> Response:
@@ -175,8 +201,14 @@ class _Routes:
         )
 
     async def relation(self, request: Request) -> Response:
-        about = request.query_params.get("object")
-        rows = partial(self._services.relations.rows, request.path_params["name"], object=about)
+        asked = request.query_params
+        rows = partial(
+            self._services.relations.rows,
+            request.path_params["name"],
+            object=asked.get("object"),
+            where=_filter_of(asked.get("where")),
+            as_of=_moment_of(asked.get("as_of")),
+        )
         return _json({"rows": await asyncio.to_thread(rows)})
 
     async def objects(self, _request: Request) -> Response:
@@ -200,7 +232,7 @@ class _Routes:
         if ARROW in request.headers.get("accept", ""):
             return Response(to_ipc(table), media_type=ARROW)
         columns = [{"name": f.name, "type": str(f.type)} for f in table.schema]
-        return _json({"columns": columns, "rows": [list(row.values()) for row in _rows(table)]})
+        return _json({"columns": columns, "rows": list(json_rows(table))})
 
     async def action(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -219,14 +251,20 @@ class _Routes:
                 code="BODY_UNREADABLE",
                 hint="leave 'commit' out: it is done at once",
             )
-        return _json({"result": await self._run(act)})
+        changes = name not in confirmed or bool(asked.commit)
+        return _json({"result": await self._run(act, changes=changes)})
 
-    async def _run(self, work: Callable[[], T]) -> T:
+    async def _run(self, work: Callable[[], T], *, changes: bool = False) -> T:
         """Do work in a thread, and give up waiting after `timeout_s`.
 
+        Args:
+            work: The work.
+            changes: True if it changes something: it may still do so after the time is over.
+
         Raises:
-            ShardError: `TIMEOUT`. The thread is abandoned, not ended: the work has to see its
+            Determinate: `TIMEOUT`. The thread is abandoned, not ended: the work has to see its
                 event.
+            Indeterminate: `TIMEOUT`, of work that changes something.
         """
         if self._limit is None:
             self._limit = anyio.CapacityLimiter(_QUERIES)
@@ -237,7 +275,14 @@ class _Routes:
                     work, abandon_on_cancel=True, limiter=self._limit
                 )
         except TimeoutError:
-            raise ShardError(
+            if changes:
+                raise Indeterminate(
+                    f"there was no answer within {seconds:g} s: it may have been done, or may be "
+                    "done yet",
+                    code="TIMEOUT",
+                    hint="look at what it was about before you ask for it again",
+                ) from None
+            raise Determinate(
                 f"there was no answer within {seconds:g} s",
                 code="TIMEOUT",
                 hint="ask for less, or ask again when the system is less busy",
@@ -252,6 +297,33 @@ async def _disconnected(request: Request, given_up: threading.Event) -> None:
             given_up.set()
 
 
+def _filter_of(text: str | None) -> dict[str, Scalar] | None:
+    """The parameter `where`: columns with the values that rows must have."""
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=dict[str, Scalar])
+    except msgspec.DecodeError as error:
+        raise InvalidUsage(
+            f"'where' is not as described: {error}",
+            code="INVALID_FILTER",
+            hint="""give an object of columns and values, such as {"type": "view"}""",
+        ) from None
+
+
+def _moment_of(text: str | None) -> int | None:
+    """The parameter `as_of`: ms since the epoch."""
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > _MOMENT_DIGITS:
+        raise InvalidUsage(
+            f"'{text[:80]}' is no time",
+            code="INVALID_TIME",
+            hint="as_of is in milliseconds since the epoch, such as 1764000000000",
+        )
+    return int(text)
+
+
 def _about(relations: Relations, name: str) -> dict[str, object]:
     """All rows about one object, by relation."""
     known = {str(row["id"]) for row in relations.rows("objects")}
@@ -262,11 +334,6 @@ def _about(relations: Relations, name: str) -> dict[str, object]:
         for relation in relations.declared.values()
         if relation.object
     }
-
-
-def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    # Two columns may have the same name, and a dict would keep one of them: keys are positions.
-    return list(table.rename_columns([str(i) for i in range(table.num_columns)]).to_pylist())
 
 
 async def read_body(request: Request, kind: type[T], bytes_max: int = BODY_MAX) -> T:
@@ -305,22 +372,26 @@ async def _failed(request: Request, error: Exception) -> Response:
     assert isinstance(error, ShardError), error
     context = {"path": request.url.path, "code": error.code, "error": error.detail}
     _log.info("a request was refused", extra={"context": context})
-    if error.code == "TIMEOUT":
+    if error.code == "TIMEOUT" or isinstance(error, Indeterminate):
+        # 504 for whatever may have been done, or may be yet: 503 says that it was not.
         status = 504
-    elif error.code in {"UNKNOWN_RELATION", "UNKNOWN_OBJECT", "UNKNOWN_ACTION"}:
+    elif error.code in {"UNKNOWN_RELATION", "UNKNOWN_OBJECT", "UNKNOWN_ACTION", "NO_PROJECT"}:
         status = 404
+    elif error.code in {"CODE_UNKNOWN", "CODE_USED", "CODE_EXPIRED", "TOKEN_WRONG"}:
+        status = 403
     elif error.code == "TOO_LARGE":
         status = 413
     else:
         status = 400 if isinstance(error, InvalidUsage) else 503
-    return error_response(status, error.code, error.detail, error.hint)
+    return error_response(status, error.code, error.detail, error.hint, kind_of(error))
 
 
 async def _broken(request: Request, error: Exception) -> Response:
     if not isinstance(error, ClientDisconnect):
         context = {"path": request.url.path}
         _log.error("a request failed", exc_info=error, extra={"context": context})
-    return error_response(500, "INTERNAL", "the application failed to answer", "its log says more")
+    message, hint = "the application failed to answer", "its log says more"
+    return error_response(500, "INTERNAL", message, hint, "indeterminate")
 
 
 async def _not_found(_request: Request, _error: Exception) -> Response:

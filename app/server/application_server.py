@@ -1,15 +1,21 @@
 """The application server serves a running application, and announces its address in a file.
 
-    with serving(application, settings, folder) as whereabouts:
-        …
+    with serve_application(application, settings, folder) as served:
+        served.url, served.page_link()
 
-Besides the routes of `shardline.app.server.api` there are `POST /api/v1/subscribe`, a line of JSON
-for each interval for as long as the client listens; `POST /api/v1/project`, which applies a
-project, or, with `dry_run`, only plans it; `POST /api/v1/drop`, which says what a drop deletes and,
-with `commit`, does it; `POST /api/v1/errors` (`errors_route`); the actions `pause`, `resume`,
-`restart`, `allow_writes` and `configure` (`NAME=VALUE`), and `drop`, which is that route for one
-object; and the two sockets by which controllers elsewhere may connect, `/v1/compute` and
-`/v1/storage`.
+Besides the routes of `shardline.app.server.api` there are
+
+    POST /api/v1/subscribe    a line of JSON for each interval, for as long as the client listens
+    POST /api/v1/project      applies a project, or, with `dry_run`, only plans it
+    GET  /api/v1/project      the project's files as they are now against what runs
+    POST /api/v1/drop         says what a drop deletes and, with `commit`, does it
+    POST /api/v1/errors       bad rows: see `errors_route`
+    POST /api/v1/session      the token for a printed link's code: see `session_codes`
+    /v1/compute, /v1/storage  the sockets by which controllers elsewhere may connect
+
+and the actions `pause`, `resume`, `restart`, `allow_writes` and `configure` (`NAME=VALUE`). Others
+only say what they would do, without `commit`: `drop` (that route for one object), `compact`,
+`collect` and `sweep` (of a shard), and `expire_hold` (`SHARD/HOLD`).
 """
 
 from __future__ import annotations
@@ -33,9 +39,11 @@ from starlette.routing import BaseRoute, Route
 from shardline.app.compute.peek.results import as_json, from_ipc
 from shardline.app.controller.subscription import Subscription, is_last
 from shardline.app.coordinator.application import Application
+from shardline.app.coordinator.change_steps import steps_of
+from shardline.app.introspection.events import ServerSeen
 from shardline.app.project.dropping import drop_plan_json
 from shardline.app.project.permission import Permissions
-from shardline.app.project.plan import plan_json
+from shardline.app.project.plan import Plan, plan_json
 from shardline.app.protocol.codec import COMPUTE, STORAGE
 from shardline.app.protocol.compute import SubscribeDropped, SubscribeResponse
 from shardline.app.protocol.project_identity import ProjectIdentity
@@ -44,8 +52,11 @@ from shardline.app.server.api import Query, Services, create_app, read_body
 from shardline.app.server.discovery import ApplicationAddress, announce, withdraw
 from shardline.app.server.errors_route import errors_route
 from shardline.app.server.http_server import serve
+from shardline.app.server.session_codes import SessionCodes, session_route
+from shardline.app.server.shared_answer import SharedAnswer
 from shardline.app.settings.config import RuntimeSettings
 from shardline.app.transport.websocket_server import server_options, websocket_route
+from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
@@ -53,7 +64,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-__all__ = ["application_routes", "batch_line", "serve_application"]
+__all__ = ["ServedApplication", "application_routes", "batch_line", "serve_application"]
 
 _TAKE_MS: Final = 500.0
 _PROJECT_MAX: Final = 8 << 20
@@ -61,11 +72,28 @@ _PROJECT_MAX: Final = 8 << 20
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
+_LOOK: Final = "look at `status` before you repeat it"
+"""Hint for a change that may have been done in part."""
+
+
+class ServedApplication(ApplicationAddress, frozen=True, kw_only=True):
+    """The address of an application that this process serves.
+
+    Attributes:
+        codes: Stand for its token in links.
+    """
+
+    codes: SessionCodes
+
+    def page_link(self) -> str:
+        """Make a link to the page that gives it the token, once and for ten minutes."""
+        return f"{self.url}/#code={self.codes.issue()}"
+
 
 @contextmanager
 def serve_application(
     application: Application, settings: RuntimeSettings, folder: Path
-) -> Iterator[ApplicationAddress]:
+) -> Iterator[ServedApplication]:
     """Serve `application` until the block ends.
 
     Args:
@@ -84,6 +112,8 @@ def serve_application(
         )
     host, port = _address(settings.listen)
     token = settings.token or application.token()
+    codes = SessionCodes(token, SystemClock(), SystemIds())
+    acts = application.shard_actions
     services = Services(
         relations=application.observing.relations,
         run_sql=lambda text, given_up: _run_sql(application, text, given_up),
@@ -94,10 +124,17 @@ def serve_application(
             "allow_writes": lambda _: application.allow_writes(),
             "configure": lambda text: _configure(application, text),
         },
-        confirmed={"drop": lambda name, commit: _dropped(application, [name], commit=commit)},
+        confirmed={
+            "drop": lambda name, commit: _dropped(application, [name], commit=commit),
+            "compact": lambda name, commit: acts.compact(name, commit=commit),
+            "collect": lambda name, commit: acts.collect(name, commit=commit),
+            "sweep": lambda name, commit: acts.sweep(name, commit=commit),
+            "expire_hold": lambda name, commit: acts.expire_hold(name, commit=commit),
+        },
         ready=lambda: application.not_ready,
         timeout_s=application.timeout_ms / 1000,
-        routes=application_routes(application, token),
+        routes=[session_route(codes), *application_routes(application, token)],
+        observe=application.observing.put,
     )
     access = Access(token, "loopback" if host in _LOOPBACK else "elsewhere")
     sockets = server_options(application.runtime.compute.limits)
@@ -106,9 +143,12 @@ def serve_application(
             url=served.url, token=token, pid=os.getpid(), location=application.location_id
         )
         announce(folder, whereabouts)
+        application.observing.put(ServerSeen(served.url))
         try:
-            yield whereabouts
+            # What is announced has no codes: a file is no place for them.
+            yield ServedApplication(**msgspec.structs.asdict(whereabouts), codes=codes)
         finally:
+            application.observing.put(ServerSeen(""))
             withdraw(folder, whereabouts)
 
 
@@ -117,7 +157,7 @@ def application_routes(application: Application, token: str) -> list[BaseRoute]:
     compute, storage = application.runtime.compute, application.runtime.storage
     return [
         Route("/api/v1/subscribe", _subscribe(application), methods=["POST"]),
-        Route("/api/v1/project", _project(application), methods=["POST"]),
+        Route("/api/v1/project", _project(application), methods=["GET", "POST"]),
         Route("/api/v1/drop", _drop(application), methods=["POST"]),
         Route("/api/v1/errors", errors_route(application.repairs), methods=["POST"]),
         websocket_route("/v1/compute", compute, COMPUTE, _is(token)),
@@ -195,7 +235,10 @@ def _dropped(application: Application, names: list[str], *, commit: bool) -> dic
     """Say what a drop deletes and, with `commit`, do it."""
     # Before it, also with `commit`: afterwards nobody can say what there was.
     plan = application.plan_drop(names)
-    dropped = application.drop(names) if commit else []
+    dropped: list[str] = []
+    if commit:
+        with steps_of(f"the drop of {', '.join(names)}", _LOOK):
+            dropped = application.drop(names)
     return {"plan": drop_plan_json(plan), "dropped": dropped}
 
 
@@ -210,12 +253,15 @@ class _Texts(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _project(application: Application) -> Callable[[Request], Awaitable[Response]]:
-    """Make the route by which a project is planned and applied.
+    """Make the route by which a project is compared, planned and applied.
 
     A project is applied to its end, even if its client stops waiting.
     """
+    compare = SharedAnswer(lambda: msgspec.to_builtins(application.comparison.compare()))
 
     async def project(request: Request) -> Response:
+        if request.method != "POST":
+            return JSONResponse(await compare.get())
         sent = await read_body(request, _Texts, _PROJECT_MAX)
         change = partial(
             application.change,
@@ -224,10 +270,15 @@ def _project(application: Application) -> Callable[[Request], Awaitable[Response
             identity=sent.project,
             allowed=Permissions(replace=sent.allow_replace, adopt=sent.adopt),
         )
-        plan = await run_in_threadpool(change)
+        plan = await run_in_threadpool(change if sent.dry_run else partial(_applied, change))
         return JSONResponse({"plan": plan_json(plan)})
 
     return project
+
+
+def _applied(change: Callable[[], Plan]) -> Plan:
+    with steps_of("the change of the project", _LOOK):
+        return change()
 
 
 async def _lines(subscription: Subscription) -> AsyncIterator[str]:

@@ -7,8 +7,9 @@
     drop_plan_from_json(drop_objects(where, ["delays"], commit=False)["plan"])
     plan_from_json(send_project(where, files, dry_run=True, timeout_ms=60_000)["plan"])
 
-An error in an answer is raised here with its code and hint. Where something was to change, and no
-answer says whether it has, the error is `Indeterminate`: it may have been done.
+An error in an answer is raised here with its code and hint, and one of a read as what it was
+there: a part that is damaged is `Corrupt`, and no reason to ask again. Where something was to
+change, and no answer says whether it has, the error is `Indeterminate`: it may have been done.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from shardline.app.project.permission import Permissions
 from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.app.server.api import ARROW
 from shardline.app.server.discovery import ApplicationAddress
+from shardline.app.server.error_kinds import class_of
 from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
 
 __all__ = [
@@ -56,6 +58,7 @@ def run_query(where: ApplicationAddress, query: str, timeout_ms: float) -> pa.Ta
     Raises:
         InvalidUsage: The query cannot be run, or nothing answers there.
         Determinate: It was not answered in time, or failed.
+        ShardError: It failed there by another error.
     """
     body = {"query": query}
     with _post(where, "sql", body, timeout_ms, changes=False, accept=ARROW) as response:
@@ -232,11 +235,20 @@ def get_json(url: str, token: str, path: str, timeout_ms: float = 10_000) -> Any
 
 def _answered_error(error: HTTPError, *, changes: bool) -> ShardError:
     """The error of an answer; one that is not of our form, or cut, becomes `HTTP_ERROR`."""
+    answered: type[ShardError] | None = None
     try:
         problem = json.loads(error.read())["error"]
         code, message, hint = problem["code"], problem["message"], problem["hint"]
-    except (ValueError, KeyError, TypeError, HTTPException, OSError):
+        answered = class_of(problem.get("kind"))
+    except (ValueError, KeyError, TypeError, AttributeError, HTTPException, OSError):
         code, message, hint = "HTTP_ERROR", f"the application answered {error.code}", ""
+    made: type[ShardError]
     if _CLIENT_ERROR <= error.code < _SERVER_ERROR:
-        return InvalidUsage(message, code=code, hint=hint)
-    return (Indeterminate if changes else Determinate)(message, code=code, hint=hint)
+        made = InvalidUsage
+    elif changes:
+        # Whatever has failed: it may be the second of two steps, and the first one was done.
+        made = Indeterminate
+    else:
+        # A read has no outcome but its answer.
+        made = answered if answered not in (None, Indeterminate) else Determinate
+    return made(message, code=code, hint=hint)

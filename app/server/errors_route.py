@@ -20,6 +20,7 @@ import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
 
+from shardline.app.coordinator.change_steps import steps_of
 from shardline.app.coordinator.error_repairs import ErrorRepairs, SourceErrors
 from shardline.app.coordinator.offline_repairs import OfflineRepairs
 from shardline.app.server.api import read_body
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["ErrorsRequest", "answer_errors", "errors_route"]
 
 _SHOWN_MAX: Final = 1000
+
+_LOOK: Final = "show the errors again: those that are gone were taken away"
+"""Hint for a repair after which nothing could be shown."""
 
 
 class ErrorsRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -66,6 +70,7 @@ def answer_errors(repairs: ErrorRepairs | OfflineRepairs, asked: ErrorsRequest) 
     """Show bad rows, or have them taken away.
 
     Raises:
+        Indeterminate: As of `ErrorRepairs`; or what is left cannot be shown after a repair.
         ShardError: As of `ErrorRepairs`.
     """
     shown = repairs.show(asked.id)
@@ -85,7 +90,8 @@ def answer_errors(repairs: ErrorRepairs | OfflineRepairs, asked: ErrorsRequest) 
             # The ids, if they were given, and the time that was shown: nothing that comes
             # meanwhile is taken away unseen.
             answer["retracted"] = repairs.repair(asked.id, asked.act, own.as_of, asked.errors)
-            shown = repairs.show(asked.id)
+            with steps_of(f"the repair of '{asked.id}'", _LOOK):
+                shown = repairs.show(asked.id)
         else:
             shown = [SourceErrors(own.source, meant, own.skipped, own.as_of)]
     answer["sources"] = [_source(one) for one in shown]

@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 
 from shardline.app.introspection.relation import Relation
+from shardline.app.server.access import TOKEN_PROTOCOL
+from shardline.app.server.error_kinds import KINDS
+from shardline.app.server.subscription_messages import PROTOCOL, Request, ServerMessage
 
 __all__ = ["openapi"]
 
@@ -24,8 +28,16 @@ _ERROR: Final = {
     "properties": {
         "error": {
             "type": "object",
-            "required": ["code", "message", "hint"],
-            "properties": {name: {"type": "string"} for name in ("code", "message", "hint")},
+            "required": ["kind", "code", "message", "hint"],
+            "properties": {
+                "kind": {
+                    "type": "string",
+                    "enum": list(KINDS),
+                    "description": "what to do next: determinate, ask again; indeterminate, look "
+                    "whether it was done; invalid_usage, ask for something else; others, stop",
+                },
+                **{name: {"type": "string"} for name in ("code", "message", "hint")},
+            },
         }
     },
 }
@@ -39,7 +51,38 @@ def _answer(**fields: Mapping[str, Any]) -> dict[str, Any]:
 _STATUS: Final = _answer(status=_TEXT)
 _RESULT: Final = _answer(
     columns={"type": "array", "items": _answer(name=_TEXT, type=_TEXT)},
-    rows={"type": "array", "items": {"type": "array", "items": {}}},
+    rows={
+        "type": "array",
+        "items": {"type": "array", "items": {}},
+        "description": (
+            "values in the order of columns; numbers that JSON has not are the texts NaN, Infinity "
+            "and -Infinity, decimals are text, binary is base64, dates and times are ISO 8601"
+        ),
+    },
+)
+_LINE: Final = {"type": "integer", "description": "from 1; 0: none"}
+_COMPARED: Final = _answer(
+    name=_TEXT,
+    folder=_TEXT,
+    changes={
+        "type": "array",
+        "items": _answer(
+            object=_TEXT,
+            change={"type": "string", "enum": ["create", "change", "replace", "drop", "none"]},
+            now={"type": ["string", "null"], "description": "the definition that runs"},
+            wanted={"type": ["string", "null"], "description": "that of the project"},
+            why={"type": "array", "items": _TEXT},
+            file=_TEXT,
+            line=_LINE,
+        ),
+    },
+    problems={
+        "type": "array",
+        "items": _answer(
+            file=_TEXT, line=_LINE, column=_LINE, code=_TEXT, message=_TEXT, hint=_TEXT
+        ),
+    },
+    refused={**_TEXT, "description": "why a run of it would be refused; empty: it would not"},
 )
 _TIME: Final = {"type": ["integer", "null"], "description": "ms since the epoch; null: the end"}
 _INTERVAL: Final = {
@@ -70,7 +113,11 @@ def openapi(relations: Mapping[str, Relation], routed: Iterable[str]) -> dict[st
         "info": {"title": "Shardline", "version": "1"},
         "paths": paths,
         "components": {
-            "schemas": {"Error": _ERROR, **{r.name: _schema(r) for r in relations.values()}},
+            "schemas": {
+                "Error": _ERROR,
+                **_message_schemas(),
+                **{relation.name: _schema(relation) for relation in relations.values()},
+            },
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -80,6 +127,10 @@ def _changing_paths() -> dict[str, Any]:
     """The paths by which a project, its objects and their errors are changed."""
     return {
         "/api/v1/project": {
+            "get": _get(
+                "The project's files as they are now against what runs; nothing is changed",
+                _COMPARED,
+            ),
             "post": _post(
                 "Make a project run, or, with dry_run, only say what that would do",
                 {"files": {"type": "object", "additionalProperties": _TEXT}},
@@ -95,7 +146,7 @@ def _changing_paths() -> dict[str, Any]:
                         "additionalProperties": False,
                     },
                 },
-            )
+            ),
         },
         "/api/v1/drop": {
             "post": _post(
@@ -150,23 +201,25 @@ def _paths() -> dict[str, Any]:
             )
         },
         **_changing_paths(),
+        "/api/v1/session": {"post": _session()},
         "/api/v1/actions/{name}": {
             "post": {
                 **_post(
-                    "Run an action, such as a pause of an object; drop only says what it deletes, "
-                    "unless commit is true",
+                    "Run an action, such as a pause of an object; drop, compact, collect, sweep "
+                    "and expire_hold only say what they would do, unless commit is true",
                     {"target": _TEXT},
                     _answer(result={"description": "what the action returns"}),
                     optional={
                         "commit": {
                             "type": "boolean",
-                            "description": "of drop only: do it; other actions have no dry run",
+                            "description": "do it, and not only say so; of these five only",
                         }
                     },
                 ),
                 "parameters": name,
             }
         },
+        "/api/v1/subscriptions": {"get": _relations_socket()},
         "/v1/compute": {"get": _socket("The compute controller of a runtime elsewhere")},
         "/v1/storage": {"get": _socket("The storage controller of a runtime elsewhere")},
         "/metrics": {"get": _get("The same numbers for Prometheus", _TEXT, "text/plain")},
@@ -175,11 +228,45 @@ def _paths() -> dict[str, Any]:
     }
 
 
+def _session() -> dict[str, Any]:
+    """The description of the path by which a page gets the token; whoever asks has none yet."""
+    summary = "The token, for a one-time code, or checked: exactly one of both is sent"
+    described = _post(summary, {}, _answer(token=_TEXT), optional={"code": _TEXT, "token": _TEXT})
+    return {**described, "security": [{}]}
+
+
 def _relation(relation: Relation) -> dict[str, Any]:
     rows = {"type": "array", "items": {"$ref": f"#/components/schemas/{relation.name}"}}
     described = _get(f"{relation.comment}.", _answer(rows=rows))
+    where = {
+        "type": "object",
+        "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
+    }
+    described["parameters"] = [
+        {
+            "name": "where",
+            "in": "query",
+            "required": False,
+            "description": "columns with the values that rows must have",
+            "content": {"application/json": {"schema": where}},
+        }
+    ]
     if relation.object:
-        described["parameters"] = [_parameter("object", "query")]
+        described["parameters"].append(_parameter("object", "query"))
+    if relation.past is not None:
+        described["parameters"].append(
+            {
+                "name": "as_of",
+                "in": "query",
+                "required": False,
+                "description": (
+                    "rows as of an earlier moment, in ms since the epoch, as far as the histories "
+                    f"have it ({', '.join(relation.past.histories)}); refused with BEFORE_HISTORY, "
+                    "NOT_RECORDED or NOT_YET where they do not"
+                ),
+                "schema": {"type": "integer", "minimum": 0},
+            }
+        )
     return described
 
 
@@ -243,6 +330,28 @@ def _socket(summary: str) -> dict[str, Any]:
         "security": [{"token": []}],
         "responses": {"101": {"description": "a WebSocket"}, "default": _failure()},
     }
+
+
+def _relations_socket() -> dict[str, Any]:
+    """The description of the WebSocket by which relations are followed."""
+    described = _socket("Follow any relations on one connection: a snapshot, then what changes")
+    return {
+        **described,
+        "description": (
+            "The client sends components/schemas/Request, the server ServerMessage; each message "
+            "has one field. Needs the token only where reading needs it; a browser may offer it as "
+            f"the subprotocol {TOKEN_PROTOCOL}BASE64URL beside {PROTOCOL}."
+        ),
+        "security": [{}, {"token": []}],
+    }
+
+
+def _message_schemas() -> dict[str, Any]:
+    """The schemas of the messages of that WebSocket, by name."""
+    _, found = msgspec.json.schema_components(
+        (Request, ServerMessage), ref_template="#/components/schemas/{name}"
+    )
+    return found
 
 
 def _failure() -> dict[str, Any]:

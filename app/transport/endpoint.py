@@ -88,6 +88,12 @@ class Endpoint(Generic[Command, Response]):
         return session
 
     @property
+    def session(self) -> Session[Command, Response] | None:
+        """The session of the controller that is connected; None if there is none."""
+        session = self._current
+        return None if session is None or session.closed is not None else session
+
+    @property
     def is_listening(self) -> bool:
         """True if responses reach a controller: its session is open and reconciled."""
         session = self._current
@@ -96,8 +102,7 @@ class Endpoint(Generic[Command, Response]):
     @property
     def is_vacant(self) -> bool:
         """True if no controller is connected."""
-        session = self._current
-        return session is None or session.closed is not None
+        return self.session is None
 
     def take(self) -> Reconcile[Command] | Received[Command] | None:
         """Take the next step for the current controller; None if there is nothing now."""

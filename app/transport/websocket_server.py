@@ -24,6 +24,8 @@ from typing import Any, Generic, TypeVar
 from starlette.datastructures import Headers
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from typing_extensions import override
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from shardline.app.protocol.codec import Codec
 from shardline.app.transport.endpoint import Endpoint
@@ -68,12 +70,24 @@ def websocket_route(
 def server_options(limits: Limits) -> dict[str, Any]:
     """Return the options of `uvicorn.Config` that sockets need: heartbeats and message size."""
     return {
-        "ws": "websockets-sansio",
+        "ws": _Sockets,
         "ws_ping_interval": limits.heartbeat_ms / 1000,
         "ws_ping_timeout": limits.silence_ms / 1000,
         "ws_max_size": limits.message_bytes,
         "ws_per_message_deflate": False,  # peers are near, and rows are compressed already
     }
+
+
+class _Sockets(WebSocketsSansIOProtocol):
+    """uvicorn's WebSockets; one that was refused by an answer is not an error of the server."""
+
+    @override
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        # A close before the handshake ends it, an answer in its place does not: uvicorn would log
+        # at the route's end that the handshake was never completed.
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True
 
 
 class _ControllerRoute(Generic[Command, Response]):

@@ -21,8 +21,9 @@ Groups, each of which can be named alone:
     rest        CPU of an application with nothing to do
     many        how long fifty objects take to run, the first time and again
     watched     one application with introspection and without, in turns
+    pages       CPU of an application for one open page and for twenty
 
-`source` is the first eight, all that `format("shard")` does. `runtime` is the last four, which run
+`source` is the first eight, all that `format("shard")` does. `runtime` is the last five, which run
 for minutes each, and only when they are named. Prints a table with the machine, the
 command and the date. Ratios are of one run, taken in turns.
 """
@@ -46,6 +47,7 @@ from bench.appends import measure_appends, measure_contention, measure_opening
 from bench.copies import Copies, lineitem, make_copies
 from bench.latency import measure_floor, measure_visible
 from bench.maintain import measure_maintenance
+from bench.pages import measure_pages
 from bench.planning import measure_planning
 from bench.rounds import Measured
 from bench.runtime import (
@@ -67,7 +69,7 @@ __all__ = ["chosen", "main"]
 
 _SOURCE = ("write", "read", "stream", "floor", "visible", "waiting", "queries", "planning")
 _DEFAULT = (*_SOURCE, "append", "contend", "open", "maintain")
-_RUNTIME = ("fresh", "rest", "many", "watched")
+_RUNTIME = ("fresh", "rest", "many", "watched", "pages")
 _GROUPS = (*_DEFAULT, *_RUNTIME)
 
 _WATCHED_VIEWS, _WATCHED_RATE = 2, 1000
@@ -160,6 +162,7 @@ class _Run:
             "watched": lambda: measure_watched(
                 self._runtime, _WATCHED_VIEWS, _WATCHED_RATE, rounds
             ),
+            "pages": lambda: measure_pages(self._runtime, rounds),
         }
         return measure[name]()
 

@@ -21,9 +21,11 @@ __all__ = [
     "SERVERS",
     "Process",
     "Threads",
+    "belonging",
     "below",
     "cpu_seconds",
     "find",
+    "forks_of",
     "greatest_memory_bytes",
     "is_java",
     "java_threads",
@@ -37,6 +39,9 @@ __all__ = [
 _PROC = Path("/proc")
 
 _ANY: Final = re.compile("")
+
+_FORK_SERVER: Final = "shardline.planner_fork_server"
+"""In the command of the process from which a JVM's planners are forked, and in theirs."""
 
 COMPILERS: Final = re.compile(r"C[12] CompilerThre")
 """HotSpot's compiler threads, whose names Linux cuts."""
@@ -98,6 +103,22 @@ def below(root: int, table: Mapping[int, Process], without: Collection[int] = ()
             found.add(pid)
             left += children.get(pid, [])
     return found
+
+
+def forks_of(jvms: Collection[int], table: Mapping[int, Process]) -> set[int]:
+    """The fork servers of JVMs' planners, and their forks.
+
+    A server outlives the planner that has started it, and is then below no process of its JVM.
+    """
+    servers = find(_FORK_SERVER, table)
+    # Its argument is the JVM.
+    return {pid for pid in servers if any(find(f"{_FORK_SERVER}\0{jvm}\0", {pid}) for jvm in jvms)}
+
+
+def belonging(root: int, table: Mapping[int, Process], without: Collection[int] = ()) -> set[int]:
+    """What is `below`, and what belongs to a JVM that is there."""
+    found = below(root, table, without)
+    return found | forks_of(found, table)
 
 
 def cpu_seconds(table: Mapping[int, Process], pids: Collection[int]) -> float:

@@ -29,7 +29,7 @@ from bench.processes import (
     COMPILERS,
     SERVERS,
     Threads,
-    below,
+    belonging,
     cpu_seconds,
     is_java,
     java_threads,
@@ -47,7 +47,14 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import Determinate
 
-__all__ = ["Bench", "measure_fresh", "measure_many", "measure_rest", "measure_watched"]
+__all__ = [
+    "Bench",
+    "measure_fresh",
+    "measure_many",
+    "measure_rest",
+    "measure_watched",
+    "resting_load",
+]
 
 _PATIENCE_MS: Final = 240_000.0
 """How long an application may take to run before the measurement is given up."""
@@ -208,7 +215,7 @@ def _cpu() -> Callable[[], _Cpu]:
         table = processes()
         # spark-submit is a JVM that has started this process; without it, the JVM is below.
         root = os.getppid() if is_java(os.getppid()) else os.getpid()
-        pids = below(root, table)
+        pids = belonging(root, table)
         workers = [pid for pid in pids if pid != os.getpid() and not is_java(pid)]
         compilers, servers = (java_threads(pids, called) for called in (COMPILERS, SERVERS))
         groups = [compilers, own_threads(_WATCHING), servers]
@@ -255,7 +262,7 @@ def measure_rest(bench: Bench, objects: Sequence[int]) -> list[Measured]:
     lines = []
     for number in objects:
         with bench.folder() as folder:
-            load = _resting(folder, number)
+            load = resting_load(folder, number)
             with bench.running(load, folder):
                 bench.wait(bench.warm_ms)
                 used_since, began = _cpu(), bench.clock.elapsed_ms()
@@ -265,8 +272,8 @@ def measure_rest(bench: Bench, objects: Sequence[int]) -> list[Measured]:
     return lines
 
 
-def _resting(folder: Path, objects: int) -> Load:
-    """Of few objects two are sources, of fifty thirty are views."""
+def resting_load(folder: Path, objects: int) -> Load:
+    """A load with nothing to do: of few objects two are sources, of fifty thirty are views."""
     others = max(2, objects // 2 - 5)
     return resting(folder, objects - others, others)
 
@@ -275,7 +282,7 @@ def measure_many(bench: Bench) -> list[Measured]:
     """Seconds until all of many objects follow, at the first start and at the next."""
     lines = []
     with bench.folder() as folder:
-        load = _resting(folder, _MANY)
+        load = resting_load(folder, _MANY)
         for what in ("first start", "next start"):
             with bench.running(load, folder) as running:
                 took = running.seconds

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from bench.__main__ import chosen
+from bench.pages import FOLLOWED
 from shardline.datasource.errors import InvalidUsage
+from support.tree import ROOT
 
 
 def test_without_a_name_everything_is_measured() -> None:
@@ -23,8 +27,15 @@ def test_source_is_everything_about_the_format() -> None:
 
 def test_whole_applications_are_measured_only_when_they_are_named() -> None:
     """They run for minutes; `runtime` stands for all of them."""
-    assert chosen(["runtime"]) == ("fresh", "rest", "many", "watched")
+    assert chosen(["runtime"]) == ("fresh", "rest", "many", "watched", "pages")
     assert not set(chosen(["runtime"])) & set(chosen([]))
+
+
+def test_what_is_measured_of_pages_is_what_the_first_screen_follows() -> None:
+    """But for what it follows only where somebody has folded the graph by strategy."""
+    screen = (ROOT / "app/server/page/screens/overview.js").read_text(encoding="utf-8")
+    followed = set(re.findall(r'relation: "(\w+)"', screen))
+    assert followed - {"object_details"} == set(FOLLOWED)
 
 
 def test_a_group_that_is_named_twice_is_measured_once() -> None:

@@ -15,9 +15,11 @@ from bench.processes import (
     COMPILERS,
     SERVERS,
     Process,
+    belonging,
     below,
     cpu_seconds,
     find,
+    forks_of,
     greatest_memory_bytes,
     java_threads,
     own_threads,
@@ -122,6 +124,25 @@ def test_a_child_is_found_by_its_command_line() -> None:
         seen = processes()
         assert seen[child.pid].parent == os.getpid()
         assert find("a-word-of-its-own", below(os.getpid(), seen)) == [child.pid]
+        child.communicate()
+
+
+@pytest.mark.process
+@linux
+def test_forks_belong_to_the_jvm_that_their_server_is_of() -> None:
+    """By the command that they have from it; wherever they stand in the tree."""
+    words = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(
+        [*words, "shardline.planner_fork_server", "4242"], stdin=subprocess.PIPE
+    ) as child:
+        seen = processes()
+        assert forks_of({1, 4242}, seen) == {child.pid}
+        assert forks_of({1, 424, 42424}, seen) == set()
+        root = Process(4242, 1, 0)
+        assert belonging(4242, {4242: root, child.pid: Process(child.pid, 1, 0)}) == {
+            4242,
+            child.pid,
+        }
         child.communicate()
 
 

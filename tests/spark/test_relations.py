@@ -6,9 +6,10 @@ into files, what DuckDB makes of them, the lane's own numbers, and the shards' o
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import threading
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,24 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from shardline.app.coordinator.application import Application
 from shardline.app.introspection.spark_plan.operators import PHASES
-from shardline.app.lane.state import LaneObject
 from shardline.app.server.metrics import encode_metrics
 from shardline.app.settings.config import Duration, RuntimeSettings
-from shardline.datasource.errors import ShardError
+from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.shard.state import ShardState
 from support.models.shards import schema_of, table
-from support.spark.projects import QUERIES, Place
+from support.spark.observed_run import (
+    KINDS,
+    PATIENCE_S,
+    Seen,
+    act,
+    compare,
+    holds_of,
+    hydrated,
+    load,
+    said,
+    settled,
+)
+from support.spark.projects import SQL, Place
 from support.tree import ROOT
 from support.waiting import wait_until
 
@@ -33,91 +45,18 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-PATIENCE_S = 120
 CONF = ROOT / "conf"
 
-KINDS = {
-    "orders": ("source", "storage"),
-    "customers": ("source", "storage"),
-    "spent": ("view", "compute"),
-    "large": ("view", "compute"),
-    "best": ("view", "compute"),
-    "spent_by_name": ("index", "compute"),
-    "large_out": ("sink", "storage"),
-}
 ORDERS, CUSTOMERS = 5, 2
 """Rows put into the files of each source."""
 
-EMPTY = {"wallclock_lag_history"}
-"""Relations that may have nothing to say of a run of less than a minute."""
-
-
-@dataclass
-class Seen:
-    """What was asked while everything ran.
-
-    Attributes:
-        rows: Of each relation, by SQL.
-        objects: As the lane has them.
-        before: States of the shards just before the relations were asked.
-        after: And just after.
-        subscription: Name of the subscription that was open.
-        metrics: Names of all samples of `/metrics`.
-    """
-
-    place: Place
-    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    objects: dict[str, LaneObject] = field(default_factory=dict)
-    before: dict[str, ShardState] = field(default_factory=dict)
-    after: dict[str, ShardState] = field(default_factory=dict)
-    subscription: str = ""
-    metrics: set[str] = field(default_factory=set)
-
-    def one(self, relation: str, **values: object) -> dict[str, Any]:
-        """The one row of a relation that has `values`."""
-        (row,) = self.of(relation, **values)
-        return row
-
-    def of(self, relation: str, **values: object) -> list[dict[str, Any]]:
-        """All rows of a relation that have `values`."""
-        return [
-            row
-            for row in self.rows[relation]
-            if all(row[name] == value for name, value in values.items())
-        ]
-
-    def operator(self, of: str, name: str, place: int = 0) -> int:
-        """The number of an operator of an object, by the lane's numbers."""
-        found = self.of("dataflow_operator_dataflows", dataflow_id=self.objects[of].dataflow)
-        return int(sorted(row["id"] for row in found if row["name"] == name)[place])
-
-    def sent(self, of: str, sender: str, receiver: str) -> int:
-        """Rows that went from one operator of an object to another."""
-        ends = {
-            "from_operator_id": self.operator(of, sender),
-            "to_operator_id": self.operator(of, receiver),
-        }
-        channel = self.one("dataflow_channel_operators", **ends)["id"]
-        messages = self.one("message_counts", channel_id=channel)
-        assert messages["received"] == messages["sent"]
-        return int(messages["sent"])
-
-
-def settled(application: Application, place: Place) -> None:
-    wait_until(
-        "all views hold what the files say",
-        lambda: application.running().keys() >= QUERIES.keys() and place.agrees(),
-        PATIENCE_S,
-    )
-
-
-def said(application: Application, relation: str, **values: object) -> bool:
-    """Whether a relation has a row with these values."""
-    assert application.observing is not None
-    return any(
-        all(row[name] == value for name, value in values.items())
-        for row in application.observing.relations.rows(relation)
-    )
+EMPTY = {
+    "wallclock_lag_history",
+    "wallclock_lag_percentiles",
+    "wallclock_lag_distribution",
+    "native_reads",
+}
+"""Relations that may have nothing to say of a short run, or where reads are not native."""
 
 
 def states(place: Place) -> dict[str, ShardState]:
@@ -131,17 +70,40 @@ def seen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Seen:
     place = Place(tmp_path_factory.mktemp("relations"))
     settings = RuntimeSettings(interval_ms=500, query_timeout=Duration("180s"))
     with Application(spark, place.client(), settings, data=place.folder / "data") as application:
-        application.apply(place.project().check(spark))
+        application.apply(load(place, SQL).check(spark))
         settled(application, place)
+        found = Seen(place)
+        act(application, found)
         place.put("orders", "b", "id,customer,price\n4,2,500\n5,9,5\n")
         settled(application, place)
-        return asked(application, place)
+        ask_all(application, found)
+        compare(application, found)
+    with Application(spark, place.client(), settings, data=place.folder / "data") as application:
+        look_back(application, found)
+    return found
 
 
-def asked(application: Application, place: Place) -> Seen:
+def look_back(application: Application, found: Seen) -> None:
+    """Ask another application, whose own objects are other incarnations, for that moment."""
+    assert application.observing is not None
+    rows = application.observing.relations.rows
+    wait_until("histories are loaded", lambda: bool(rows("verdict_history")), PATIENCE_S)
+
+    def is_known() -> bool:
+        try:
+            return bool(rows("object_dependencies", as_of=found.moment))
+        except InvalidUsage:
+            return False
+
+    wait_until("the moment is known", is_known, PATIENCE_S)
+    for name in ("objects", "object_dependencies", "verdicts", "source_statuses"):
+        found.past[name] = rows(name, as_of=found.moment)
+
+
+def ask_all(application: Application, found: Seen) -> None:
     """Everything that is known once all of it has been heard of."""
     assert application.observing is not None
-    found = Seen(place)
+    place = found.place
     large = len(place.expected("large"))
     ask = application.sql
     wait_until("all are hydrated", lambda: hydrated(application), PATIENCE_S)
@@ -159,6 +121,7 @@ def asked(application: Application, place: Place) -> Seen:
         "plans were taken in", lambda: has_moved(application, "large", "Project", large), PATIENCE_S
     )
     client = place.client()
+    client.hold("large", "reports", purpose="a report")
     client.create("scratch", schema_of())
     for number in range(80):
         client.writer("scratch").append_now(table((number, "x")))
@@ -168,10 +131,13 @@ def asked(application: Application, place: Place) -> Seen:
     reader = threading.Thread(target=read_later, args=(application, waiting, ended), daemon=True)
     reader.start()
     wait_until("a read waits", lambda: said(application, "active_peeks", time=waiting), PATIENCE_S)
+    held = {"reports", "sink:large_out"}
+    wait_until("holds were looked at", lambda: held <= holds_of(application, "large"), PATIENCE_S)
     found.before = states(place)
     for name in application.observing.relations.declared:
         found.rows[name] = ask(f"SELECT * FROM introspection.{name}").to_pylist()  # noqa: S608 - a declared name
     found.after = states(place)
+    found.moment = application.observing.sink.clock.now_ms()
     text = encode_metrics(application.observing.relations).decode()
     families = list(text_string_to_metric_families(text))
     found.metrics = {sample.name for family in families for sample in family.samples}
@@ -180,11 +146,6 @@ def asked(application: Application, place: Place) -> Seen:
     (found.subscription,) = found.objects.keys() - KINDS.keys()
     subscription.close()
     reader.join(PATIENCE_S)
-    return found
-
-
-def hydrated(application: Application) -> bool:
-    return all(said(application, "hydration_times", object_id=name) for name in KINDS)
 
 
 def has_moved(application: Application, of: str, sender: str, rows: int) -> bool:
@@ -217,6 +178,23 @@ def read_later(application: Application, as_of: int, ended: threading.Event) -> 
 def test_every_relation_has_rows(seen: Seen) -> None:
     """What an application with all kinds of objects can fill is filled."""
     assert {name for name, rows in seen.rows.items() if not rows} <= EMPTY
+
+
+def test_another_application_knows_what_there_was(seen: Seen) -> None:
+    """The objects, their graph and their verdicts as of then: after a restart, by the histories."""
+    recorded = ("id", "global_id", "type", "domain", "status", "error", "as_of", "definition")
+    assert {tuple(row[name] for name in recorded) for row in seen.past["objects"]} == {
+        tuple(row[name] for name in recorded) for row in seen.rows["objects"]
+    }
+    edges = seen.past["object_dependencies"]
+    assert {tuple(row.values()) for row in edges} == {
+        (row["object_id"], row["referenced_object_id"]) for row in seen.rows["object_dependencies"]
+    }
+    assert {row["object_id"] for row in seen.past["verdicts"]} >= KINDS.keys()
+    assert {row["id"]: row["type"] for row in seen.past["source_statuses"]} == {
+        "orders": "csv",
+        "customers": "csv",
+    }
 
 
 def test_objects_are_those_of_the_lane(seen: Seen) -> None:
@@ -425,6 +403,114 @@ def test_shards_are_as_their_states_say(seen: Seen) -> None:
     assert owners & {*before.critical, *before.leased}
 
 
+def test_details_are_those_of_the_lane_and_the_disk(seen: Seen) -> None:
+    """Strategies, columns, and folders that Spark has written to."""
+    strategies = {name: row["strategy"] for name, row in by_object(seen).items()}
+    for name, lane in seen.objects.items():
+        assert strategies[name] == getattr(lane.description, "strategy", None)
+    assert (strategies["large"], strategies["best"]) == ("linear", "recompute")
+    columns = {
+        name: [column["name"] for column in json.loads(by_object(seen)[name]["schema"])]
+        for name in KINDS
+    }
+    assert columns["orders"] == ["id", "customer", "price"]
+    assert columns["spent"] == columns["spent_by_name"] == ["name", "orders", "total"]
+    assert columns["large"] == columns["large_out"] == ["id", "price"]
+    for name, (kind, _) in KINDS.items():
+        checkpoint = by_object(seen)[name]["checkpoint"]
+        if kind == "index":
+            assert checkpoint is None
+        else:
+            assert (Path(checkpoint) / "offsets").is_dir(), name
+    assert {row["spark_ui"] for row in seen.rows["object_details"]} == {None}, "it is off"
+
+
+def by_object(seen: Seen) -> dict[str, dict[str, Any]]:
+    return {row["object_id"]: row for row in seen.rows["object_details"]}
+
+
+def test_phases_are_parts_of_their_micro_batch(seen: Seen) -> None:
+    """Each with the time that it had: all of them are not longer than the whole."""
+    spent: dict[tuple[str, int], int] = {}
+    whole: dict[tuple[str, int], int] = {}
+    for row in seen.rows["step_phases"]:
+        assert row["phase"] in PHASES
+        step = (row["object_id"], row["batch"])
+        spent[step] = spent.get(step, 0) + row["elapsed"]
+        whole[step] = row["took"]
+    assert {name for name, _ in whole} == {n for n, (kind, _) in KINDS.items() if kind != "index"}
+    # Spark rounds each of them to ms.
+    assert all(spent[step] <= whole[step] + len(PHASES) for step in whole)
+
+
+def test_batches_cover_their_shard(seen: Seen) -> None:
+    """Without a gap, from the first time to the upper; holds name the object that they are for."""
+    uppers = {row["name"]: row["upper"] for row in seen.rows["shards"]}
+    whole = 0
+    for shard, upper in uppers.items():
+        batches = seen.of("shard_batches", shard=shard)
+        ends = [row["upper"] for row in batches]
+        assert [row["lower"] for row in batches[1:]] == ends[:-1]
+        whole += bool(ends) and ends[-1] == upper
+        assert len({row["lower"] for row in batches}) == len(batches)
+    # One shard a second is looked into anew, also while the two relations are asked.
+    assert whole >= len(uppers) - 3
+    owners = {row["name"]: row["object_id"] for row in seen.of("shard_holds", kind="hold")}
+    assert owners["sink:large_out"] == "large_out"
+    assert owners["reports"] is None
+    of_views = {name.split(":")[1]: of for name, of in owners.items() if name.startswith("view:")}
+    assert of_views.keys() >= {"spent", "large", "best"}
+    assert all(name == of for name, of in of_views.items())
+
+
+def test_the_location_and_its_connections_are_told(seen: Seen) -> None:
+    """Who holds it, and the controllers and the subscription of this process."""
+    (row,) = seen.rows["location"]
+    assert row["holder"].endswith(f", process {os.getpid()}")
+    assert row["project"] == str(seen.place.folder / "project")
+    assert row["location"] == seen.place.client().location.url
+    assert (row["epoch"], row["read_only"], row["address"]) == (1, False, None)
+    assert row["started_at"] is not None
+    found = {(r["kind"], r["name"].split()[0], r["state"]) for r in seen.rows["connections"]}
+    assert found == {
+        ("controller", "compute", "connected"),
+        ("controller", "storage", "connected"),
+        ("subscriber", seen.subscription, "running"),
+    }
+
+
+def test_upkeep_beside_what_runs_harms_nothing(seen: Seen) -> None:
+    """Holds of objects are refused; rows that came afterwards have arrived (`settled`)."""
+    assert set(seen.refused.values()) == {"HOLD_IN_USE"}
+    assert {hold.split(":")[1] for hold in seen.refused} == {"spent", "large", "large_out"}
+    assert seen.actions["expire_hold"] == ("Done: expired 1: reports.",)
+    for name in ("compact", "collect", "sweep"):
+        for shard in ("orders", "large"):
+            assert seen.actions[f"{name} {shard}"][0].startswith("Done: ")
+
+
+def test_the_project_is_compared_with_what_runs(seen: Seen) -> None:
+    """By Spark's own checks: nothing differs, something does, and something is wrong."""
+    same, changed, broken = seen.projects
+    assert {one.change for one in same.changes} == {"none"}
+    assert {one.object for one in same.changes} == KINDS.keys()
+    assert same.folder == str(seen.place.folder / "project")
+    differ = {one.object: one.change for one in changed.changes if one.change != "none"}
+    assert differ == {"large": "change", "large_id_idx": "create", "spent_by_name": "drop"}
+    (large,) = [one for one in changed.changes if one.object == "large"]
+    assert "price > 50" in str(large.now)
+    assert "price > 60" in str(large.wanted)
+    assert (large.file, large.line) == ("all.sql", 9)
+    assert broken.changes == ()
+    (problem,) = broken.problems
+    assert (problem.file, problem.line, problem.code) == (
+        "all.sql",
+        7,
+        "UNRESOLVED_COLUMN.WITH_SUGGESTION",
+    )
+    assert problem.hint == "did you mean c.name?"
+
+
 def test_maintenance_is_told(seen: Seen) -> None:
     """What writers merge by themselves is there, too."""
     for row in seen.rows["maintenance"]:
@@ -447,36 +533,3 @@ def test_dashboards_and_alerts_name_metrics_that_there_are(seen: Seen) -> None:
         named = set(re.findall(r"\bshardline_\w+", (CONF / file).read_text(encoding="utf-8")))
         assert named
         assert named <= seen.metrics, file
-
-
-ONE_OF_EACH = """
-CREATE SOURCE orders USING csv OPTIONS (path '${in}/orders', header 'true')
-  SCHEMA (id INT, customer INT, price INT);
-CREATE MATERIALIZED VIEW large AS SELECT id, price FROM orders WHERE price > 50;
-"""
-
-
-def test_with_a_session_each_storage_is_not_seen(spark: SparkSession, tmp_path: Path) -> None:
-    """`--no-unified-runtime`: the view's dataflow takes time, the source's seems to take none."""
-    place = Place(tmp_path)
-    settings = RuntimeSettings(interval_ms=500, unified=False)
-    with Application(spark, place.client(), settings, data=tmp_path / "data") as application:
-        application.apply(place.project(ONE_OF_EACH).check(spark))
-        wait_until(
-            "the view holds what the files say",
-            lambda: place.contents("large") == place.expected("large"),
-            PATIENCE_S,
-        )
-        wait_until(
-            "the view's micro-batch was heard of",
-            lambda: said(application, "measurements", object_id="large", name="micro_batches"),
-            PATIENCE_S,
-        )
-        assert application.observing is not None
-        ask = application.observing.relations.rows
-        homes = {row["id"]: row["dataflow_name"] for row in ask("dataflow_operator_dataflows")}
-        assert {homes[row["id"]] for row in ask("scheduling_elapsed")} == {"Dataflow: large"}
-        # It has run all the same, and says so itself.
-        assert said(
-            application, "measurements", object_id="orders", name="messages_received", value=3.0
-        )

@@ -4,10 +4,14 @@ Owns the names, columns and meanings that users see. May use the facts, and the 
 `introspection.relation`. Start at `progress`.
 
     structure   objects, dataflows, operators and channels
+    details     one object: strategy, columns, checkpoint, micro-batches
     progress    how far objects are: frontiers, lag, hydration
     health      statuses with their history, statistics, errors
     movement    times and rows: where time goes, how many rows pass
     system      peeks, shards, maintenance, the lane: things that belong to no single object
+    process     the location, its holder, and who is connected
+    native_reads  plain reads of `format("shard")`, by their path
 
-Never: holds a row of its own. Rows are functions of the facts (`introspection.facts`).
+Never: holds a row of its own. Rows are functions of the facts (`introspection.facts`), and of
+`native_reads` of the process's own counts.
 """

@@ -7,7 +7,9 @@ from typing import Final
 
 import msgspec
 
-from shardline.app.introspection.facts import Facts, ObjectFacts
+from shardline.app.introspection.definitions import format_of
+from shardline.app.introspection.facts import Facts
+from shardline.app.introspection.histories import newest
 from shardline.app.introspection.relation import (
     AT,
     MS,
@@ -15,10 +17,12 @@ from shardline.app.introspection.relation import (
     TEXT,
     Column,
     Metric,
+    Past,
     Relation,
     Row,
     instant,
 )
+from shardline.app.protocol.object_state import UNCREATED
 
 __all__ = ["HEALTH"]
 
@@ -94,7 +98,7 @@ def _statuses(facts: Facts, kind: str) -> Iterator[Row]:
             yield (
                 found.id,
                 found.id,
-                _format(found),
+                format_of(found.installed.description),
                 instant(found.condition_ms),
                 condition.status,
                 condition.error or None,
@@ -102,8 +106,25 @@ def _statuses(facts: Facts, kind: str) -> Iterator[Row]:
             )
 
 
-def _format(found: ObjectFacts) -> str:
-    return str(getattr(found.installed.description, "format", found.kind))
+def _statuses_past(facts: Facts, at_ms: int, kind: str) -> Iterator[Row]:
+    """Statuses as the history has them; formats only since definitions are recorded."""
+    there = facts.existing_at(at_ms)
+    defined = {name: row for name, (_, row) in newest(facts.definitions.rows).items()}
+    formats = {name: row[7] for name, row in defined.items()}
+    there -= {name for name, row in defined.items() if row[2] == UNCREATED}
+    for name, (since_ms, row) in newest(facts.statuses.rows).items():
+        _, its_kind, status, error, hints, spaces = row
+        if its_kind == kind and name in there and status != "dropped":
+            known = (name, name, formats.get(name), instant(since_ms), status)
+            yield (*known, error or None, _details(hints, spaces))
+
+
+def _source_statuses_past(facts: Facts, at_ms: int) -> Iterator[Row]:
+    return _statuses_past(facts, at_ms, "source")
+
+
+def _sink_statuses_past(facts: Facts, at_ms: int) -> Iterator[Row]:
+    return _statuses_past(facts, at_ms, "sink")
 
 
 def _source_statuses(facts: Facts, _now_ms: int) -> Iterator[Row]:
@@ -152,9 +173,25 @@ _NAMED: Final = (
     *_STATUS,
 )
 
+_OF: Final = ("status_history",)
+
 HEALTH: Final = (
-    Relation("source_statuses", "A source's status", _NAMED, _source_statuses, "id"),
-    Relation("sink_statuses", "A sink's status", _NAMED, _sink_statuses, "id"),
+    Relation(
+        "source_statuses",
+        "A source's status",
+        _NAMED,
+        _source_statuses,
+        "id",
+        past=Past(_source_statuses_past, _OF),
+    ),
+    Relation(
+        "sink_statuses",
+        "A sink's status",
+        _NAMED,
+        _sink_statuses,
+        "id",
+        past=Past(_sink_statuses_past, _OF),
+    ),
     Relation(
         "source_status_history",
         "A source's status has changed",
@@ -162,6 +199,7 @@ HEALTH: Final = (
         _source_history,
         "source_id",
         "history",
+        past=Past(_source_history, _OF),
     ),
     Relation(
         "sink_status_history",
@@ -170,6 +208,7 @@ HEALTH: Final = (
         _sink_history,
         "sink_id",
         "history",
+        past=Past(_sink_history, _OF),
     ),
     Relation(
         "status_history",
@@ -183,6 +222,7 @@ HEALTH: Final = (
         _status_history,
         "object_id",
         "history",
+        past=Past(_status_history, _OF),
     ),
     Relation(
         "source_statistics",

@@ -52,7 +52,7 @@ def _phase_numbers(found: ObjectFacts) -> Iterator[tuple[int, str]]:
 
 
 def _elapsed(facts: Facts, _now_ms: int) -> Iterator[Row]:
-    for found in facts.objects.values():
+    for found in facts.watched():
         for number, phase in _phase_numbers(found):
             if phase in found.elapsed_ms:
                 yield (number, found.elapsed_ms[phase] * 1_000_000)
@@ -62,7 +62,7 @@ def _elapsed(facts: Facts, _now_ms: int) -> Iterator[Row]:
 
 
 def _durations(facts: Facts, _now_ms: int) -> Iterator[Row]:
-    for found in facts.objects.values():
+    for found in facts.watched():
         numbers = {phase: number for number, phase in _phase_numbers(found)}
         for (phase, bound), count in found.durations.items():
             if phase in numbers:
@@ -73,7 +73,7 @@ def _durations(facts: Facts, _now_ms: int) -> Iterator[Row]:
 
 
 def _messages(facts: Facts, _now_ms: int) -> Iterator[Row]:
-    for found in facts.objects.values():
+    for found in facts.watched():
         for number, sender, receiver, port in channels(found):
             counter = _LEAVING.get((found.kind, found.plan[sender].name), "")
             sent = found.counters.get(counter)
@@ -107,13 +107,13 @@ def _number(found: ObjectFacts, name: str) -> int | None:
 
 
 def _arrangements(facts: Facts, _now_ms: int) -> Iterator[Row]:
-    for found in facts.objects.values():
+    for found in facts.watched():
         for number, records, size, stores in _kept(found):
             yield (number, records, stores, size)
 
 
 def _per_dataflow(facts: Facts, _now_ms: int) -> Iterator[Row]:
-    for found in facts.objects.values():
+    for found in facts.watched():
         kept = list(_kept(found))
         if kept:
             sizes = [size for _, _, size, _ in kept if size is not None]

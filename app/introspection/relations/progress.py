@@ -11,8 +11,8 @@ from typing import Final
 
 from msgspec import UNSET
 
-from shardline.app.introspection.facts import Facts, ObjectFacts, lag_ms
-from shardline.app.introspection.input_lag import behind_ms, slowest
+from shardline.app.introspection.facts import MINUTE_MS, Facts, lag_ms
+from shardline.app.introspection.input_lag import behind_ms, slowest, slowest_sources
 from shardline.app.introspection.relation import (
     AT,
     FLAG,
@@ -22,11 +22,11 @@ from shardline.app.introspection.relation import (
     TEXT,
     Column,
     Metric,
+    Past,
     Relation,
     Row,
     instant,
 )
-from shardline.app.protocol.graph import reachable_names
 from shardline.app.protocol.objects import inputs_of
 
 __all__ = ["PROGRESS"]
@@ -51,11 +51,12 @@ def _import_frontiers(facts: Facts, _now_ms: int) -> Iterator[Row]:
 
 
 def _materialization_lag(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    sources = slowest_sources(facts)
     for found in facts.objects.values():
         direct = inputs_of(found.installed.description)
         if not direct or found.write is UNSET:
             continue
-        local, global_ = slowest(facts, direct), slowest(facts, _roots(facts, found))
+        local, global_ = slowest(facts, direct), sources.get(found.id)
         yield (
             found.id,
             behind_ms(facts, found.write, local),
@@ -65,22 +66,29 @@ def _materialization_lag(facts: Facts, _now_ms: int) -> Iterator[Row]:
         )
 
 
-def _roots(facts: Facts, found: ObjectFacts) -> tuple[str, ...]:
-    """Objects that an object depends on, directly or not, and that read no other object."""
-    known = {name: inputs_of(one.installed.description) for name, one in facts.objects.items()}
-    above = reachable_names(found.id, lambda name: known.get(name, ()))
-    return tuple(sorted(name for name in above if known.get(name) == ()))
-
-
 def _wallclock_lag(facts: Facts, now_ms: int) -> Iterator[Row]:
     for found in facts.objects.values():
         if found.write is not UNSET:
             yield (found.id, lag_ms(found.write, now_ms))
 
 
+def _wallclock_lag_past(facts: Facts, at_ms: int) -> Iterator[Row]:
+    """The largest lag of the minute that the moment is in: that is what is recorded."""
+    for began_ms, (name, lag) in facts.lags.rows:
+        if began_ms <= at_ms < began_ms + MINUTE_MS:
+            yield (name, lag)
+
+
 def _wallclock_lag_history(facts: Facts, _now_ms: int) -> Iterator[Row]:
     for at_ms, (name, lag) in facts.lags.rows:
         yield (name, lag, instant(at_ms))
+
+
+def _wallclock_lag_history_past(facts: Facts, at_ms: int) -> Iterator[Row]:
+    """Minutes that were over: the one that the moment is in was being measured."""
+    for began_ms, (name, lag) in facts.lags.rows:
+        if began_ms + MINUTE_MS <= at_ms:
+            yield (name, lag, instant(began_ms))
 
 
 def _hydration_statuses(facts: Facts, _now_ms: int) -> Iterator[Row]:
@@ -188,6 +196,7 @@ PROGRESS: Final = (
         ),
         _wallclock_lag,
         "object_id",
+        past=Past(_wallclock_lag_past, ("wallclock_lag_history",)),
     ),
     Relation(
         "wallclock_lag_history",
@@ -200,6 +209,7 @@ PROGRESS: Final = (
         _wallclock_lag_history,
         "object_id",
         "history",
+        past=Past(_wallclock_lag_history_past, ("wallclock_lag_history",)),
     ),
     Relation(
         "hydration_statuses",

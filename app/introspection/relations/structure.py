@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from shardline.app.introspection.definitions import created_at, definition_of
 from shardline.app.introspection.events import WantedObject
 from shardline.app.introspection.facts import Facts, ObjectFacts, object_kind
+from shardline.app.introspection.histories import newest
 from shardline.app.introspection.relation import (
     AT,
     FRONTIER,
@@ -19,21 +21,20 @@ from shardline.app.introspection.relation import (
     TEXT,
     TEXTS,
     Column,
+    Past,
     Relation,
     Row,
     instant,
 )
+from shardline.app.introspection.spark_plan.operator_strategy import explain_operator
 from shardline.app.lane.commands import kind_of
 from shardline.app.protocol.object_state import SHOWN_STATUSES, UNCREATED
 from shardline.app.protocol.objects import (
-    Description,
-    SourceDescription,
     SubscribeDescription,
-    ViewDescription,
     inputs_of,
 )
 
-__all__ = ["STRUCTURE", "channels"]
+__all__ = ["STRUCTURE", "channels", "uncreated_objects"]
 
 _PORTS: Final = 1000
 """Most inputs of one operator that have channels: the numbers of channels are made with it."""
@@ -55,11 +56,11 @@ def _objects(facts: Facts, _now_ms: int) -> Iterator[Row]:
             instant(found.condition_ms),
             instant(installed.at_ms),
             installed.as_of,
-            _definition(installed.description),
+            definition_of(installed.description),
             found.query or None,
             found.run or None,
         )
-    for one in _uncreated(facts):
+    for one in uncreated_objects(facts):
         yield (
             one.id,
             None,
@@ -73,43 +74,74 @@ def _objects(facts: Facts, _now_ms: int) -> Iterator[Row]:
             None,
             None,
             None,
-            _definition(one.description),
+            definition_of(one.description),
             None,
             None,
         )
 
 
-def _uncreated(facts: Facts) -> Iterator[WantedObject]:
+def uncreated_objects(facts: Facts) -> Iterator[WantedObject]:
     """Objects that wait to be created; one that is being changed is there already."""
     return (one for name, one in facts.wanted.items() if name not in facts.objects)
 
 
-def _definition(description: Description) -> str:
-    match description:
-        case ViewDescription(query=query):
-            return query
-        case SourceDescription(format=name):
-            return name
-        case other:
-            return other.on
+def _objects_past(facts: Facts, at_ms: int) -> Iterator[Row]:
+    """Objects as the histories have them; phase, epoch and query are not recorded."""
+    there = facts.existing_at(at_ms)
+    statuses, defined = newest(facts.statuses.rows), newest(facts.definitions.rows)
+    created = created_at(facts)
+    for name in sorted(there, key=lambda name: created.get(name) or 0):
+        _, definition = defined.get(name, (0, _NOT_DEFINED))
+        _, kind, state, domain, global_id, as_of, text, _, _, *problem = definition
+        if state == UNCREATED:
+            condition = (UNCREATED, 0, "stalled" if problem[0] else "created", *problem, None, None)
+        else:
+            since_ms, status = statuses.get(name, (None, _NO_STATUS))
+            _, kind, word, error, hints, _ = status
+            assert isinstance(hints, tuple), hints
+            since, began = instant(since_ms), instant(created.get(name))
+            text_of_hints = "; ".join(hints) or None
+            condition = (None, None, word, error or None, text_of_hints, since, began)
+        yield (name, global_id, kind, domain, *condition, as_of, text, None, None)
+
+
+_NOT_DEFINED: Final[tuple[object, ...]] = ("",) + (None,) * 10
+_NO_STATUS: Final[tuple[object, ...]] = ("", None, None, None, (), ())
+
+
+def _dependencies_past(facts: Facts, at_ms: int) -> Iterator[Row]:
+    there = facts.existing_at(at_ms)
+    for name, (_, row) in newest(facts.definitions.rows).items():
+        inputs = row[8]
+        if name in there and isinstance(inputs, tuple):
+            for other in inputs:
+                yield (name, other)
+
+
+def _definition_history(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for at_ms, (name, kind, state, domain, global_id, as_of, *rest) in facts.definitions.rows:
+        text, form, inputs, error, hint = rest
+        named = None if inputs is None else list(inputs)  # type: ignore[call-overload]
+        known = (kind, state, domain, global_id, as_of, text, form, named, error, hint)
+        yield (instant(at_ms), name, *known)
 
 
 def _dependencies(facts: Facts, _now_ms: int) -> Iterator[Row]:
     for found in facts.objects.values():
         for name in inputs_of(found.installed.description):
             yield (found.id, name)
-    for one in _uncreated(facts):
+    for one in uncreated_objects(facts):
         for name in inputs_of(one.description):
             yield (one.id, name)
 
 
 def _dataflows(facts: Facts, _now_ms: int) -> Iterator[Row]:
-    for found in facts.objects.values():
+    for found in facts.watched():
         yield (found.installed.dataflow, f"Dataflow: {found.id}")
 
 
 def _global_ids(facts: Facts, _now_ms: int) -> Iterator[Row]:
-    for found in facts.objects.values():
+    for found in facts.watched():
         yield (found.installed.dataflow, found.installed.global_id)
 
 
@@ -122,26 +154,26 @@ def _storage_exports(facts: Facts, _now_ms: int) -> Iterator[Row]:
 
 
 def _exports(facts: Facts, domain: str) -> Iterator[Row]:
-    for found in facts.objects.values():
+    for found in facts.watched():
         if found.installed.domain == domain:
             yield (found.id, found.installed.dataflow)
 
 
 def _operators(facts: Facts, _now_ms: int) -> Iterator[Row]:
-    for found in facts.objects.values():
+    for found in facts.watched():
         for number, operator in found.operators():
             name = f"Dataflow: {found.id}" if operator.parent is None else operator.name
             yield (number, name)
 
 
 def _operator_dataflows(facts: Facts, _now_ms: int) -> Iterator[Row]:
-    for found in facts.objects.values():
+    for found in facts.watched():
         for number, operator in found.operators():
             yield (number, operator.name, found.installed.dataflow, f"Dataflow: {found.id}")
 
 
 def _addresses(facts: Facts, _now_ms: int) -> Iterator[Row]:
-    for found in facts.objects.values():
+    for found in facts.watched():
         paths: list[list[int]] = []
         children: dict[int, int] = {}
         for number, operator in found.operators():
@@ -154,7 +186,7 @@ def _addresses(facts: Facts, _now_ms: int) -> Iterator[Row]:
 
 
 def _parents(facts: Facts, _now_ms: int) -> Iterator[Row]:
-    for found in facts.objects.values():
+    for found in facts.watched():
         first, _ = found.installed.operators
         for number, operator in found.operators():
             if operator.parent is not None:
@@ -169,21 +201,21 @@ def channels(found: ObjectFacts) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _channels(facts: Facts, _now_ms: int) -> Iterator[Row]:
-    for found in facts.objects.values():
+    for found in facts.watched():
         for number, sender, receiver, port in channels(found):
             # All operators of a dataflow are in one scope: a place in it is a position.
             yield (number, sender, 0, receiver, port, "rows")
 
 
 def _channel_operators(facts: Facts, _now_ms: int) -> Iterator[Row]:
-    for found in facts.objects.values():
+    for found in facts.watched():
         first, _ = found.installed.operators
         for number, sender, receiver, _port in channels(found):
             yield (number, first + sender, first + receiver, "rows")
 
 
 def _lir(facts: Facts, _now_ms: int) -> Iterator[Row]:
-    for found in facts.objects.values():
+    for found in facts.watched():
         for number, operator in found.operators():
             if operator.lir is not None:
                 yield (
@@ -195,6 +227,7 @@ def _lir(facts: Facts, _now_ms: int) -> Iterator[Row]:
                     number,
                     number + 1,
                     operator.detail or None,
+                    *explain_operator(found.installed.description, operator),
                 )
 
 
@@ -228,6 +261,7 @@ STRUCTURE: Final = (
         ),
         _objects,
         "id",
+        past=Past(_objects_past, ("status_history",)),
     ),
     Relation(
         "object_dependencies",
@@ -238,6 +272,29 @@ STRUCTURE: Final = (
         ),
         _dependencies,
         "object_id",
+        past=Past(_dependencies_past, ("definition_history",)),
+    ),
+    Relation(
+        "definition_history",
+        "An object was defined, changed or dropped",
+        (
+            Column("occurred_at", AT, "when"),
+            Column("object_id", TEXT, "the object"),
+            Column("type", TEXT, "source, view, index, sink or subscribe"),
+            Column("state", TEXT, f"created, {UNCREATED} (it waits for that) or dropped"),
+            Column("domain", TEXT, "which protocol creates it: storage or compute"),
+            Column("global_id", TEXT, "its id for ever"),
+            Column("as_of", FRONTIER, "first time at which its output is to be right"),
+            Column("definition", TEXT, "a view's query, a source's format, else what it is on"),
+            Column("format", TEXT, "of a source or sink; else its type"),
+            Column("inputs", TEXTS, "the objects that it reads"),
+            Column("error", TEXT, "what keeps it from being created"),
+            Column("hint", TEXT, "what to do about that"),
+        ),
+        _definition_history,
+        "object_id",
+        "history",
+        past=Past(_definition_history, ("definition_history",)),
     ),
     Relation(
         "dataflows",
@@ -336,6 +393,13 @@ STRUCTURE: Final = (
             Column("operator_id_start", NUMBER, "first operator"),
             Column("operator_id_end", NUMBER, "right after the last operator"),
             Column("detail", TEXT, "the piece of SQL, or what is read or written"),
+            Column(
+                "strategy",
+                TEXT,
+                "of a view: the best that this node allows by itself, linear or recompute; "
+                "NULL: it computes nothing, or is not known",
+            ),
+            Column("reason", TEXT, "why no better one, or how the output is written"),
         ),
         _lir,
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from shardline.app.execution.hold_owners import find_hold_owner, find_lease_owner
 from shardline.app.introspection.facts import Facts
 from shardline.app.introspection.relation import (
     AT,
@@ -18,10 +19,12 @@ from shardline.app.introspection.relation import (
     TEXTS,
     Column,
     Metric,
+    Past,
     Relation,
     Row,
     instant,
 )
+from shardline.datasource.inspect.report import HolderReport
 
 __all__ = ["SYSTEM"]
 
@@ -45,6 +48,7 @@ def _commands(facts: Facts, _now_ms: int) -> Iterator[Row]:
             instant(command.at_ms),
             command.kind,
             command.object_id or None,
+            command.says or None,
             command.command or None,
         )
 
@@ -83,6 +87,32 @@ def _levels(facts: Facts, _now_ms: int) -> Iterator[Row]:
             )
 
 
+def _batches(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for seen in facts.shards.values():
+        for batch in seen.report.newest_batches or ():
+            yield (
+                seen.report.name,
+                batch.lower,
+                batch.upper,
+                batch.since,
+                batch.level,
+                batch.parts,
+                batch.diff_sum,
+                batch.rows,
+                batch.size_bytes,
+            )
+
+
+def _hold_owner(facts: Facts, holder: HolderReport) -> str | None:
+    """Name of the object that has taken a lease or hold, if it is one of this application."""
+    if holder.kind == "lease":
+        name = find_lease_owner(holder.owner)
+    else:
+        owner = find_hold_owner(holder.name)
+        name = None if owner is None else owner.id
+    return name if name in facts.objects else None
+
+
 def _holds(facts: Facts, now_ms: int) -> Iterator[Row]:
     for seen in facts.shards.values():
         for holder in seen.report.holders:
@@ -92,6 +122,7 @@ def _holds(facts: Facts, now_ms: int) -> Iterator[Row]:
                 holder.name,
                 holder.kind,
                 holder.owner,
+                _hold_owner(facts, holder),
                 holder.since,
                 holder.seqno,
                 None if made is None else max(0, now_ms - made),
@@ -99,6 +130,7 @@ def _holds(facts: Facts, now_ms: int) -> Iterator[Row]:
                 holder.behind_ms,
                 holder.behind_seqnos,
                 holder.gain_ms,
+                holder.kept_bytes,
                 holder.only_bytes,
                 holder.overdue,
             )
@@ -147,6 +179,7 @@ SYSTEM: Final = (
             Column("occurred_at", AT, "when"),
             Column("kind", TEXT, "which command"),
             Column("object_id", TEXT, "about what"),
+            Column("says", TEXT, "what it asks for, in words"),
             Column("command", TEXT, "all of it, as JSON"),
         ),
         _commands,
@@ -223,6 +256,25 @@ SYSTEM: Final = (
         ),
         _levels,
         "shard",
+        separable=True,
+    ),
+    Relation(
+        "shard_batches",
+        "A batch of a shard: of the newest five hundred of each",
+        (
+            Column("shard", TEXT, "the shard"),
+            Column("lower", FRONTIER, "first time of its updates"),
+            Column("upper", FRONTIER, "first time after them"),
+            Column("since", FRONTIER, "times before this one are brought up to it"),
+            Column("level", NUMBER, "the size class; NULL: it is empty"),
+            Column("parts", NUMBER, "blobs, or inline parts"),
+            Column("records", NUMBER, "rows that it adds to the contents; below 0: it takes more"),
+            Column("updates", NUMBER, "in its parts, before consolidation"),
+            Column("size", BYTES, "encoded, in bytes"),
+        ),
+        _batches,
+        "shard",
+        separable=True,
     ),
     Relation(
         "shard_holds",
@@ -232,6 +284,7 @@ SYSTEM: Final = (
             Column("name", TEXT, "id of a lease, or name of a hold"),
             Column("kind", TEXT, "lease: ends by itself when its owner is silent; hold: never"),
             Column("owner", TEXT, "who it is and what for"),
+            Column("object_id", TEXT, "the object that has taken it; NULL: none that is known"),
             Column("since", FRONTIER, "what it may still read at"),
             Column("seqno", NUMBER, "blobs of this state and later ones stay; NULL: holds none"),
             Column("age", NUMBER, "of a hold, in ms; NULL for a lease"),
@@ -249,6 +302,12 @@ SYSTEM: Final = (
             ),
             Column("behind_seqnos", NUMBER, "states that it keeps"),
             Column("gain", NUMBER, "how far the since could move without it, in ms"),
+            Column(
+                "kept_size",
+                BYTES,
+                "old blobs that it keeps, alone or with others, in bytes; NULL if not known",
+                Metric("hold_kept_bytes", "What is kept for a reader, alone or with others."),
+            ),
             Column(
                 "only_size",
                 BYTES,
@@ -276,5 +335,6 @@ SYSTEM: Final = (
         _maintenance,
         "shard",
         "history",
+        past=Past(_maintenance, ("maintenance",)),
     ),
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from shardline.app.introspection.facts import Facts
+from shardline.app.introspection.histories import newest
 from shardline.app.introspection.relation import (
     AT,
     BYTES,
@@ -15,23 +16,25 @@ from shardline.app.introspection.relation import (
     TEXTS,
     Column,
     Metric,
+    Past,
     Relation,
     Row,
     instant,
 )
-from shardline.app.introspection.verdicts.gather import situations
-from shardline.app.introspection.verdicts.rules import judge, summarize
+from shardline.app.introspection.verdicts.judged import judge_facts
+from shardline.app.introspection.verdicts.rules import summarize
+from shardline.app.introspection.verdicts.situation import Judgement
 from shardline.app.protocol import object_state
 
 __all__ = ["VERDICTS"]
 
 
 def _verdicts(facts: Facts, now_ms: int) -> Iterator[Row]:
-    found = situations(facts, now_ms)
-    for name, judged in judge(found).items():
+    found = judge_facts(facts, now_ms)
+    for name, judged in found.judgements.items():
         noted = facts.verdicts.get(name)
         since = noted.since_ms if noted is not None and noted.verdict == judged.verdict else now_ms
-        one, known = found[name], facts.objects.get(name)
+        one, known = found.situations[name], facts.objects.get(name)
         yield (
             name,
             one.kind,
@@ -58,22 +61,59 @@ def _from_now(now_ms: int, span_ms: int | None) -> int | None:
     return None if span_ms is None else instant(now_ms + span_ms)
 
 
+def _verdicts_past(facts: Facts, at_ms: int) -> Iterator[Row]:
+    """The verdicts that were noted; the numbers beside them are not recorded."""
+    for name, (since_ms, kind, judged) in _noted(facts, at_ms).items():
+        texts = (judged.because or None, judged.to_do or None, judged.blame or None)
+        known = (name, kind, judged.verdict, judged.tone, judged.tone == "bad", *texts)
+        yield (*known, instant(since_ms), *(None,) * 9)
+
+
+def _summary_past(facts: Facts, at_ms: int) -> Iterator[Row]:
+    noted = {name: judged for name, (_, _, judged) in _noted(facts, at_ms).items()}
+    found = summarize(noted)
+    yield (found.words, found.objects, found.fresh, found.bad)
+
+
+def _noted(facts: Facts, at_ms: int) -> dict[str, tuple[int, object, Judgement]]:
+    """Since when each object that there was had which verdict, with its kind."""
+    there = facts.existing_at(at_ms)
+    return {
+        name: (since_ms, row[1], _judgement(row))
+        for name, (since_ms, row) in newest(facts.verdict_changes.rows).items()
+        if name in there and row[2] in object_state.VERDICTS
+    }
+
+
+def _judgement(row: tuple[object, ...]) -> Judgement:
+    """The judgement that a row of the history was made of; those of old have no blame."""
+    _, _, verdict, because, to_do, *blame = row
+    return Judgement(
+        verdict,  # type: ignore[arg-type]  # one of the words, as the caller has seen
+        str(because or ""),
+        str(to_do or ""),
+        str(blame[0] or "") if blame else "",
+    )
+
+
 def _summary(facts: Facts, now_ms: int) -> Iterator[Row]:
-    found = summarize(judge(situations(facts, now_ms)))
+    found = summarize(judge_facts(facts, now_ms).judgements)
     yield (found.words, found.objects, found.fresh, found.bad)
 
 
 def _history(facts: Facts, _now_ms: int) -> Iterator[Row]:
-    for at_ms, (name, kind, verdict, because, to_do) in facts.verdict_changes.rows:
-        yield (instant(at_ms), name, kind, verdict, because, to_do)
+    for at_ms, (name, kind, verdict, because, to_do, *blame) in facts.verdict_changes.rows:
+        # Rows that were stored before causes were have none.
+        row = (instant(at_ms), name, kind, verdict, because, to_do)
+        yield (*row, blame[0] if blame else None)
 
 
 def _error_counts(facts: Facts, now_ms: int) -> Iterator[Row]:
-    found = situations(facts, now_ms)
-    for name, judged in judge(found).items():
+    found = judge_facts(facts, now_ms)
+    for name, judged in found.judgements.items():
         known = facts.objects.get(name)
         if judged.errors or (known is not None and known.errors is not None):
-            yield (name, judged.errors, found[name].errors, list(judged.unreadable))
+            yield (name, judged.errors, found.situations[name].errors, list(judged.unreadable))
 
 
 _NAMED: Final = Column("object_id", TEXT, "the object")
@@ -82,6 +122,9 @@ _KIND: Final = Column("type", TEXT, "source, view, index, sink or subscribe")
 _VERDICT: Final = Column("verdict", TEXT, f"{', '.join(_BETTER)} or {_WORST}")
 _BECAUSE: Final = Column("because", TEXT, "why, in a sentence or two")
 _TO_DO: Final = Column("to_do", TEXT, "what a person can do about it")
+_BLAME: Final = Column("blame_id", TEXT, "the object that is the cause, if it is another one")
+_HISTORIES: Final = ("verdict_history", "status_history")
+"""The verdicts, and which objects there were."""
 
 VERDICTS: Final = (
     Relation(
@@ -100,7 +143,7 @@ VERDICTS: Final = (
             ),
             _BECAUSE,
             _TO_DO,
-            Column("blame_id", TEXT, "the object that is the cause, if it is another one"),
+            _BLAME,
             Column("since", AT, "since when it is so"),
             Column("ready_at", AT, "when it is expected to be fresh, at the present speed"),
             Column("files_waiting", NUMBER, "files that a source has found outside and not read"),
@@ -119,6 +162,7 @@ VERDICTS: Final = (
         ),
         _verdicts,
         "object_id",
+        past=Past(_verdicts_past, _HISTORIES),
     ),
     Relation(
         "verdict_summary",
@@ -136,14 +180,16 @@ VERDICTS: Final = (
         ),
         _summary,
         labels=(),
+        past=Past(_summary_past, _HISTORIES),
     ),
     Relation(
         "verdict_history",
         "An object's verdict has changed",
-        (Column("occurred_at", AT, "when"), _NAMED, _KIND, _VERDICT, _BECAUSE, _TO_DO),
+        (Column("occurred_at", AT, "when"), _NAMED, _KIND, _VERDICT, _BECAUSE, _TO_DO, _BLAME),
         _history,
         "object_id",
         "history",
+        past=Past(_history, ("verdict_history",)),
     ),
     Relation(
         "error_counts",

@@ -2,6 +2,7 @@
 
     situations(facts, now_ms) -> {name: Situation}     gather: what is known of each object
     judge(situations) -> {name: Judgement}              rules: pure, inputs before what reads them
+    judge_facts(facts, now_ms) -> Judged                judged: both, once for all who ask
     summarize(judgements) -> Summary                    one sentence about the whole
 
 The relation `verdicts`, the command `status`, the lines on the application's terminal, alerts and

@@ -10,8 +10,7 @@ is noted at once.
 from __future__ import annotations
 
 from shardline.app.introspection.facts import Facts, NotedVerdict
-from shardline.app.introspection.verdicts.gather import situations
-from shardline.app.introspection.verdicts.rules import judge
+from shardline.app.introspection.verdicts.judged import judge_facts
 from shardline.app.protocol.object_state import FAILED_VERDICTS
 
 __all__ = ["note_verdicts"]
@@ -24,8 +23,8 @@ def note_verdicts(facts: Facts, now_ms: int) -> None:
         facts: Their judgements, verdicts and the history of these are changed.
         now_ms: Now, ms since the epoch.
     """
-    found = situations(facts, now_ms)
-    facts.judgements = judged = judge(found)
+    found = judge_facts(facts, now_ms)
+    facts.judgements = judged = found.judgements
     for name in facts.verdicts.keys() - judged.keys():
         del facts.verdicts[name]
     for name, judgement in judged.items():
@@ -37,5 +36,6 @@ def note_verdicts(facts: Facts, now_ms: int) -> None:
             noted.following = verdict
             continue
         facts.verdicts[name] = NotedVerdict(verdict, now_ms)
-        row = (name, found[name].kind, verdict, judgement.because or None, judgement.to_do or None)
+        texts = (judgement.because or None, judgement.to_do or None, judgement.blame or None)
+        row = (name, found.situations[name].kind, verdict, *texts)
         facts.verdict_changes.add(now_ms, row)

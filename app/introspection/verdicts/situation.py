@@ -7,13 +7,14 @@ Rules see nothing else, so that every rule can be shown by a table of situations
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from shardline.app.introspection.verdicts.trend import Direction
 from shardline.app.protocol.object_state import VERDICTS, ShownPhase, Status, Tone, Verdict
 
-__all__ = ["FRESH_MS", "Backlog", "Judgement", "Situation"]
+__all__ = ["FRESH_MS", "Backlog", "Judged", "Judgement", "Situation"]
 
 FRESH_MS: Final = 5_000
 """An object is fresh if its lag behind the clock is no more than this."""
@@ -130,3 +131,20 @@ class Judgement:
     def tone(self) -> Tone:
         """The tone of the verdict."""
         return VERDICTS[self.verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """All objects of a runtime as of one moment, judged.
+
+    Attributes:
+        at_ms: The moment.
+        revision: Of the facts that were judged.
+        situations: By name.
+        judgements: By name.
+    """
+
+    at_ms: int
+    revision: int
+    situations: Mapping[str, Situation]
+    judgements: Mapping[str, Judgement]

@@ -33,9 +33,11 @@ class Trend:
     """The values of the last minute, one a second at most."""
 
     _notes: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_NOTES_MAX))
+    _found: tuple[Direction, int | None] | None = None
 
     def note(self, at_ms: int, value: float | None) -> None:
         """Add the present value; None if it is not known, which forgets those before."""
+        self._found = None
         if value is None:
             self._notes.clear()
             return
@@ -56,7 +58,22 @@ class Trend:
         From its peak on, and not from a minute ago: files that arrive all at once are a peak, and
         what counts is whether they get fewer from then on.
         """
-        notes = self._since_zero()
+        return self._look()[0]
+
+    def remaining_ms(self) -> int | None:
+        """When it will be zero, in ms from now, at the speed since its peak; None for never."""
+        return self._look()[1]
+
+    def _look(self) -> tuple[Direction, int | None]:
+        """Both answers, found once for each note: verdicts ask for them several times a second."""
+        if self._found is None:
+            notes = self._since_zero()
+            direction = self._direction_of(notes)
+            remaining = self._remaining_of(notes) if direction == "shrinking" else None
+            self._found = direction, remaining
+        return self._found
+
+    def _direction_of(self, notes: list[tuple[int, float]]) -> Direction:
         if not notes or notes[-1][0] - notes[0][0] < _ENOUGH_MS:
             return "unknown"
         (began_ms, first), (now_ms, last) = notes[0], notes[-1]
@@ -68,11 +85,8 @@ class Trend:
             return "steady" if peak - last <= still else "unknown"
         return "growing" if now_ms - began_ms >= 2 * _ENOUGH_MS else "unknown"
 
-    def remaining_ms(self) -> int | None:
-        """When it will be zero, in ms from now, at the speed since its peak; None for never."""
-        if self.direction() != "shrinking":
-            return None
-        (peak_ms, peak), (now_ms, last) = self._peak(self._since_zero()), self._notes[-1]
+    def _remaining_of(self, notes: list[tuple[int, float]]) -> int:
+        (peak_ms, peak), (now_ms, last) = self._peak(notes), notes[-1]
         return round(last * (now_ms - peak_ms) / (peak - last))
 
     def _since_zero(self) -> list[tuple[int, float]]:

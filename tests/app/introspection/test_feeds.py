@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shardline.app.introspection.events import RuntimeSeen
 from shardline.app.introspection.feeds import RuntimeFeeds
 from shardline.app.lane.commands import CreateDataflow, LaneCommand, Record, UpdateConfiguration
 from shardline.app.lane.state import LaneState
 from shardline.app.protocol.objects import SourceDescription
+from shardline.installation import program_version
+from support.fakes.clock import ManualClock
 from support.models.shards import World
 
 JAAS = "org.x.PlainLoginModule required username='me' password='hunter2';"
@@ -34,10 +43,44 @@ def test_no_secret_is_in_the_history_of_commands() -> None:
         )
         observing.on_record(record, LaneState())
     observing.sink.step()
-    created, configured = (str(r["command"]) for r in observing.relations.rows("command_history"))
+    rows = observing.relations.rows("command_history")
+    created, configured = (str(row["command"]) for row in rows)
+    said = [str(row["says"]) for row in rows]
     observing.stop()
+    assert said[0] == "Created or changed the source: kafka"
+    assert said[1].startswith("Set x.password = ")
     assert "host:9092" in created
     assert "username='me'" in created
     assert "x.password" in configured
     for secret in ("hunter2", "topsecret", "hunter3"):
-        assert secret not in created + configured
+        assert secret not in "".join([created, configured, *said])
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["s3://key:hunter2@bucket/x", "s3://bucket/x?secret_key=hunter2&region=eu"],
+)
+def test_no_secret_of_the_location_is_told(url: str) -> None:
+    """Everybody on the machine may read where the application is."""
+    client: Any = SimpleNamespace(location=SimpleNamespace(url=url))
+    feeds = RuntimeFeeds(client, ManualClock())
+    feeds.describe_process(Path("data"), Path("data/checkpoints"))
+    feeds.sink.put(
+        RuntimeSeen(
+            at_ms=1,
+            project="",
+            holder="",
+            held_since_ms=None,
+            epoch=1,
+            read_only=False,
+            queue=0,
+            controllers=(),
+        )
+    )
+    feeds.sink.step()
+    (row,) = feeds.relations.rows("location")
+    feeds.stop()
+    assert str(row["location"]).startswith("s3://")
+    assert "(secret)" in str(row["location"])
+    assert "hunter2" not in str(row)
+    assert row["version"] == program_version()

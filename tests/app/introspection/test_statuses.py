@@ -6,6 +6,7 @@ import pytest
 
 from shardline.app.execution.observations import Failed, Health, Progress, Started
 from shardline.app.introspection.events import (
+    Dropped,
     Phase,
     Polled,
     QueryIdle,
@@ -265,10 +266,15 @@ def test_the_history_of_lag_has_one_row_a_minute(world: World) -> None:
     assert [row["lag"] for row in rows] == [59_000, 119_000, 120_000]
 
 
-def test_histories_are_kept_for_their_time_only(world: World) -> None:
-    """Rows older than the retention are forgotten by the tick."""
+def test_histories_are_kept_for_their_time_and_while_they_hold(world: World) -> None:
+    """A row older than the retention is forgotten, unless it still says how the object is."""
     world.run(DELAYS)
     assert len(world.rows("status_history")) == 2
     world.clock.advance(31 * 24 * 3_600_000)
     world.tell()
+    assert [row["status"] for row in world.rows("status_history")] == ["running"]
+    world.tell(Dropped(id="delays", at_ms=world.clock.now_ms()))
+    world.clock.advance(31 * 24 * 3_600_000)
+    world.tell()
     assert world.rows("status_history") == []
+    assert world.rows("verdict_history") == []

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from http.client import HTTPConnection
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import Mock
+from urllib.parse import quote
 
-import pyarrow as pa
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.routing import Route, WebSocketRoute
 
 from shardline.app.cli.status import fetch_status
+from shardline.app.coordinator.project_comparison import (
+    ComparedObject,
+    ComparedProject,
+    ProjectProblem,
+)
 from shardline.app.execution.observations import Hydrated
 from shardline.app.introspection.events import (
     Harvested,
@@ -30,68 +37,16 @@ from shardline.app.protocol.storage import StatisticsUpdates
 from shardline.app.server.access import BODY_MAX, Access
 from shardline.app.server.api import Services, create_app
 from shardline.app.server.application_server import application_routes
-from shardline.app.server.http_server import RunningServer, serve
-from shardline.datasource.errors import InvalidUsage
+from shardline.app.server.http_server import serve
+from shardline.app.server.page_routes import page_routes
+from shardline.app.server.session_codes import SessionCodes, session_route
+from shardline.datasource.clock import SystemIds
+from shardline.datasource.errors import Determinate, InvalidUsage
 from support.fakes.introspection import DELAYS, FLIGHTS, World, progress
+from support.fakes.json_interface import JSON, TOKEN, Site
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.server
-
-TOKEN = "s3cret"  # noqa: S105 - of the test
-JSON = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
-
-
-class Site:
-    """A served application, and what it has been asked."""
-
-    def __init__(self, access: Access) -> None:
-        self.world = World()
-        self.asked: list[str] = []
-        self.given_up: list[threading.Event] = []
-        self.release = threading.Event()
-        self.unready = ""
-        self.services = Services(
-            self.world.relations,
-            self.run_sql,
-            {"compact": lambda name: {"merges": len(name)}},
-            {"drop": lambda name, commit: [name, "dropped" if commit else "planned"]},
-            lambda: self.unready,
-            timeout_s=0.2,
-        )
-        self.served: RunningServer = serve(create_app(self.services, access))
-
-    def run_sql(self, query: str, given_up: threading.Event) -> pa.Table:
-        self.asked.append(query)
-        if query == "slow":
-            self.given_up.append(given_up)
-            given_up.wait(30)
-            self.release.set()
-        if query == "wrong":
-            raise InvalidUsage(
-                "no such column 'x'", code="UNKNOWN_COLUMN", hint="did you mean 'y'?"
-            )
-        if query == "broken":
-            raise RuntimeError("a defect")
-        return pa.Table.from_arrays([pa.array([1]), pa.array(["a"])], names=["n", "n"])
-
-    def ask(
-        self,
-        method: str,
-        path: str,
-        body: object = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> tuple[int, Any]:
-        """Status and body of an answer."""
-        connection = HTTPConnection("127.0.0.1", self.served.port, timeout=30)
-        try:
-            encoded = body if isinstance(body, bytes) else json.dumps(body).encode()
-            connection.request(method, path, None if body is None else encoded, dict(headers or {}))
-            answer = connection.getresponse()
-            text = answer.read()
-        finally:
-            connection.close()
-        kind = answer.getheader("content-type") or ""
-        return answer.status, json.loads(text) if "json" in kind else text.decode()
 
 
 @pytest.fixture
@@ -117,6 +72,50 @@ def test_relations_are_rows_of_json(site: Site) -> None:
     assert {r["name"] for r in catalog["relations"]} == set(site.world.relations.declared)
     _, answer = site.ask("GET", "/api/v1/relations/objects?object=delays")
     assert answer["rows"] == site.world.rows("objects", "delays")
+
+
+def test_relations_are_read_as_of_an_earlier_moment(site: Site) -> None:
+    """And by values of their columns; what is wrong with either parameter is said."""
+    site.world.run(FLIGHTS)
+    at = site.world.clock.now_ms()
+    site.world.clock.advance(5_000)
+    site.world.run(DELAYS)
+    path = "/api/v1/relations/objects?as_of="
+    _, now = site.ask("GET", f"{path}{site.world.clock.now_ms()}")
+    assert [row["id"] for row in now["rows"]] == ["flights", "delays"]
+    _, then = site.ask("GET", f"{path}{at}")
+    assert [row["id"] for row in then["rows"]] == ["flights"]
+    where = quote(json.dumps({"type": "view", "error": None}))
+    _, views = site.ask("GET", f"/api/v1/relations/objects?where={where}")
+    assert [row["id"] for row in views["rows"]] == ["delays"]
+    for query, code in (
+        ("objects?as_of=-1", "INVALID_TIME"),
+        ("objects?as_of=now", "INVALID_TIME"),
+        ("objects?as_of=99999999999999999", "INVALID_TIME"),
+        (f"objects?as_of={at - 1}", "BEFORE_HISTORY"),
+        (f"frontiers?as_of={at}", "NO_HISTORY"),
+        ("objects?where=%7B", "INVALID_FILTER"),
+        ("objects?where=[1]", "INVALID_FILTER"),
+        ('objects?where={"epoch":true}', "INVALID_FILTER"),
+        ('objects?where={"type":5}', "INVALID_FILTER"),
+        ('dataflow_addresses?where={"address":1}', "INVALID_FILTER"),
+        (f"objects?where={quote(json.dumps({'a': 1}))}", "UNKNOWN_COLUMN"),
+    ):
+        status, answer = site.ask("GET", f"/api/v1/relations/{query}")
+        assert (status, answer["error"]["code"]) == (400, code), query
+    _, described = site.ask("GET", "/api/v1/openapi.json")
+    for name, parameters in (("objects", {"where", "object", "as_of"}), ("dataflows", {"where"})):
+        found = described["paths"][f"/api/v1/relations/{name}"]["get"]["parameters"]
+        assert {one["name"] for one in found} == parameters
+
+
+def test_an_object_may_have_any_name(site: Site) -> None:
+    """With a slash, a space or the end of a line in it."""
+    for name in ("a/b", "a b", "a\nb", "\n", "a\n", "?#%"):
+        site.world.run(msgspec.structs.replace(DELAYS, name=name))
+        status, answer = site.ask("GET", f"/api/v1/objects/{quote(name, safe='')}")
+        assert status == 200, name
+        assert [row["id"] for row in answer["objects"]] == [name]
 
 
 def test_an_object_is_all_its_rows(site: Site) -> None:
@@ -146,7 +145,8 @@ def test_errors_are_json_with_a_code(site: Site, path: str, status: int, code: s
     """Whatever is wrong, a program can tell."""
     found, answer = site.ask("GET", path)
     assert (found, answer["error"]["code"]) == (status, code)
-    assert set(answer["error"]) == {"code", "message", "hint"}
+    assert set(answer["error"]) == {"kind", "code", "message", "hint"}
+    assert answer["error"]["kind"] == "invalid_usage"
 
 
 def test_sql_gives_columns_and_rows(site: Site) -> None:
@@ -160,6 +160,34 @@ def test_sql_gives_columns_and_rows(site: Site) -> None:
     status, answer = site.ask("POST", "/api/v1/sql", {"query": "wrong"}, JSON)
     assert (status, answer["error"]["code"]) == (400, "UNKNOWN_COLUMN")
     assert answer["error"]["hint"] == "did you mean 'y'?"
+
+
+def test_sql_tells_each_value_from_null(site: Site) -> None:
+    """Numbers that JSON has not are text in a column of numbers; any year is a date."""
+    status, answer = site.ask("POST", "/api/v1/sql", {"query": "odd"}, JSON)
+    assert (status, [column["type"] for column in answer["columns"]]) == (
+        200,
+        ["double", "date32[day]"],
+    )
+    assert answer["rows"] == [["NaN", "10183-09-21"], ["Infinity", None], [None, "1970-01-01"]]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "kind"),
+    [
+        ("wrong", 400, "invalid_usage"),
+        ("store is away", 503, "determinate"),
+        ("outcome is unknown", 504, "indeterminate"),
+        ("part is damaged", 503, "corrupt"),
+        ("another has taken over", 503, "fenced"),
+        ("slow", 504, "determinate"),
+        ("broken", 500, "indeterminate"),
+    ],
+)
+def test_an_error_says_what_to_do_next(site: Site, query: str, status: int, kind: str) -> None:
+    """To ask again, to look first, or to stop: the status alone does not tell."""
+    found, answer = site.ask("POST", "/api/v1/sql", {"query": query}, JSON)
+    assert (found, answer["error"]["kind"]) == (status, kind)
 
 
 def test_a_defect_is_not_shown_to_the_client(site: Site) -> None:
@@ -214,6 +242,23 @@ def test_an_action_that_loses_something_is_confirmed(
     )
 
 
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_action_that_takes_too_long_may_have_been_done(site: Site, commit: bool) -> None:
+    """Unless it only was to say what it would do; the thread goes on either way."""
+    ended = threading.Event()
+    slow = replace(site.services, confirmed={"sweep": lambda _name, _commit: ended.wait(30)})
+    with serve(create_app(slow, Access(TOKEN))) as served:
+        connection = HTTPConnection("127.0.0.1", served.port, timeout=30)
+        body = json.dumps({"target": "t", "commit": commit})
+        connection.request("POST", "/api/v1/actions/sweep", body, JSON)
+        answer = connection.getresponse()
+        error = json.loads(answer.read())["error"]
+        connection.close()
+        ended.set()
+    assert (answer.status, error["code"]) == (504, "TIMEOUT")
+    assert ("may have been done" in error["message"]) == commit
+
+
 @pytest.mark.parametrize("said", [True, False])
 def test_an_action_without_a_dry_run_says_so(site: Site, said: bool) -> None:
     """Somebody who says commit=false must not find it done."""
@@ -231,6 +276,8 @@ def test_an_action_without_a_dry_run_says_so(site: Site, said: bool) -> None:
         ({"query": "q"}, JSON | {"Origin": "https://evil.example"}, 403, "FOREIGN_ORIGIN"),
         ({"query": "q"}, JSON | {"Origin": "null"}, 403, "FOREIGN_ORIGIN"),
         ({"query": "q"}, JSON | {"Host": "evil.example"}, 403, "FOREIGN_HOST"),
+        ({"query": "q"}, JSON | {"Host": "["}, 403, "FOREIGN_HOST"),
+        ({"query": "q"}, JSON | {"Origin": "http://["}, 403, "FOREIGN_ORIGIN"),
         ({"question": "q"}, JSON, 400, "BODY_UNREADABLE"),
         ({"query": "q", "more": 1}, JSON, 400, "BODY_UNREADABLE"),
         (b"not json", JSON, 400, "BODY_UNREADABLE"),
@@ -244,6 +291,18 @@ def test_what_may_not_be_asked_is_not_run(
     found, answer = site.ask("POST", "/api/v1/sql", body, headers)
     assert (found, answer["error"]["code"]) == (status, code)
     assert site.asked == []
+
+
+def test_a_token_may_have_any_letters() -> None:
+    """A header has bytes: those of the token in UTF-8."""
+    site = Site(Access("s3cret/+ш"))
+    try:
+        sent = {**JSON, "Authorization": "Bearer s3cret/+ш".encode().decode("latin-1")}
+        assert site.ask("POST", "/api/v1/sql", {"query": "SELECT 1"}, sent)[0] == 200
+        other = {**JSON, "Authorization": "Bearer s3cret/+щ".encode().decode("latin-1")}
+        assert site.ask("POST", "/api/v1/sql", {"query": "SELECT 1"}, other)[0] == 401
+    finally:
+        site.served.close()
 
 
 def test_a_page_of_our_own_may_ask(site: Site) -> None:
@@ -292,12 +351,17 @@ def test_the_description_has_every_route() -> None:
     runtime = SimpleNamespace(compute=Mock(), storage=Mock())
     application: Any = SimpleNamespace(runtime=runtime, repairs=Mock())
     world = World()
-    services = Services(world.relations, Mock(), routes=application_routes(application, TOKEN))
+    codes = SessionCodes(TOKEN, world.clock, SystemIds())
+    routes = [session_route(codes), *application_routes(application, TOKEN)]
+    services = Services(world.relations, Mock(), routes=routes)
     app = create_app(services, Access(TOKEN))
     routed: dict[str, set[str]] = {}
+    documents = {route.path for route in page_routes() if isinstance(route, Route)}
     for route in app.routes:
         assert isinstance(route, Route | WebSocketRoute)
         methods = (route.methods or set()) - {"HEAD"} if isinstance(route, Route) else {"GET"}
+        if route.path in documents:  # of the page, which is no part of this interface
+            continue
         routed[route.path_format] = {method.lower() for method in methods}
     assert {"/api/v1/subscribe", "/api/v1/project", "/v1/compute"} <= routed.keys()
     each = routed.pop("/api/v1/relations/{name}")
@@ -318,6 +382,85 @@ def test_the_description_has_every_route() -> None:
         for content in call["responses"].get("200", {}).get("content", {}).values()
     ]
     assert [path for path, schema in answers if not schema.keys() & {"type", "$ref"}] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("drop", {"names": ["a", "b"], "commit": True}),
+        ("project", {"files": {"a.sql": ""}}),
+    ],
+)
+def test_a_change_of_several_steps_may_have_been_done_in_part(
+    site: Site, path: str, body: dict[str, object]
+) -> None:
+    """The store that was away for the second step has not undone the first; a look is certain."""
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise Determinate("the store is away", code="STORE_SILENT", hint="see to it")
+
+    runtime = SimpleNamespace(compute=Mock(), storage=Mock())
+    application: Any = SimpleNamespace(
+        runtime=runtime, repairs=Mock(), drop=fail, plan_drop=Mock(), change=fail
+    )
+    services = replace(site.services, routes=application_routes(application, TOKEN))
+    site.served.close()
+    site.served = serve(create_app(services, Access(TOKEN)))
+    status, answer = site.ask("POST", f"/api/v1/{path}", body, JSON)
+    error = answer["error"]
+    assert (status, error["kind"], error["code"]) == (504, "indeterminate", "STORE_SILENT")
+    assert (error["hint"], "not known" in error["message"]) == ("see to it", True)
+    application.plan_drop = fail
+    looks = body | ({"commit": False} if path == "drop" else {"dry_run": True})
+    status, answer = site.ask("POST", f"/api/v1/{path}", looks, JSON)
+    assert (status, answer["error"]["kind"]) == (503, "determinate")
+
+
+def test_a_project_is_compared_or_there_is_none(site: Site) -> None:
+    """`GET`, without the token; another one's answer is shared."""
+
+    def compare() -> ComparedProject:
+        if not site.asked:
+            raise InvalidUsage("none was applied", code="NO_PROJECT", hint="run one")
+        return ComparedProject("flights", "", (ComparedObject("a", "none", "x", "x"),))
+
+    runtime = SimpleNamespace(compute=Mock(), storage=Mock())
+    comparison = SimpleNamespace(compare=compare)
+    application: Any = SimpleNamespace(runtime=runtime, repairs=Mock(), comparison=comparison)
+    services = replace(site.services, routes=application_routes(application, TOKEN))
+    site.served.close()
+    site.served = serve(create_app(services, Access(TOKEN)))
+    status, answer = site.ask("GET", "/api/v1/project")
+    assert (status, answer["error"]["code"]) == (404, "NO_PROJECT")
+    site.asked.append("now there is one")
+    assert site.ask("GET", "/api/v1/project") == (
+        200,
+        {
+            "name": "flights",
+            "folder": "",
+            "changes": [
+                {
+                    "object": "a",
+                    "change": "none",
+                    "now": "x",
+                    "wanted": "x",
+                    "why": [],
+                    "file": "",
+                    "line": 0,
+                }
+            ],
+            "problems": [],
+            "refused": "",
+        },
+    )
+    _, described = site.ask("GET", "/api/v1/openapi.json")
+    schema = described["paths"]["/api/v1/project"]["get"]["responses"]["200"]["content"]
+    fields = schema["application/json"]["schema"]["properties"]
+    assert set(fields) == {field.name for field in dataclasses.fields(ComparedProject)}
+    one = {field.name for field in dataclasses.fields(ComparedObject)}
+    assert set(fields["changes"]["items"]["properties"]) == one
+    problem = {field.name for field in dataclasses.fields(ProjectProblem)}
+    assert set(fields["problems"]["items"]["properties"]) == problem
 
 
 def test_metrics_are_the_same_numbers(site: Site) -> None:

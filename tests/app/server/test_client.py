@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +22,15 @@ from shardline.app.server.client import (
     send_project,
 )
 from shardline.app.server.discovery import ApplicationAddress, announce
-from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
+from shardline.datasource.errors import (
+    Corrupt,
+    Determinate,
+    Fenced,
+    Indeterminate,
+    InvalidUsage,
+    MissingBlob,
+    ShardError,
+)
 from shardline.jobs import operate
 
 pytestmark = pytest.mark.server
@@ -94,6 +103,38 @@ def test_an_error_of_the_application_does_not_undo_a_change(answer: bytes) -> No
         CHANGES["drop"](where)
     with answering(answer) as where, pytest.raises(Determinate, match="HTTP_ERROR"):
         READS["drop, shown"](where)
+
+
+def error_answer(status: int, kind: str) -> bytes:
+    problem = {"kind": kind, "code": "SOMETHING", "message": "it failed", "hint": "see there"}
+    body = json.dumps({"error": problem}).encode()
+    return b"HTTP/1.1 %d Failed\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "of_read"),
+    [
+        (503, "corrupt", Corrupt),
+        (503, "missing_blob", MissingBlob),
+        (503, "fenced", Fenced),
+        (503, "determinate", Determinate),
+        (504, "indeterminate", Determinate),
+        (503, "of a later version", Determinate),
+        (400, "corrupt", InvalidUsage),
+    ],
+)
+def test_an_error_of_a_read_is_what_it_was(
+    status: int, kind: str, of_read: type[ShardError]
+) -> None:
+    """What is damaged is not asked for again; and a change may have begun before it failed."""
+    answer = error_answer(status, kind)
+    with answering(answer) as where, pytest.raises(ShardError) as raised:
+        READS["sql"](where)
+    assert type(raised.value) is of_read
+    assert (raised.value.code, raised.value.detail) == ("SOMETHING", "it failed")
+    with answering(answer) as where, pytest.raises(ShardError) as raised:
+        CHANGES["drop"](where)
+    assert type(raised.value) is (InvalidUsage if status == 400 else Indeterminate)
 
 
 def test_a_change_that_nobody_has_heard_was_not_done() -> None:

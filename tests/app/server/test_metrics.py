@@ -39,7 +39,7 @@ class Rows:
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         relation = self.declared[name]
-        count = 1 if name in ("listener", "verdict_summary") else 3
+        count = 1 if name in ("listener", "verdict_summary", "location") else 3
         if not any(column.metric for column in relation.columns) and name != "objects":
             return []
         return [self._row(relation, number) for number in range(count)]
@@ -96,7 +96,7 @@ def test_every_declared_column_is_exposed_with_its_rows() -> None:
 def labels_of(relation: Relation, row: dict[str, Any]) -> dict[str, str]:
     """By name of the relation, as the documentation has them."""
     match relation.name:
-        case "listener" | "verdict_summary":
+        case "listener" | "verdict_summary" | "location":
             return {}
         case "shards":
             return {"shard": row["name"]}

@@ -148,6 +148,19 @@ def test_a_transport_is_notified_of_responses_and_of_the_end() -> None:
     assert notified == ["old", "old"]
 
 
+def test_the_session_is_that_of_the_controller_that_is_connected() -> None:
+    """Not one that has ended, nor one that was replaced."""
+    endpoint: Endpoint[Any, Any] = Endpoint(lambda: None)
+    seen = [(endpoint.session, endpoint.is_vacant)]
+    old = endpoint.connect("old")
+    seen.append((endpoint.session, endpoint.is_vacant))
+    new = endpoint.connect("new")
+    seen.append((endpoint.session, endpoint.is_vacant))
+    new.close(Closed(CloseCode.REFUSED, "enough"))
+    seen.append((endpoint.session, endpoint.is_vacant))
+    assert seen == [(None, True), (old, False), (new, False), (None, True)]
+
+
 def test_the_first_reason_to_end_stays() -> None:
     """What ends a connection is told, not what follows from it."""
     session = Endpoint[Any, Any](lambda: None).connect("n")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import threading
 
-__all__ = ["ManualClock", "SeededIds"]
+from typing_extensions import override
+
+__all__ = ["ManualClock", "RecordingClock", "SeededIds"]
 
 
 class ManualClock:
@@ -42,6 +44,19 @@ class ManualClock:
         """Let the wall clock jump back, as a correction of a wrong clock does."""
         with self._lock:
             self._offset_ms -= milliseconds
+
+
+class RecordingClock(ManualClock):
+    """A clock that keeps the length of each wait, in milliseconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited: list[float] = []
+
+    @override
+    def wait(self, signal: threading.Event, timeout_ms: float) -> bool:
+        self.waited.append(timeout_ms)
+        return super().wait(signal, timeout_ms)
 
 
 class SeededIds:

@@ -8,7 +8,7 @@ import pytest
 
 from shardline.app.execution.observations import Measured
 from shardline.app.introspection.facts import Facts
-from shardline.app.introspection.verdicts import noted
+from shardline.app.introspection.verdicts import judged, noted
 from shardline.app.introspection.verdicts.situation import Situation
 from support.fakes.introspection import FLIGHTS, World
 
@@ -24,7 +24,7 @@ def test_a_change_is_noted_when_it_is_seen_twice_and_at_once_if_it_is_bad(
     facts = Facts()
     seen = [WELL, LATE, WELL, LATE, LATE, STALLED, WELL, STALLED, WELL, WELL]
     for second, one in enumerate(seen):
-        monkeypatch.setattr(noted, "situations", lambda *_, one=one: {one.name: one})
+        monkeypatch.setattr(judged, "situations", lambda *_, one=one: {one.name: one})
         noted.note_verdicts(facts, second)
         assert facts.judgements.keys() == {"flights"}
     assert [(at, row[2]) for at, row in facts.verdict_changes.rows] == [
@@ -34,7 +34,7 @@ def test_a_change_is_noted_when_it_is_seen_twice_and_at_once_if_it_is_bad(
         (9, "healthy"),
     ]
     assert facts.verdicts["flights"].since_ms == 9
-    monkeypatch.setattr(noted, "situations", lambda *_: {})
+    monkeypatch.setattr(judged, "situations", lambda *_: {})
     noted.note_verdicts(facts, 10)
     assert (facts.verdicts, facts.judgements) == ({}, {})
 

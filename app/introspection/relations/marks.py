@@ -1,0 +1,145 @@
+"""The relation of events has the marks of a time line: what has happened to objects, and when.
+
+It is made of the histories and of nothing else, so it reaches as far back as they do, and an event
+of an earlier run of the application is told as one of this run.
+
+    verdict_history      error, recovery, pause, and start of an object that was paused
+    definition_history   definition, drop
+    maintenance          maintenance
+    run_history          start of the application
+
+A verdict that needs a person is an error, and the first one that is well after it the recovery: an
+object that is late and then fails has two errors and one recovery. Subscriptions are left out: they
+come and go with their clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Literal, TypeAlias, get_args
+
+from shardline.app.introspection.facts import Facts
+from shardline.app.introspection.histories import gaps
+from shardline.app.introspection.relation import AT, TEXT, Column, Past, Relation, Row, instant
+from shardline.app.introspection.verdicts.wording import span
+from shardline.app.protocol.object_state import VERDICTS
+
+__all__ = ["MARKS", "Kind"]
+
+Kind: TypeAlias = Literal[
+    "start", "error", "recovery", "definition", "maintenance", "drop", "pause"
+]
+
+_Mark: TypeAlias = tuple[int, Kind, str | None, str]
+"""When, of which kind, about what, and in words."""
+
+_SUBSCRIPTION: Final = "subscribe"
+
+
+def _events(facts: Facts, _now_ms: int) -> list[Row]:
+    sources = (facts.verdict_changes, facts.definitions, facts.maintenance, facts.runs)
+    return facts.derive("events", sources, lambda: _make(facts))
+
+
+def _make(facts: Facts) -> list[Row]:
+    marks = [*_starts(facts), *_definitions(facts), *_verdicts(facts), *_rounds(facts)]
+    marks.sort(key=lambda mark: mark[0])
+    return [(instant(at_ms), *rest) for at_ms, *rest in marks]
+
+
+def _starts(facts: Facts) -> Iterator[_Mark]:
+    ended = {began_ms: ended_ms for ended_ms, began_ms in gaps(facts.runs)}
+    for at_ms, row in facts.runs.rows:
+        if row[0] == "start":
+            text = "the application started"
+            if at_ms in ended:
+                text = f"{text}; it had not run for {span(at_ms - ended[at_ms])}"
+            yield (at_ms, "start", None, text)
+
+
+def _definitions(facts: Facts) -> Iterator[_Mark]:
+    before: dict[object, tuple[object, ...]] = {}
+    for at_ms, row in facts.definitions.rows:
+        name, kind, state, _, global_id, _, *described = row
+        if kind == _SUBSCRIPTION:
+            continue
+        if state == "dropped":
+            # One that was given up before it was created has left nothing.
+            if before.pop(name, None) is not None:
+                yield (at_ms, "drop", str(name), f"{kind} dropped")
+        elif state == "created":
+            now = (kind, *described[:3])
+            old = before.get(name)
+            before[name] = (global_id, *now)
+            if old is None:
+                yield (at_ms, "definition", str(name), f"{kind} created")
+            elif old[1:] != now:
+                yield (at_ms, "definition", str(name), f"definition of the {kind} changed")
+            elif old[0] != global_id:
+                yield (at_ms, "definition", str(name), f"{kind} created anew")
+
+
+def _verdicts(facts: Facts) -> Iterator[_Mark]:
+    verdicts: dict[str, str] = {}
+    bad_since: dict[str, int] = {}
+    dropped = [(at, row[0]) for at, row in facts.definitions.rows if row[2] == "dropped"]
+    gone = iter([*dropped, (None, "")])
+    at_drop, dropped_name = next(gone)
+    for at_ms, row in facts.verdict_changes.rows:
+        while at_drop is not None and at_drop <= at_ms:
+            # Another object of that name is judged on its own.
+            verdicts.pop(str(dropped_name), None)
+            bad_since.pop(str(dropped_name), None)
+            at_drop, dropped_name = next(gone)
+        name, kind, verdict, because = str(row[0]), row[1], str(row[2]), row[3]
+        before, verdicts[name] = verdicts.get(name), verdict
+        if verdict == before or kind == _SUBSCRIPTION or verdict not in VERDICTS:
+            continue
+        tone = VERDICTS[verdict]  # type: ignore[index]  # it is one of them
+        if tone == "bad":
+            bad_since.setdefault(name, at_ms)
+            yield (at_ms, "error", name, f"{verdict}: {because}" if because else verdict)
+        elif verdict == "paused":
+            bad_since.pop(name, None)
+            yield (at_ms, "pause", name, str(because or verdict))
+        elif before == "paused":
+            yield (at_ms, "start", name, "resumed")
+        elif tone != "wait" and name in bad_since:
+            took = span(at_ms - bad_since.pop(name))
+            yield (at_ms, "recovery", name, f"{verdict} again, after {took}")
+
+
+def _rounds(facts: Facts) -> Iterator[_Mark]:
+    for at_ms, (shard, took_ms, merges, collected, swept, failed) in facts.maintenance.rows:
+        counts = (
+            (merges, "merge", "merges"),
+            (collected, "blob deleted", "blobs deleted"),
+            (swept, "leaked blob swept", "leaked blobs swept"),
+        )
+        done = [f"{n} {one if n == 1 else many}" for n, one, many in counts if n]
+        if failed:
+            assert isinstance(failed, tuple), failed
+            done.append(f"failed: {', '.join(map(str, failed))}")
+        assert isinstance(took_ms, int | float), took_ms
+        text = f"{', '.join(done) or 'nothing to do'}, in {span(took_ms)}"
+        yield (at_ms, "maintenance", str(shard), text)
+
+
+MARKS: Final = (
+    Relation(
+        "events",
+        "Something has happened: a mark of the time line",
+        (
+            Column("occurred_at", AT, "when"),
+            Column("kind", TEXT, f"{', '.join(get_args(Kind)[:-1])} or {get_args(Kind)[-1]}"),
+            Column(
+                "object_id", TEXT, "the object; of maintenance the shard; NULL: the application"
+            ),
+            Column("message", TEXT, "what, in a few words"),
+        ),
+        _events,
+        "object_id",
+        "history",
+        past=Past(_events, ("verdict_history", "definition_history", "maintenance")),
+    ),
+)

@@ -1,0 +1,68 @@
+/**
+ * Rows that go from an object to its reader: what the reader's own input has counted.
+ *
+ * The operator by which an object reads an input is its `Source`, with the input's name as detail; rows
+ * that have left it are in `message_counts`, by channel.
+ *
+ * @typedef {import("../main.js").Page} Page
+ * @typedef {import("../store.js").Row} Row
+ */
+import { ratesOf } from "../parts/rates.js";
+
+/** Some micro-batches long, and short enough to see that nothing comes any more. */
+const WINDOW_MS = 12_000;
+
+/**
+ * Note what each pair has counted by now.
+ * @param {Page} page  It follows `objects`, `reads` (lir_mapping), `channels` and `messages`.
+ */
+export function noteRates(page) {
+  const [objects, reads, channels, messages] = ["objects", "reads", "channels", "messages"].map(
+    (key) => page.rows(key),
+  );
+  if (!objects || !reads || !channels || !messages) return;
+  const of = pairsOf(page, objects, reads, channels);
+  /** @type {Map<string, number>} */
+  const sums = new Map();
+  for (const { channel_id: id, sent } of messages) {
+    const pair = of.get(id);
+    if (pair) sums.set(pair, (sums.get(pair) ?? 0) + sent);
+  }
+  const rates = ratesOf(page);
+  for (const [pair, sum] of sums) rates.note(pair, sum, page.server.at);
+}
+
+/**
+ * Rows a second over all pairs that an edge stands for; undefined if none of them is counted.
+ * @param {Page} page
+ * @param {[string, string][]} pairs
+ */
+export function rateOf(page, pairs) {
+  const rates = ratesOf(page);
+  const counted = pairs.flatMap((pair) => rates.perSecond(JSON.stringify(pair), WINDOW_MS) ?? []);
+  return counted.length ? counted.reduce((a, b) => a + b, 0) : undefined;
+}
+
+/**
+ * Pairs by channel; made anew only when the rows have changed that say so.
+ * @param {Page} page
+ * @param {Row[]} objects
+ * @param {Row[]} reads
+ * @param {Row[]} channels
+ * @returns {Map<number, string>}
+ */
+function pairsOf(page, objects, reads, channels) {
+  const known = page.local.pairs;
+  if (known?.reads === reads && known.channels === channels) return known.of;
+  const names = new Map(objects.map((row) => [row.global_id, row]));
+  const pairs = new Map();
+  for (const { global_id: global, detail, operator_id_start: operator } of reads) {
+    const reader = names.get(global);
+    if (reader && reader.type !== "source") pairs.set(operator, JSON.stringify([detail, reader.id]));
+  }
+  const of = new Map();
+  for (const { id, from_operator_id: from } of channels)
+    if (pairs.has(from)) of.set(id, pairs.get(from));
+  page.local.pairs = { reads, channels, of };
+  return of;
+}

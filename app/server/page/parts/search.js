@@ -1,0 +1,103 @@
+/**
+ * Finds an object by a part of its name.
+ *
+ * @typedef {import("../main.js").Page} Page
+ * @typedef {import("../store.js").Row} Row
+ */
+import { html } from "../vendor/lit-html/lit-html.js";
+import { visible } from "../words.js";
+import { closeDialog } from "./frame.js";
+import { kindSign } from "./object_link.js";
+import { drawVerdict } from "./verdict.js";
+
+const SHOWN_MAX = 50;
+
+/** @param {Page} page */
+export function drawSearch(page) {
+  const asked = page.ask("search", () => page.server.get("/api/v1/relations/verdicts"));
+  const rows = /** @type {Row[]} */ (asked.value?.rows ?? []);
+  const typed = page.local.typed ?? "";
+  const found = match(rows, typed);
+  const at = Math.min(page.local.foundAt ?? 0, Math.max(0, found.length - 1));
+  const chosen = found[at];
+  return html`<div class="search">
+    <input
+      type="search"
+      role="combobox"
+      aria-label="Name of an object"
+      aria-expanded="true"
+      aria-controls="found"
+      aria-autocomplete="list"
+      aria-activedescendant=${chosen ? `found-${at}` : ""}
+      placeholder="Name of an object"
+      autocomplete="off"
+      spellcheck="false"
+      .value=${typed}
+      @input=${(/** @type {Event} */ event) => {
+        page.local.typed = /** @type {HTMLInputElement} */ (event.target).value;
+        page.local.foundAt = 0;
+        page.redraw();
+      }}
+      @keydown=${(/** @type {KeyboardEvent} */ event) => {
+        const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+        if (event.key === "Enter" && chosen) take(page, chosen, event.shiftKey);
+        else if (step && found.length) {
+          page.local.foundAt = (at + step + found.length) % found.length;
+          page.redraw();
+        } else return;
+        event.preventDefault();
+      }}
+    />
+    <ul role="listbox" id="found" aria-label="Objects">
+      ${found.map(
+        (row, place) => html`<li
+          role="option"
+          id="found-${place}"
+          aria-selected=${place === at}
+          @click=${() => take(page, row, false)}
+        >
+          <span class="object">${kindSign(row.type)}<bdi>${visible(row.object_id, 80)}</bdi></span>
+          ${drawVerdict(row)}
+        </li>`,
+      )}
+    </ul>
+    <p class="search-foot">${foot(asked, rows, found, page.kind)}</p>
+  </div>`;
+}
+
+/**
+ * @param {{error?: {message: string}}} asked
+ * @param {Row[]} rows
+ * @param {Row[]} found
+ * @param {string} kind
+ */
+function foot(asked, rows, found, kind) {
+  if (asked.error) return asked.error.message;
+  if (rows.length && !found.length) return "No object has this in its name.";
+  const here = kind === "" ? "Enter shows it in the graph, Shift Enter opens its page." : "";
+  return `${found.length} of ${rows.length} objects. ${here}`;
+}
+
+/**
+ * @param {Page} page
+ * @param {Row} row
+ * @param {boolean} opens  Its own page, also on the first screen.
+ */
+function take(page, row, opens) {
+  closeDialog(page);
+  page.local.typed = "";
+  if (page.kind === "" && !opens) page.choose({ object: row.object_id });
+  else page.go(page.address("object", row.object_id));
+}
+
+/**
+ * Names that begin with it first, then those that have it inside.
+ * @param {Row[]} rows
+ * @param {string} typed
+ */
+function match(rows, typed) {
+  const text = typed.trim().toLowerCase();
+  const has = rows.filter((row) => row.object_id.toLowerCase().includes(text));
+  const begins = (/** @type {Row} */ row) => row.object_id.toLowerCase().startsWith(text);
+  return [...has.filter(begins), ...has.filter((row) => !begins(row))].slice(0, SHOWN_MAX);
+}

@@ -1,0 +1,44 @@
+/**
+ * A moment as people read it: in the viewer's zone, in UTC when it is pointed at.
+ */
+import { html } from "../vendor/lit-html/lit-html.js";
+import { clock, moment, span, utc } from "../words.js";
+
+/**
+ * A time of the clock, with the date unless it is today's.
+ * @param {string | number | null | undefined} value  As relations have it.
+ */
+export function drawTime(value) {
+  const ms = moment(value);
+  if (ms === undefined) return "–";
+  return html`<time datetime=${new Date(ms).toISOString()} title=${utc(ms)}>${clock(ms)}</time>`;
+}
+
+/**
+ * How long ago, or in how long; "now" within a second.
+ * @param {string | number | null | undefined} value
+ * @param {number} now  That of the page: `page.now`.
+ */
+export function ago(value, now) {
+  const ms = moment(value);
+  if (ms === undefined) return "–";
+  const past = now - ms;
+  const text =
+    Math.abs(past) < 1_000 ? "now" : past > 0 ? `${span(past)} ago` : `in ${span(-past)}`;
+  return html`<time datetime=${new Date(ms).toISOString()} title="${clock(ms)} (${utc(ms)})"
+    >${text}</time
+  >`;
+}
+
+/**
+ * How long something has lasted.
+ * @param {string | number | null | undefined} value
+ * @param {number} now
+ */
+export function lasting(value, now) {
+  const ms = moment(value);
+  if (ms === undefined) return "–";
+  return html`<time datetime=${new Date(ms).toISOString()} title="since ${clock(ms)} (${utc(ms)})"
+    >${span(Math.max(0, now - ms))}</time
+  >`;
+}

@@ -1,0 +1,387 @@
+/**
+ * The time line: what has happened and when, and the moment that is looked at. It stands at the
+ * bottom of every screen that has a past.
+ *
+ * The events are those of the relation `events`, which has marks of the whole retained history. The
+ * moment that is chosen is in the address (`at`), and all that a screen shows is as of it.
+ *
+ * @typedef {import("../main.js").Page} Page
+ * @typedef {import("./marks.js").Mark} Mark
+ * @typedef {import("./marks.js").Bin} Bin
+ *
+ * @typedef {object} View
+ * @property {Page} page
+ * @property {string} zoom  A name of `ZOOMS`.
+ * @property {Mark[]} marks
+ * @property {Bin[]} bins
+ * @property {number} from
+ * @property {number} to
+ * @property {number} now
+ * @property {number} width  Of a bin.
+ * @property {number} step  How far an arrow goes with Shift.
+ */
+import { html, nothing, svg } from "../vendor/lit-html/lit-html.js";
+import { clock, count, span, visible } from "../words.js";
+import {
+  binsOf,
+  countKinds,
+  KINDS,
+  lanesOf,
+  marksAt,
+  marksOf,
+  nextMark,
+  sayKinds,
+  ticksOf,
+  worst,
+} from "./marks.js";
+import { ago } from "./time.js";
+import { toneMark } from "./verdict.js";
+import { DAY, ZOOMS, zoomOf } from "./zooms.js";
+
+/** Pixels that a mark takes. */
+const MARK_WIDTH = 13;
+
+/** A pointer that is so far beside a mark still means it. */
+const EDGE_PX = 2;
+const NARROW = 720;
+const ASK_AGAIN_MS = 30_000;
+const FEW = 3;
+
+/** What each kind looks like, in a box of 12 by 12. */
+const SHAPES = /** @type {Record<string, unknown>} */ ({
+  error: toneMark("bad"),
+  recovery: toneMark("good"),
+  pause: svg`<path d="M2 1.5h3v9H2zM7 1.5h3v9H7z" fill="currentColor" />`,
+  start: svg`<path d="M2.5 1v10l8-5Z" fill="currentColor" />`,
+  drop: svg`<path d="m2 2 8 8M10 2l-8 8" fill="none" stroke="currentColor" stroke-width="2.4" />`,
+  definition: svg`<path
+      d="M6 1.4 10.6 6 6 10.6 1.4 6Z" fill="none" stroke="currentColor" stroke-width="2" />`,
+  maintenance: svg`<path d="M6 2v8M2 6h8" fill="none" stroke="currentColor" stroke-width="2" />`,
+});
+
+/** @type {WeakMap<object, Mark[]>}  Made once of the rows of an answer. */
+const made = new WeakMap();
+
+/** @param {Page} page */
+export function drawTimeline(page) {
+  if (!page.screen || page.screen.live) return nothing;
+  const view = viewOf(page);
+  return html`<section class="timeline" aria-label="Time line">
+    <div class="timeline-head">
+      <div class="timeline-steps">
+        <button
+          aria-label="Previous mark"
+          ?disabled=${nextMark(view.marks, page.asOf ?? view.now, -1) === undefined}
+          @click=${() => stepToMark(view, -1)}
+        >
+          ${drawArrow("M8 2 3 6l5 4")}
+        </button>
+        <button
+          aria-label="Next mark"
+          ?disabled=${page.asOf === undefined}
+          @click=${() => stepToMark(view, 1)}
+        >
+          ${drawArrow("m4 2 5 4-5 4")}
+        </button>
+        <button class="to-now" ?disabled=${page.asOf === undefined} @click=${() => choose(view)}>
+          Now
+        </button>
+      </div>
+      <p class="timeline-said">${drawMessage(view)}</p>
+      <ul
+        class="timeline-legend"
+        aria-label="Marks that are shown"
+        ?hidden=${page.asOf !== undefined || page.local.pointedBin !== undefined}
+      >
+        ${countKinds(view.bins.flatMap((bin) => bin.marks)).map(
+          ([kind, many]) => html`<li class="mark-${kind}">
+            ${drawShape(kind)}<span>${kind} ${count(many)}</span>
+          </li>`,
+        )}
+      </ul>
+      ${drawZooms(view)}
+    </div>
+    ${drawTrack(view)}
+  </section>`;
+}
+
+/** @param {Page} page @returns {View} */
+function viewOf(page) {
+  const now = Math.max(Date.now(), page.server.at);
+  const marks = eventsOf(page);
+  const zoom = zoomOf(page.zoom, marks, now);
+  const { width } = ZOOMS[zoom];
+  const at = page.asOf;
+  // A moment that is further back than the line reaches stands in its middle.
+  const to = at !== undefined && at < now - width ? at + width / 2 : now;
+  const from = to - width;
+  const places = Math.max(20, Math.floor((window.innerWidth - 48) / MARK_WIDTH));
+  const bins = binsOf(marks, from, to, width / places);
+  return { page, zoom, marks, bins, from, to, now, width: width / places, step: width / 60 };
+}
+
+/** @param {Page} page */
+function eventsOf(page) {
+  const asked = page.ask("events", async () => {
+    const { rows } = await page.server.get("/api/v1/relations/events");
+    return { rows, at: Date.now() };
+  });
+  // In a while, and not by a subscription: at a moment of the past nothing is followed.
+  if (asked.value && !asked.loading && Date.now() - asked.value.at > ASK_AGAIN_MS) {
+    asked.value.at = Date.now();
+    asked.again();
+  }
+  if (!asked.value) return [];
+  let marks = made.get(asked.value.rows);
+  if (!marks) made.set(asked.value.rows, (marks = marksOf(asked.value.rows)));
+  return marks;
+}
+
+/** @param {View} view */
+function drawTrack(view) {
+  const { page, from, to, now, bins } = view;
+  const zoom = ZOOMS[view.zoom];
+  const step = window.innerWidth < NARROW ? zoom.narrow : zoom.step;
+  const looked = page.asOf ?? now;
+  return html`<div
+    class="timeline-track"
+    role="slider"
+    tabindex="0"
+    aria-label="Moment that is looked at"
+    aria-valuemin=${Math.round(from)}
+    aria-valuemax=${Math.round(to)}
+    aria-valuenow=${Math.round(looked)}
+    aria-valuetext=${describeMoment(view)}
+    @keydown=${(/** @type {KeyboardEvent} */ event) => takeKey(view, event)}
+    @click=${(/** @type {MouseEvent} */ event) => takeClick(view, event)}
+    @pointermove=${(/** @type {PointerEvent} */ event) => point(view, event)}
+    @pointerleave=${() => point(view)}
+  >
+    <svg aria-hidden="true">
+      ${ticksOf(from, to, step).map(
+        (at) => svg`<svg x=${percent(view, at)} class="tick">
+          <path d="M0 0v42" /><text x="4" y="53">${labelOf(at, zoom.width)}</text>
+        </svg>`,
+      )}
+      ${
+        page.asOf === undefined
+          ? nothing
+          : svg`<svg x=${percent(view, page.asOf)} class="looked-at">
+              <path d="M0-2v46" /><path class="head" d="m-5 49 5-7 5 7Z" />
+            </svg>`
+      }
+      ${bins.map((bin) => drawBin(view, bin))}
+      ${
+        page.asOf === undefined
+          ? nothing
+          : svg`<svg x=${percent(view, page.asOf)}>
+              <rect class="later" x="8" width="100%" height="42" />
+            </svg>`
+      }
+    </svg>
+  </div>`;
+}
+
+/**
+ * @param {View} view
+ * @param {Bin} bin
+ */
+function drawBin(view, bin) {
+  const { page } = view;
+  const chosen = bin.marks.some((mark) => mark.at === page.asOf);
+  const lit = chosen || page.local.pointedBin === bin.from;
+  const middle = Math.min(bin.from + view.width / 2, view.to);
+  return svg`<svg x=${percent(view, middle)} class="bin ${lit ? "lit" : ""}">
+    ${lanesOf(bin.marks).map(
+      ([lane, mark]) => svg`<svg
+        class="mark mark-${mark.kind}" viewBox="0 0 12 12"
+        x="-6" y=${lane * 14} width="12" height="12"
+        >${SHAPES[mark.kind] ?? SHAPES.maintenance}</svg>`,
+    )}
+  </svg>`;
+}
+
+/**
+ * What has happened where one points, at the moment that is looked at, or last.
+ * @param {View} view
+ */
+function drawMessage({ page, marks, bins, now }) {
+  const pointed = bins.find((bin) => bin.from === page.local.pointedBin)?.marks;
+  const here = pointed ?? (page.asOf === undefined ? marks.slice(-1) : marksAt(marks, page.asOf));
+  if (!here.length) return "";
+  const mark = worst(here);
+  const others = sayKinds(here.filter((one) => one !== mark));
+  const when = pointed ? clock(mark.at, now) : ago(mark.at, now);
+  return html`<span class="mark-${mark.kind}">${drawShape(mark.kind)}<b>${mark.kind}</b></span>
+    <span>${when}</span>
+    ${mark.object === null ? nothing : html`<b>${visible(mark.object, 60)}</b>`}
+    <span class="timeline-message"
+      >${visible(mark.message)}${others ? `; and ${others}` : ""}</span
+    >`;
+}
+
+/** @param {View} view */
+function describeMoment({ page, marks, now }) {
+  if (page.asOf === undefined) return "Now";
+  const here = marksAt(marks, page.asOf).slice(0, FEW);
+  const told = here.map((mark) =>
+    [mark.kind, mark.object, mark.message]
+      .filter(Boolean)
+      .map((text) => visible(text))
+      .join(", "),
+  );
+  return [`${clock(page.asOf, now)}, ${span(now - page.asOf)} ago`, ...told].join("; ");
+}
+
+/** @param {View} view */
+function drawZooms({ page, zoom }) {
+  return html`<div class="timeline-zooms" role="group" aria-label="Time that is shown">
+    ${Object.keys(ZOOMS).map(
+      (name) => html`<button
+        aria-pressed=${String(zoom === name)}
+        @click=${() => {
+          page.zoom = name;
+          page.redraw();
+        }}
+      >
+        ${name}
+      </button>`,
+    )}
+  </div>`;
+}
+
+/**
+ * Look at a moment; at the present without one.
+ * @param {View} view
+ * @param {number} [at]
+ */
+function choose({ page, now }, at) {
+  const past = at !== undefined && at < now - 1_000;
+  page.choose({ at: past ? String(Math.round(at)) : "" });
+}
+
+/**
+ * @param {View} view
+ * @param {1 | -1} direction
+ */
+function stepToMark(view, direction) {
+  const { page, marks, now } = view;
+  const at = nextMark(marks, page.asOf ?? now, direction);
+  if (at !== undefined || direction > 0) choose(view, at);
+}
+
+/**
+ * @param {View} view
+ * @param {KeyboardEvent} event
+ */
+function takeKey(view, event) {
+  const { page, now, marks, step } = view;
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const at = page.asOf ?? now;
+  const names = Object.keys(ZOOMS);
+  const zoom = names.indexOf(view.zoom);
+  const actions = /** @type {Record<string, () => void>} */ ({
+    ArrowLeft: () => (event.shiftKey ? choose(view, at - step) : stepToMark(view, -1)),
+    ArrowRight: () => (event.shiftKey ? choose(view, at + step) : stepToMark(view, 1)),
+    PageDown: () => choose(view, at - step * 10),
+    PageUp: () => choose(view, at + step * 10),
+    Home: () => choose(view, marks[0]?.at),
+    End: () => choose(view),
+    Escape: () => choose(view),
+    "+": () => (page.zoom = names[Math.max(0, zoom - 1)]),
+    "-": () => (page.zoom = names[Math.min(names.length - 1, zoom + 1)]),
+  });
+  const act = actions[event.key];
+  if (!act) return;
+  event.preventDefault();
+  event.stopPropagation();
+  act();
+  page.redraw();
+}
+
+/**
+ * Where a mark is, its moment; anywhere else the time that is pointed at.
+ * @param {View} view
+ * @param {MouseEvent} event
+ */
+function takeClick(view, event) {
+  const bin = binAt(view, event);
+  choose(view, bin ? worst(bin.marks).at : timeAt(view, event));
+}
+
+/**
+ * @param {View} view
+ * @param {PointerEvent} [event]  None when the pointer has left.
+ */
+function point(view, event) {
+  const pointed = event && binAt(view, event)?.from;
+  if (pointed === view.page.local.pointedBin) return;
+  view.page.local.pointedBin = pointed;
+  view.page.redraw();
+}
+
+/**
+ * @param {View} view
+ * @param {MouseEvent} event
+ */
+function timeAt({ from, to }, event) {
+  const { left, width } = box(event);
+  const share = Math.min(1, Math.max(0, (event.clientX - left) / width));
+  return from + share * (to - from);
+}
+
+/**
+ * The bin under the pointer, if there is one.
+ * @param {View} view
+ * @param {MouseEvent} event
+ */
+function binAt(view, event) {
+  const { width } = box(event);
+  // A mark stands in the middle of its piece of time: what happened at the ends of it is as near.
+  const near = ((MARK_WIDTH / 2 + EDGE_PX) * (view.to - view.from)) / width;
+  const at = timeAt(view, event);
+  /** @param {Bin} bin */
+  const distance = (bin) => Math.abs(bin.from + view.width / 2 - at);
+  const close = view.bins.filter((bin) => distance(bin) <= near);
+  return close.sort((a, b) => distance(a) - distance(b))[0];
+}
+
+/** @param {MouseEvent} event  Of the drawing: the track has a margin inside. */
+function box(event) {
+  const track = /** @type {HTMLElement} */ (event.currentTarget);
+  return /** @type {Element} */ (track.querySelector("svg")).getBoundingClientRect();
+}
+
+/**
+ * @param {View} view
+ * @param {number} at
+ */
+function percent({ from, to }, at) {
+  return `${(((at - from) / (to - from)) * 100).toFixed(3)}%`;
+}
+
+/**
+ * @param {number} at
+ * @param {number} width  Of the line: the day is told where hours are not enough.
+ */
+function labelOf(at, width) {
+  const when = new Date(at);
+  const midnight = when.getHours() === 0 && when.getMinutes() === 0;
+  if (width > DAY || midnight)
+    return when.toLocaleDateString(undefined, { day: "numeric", month: "short" });
+  return when.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit" });
+}
+
+/** @param {string} kind */
+function drawShape(kind) {
+  return html`<svg class="shape" viewBox="0 0 12 12" aria-hidden="true">
+    ${SHAPES[kind] ?? SHAPES.maintenance}
+  </svg>`;
+}
+
+/** @param {string} path */
+function drawArrow(path) {
+  return html`<svg class="shape" viewBox="0 0 12 12" aria-hidden="true">
+    <path d=${path} fill="none" stroke="currentColor" stroke-width="2" />
+  </svg>`;
+}

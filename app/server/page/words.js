@@ -1,0 +1,133 @@
+/**
+ * Numbers, sizes, spans and times, as people read them. No words of a verdict: those are the
+ * application's.
+ */
+
+// Formats are made once: to make one takes much longer than to write a number with it.
+const PLAIN = new Intl.NumberFormat();
+const COMPACT = new Intl.NumberFormat(undefined, {
+  notation: "compact",
+  maximumSignificantDigits: 3,
+});
+const WHOLE = new Intl.NumberFormat(undefined, { maximumFractionDigits: 0 });
+const TENTHS = new Intl.NumberFormat(undefined, { maximumFractionDigits: 1 });
+const ALWAYS_TENTHS = new Intl.NumberFormat(undefined, {
+  minimumFractionDigits: 1,
+  maximumFractionDigits: 1,
+});
+const TIME = new Intl.DateTimeFormat(undefined, {
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+});
+const DAY = new Intl.DateTimeFormat(undefined, {
+  day: "numeric",
+  month: "short",
+  year: "numeric",
+});
+
+/** @param {number | null | undefined} value  A count; "–" if it is not known. */
+export function count(value) {
+  if (value == null) return "–";
+  return (Math.abs(value) < 10_000 ? PLAIN : COMPACT).format(value);
+}
+
+/** @param {number | null | undefined} bytes  Units of 1024, as everywhere in the application. */
+export function size(bytes) {
+  if (bytes == null) return "–";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let at = 0;
+  let value = bytes;
+  for (; value >= 1024 && at < units.length - 1; at++) value /= 1024;
+  return `${(at && value < 10 ? TENTHS : WHOLE).format(value)} ${units[at]}`;
+}
+
+/** @param {number | null | undefined} ms  A span of time, with its two largest units at most. */
+export function span(ms) {
+  if (ms == null) return "–";
+  if (ms < 1_000) return `${Math.round(ms)} ms`;
+  if (ms < 10_000) return `${TENTHS.format(ms / 1_000)} s`;
+  const units = /** @type {[string, number][]} */ ([
+    ["d", 86_400],
+    ["h", 3_600],
+    ["min", 60],
+    ["s", 1],
+  ]);
+  let rest = Math.round(ms / 1_000);
+  const said = [];
+  for (const [unit, seconds] of units) {
+    const many = Math.floor(rest / seconds);
+    rest -= many * seconds;
+    if (many || said.length) said.push(many ? `${many} ${unit}` : "");
+    if (said.length === 2) break;
+  }
+  return said.filter(Boolean).join(" ");
+}
+
+/** @param {number | null | undefined} ms  A lag: in seconds also below one, to be compared. */
+export function late(ms) {
+  if (ms == null || ms >= 10_000) return span(ms);
+  return `${ALWAYS_TENTHS.format(ms / 1_000)} s`;
+}
+
+/** @param {number} share  0 to 1. */
+export function percent(share) {
+  return `${(share > 0 && share < 0.0995 ? TENTHS : WHOLE).format(share * 100)} %`;
+}
+
+/**
+ * A moment of a relation, in ms since the epoch. Relations write it as ISO 8601, or as a number.
+ * @param {string | number | null | undefined} value
+ * @returns {number | undefined}
+ */
+export function moment(value) {
+  if (value == null) return undefined;
+  const ms = typeof value === "number" ? value : Date.parse(value);
+  return Number.isNaN(ms) ? undefined : ms;
+}
+
+/**
+ * Clock time in the viewer's zone; with the date unless it is today's.
+ * @param {number} ms
+ */
+export function clock(ms, now = Date.now()) {
+  const at = new Date(ms);
+  const time = TIME.format(at);
+  const isToday = at.toDateString() === new Date(now).toDateString();
+  return isToday ? time : `${DAY.format(at)}, ${time}`;
+}
+
+/** @param {number} ms  In UTC, to the millisecond: for the hover of a time. */
+export function utc(ms) {
+  return `${new Date(ms).toISOString().replace("T", " ").replace("Z", "")} UTC`;
+}
+
+/**
+ * A name or text from data, made safe to look at: what cannot be seen, or turns the direction of
+ * reading, is shown by its code.
+ * @param {unknown} text
+ * @param {number} longest  In characters; the rest is cut.
+ */
+export function visible(text, longest = 200) {
+  const all = [...String(text ?? "")];
+  const cut = all.length > longest ? `${all.slice(0, longest).join("")}…` : all.join("");
+  return cut.replace(
+    /[\p{Cc}\p{Cf}\p{Co}\p{Cs}\u2028\u2029]/gu,
+    (c) => `⟨${(c.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}⟩`,
+  );
+}
+
+/**
+ * Text of several lines, such as a query: as `visible`, but for its ends of lines and tabs.
+ * @param {unknown} text
+ * @param {number} longest  In characters; the rest is cut.
+ */
+export function visibleLines(text, longest = 100_000) {
+  const all = String(text ?? "");
+  const cut = all.length > longest ? `${all.slice(0, longest)}…` : all;
+  return cut
+    .replaceAll("\r\n", "\n")
+    .split("\n")
+    .map((line) => line.split("\t").map((piece) => visible(piece, Infinity)).join("\t"))
+    .join("\n");
+}

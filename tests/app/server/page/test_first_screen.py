@@ -1,0 +1,321 @@
+"""The first screen in a real browser, in every situation that a person may find it in."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from support.page.browser import OpenPage
+from support.page.objects import HOSTILE_NAMES
+from support.page.world import SITUATIONS, ServedWorld
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.browser
+
+WAIT_S = 30.0
+CULPRITS = {
+    "starting": ("delays_by_carrier", "starting"),
+    "catching up": ("flights", "catching up"),
+    "backlog": ("flights", "falling behind"),
+    "falling behind": ("busiest_planes", "falling behind"),
+    "frozen": ("flights", "frozen"),
+    "stalled": ("delays_by_carrier", "stalled"),
+    "paused": ("weather", "paused"),
+    "unreadable": ("flights", "unreadable"),
+    "uncreated": ("busiest_planes", "stalled"),
+}
+"""Object and verdict that the first screen names, by situation."""
+
+
+def node(page: Page, name: str) -> Locator:
+    """A node of the graph, by the name of its object or group."""
+    return page.locator(f".node[data-node={json.dumps(name)}]")
+
+
+def row(page: Page, name: str) -> Locator:
+    """A row of the table."""
+    named = re.compile(rf"^(\w+ )?{re.escape(name)}$")  # its kind comes first
+    own = page.locator(".cell-object").get_by_role("link", name=named)
+    return page.get_by_role("table", name="Objects").get_by_role("row").filter(has=own)
+
+
+def headline(page: Page) -> Locator:
+    """The sentence of the whole."""
+    return page.get_by_role("heading", level=1)
+
+
+@pytest.mark.parametrize("situation", CULPRITS)
+def test_each_verdict_is_in_the_sentence_the_graph_and_the_table(
+    open_page: OpenPage, situation: str
+) -> None:
+    """With the application's own words, by word and shape."""
+    seen = open_page(situation)
+    name, verdict = CULPRITS[situation]
+    (summary,) = seen.world.rows("verdict_summary")
+    answer = str(summary["summary"]).split(" fresh.")[0]
+    expect(headline(seen.page)).to_have_text(f"{answer} fresh.")
+    expect(seen.page.locator(".headline p").first).to_contain_text(f"{name} is {verdict}")
+    expect(node(seen.page, name)).to_have_attribute("aria-label", re.compile(f", {verdict}"))
+    badge = row(seen.page, name).locator(".verdict")
+    expect(badge).to_have_text(verdict)
+    expect(badge.locator("svg.shape")).to_be_visible()
+    (known,) = [r for r in seen.world.rows("verdicts") if r["object_id"] == name]
+    if known["bad"]:
+        beside = seen.page.get_by_role("region", name="Chosen object")
+        expect(beside).to_contain_text(str(known["to_do"]).replace("`", ""))
+    seen.picture(f"first-{situation}")
+
+
+@pytest.mark.parametrize("situation", ["empty", "one", "quiet", "finished", "idle"])
+def test_what_is_well_looks_calm(open_page: OpenPage, situation: str) -> None:
+    """One object, none, an idle one and a finished one."""
+    seen = open_page(situation)
+    (summary,) = seen.world.rows("verdict_summary")
+    expect(headline(seen.page)).to_have_text(str(summary["summary"]))
+    expect(seen.page.locator(".tone-bad")).to_have_count(0)
+    if situation == "empty":
+        expect(seen.page.get_by_text("Nothing runs here yet.")).to_be_visible()
+    else:
+        expect(node(seen.page, "flights")).to_be_visible()
+    seen.picture(f"first-{situation}")
+
+
+def test_an_object_that_freezes_and_thaws_is_seen_to_do_so(open_page: OpenPage) -> None:
+    """Those that wait for it name it; nothing has to be loaded again."""
+    seen = open_page("demo")
+    expect(headline(seen.page)).to_have_text("All 15 objects are fresh.")
+    seen.world.become("flights", "frozen")
+    expect(node(seen.page, "flights")).to_have_attribute("aria-label", re.compile("frozen"))
+    expect(row(seen.page, "ranking_out")).to_contain_text("flights is frozen")
+    first = seen.page.get_by_role("table", name="Objects").get_by_role("row").nth(1)
+    expect(first).to_contain_text("flights")
+    seen.world.become("flights", "well")
+    expect(headline(seen.page)).to_have_text("All 15 objects are fresh.", timeout=15_000)
+
+
+def test_an_object_that_fails_catches_up_and_recovers(open_page: OpenPage) -> None:
+    """Its error, its next start, and then how long it still takes."""
+    seen = open_page("demo")
+    seen.world.become("flights", "stalled", "the broker said no", "ask it again")
+    expect(row(seen.page, "flights")).to_contain_text("the broker said no")
+    beside = seen.page.get_by_role("region", name="Chosen object")
+    expect(beside).to_contain_text("ask it again")
+    expect(beside).to_contain_text("Starts again")
+    wait_until("it is late", lambda: lag(seen.world, "flights") > 12_000, WAIT_S)
+    seen.world.become("flights", "catching up")
+    verdict = row(seen.page, "flights").locator(".verdict")
+    expect(verdict).to_have_text(re.compile("catching up|falling behind"), timeout=15_000)
+    expect(verdict).to_have_text("healthy", timeout=40_000)
+
+
+def lag(world: ServedWorld, name: str) -> int:
+    """How far an object is behind, in ms."""
+    return int(next(r["lag"] for r in world.rows("wallclock_lag") if r["object_id"] == name))
+
+
+def test_choosing_a_node_lights_its_slowest_path(open_page: OpenPage) -> None:
+    """Up to the source, with each object's lag; the choice is in the address."""
+    seen = open_page("falling behind")
+    expect(node(seen.page, "busiest_planes")).to_have_attribute("aria-pressed", "true")
+    node(seen.page, "ranking_out").click()
+    expect(node(seen.page, "ranking_out")).to_have_attribute("aria-pressed", "true")
+    lit = seen.page.locator(".node.lit")
+    expect(lit.first).to_have_attribute("data-node", re.compile("flights|airlines"))
+    beside = seen.page.get_by_role("region", name="Chosen object")
+    expect(beside.get_by_role("heading", level=2)).to_contain_text("ranking_out")
+    expect(beside.locator(".path li").last).to_contain_text("ranking_out")
+    assert "object=ranking_out" in seen.page.url
+    assert int(seen.page.locator(".edge.lit").count()) == int(lit.count()) - 1
+    seen.page.reload()
+    expect(node(seen.page, "ranking_out")).to_have_attribute("aria-pressed", "true")
+
+
+def test_edges_have_rows_a_second(open_page: OpenPage) -> None:
+    """The same number is in the list for those who listen."""
+    seen = open_page("demo")
+    edge = seen.page.locator(".edge", has_text="flights → very_late")
+    expect(edge.locator("text")).to_have_text(re.compile(r"^[\d.,k]+/s$"), timeout=15_000)
+    listed = seen.page.get_by_role("list", name="The graph as a list")
+    expect(listed).to_contain_text(re.compile(r"very_late, view, .*reads flights \(.* rows a sec"))
+
+
+def test_an_application_that_is_killed_is_said_in_large_letters(open_page: OpenPage) -> None:
+    """Old rows stay, with the time that they are of; when it is back the page goes on by itself."""
+    seen = open_page("demo")
+    expect(headline(seen.page)).to_have_text("All 15 objects are fresh.")
+    seen.page.evaluate("window.notReloaded = true")
+    seen.world.stop_server()
+    said = seen.page.locator(".as-of strong")
+    expect(said).to_have_text(re.compile(r"^As of \d\d:\d\d:\d\d, [\d.]+ m?s ago$"), timeout=15_000)
+    letters = said.evaluate("e => parseFloat(getComputedStyle(e).fontSize)")
+    assert letters >= 24
+    expect(headline(seen.page)).to_have_text("All 15 objects are fresh.")
+    expect(row(seen.page, "flights")).to_be_visible()
+    seen.picture("first-lost")
+    seen.world.become("flights", "frozen")
+    seen.world.start_server()
+    expect(headline(seen.page)).to_contain_text("5 of 15 objects are fresh.", timeout=20_000)
+    expect(seen.page.locator(".as-of")).to_contain_text("Live")
+    assert seen.page.evaluate("window.notReloaded") is True
+
+
+def test_hostile_names_and_rows_are_text(open_page: OpenPage) -> None:
+    """Nothing of them is run, no direction is turned, and what is long is cut."""
+    seen = open_page("hostile")
+    expect(headline(seen.page)).to_be_visible()
+    expect(seen.page.locator(".headline p").first).to_contain_text(HOSTILE_NAMES[0])
+    expect(node(seen.page, HOSTILE_NAMES[0])).to_be_visible()
+    # A person's own script in the page would be one of ours: there are no others.
+    sources = seen.page.evaluate("[...document.scripts].map(s => new URL(s.src).pathname)")
+    assert sources == ["/page/main.js"]
+    assert seen.page.locator("img").count() == 0
+    text = seen.page.locator("main").inner_text()
+    assert not set("\u202e\u202d\u2066\u0000") & set(text)
+    assert "⟨202E⟩gnp.exe" in text
+    assert "x" * 300 not in text
+    width = seen.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert width <= 0
+    seen.picture("first-hostile")
+
+
+def test_three_hundred_objects_stay_readable(open_page: OpenPage) -> None:
+    """They are folded; what needs a person is not; search opens what it finds."""
+    seen = open_page("large")
+    expect(headline(seen.page)).to_contain_text("of 300 objects are fresh.")
+    expect(node(seen.page, "stock.summary_10")).to_be_visible()
+    assert 10 < seen.page.locator(".node").count() <= 60
+    group = node(seen.page, "fleet source")
+    expect(group).to_be_attached()
+    seen.page.keyboard.press("/")
+    expect(seen.page.locator("dialog input")).to_be_focused()
+    seen.page.keyboard.type("fleet.summary_18")
+    expect(seen.page.locator("dialog").get_by_role("option")).to_have_count(1)
+    seen.page.keyboard.press("Enter")
+    expect(node(seen.page, "fleet.summary_18")).to_be_visible()
+    expect(node(seen.page, "fleet.summary_18")).to_have_attribute("aria-pressed", "true")
+    seen.page.get_by_role("searchbox", name="Filter objects").fill("web.out")
+    expect(seen.page.get_by_role("table", name="Objects").get_by_role("row")).to_have_count(7)
+    seen.picture("first-large")
+
+
+def test_three_hundred_objects_are_folded_by_strategy(open_page: OpenPage) -> None:
+    """Which views are recomputed is one choice away; a large group is opened bit by bit."""
+    seen = open_page("large well", "/?object=sales.events_00")
+    expect(node(seen.page, "sales view")).to_be_visible()
+    seen.page.get_by_role("button", name="Strategy").click()
+    recomputed = node(seen.page, "recompute view")
+    expect(recomputed).to_be_visible()
+    expect(node(seen.page, "sales view")).to_have_count(0)
+    views = [r for r in seen.world.rows("object_details") if r["strategy"] == "recompute"]
+    assert len(views) > 48
+    expect(recomputed).to_have_attribute(
+        "aria-label", re.compile(rf"^recompute: {len(views)} views,")
+    )
+    expect(node(seen.page, "linear view")).to_be_visible()
+    assert "fold=strategy" in seen.page.url
+    seen.picture("first-large-strategy")
+    recomputed.click()
+    expect(recomputed).to_have_attribute(
+        "aria-label", re.compile(rf"^recompute: {len(views) - 48} view")
+    )
+    recomputed.dispatch_event("click")  # it may be out of sight by now, among so many
+    expect(recomputed).to_have_count(0)
+    expect(seen.page.locator(".node[aria-label*=', view']")).to_have_count(len(views) + 1)
+    seen.page.get_by_role("button", name="Fold all").click()
+    expect(recomputed).to_be_attached()
+
+
+def test_rows_a_second_are_those_of_now(open_page: OpenPage) -> None:
+    """At an earlier moment nobody knows them: those of the present are not shown in their place."""
+    seen = open_page("demo")
+    edge = seen.page.locator(".edge", has_text="flights → very_late").locator("text")
+    expect(edge).to_have_text(re.compile(r"/s$"), timeout=15_000)
+    seen.page.get_by_role("button", name="Previous mark").click()
+    expect(seen.page.get_by_text("As of ").first).to_be_visible()
+    expect(edge).to_have_text("")
+
+
+def test_a_drag_that_ends_without_a_click_takes_none_away(open_page: OpenPage) -> None:
+    """The button may be released outside of the window: then the next click counts."""
+    seen = open_page("demo")
+    expect(node(seen.page, "flights")).to_be_visible()
+    box = seen.page.locator("#graph").bounding_box()
+    assert box is not None
+    seen.page.mouse.move(box["x"] + 5, box["y"] + 5)
+    seen.page.mouse.down()
+    seen.page.mouse.move(box["x"] + 25, box["y"] + 5)
+    seen.page.evaluate("window.dispatchEvent(new PointerEvent('pointerup'))")
+    seen.page.evaluate("new Promise(done => setTimeout(done))")
+    node(seen.page, "flights").dispatch_event("click")
+    expect(node(seen.page, "flights")).to_have_attribute("aria-pressed", "true")
+
+
+@pytest.mark.parametrize("look", ["narrow", "narrow-dark"])
+def test_a_narrow_window_has_all_of_it(open_page: OpenPage, look: str) -> None:
+    """The table comes second, the graph is one tap away, and nothing goes beyond the edge."""
+    seen = open_page("fire", look=look)
+    expect(row(seen.page, "flights")).to_be_visible()
+    expect(seen.page.locator("#graph")).to_have_count(0)
+    width = seen.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert width <= 0
+    seen.picture(f"first-{look}")
+    seen.page.get_by_role("button", name="Show the graph").click()
+    expect(node(seen.page, "flights")).to_be_visible()
+    width = seen.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert width <= 0
+    seen.picture(f"first-{look}-graph")
+
+
+def test_columns_are_sorted_by_what_is_asked_for(open_page: OpenPage) -> None:
+    """Numbers as numbers, largest first; once more turns it round."""
+    seen = open_page("demo")
+    table = seen.page.get_by_role("table", name="Objects")
+    sizes = {r["object_id"]: r["records"] for r in seen.world.rows("verdicts") if r["records"]}
+    button = table.get_by_role("button", name="Rows")
+    button.click()
+    expect(table.get_by_role("columnheader", name="Rows")).to_have_attribute(
+        "aria-sort", "descending"
+    )
+    expect(table.get_by_role("row").nth(1)).to_contain_text(max(sizes, key=lambda n: sizes[n]))
+    button.click()
+    expect(table.get_by_role("columnheader", name="Rows")).to_have_attribute(
+        "aria-sort", "ascending"
+    )
+    expect(table.get_by_role("row").nth(1)).to_contain_text(min(sizes, key=lambda n: sizes[n]))
+
+
+def test_a_page_that_nobody_looks_at_costs_nothing(open_page: OpenPage) -> None:
+    """The publisher has no follower then, and the page catches up when it is looked at."""
+    seen = open_page("demo")
+    expect(headline(seen.page)).to_have_text("All 15 objects are fresh.")
+    assert seen.world.publisher.is_running
+    hide(seen.page, "hidden")
+    wait_until("nobody follows", lambda: not seen.world.publisher.is_running, WAIT_S)
+    seen.world.become("flights", "frozen")
+    hide(seen.page, "visible")
+    expect(headline(seen.page)).to_contain_text("5 of 15", timeout=15_000)
+
+
+def hide(page: Page, state: str) -> None:
+    """Let the page believe that its window is hidden, or seen: this browser has none."""
+    page.evaluate(
+        """state => {
+          const hidden = {value: state === "hidden", configurable: true};
+          Object.defineProperty(document, "hidden", hidden);
+          document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        state,
+    )
+
+
+def test_every_situation_is_looked_at_in_every_look(open_page: OpenPage) -> None:
+    """Pictures are kept, for whoever changes the page."""
+    for situation in ("demo", "fire"):
+        world = ServedWorld(SITUATIONS[situation])
+        for look in ("light", "dark", "wide"):
+            seen = open_page(world, look=look)
+            expect(node(seen.page, "flights")).to_be_visible()
+            assert seen.picture(f"first-{situation}-{look}").stat().st_size > 10_000

@@ -1,0 +1,261 @@
+"""The frame of every screen in a real browser: keys, search, token, code, and other sites."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+from typing_extensions import override
+
+from shardline.app.server.access import Access
+from support.page.browser import OpenPage
+from support.page.world import TOKEN
+
+pytestmark = pytest.mark.browser
+
+
+def focused(page: Page) -> str:
+    """The element that has the focus, in words."""
+    return str(
+        page.evaluate(
+            "(document.activeElement.ariaLabel || document.activeElement.textContent).trim()"
+        )
+    )
+
+
+def test_everything_is_reached_by_keyboard(open_page: OpenPage) -> None:
+    """From the skip link through the bar into the graph, along its edges, and to the table."""
+    seen = open_page("demo")
+    page = seen.page
+    expect(page.get_by_role("button", name=re.compile("^flights, "))).to_be_visible()
+    page.keyboard.press("Tab")
+    assert focused(page) == "To the content"
+    expect(page.locator(".skip")).to_be_in_viewport()
+    order = []
+    for _ in range(9):
+        page.keyboard.press("Tab")
+        order.append(focused(page))
+    assert order[:8] == [
+        "Shardline",
+        "Overview",
+        "Shards",
+        "SQL",
+        "Lane",
+        "Project",
+        "Find an object",
+        "Keys",
+    ]
+    assert re.match(r"[a-z_…]+, healthy", order[8]), "one node of the graph"
+    begun = page.locator(".node:focus")
+    expect(begun).to_have_count(1)
+    first = begun.get_attribute("data-node")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(f".node:focus:not([data-node='{first}'])")).to_have_count(1)
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator(f".node[data-node='{first}']")).to_be_focused()
+    page.keyboard.press("Enter")
+    chosen = page.locator(".node.chosen")
+    expect(chosen).to_be_focused()
+    outline = chosen.locator(".card").evaluate("e => getComputedStyle(e).strokeWidth")
+    assert float(outline.removesuffix("px")) >= 2
+    page.keyboard.press("Tab")
+    assert focused(page) == "Larger"
+
+
+def test_a_screen_that_comes_late_does_not_take_the_place_of_the_next(open_page: OpenPage) -> None:
+    """Its script may be slow: who has gone on meanwhile stays where he is."""
+    seen = open_page("demo")
+    expect(seen.page.locator(".verdicts")).to_be_visible()
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    seen.page.route("**/page/screens/sql.js", hold)
+    with seen.page.expect_request("**/page/screens/sql.js"):
+        seen.page.get_by_role("navigation").get_by_role("link", name="SQL").click()
+    lane = seen.page.get_by_role("navigation").get_by_role("link", name="Lane")
+    lane.click()
+    expect(seen.page.get_by_role("heading", level=1, name="Lane")).to_be_visible()
+    with seen.page.expect_response("**/page/screens/sql.js"):
+        held[0].continue_()
+    seen.page.evaluate("import('/page/screens/sql.js')")
+    expect(seen.page.get_by_role("heading", level=1, name="Lane")).to_be_visible()
+    assert seen.page.title() == "Lane – Shardline"
+    expect(lane).to_have_attribute("aria-current", "page")
+
+
+def test_the_list_of_keys_opens_and_closes(open_page: OpenPage) -> None:
+    """At `?`, and what is typed into a field is no key."""
+    seen = open_page("demo")
+    expect(seen.page.get_by_role("heading", level=1)).to_be_visible()
+    seen.page.keyboard.press("?")
+    keys = seen.page.get_by_role("dialog")
+    expect(keys).to_contain_text("find an object")
+    seen.picture("frame-keys")
+    seen.page.keyboard.press("Escape")
+    expect(keys).to_have_count(0)
+    seen.page.get_by_role("searchbox", name="Filter objects").fill("a/b?")
+    expect(keys).to_have_count(0)
+
+
+def test_a_key_right_after_a_dialog_is_closed_is_not_lost(open_page: OpenPage) -> None:
+    """The element's own event of its end comes later than the key, and takes nothing back."""
+    seen = open_page("demo")
+    expect(seen.page.get_by_role("heading", level=1)).to_be_visible()
+    seen.page.keyboard.press("/")
+    expect(seen.page.get_by_role("combobox")).to_be_focused()
+    seen.page.evaluate(
+        """() => {
+            const dialog = document.querySelector("dialog");
+            window.closed = new Promise((done) => dialog.addEventListener("close", done));
+            dialog.requestClose();
+            document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "?", bubbles: true }));
+        }"""
+    )
+    seen.page.evaluate("window.closed")
+    expect(seen.page.get_by_role("dialog")).to_contain_text("find an object")
+
+
+def test_search_finds_an_object_by_a_part_of_its_name(open_page: OpenPage) -> None:
+    """By keyboard alone; on the first screen it is shown in the graph."""
+    seen = open_page("demo")
+    page = seen.page
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    page.keyboard.press("/")
+    options = page.get_by_role("option")
+    expect(options).to_have_count(15)
+    page.keyboard.type("rank")
+    expect(options).to_have_count(3)
+    expect(options.first).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("ArrowDown")
+    expect(options.nth(1)).to_have_attribute("aria-selected", "true")
+    seen.picture("frame-search")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    name = page.url.partition("object=")[2]
+    assert "rank" in name
+    expect(page.locator(".node.chosen")).to_have_attribute("data-node", name)
+
+
+def test_a_printed_link_gives_the_token_once(open_page: OpenPage) -> None:
+    """It is gone from the address at once; a second use says what has happened."""
+    seen = open_page("demo", path="/healthz")
+    link = f"/#code={seen.world.codes.issue()}"
+    seen.go(link)
+    expect(seen.page.get_by_role("heading", level=1)).to_be_visible()
+    assert "code" not in seen.page.url
+    assert seen.page.evaluate("sessionStorage.getItem('shardline-token')") == TOKEN
+    expect(seen.page.get_by_role("dialog")).to_have_count(0)
+    again = open_page(seen.world, path=link)
+    expect(again.page.get_by_role("dialog")).to_contain_text("this code was used already")
+    assert "code" not in again.page.url
+    again.picture("frame-code-used")
+
+
+def test_where_reading_needs_the_token_the_page_asks_for_it(open_page: OpenPage) -> None:
+    """A wrong one is refused in words; the right one stays for as long as the tab."""
+    seen = open_page("demo", access=Access(TOKEN, "elsewhere"))
+    page = seen.page
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("The application's token")
+    seen.picture("frame-token")
+    page.get_by_label("Token", exact=True).fill("wrong")
+    page.keyboard.press("Enter")
+    expect(dialog).to_contain_text("this is not the application's token")
+    page.get_by_label("Token", exact=True).fill(TOKEN)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("All 15 objects are fresh.")
+    expect(dialog).to_have_count(0)
+    page.reload()
+    expect(page.get_by_role("heading", level=1)).to_have_text("All 15 objects are fresh.")
+
+
+class _OtherSite(BaseHTTPRequestHandler):
+    """Serves an empty page of another origin."""
+
+    def do_GET(self) -> None:
+        """Answer."""
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><title>other</title>")
+
+    @override
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def other_site() -> Iterator[str]:
+    """Address of another site."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _OtherSite)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://localhost:{server.server_port}/"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_another_site_gets_nothing_through_a_visitors_browser(
+    open_page: OpenPage, other_site: str
+) -> None:
+    """Neither by requests, nor by a socket, nor by putting the page into a frame of its own."""
+    seen = open_page("demo", path="/healthz")
+    page = seen.context.new_page()
+    page.goto(other_site)
+    code = seen.world.codes.issue()
+    tried = page.evaluate(
+        """async ([url, code, token]) => {
+          const slow = () => new Promise((done) => setTimeout(done, 5_000, "no answer"));
+          const attempt = (path, options) => Promise.race([slow(), fetch(url + path, options).then(
+            async (a) => `read: ${await a.text()}`, () => "refused")]);
+          const json = {method: "POST", headers: {"content-type": "application/json"}};
+          const socket = new WebSocket(url.replace("http", "ws") + "/api/v1/subscriptions",
+            "shardline-relations-v1");
+          const connected = new Promise((done) => {
+            socket.onopen = () => done("open");
+            socket.onerror = () => done("refused");
+          });
+          return {
+            read: await attempt("/api/v1/relations/verdicts"),
+            act: await attempt("/api/v1/actions/pause", {...json, body: '{"target": "flights"}'}),
+            plain: await attempt("/api/v1/session", {method: "POST", body: `{"code": "${code}"}`}),
+            socket: await Promise.race([slow(), connected]),
+          };
+        }""",
+        [seen.world.url, code, TOKEN],
+    )
+    assert tried == dict.fromkeys(("read", "act", "plain", "socket"), "refused")
+    assert seen.world.acted == []
+    assert seen.world.codes.redeem(code) == TOKEN
+    page.set_content(f'<iframe src="{seen.world.url}/"></iframe>')
+    framed = page.frames[-1]
+    framed.wait_for_load_state()
+    assert "Shardline" not in framed.content()
+
+
+def test_the_page_lets_nothing_be_run_that_is_not_its_own(open_page: OpenPage) -> None:
+    """The browser itself refuses strings as markup, inline scripts, and what other sites have."""
+    seen = open_page("demo")
+    expect(seen.page.get_by_role("heading", level=1)).to_be_visible()
+    tried = seen.page.evaluate(
+        """async () => {
+          const refused = (act) => { try { act(); return false; } catch { return true; } };
+          const script = document.createElement("script");
+          return {
+            markup: refused(() => (document.body.innerHTML = "<b>x</b>")),
+            source: refused(() => (script.src = "/page/main.js")),
+            policy: refused(() => trustedTypes.createPolicy("mine", {})),
+            other: await fetch("https://example.org/").then(() => false, () => true),
+          };
+        }"""
+    )
+    assert json.dumps(tried) == json.dumps(dict.fromkeys(tried, True))
+    seen.wrong.clear()

@@ -1,0 +1,93 @@
+"""The lane in a real browser: who holds the location, who is connected, and what was asked for."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from support.page.browser import OpenPage
+from support.page.tools_world import ToolsWorld, made_world
+
+pytestmark = pytest.mark.browser
+
+
+def test_the_holder_and_everybody_who_is_connected_are_told(open_page: OpenPage) -> None:
+    """With the reads that are under way, each with the objects that it reads."""
+    page = open_page(ToolsWorld("many"), "/lane").page
+    holder = page.get_by_role("region", name="The location")
+    expect(holder).to_contain_text("This process holds the location.")
+    expect(holder).to_contain_text("process 4711 on host-a")
+    expect(page.get_by_role("button", name="Allow writes")).to_have_count(0)
+    connections = page.get_by_role("region", name="Connections")
+    expect(connections.get_by_role("row")).to_have_count(9)
+    expect(connections).to_contain_text("host-c:7781")
+    reads = page.get_by_role("region", name="Reads under way")
+    expect(reads.get_by_role("row").nth(2)).to_contain_text("flights, airlines")
+
+
+def test_commands_are_told_in_words_the_newest_first(open_page: OpenPage) -> None:
+    """All of a command is there on request; the filter finds by object, kind and text."""
+    page = open_page(ToolsWorld("many"), "/lane").page
+    rows = page.locator(".commands tbody tr")
+    expect(rows).to_have_count(30)
+    expect(rows.first).to_contain_text("307")
+    expect(rows.first).to_contain_text("Stopped by a failure, and started again: [DIVIDE_BY_ZERO]")
+    page.get_by_role("button", name="Show all 308").click()
+    expect(rows).to_have_count(308)
+    expect(rows.last).to_contain_text("Process 4711 on host-a has taken the location")
+    page.get_by_label("Filter commands").fill("index_limit")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("Set index_limit = 1g")
+    rows.locator("summary").click()
+    expect(rows.locator("pre")).to_contain_text('"update_configuration"')
+
+
+def test_a_narrow_window_has_all_of_each_row(open_page: OpenPage) -> None:
+    """Nothing of it has to be looked for beyond the edge."""
+    seen = open_page(ToolsWorld("many"), "/lane", "narrow")
+    expect(seen.page.locator(".commands tbody tr")).to_have_count(30)
+    for name, cells in (("Commands", 5), ("Connections", 4), ("Reads under way", 3)):
+        row = seen.page.get_by_role("table", name=name).get_by_role("row").nth(1)
+        edges = row.locator("th, td").evaluate_all(
+            "cells => cells.map(cell => cell.getBoundingClientRect().right)"
+        )
+        assert len(edges) == cells
+        assert max(edges) <= 360, name
+    seen.picture("lane-narrow")
+
+
+def test_a_follower_says_that_it_writes_nothing_and_can_be_promoted(open_page: OpenPage) -> None:
+    """What that does is told before it is done."""
+    seen = open_page(ToolsWorld("following"), "/lane", token=True)
+    page, world = seen.page, made_world(seen)
+    expect(page.get_by_text("Read-only.")).to_be_visible()
+    page.get_by_role("button", name="Allow writes").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("fenced out")
+    assert world.done == []
+    dialog.get_by_role("button", name="Allow writes").click()
+    expect(page.get_by_text("Writes are allowed.")).to_be_visible()
+    assert world.done == [("allow_writes", "")]
+
+
+def test_an_empty_lane_says_so(open_page: OpenPage) -> None:
+    """Nothing is left blank."""
+    page = open_page(ToolsWorld("none"), "/lane").page
+    for text in (
+        "Nobody holds the location yet",
+        "Nobody is connected.",
+        "Nobody reads at the moment.",
+        "Nothing was asked for yet.",
+    ):
+        expect(page.get_by_text(text)).to_be_visible()
+
+
+@pytest.mark.parametrize("look", ["light", "narrow"])
+def test_names_from_data_are_neither_obeyed_nor_too_wide(open_page: OpenPage, look: str) -> None:
+    """Ten thousand letters in every field."""
+    page = open_page(ToolsWorld("hostile"), "/lane", look).page
+    expect(page.get_by_text("⟨202E⟩gnp.exe").first).to_be_visible()
+    expect(page.locator(".commands tbody tr")).to_have_count(30)
+    assert page.locator("img").count() == 0
+    assert page.title() == "Lane – Shardline"
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0

@@ -1,0 +1,265 @@
+"""Shards in a real browser: the list, the axis of time, holds, and what is done to a shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import pairwise
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from support.page.browser import OpenPage, Seen
+from support.page.made_tools import HOSTILE
+from support.page.tools_world import ToolsWorld, made_world
+from support.page.world import ServedWorld
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.browser
+
+WAIT_S = 20.0
+
+OpenShard = Callable[..., Seen]
+
+
+@pytest.fixture
+def open_shard(open_page: OpenPage) -> OpenShard:
+    """Opens a shard's screen; the list of all without a name."""
+
+    def open_one(
+        name: str = "",
+        kind: str = "many",
+        query: str = "",
+        *,
+        token: bool = False,
+        look: str = "light",
+    ) -> Seen:
+        path = f"/shard/{quote(name, safe='')}" if name else "/shard"
+        return open_page(ToolsWorld(kind), path + query, look, token=token)
+
+    return open_one
+
+
+def boxes(page: Page, selector: str) -> list[tuple[float, float]]:
+    """Left and right edge of what is drawn, in px, from left to right."""
+    found = page.locator(selector).evaluate_all(
+        "all => all.map(one => one.getBoundingClientRect()).map(box => [box.left, box.right])"
+    )
+    return sorted((left, right) for left, right in found)
+
+
+def test_all_shards_are_listed_with_size_history_and_holds(open_shard: OpenShard) -> None:
+    """The largest first; filtered by name, and the filter is in the address."""
+    page = open_shard().page
+    rows = page.get_by_role("table", name="Shards").get_by_role("row")
+    expect(rows).to_have_count(11)
+    expect(rows.nth(1)).to_contain_text("flights")
+    expect(rows.nth(1)).to_contain_text("30 d")
+    expect(rows.nth(1)).to_contain_text("4, one keeps 21 d")
+    page.get_by_label("Filter shards by name").fill("x_")
+    expect(rows).to_have_count(3)
+    assert page.url.endswith("/shard?q=x_")
+    page.get_by_label("Filter shards by name").fill("no such")
+    expect(page.get_by_text("No shard has such a name.")).to_be_visible()
+
+
+def test_a_narrow_list_has_what_matters_most(open_shard: OpenShard) -> None:
+    """Name, history and size, and no column beyond the edge: the rest is on a shard's screen."""
+    page = open_shard(look="narrow").page
+    headers = page.get_by_role("columnheader")
+    expect(headers).to_have_text(["Shard", "History", "Size"])
+    expect(page.locator(".shard-table tbody tr")).to_have_count(10)
+    assert page.locator(".table-wrap").evaluate("e => e.scrollWidth - e.clientWidth") <= 0
+
+
+def test_a_shard_has_an_axis_on_which_batches_and_holds_stand(open_shard: OpenShard) -> None:
+    """Batches side by side in the order of time, and every hold where it reads from."""
+    page = open_shard("flights").page
+    expect(page.locator(".axis .batch")).to_have_count(17)
+    edges = boxes(page, ".axis .batch > rect:first-child")
+    for (_, right), (left, _) in pairwise(edges):
+        assert right <= left + 0.5
+    # The largest hold keeps the since: it stands where the axis begins, behind what was merged.
+    first, *_ = boxes(page, ".axis .hold .at")
+    strip = boxes(page, ".axis .earlier")[0]
+    assert abs((first[0] + first[1]) / 2 - strip[1] - 3) < 2
+    assert edges[0][0] == pytest.approx(strip[0], abs=1)
+    expect(page.locator(".axis .kept")).to_have_count(1)
+    # All of it is seen: nothing of it is cut by what it stands in.
+    (box,) = page.locator("section:has(.axis)").evaluate_all(
+        "cards => cards.map(card => [card.scrollHeight, card.clientHeight])"
+    )
+    assert box[0] <= box[1]
+    expect(page.locator(".axis .round").first).to_be_in_viewport()
+
+
+def test_each_spacing_shows_what_it_is_for(open_shard: OpenShard) -> None:
+    """By batch, all are wide enough to point at; true to time, a day is as wide as any other."""
+    page = open_shard("flights").page
+    by_batch = page.get_by_role("button", name="By batch")
+    by_time = page.get_by_role("button", name="True to time")
+    expect(by_batch).to_have_attribute("aria-pressed", "true")
+    assert min(right - left for left, right in boxes(page, ".axis .batch > rect:first-child")) > 8
+    by_time.click()
+    expect(page).to_have_url(page.url.partition("?")[0] + "?spacing=time")
+    edges = boxes(page, ".axis .batch > rect:first-child")
+    widths = [right - left for left, right in edges]
+    # Nine and a half days, against half a day less three hours: what the made batches are.
+    assert widths[1] / widths[2] == pytest.approx(9.5 * 24 / 9, rel=0.15)
+    page.reload()
+    expect(by_time).to_have_attribute("aria-pressed", "true")
+
+
+def test_what_is_pointed_at_is_told(open_shard: OpenShard) -> None:
+    """By pointer, and by the keyboard from one to the next."""
+    page = open_shard("flights").page
+    readout = page.locator(".readout")
+    page.locator(".axis .hold .at").first.hover()
+    expect(readout).to_contain_text("Hold query:5b3c, query 'orders to report' on host-b:812")
+    expect(readout).to_contain_text("41 d old, heard of 9 d ago")
+    expect(readout).to_contain_text("alone it keeps 21 d of history and 121 MiB")
+    page.locator(".axis .batch rect").first.hover()
+    expect(readout).to_contain_text("Batch of level 8, from before the since to")
+    page.locator(".axis").focus()
+    page.keyboard.press("ArrowRight")
+    expect(readout).to_contain_text("Batch of level 7, from ")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    expect(readout).to_contain_text("Lease ")
+
+
+def test_the_time_line_is_not_what_is_pointed_at_on_the_axis(open_shard: OpenShard) -> None:
+    """Both stand on one screen, and each has a readout of its own."""
+    page = open_shard("flights").page
+    marks = page.get_by_role("list", name="Marks that are shown")
+    expect(marks.get_by_role("listitem").first).to_be_visible()
+    page.locator(".axis .batch rect").first.hover()
+    expect(page.locator(".readout")).to_contain_text("Batch of level 8")
+    expect(marks).to_be_visible()
+    page.locator(".timeline-track .bin").last.hover(force=True)
+    expect(page.locator(".readout")).to_contain_text("Batch of level 8")
+
+
+def test_tables_have_all_that_the_picture_has(open_shard: OpenShard) -> None:
+    """Also what the picture leaves out."""
+    page = open_shard("flights").page
+    batches = page.get_by_role("group", name="Batches, the newest first")
+    expect(batches.get_by_role("row")).to_have_count(18)
+    expect(batches.get_by_role("row").last).to_contain_text("before the since")
+    rounds = page.get_by_role("group", name="Rounds of maintenance")
+    expect(rounds.get_by_role("row")).to_have_count(21)
+    page.get_by_role("button", name="Show all 120").click()
+    expect(rounds.get_by_role("row")).to_have_count(121)
+    expect(rounds).to_contain_text("collect: the store does not answer")
+    holds = page.get_by_role("region", name="Holds")
+    expect(holds.get_by_role("row").nth(1)).to_contain_text("121 MiB")
+    expect(holds).to_contain_text("overdue")
+
+
+def test_an_action_is_shown_first_and_done_when_it_is_confirmed(open_shard: OpenShard) -> None:
+    """For the shard, and for a hold; a lease has none, since it ends by itself."""
+    seen = open_shard("flights", token=True)
+    page, world = seen.page, made_world(seen)
+    page.get_by_role("button", name="Compact").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("compact frees 1.2 MiB of flights")
+    assert (world.tried, world.done) == ([("compact", "flights")], [])
+    dialog.get_by_role("button", name="Compact").click()
+    expect(dialog).to_have_count(0)
+    assert world.done == [("compact", "flights")]
+    expire = page.get_by_role("button", name="Expire")
+    expect(expire).to_have_count(2)
+    expire.first.click()
+    expect(dialog).to_contain_text("expire_hold frees")
+    dialog.get_by_role("button", name="Cancel").click()
+    assert world.tried[-1] == ("expire_hold", "flights/query:5b3c")
+    assert world.done == [("compact", "flights")]
+
+
+def test_an_action_without_the_token_asks_for_it(open_shard: OpenShard) -> None:
+    """And goes on with it."""
+    seen = open_shard("flights")
+    seen.page.get_by_role("button", name="Sweep").click()
+    dialog = seen.page.get_by_role("dialog")
+    dialog.locator("input").fill(seen.world.token)
+    seen.page.keyboard.press("Enter")
+    expect(dialog).to_contain_text("sweep frees")
+    assert made_world(seen).done == []
+
+
+def test_a_shard_that_is_not_there_is_told(open_shard: OpenShard) -> None:
+    """So are a location without shards, and a shard without batches."""
+    seen = open_shard("no such")
+    expect(seen.page.get_by_role("status").filter(has_text="has not looked into")).to_be_visible()
+    empty = open_shard(kind="none")
+    expect(empty.page.get_by_text("There are no shards in this location yet.")).to_be_visible()
+    tables = made_world(seen).tables
+    tables.made["shard_batches"] = lambda _now_ms: ()
+    seen.go("/shard/weather")
+    expect(seen.page.get_by_text("The shard has no batches yet")).to_be_visible()
+
+
+def test_the_picture_follows_the_shard(open_shard: OpenShard) -> None:
+    """A hold that is gone goes, without a reload."""
+    seen = open_shard("flights")
+    expect(seen.page.locator(".axis .hold")).to_have_count(4)
+    tables = made_world(seen).tables
+    before = tables.made["shard_holds"]
+    tables.made["shard_holds"] = lambda now: (
+        row for row in before(now) if row["name"] != "query:5b3c"
+    )
+    expect(seen.page.locator(".axis .hold")).to_have_count(3)
+    expect(seen.page.locator(".axis .kept")).to_have_count(0)
+
+
+@pytest.mark.parametrize("look", ["light", "narrow"])
+def test_names_from_data_are_neither_obeyed_nor_too_wide(open_shard: OpenShard, look: str) -> None:
+    """In the list and on the shard's own screen."""
+    seen = open_shard(kind="hostile", look=look)
+    link = seen.page.get_by_role("link", name="<img src=x")
+    expect(link).to_be_visible()
+    link.click()
+    expect(seen.page.get_by_role("heading", level=1)).to_contain_text("⟨202E⟩gnp.exe")
+    expect(seen.page.locator(".axis .batch")).to_have_count(17)
+    assert seen.page.locator("img").count() == 0
+    assert seen.page.title() != "1"
+    assert seen.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    wait_until(
+        "it is followed by its whole name",
+        lambda: seen.page.evaluate("decodeURIComponent(location.pathname)") == f"/shard/{HOSTILE}",
+        WAIT_S,
+    )
+
+
+def test_an_axis_true_to_time_is_labelled_at_midnights_of_the_viewer(
+    open_shard: OpenShard,
+) -> None:
+    """Also behind the night in which the clocks of the viewer's zone are changed."""
+    page = open_shard().page
+    texts = page.evaluate(
+        """async () => {
+          const { labels, makeAxis } = await import("/page/parts/axis.js");
+          const [from, to] = ["2026-10-22T06:00Z", "2026-10-29T06:00Z"].map(Date.parse);
+          const given = { spacing: "time", left: 0, right: 500, from, to, bounds: [] };
+          return labels(makeAxis(given), 6).map(({ text }) => text);
+        }"""
+    )
+    assert texts == [f"{day} Oct" for day in range(23, 30)]
+
+
+def test_of_an_earlier_moment_what_was_done_is_told(open_page: OpenPage) -> None:
+    """Of one shard and of all; what has no history is said to have none, and is not asked for."""
+    world = ServedWorld("demo")
+    at = world.clock.now_ms() - 5 * 3_600_000
+    seen = open_page(world, f"/shard/storms?at={at}")
+    known = [r for r in world.rows("maintenance") if r["shard"] == "storms"]
+    moment = datetime.fromtimestamp(at / 1000, UTC)
+    then = [r for r in known if datetime.fromisoformat(str(r["occurred_at"])) <= moment]
+    assert 0 < len(then) < len(known)
+    rounds = seen.page.get_by_role("region", name="Maintenance")
+    expect(rounds.locator("h2 + .more")).to_have_text(str(len(then)))
+    expect(seen.page.get_by_text("no history is kept of what shards were made of")).to_be_visible()
+    seen.page.get_by_role("link", name="Shards").last.click()
+    expect(rounds.get_by_role("link", name="storms").first).to_be_visible()
+    assert f"/shard?at={at}" in seen.page.url

@@ -1,0 +1,246 @@
+"""The time line in a real browser: looking back, from mark to mark, and back to now."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from shardline.app.introspection.events import Remembered
+from support.page.browser import OpenPage, Seen, find_barriers
+from support.page.world import ServedWorld, Situation
+
+pytestmark = pytest.mark.browser
+
+MINUTE, HOUR = 60_000, 3_600_000
+
+
+def at_ms(row: dict[str, Any]) -> int:
+    """When an event was."""
+    return round(datetime.fromisoformat(str(row["occurred_at"])).timestamp() * 1000)
+
+
+def events(world: ServedWorld, *kinds: str) -> list[dict[str, Any]]:
+    return [row for row in world.rows("events") if not kinds or row["kind"] in kinds]
+
+
+def track(seen: Seen) -> Locator:
+    return seen.page.get_by_role("slider", name="Moment that is looked at")
+
+
+def chosen(seen: Seen) -> int | None:
+    """The moment in the address."""
+    _, _, text = seen.page.url.partition("at=")
+    return int(text) if text else None
+
+
+def click_at(seen: Seen, ms: int, span: int) -> None:
+    """Click on the time line where a moment is."""
+    box = track(seen).bounding_box()
+    assert box is not None
+    now = seen.page.evaluate("Date.now()")
+    place = track(seen).evaluate("e => getComputedStyle(e).paddingLeft")
+    inside = box["width"] - 2 * float(place.removesuffix("px"))
+    x = float(place.removesuffix("px")) + inside * (1 - (now - ms) / span)
+    track(seen).click(position={"x": x, "y": 20})
+
+
+def test_a_moment_before_an_error_is_looked_at(open_page: OpenPage) -> None:
+    """A click on the line shows all as it was; the mark itself shows what has gone wrong."""
+    seen = open_page("demo")
+    error, *_ = events(seen.world, "error")
+    name, when = str(error["object_id"]), at_ms(error)
+    expect(seen.page.get_by_text("All 15 objects are fresh.").first).to_be_visible()
+    click_at(seen, when - 45 * MINUTE, 24 * HOUR)
+    expect(seen.page.get_by_text("As of ").first).to_contain_text(", 16 h")
+    before = chosen(seen)
+    assert before is not None
+    assert abs(before - (when - 45 * MINUTE)) < 5 * MINUTE
+    expect(seen.page.get_by_text("All 15 objects are fresh.").first).to_be_visible()
+    click_at(seen, when, 24 * HOUR)
+    assert chosen(seen) == when
+    expect(seen.page.get_by_text("14 of 15 objects are fresh.").first).to_be_visible()
+    expect(seen.page.locator(".timeline-said")).to_contain_text(name)
+    expect(track(seen)).to_have_attribute("aria-valuetext", re.compile(name))
+    seen.picture("timeline-error")
+    seen.page.get_by_role("button", name="Now", exact=True).click()
+    expect(seen.page.get_by_text("As of ")).to_have_count(0)
+    assert chosen(seen) is None
+
+
+def test_one_goes_from_mark_to_mark_by_the_keyboard_alone(open_page: OpenPage) -> None:
+    """Each mark once, to the first one and back to now; nothing else on the page moves."""
+    seen = open_page("demo")
+    moments = sorted({at_ms(row) for row in events(seen.world)})
+    expect(seen.page.get_by_role("button", name="Previous mark")).to_be_enabled()
+    for _ in range(60):
+        if seen.page.evaluate("document.activeElement.getAttribute('role')") == "slider":
+            break
+        seen.page.keyboard.press("Tab")
+    expect(track(seen)).to_be_focused()
+    for moment in moments[:-4:-1]:
+        seen.page.keyboard.press("ArrowLeft")
+        assert chosen(seen) == moment
+    seen.page.keyboard.press("ArrowRight")
+    assert chosen(seen) == moments[-2]
+    seen.page.keyboard.press("Home")
+    assert chosen(seen) == moments[0]
+    seen.page.keyboard.press("Shift+ArrowRight")
+    assert chosen(seen) == moments[0] + 24 * MINUTE
+    seen.page.keyboard.press("-")
+    expect(seen.page.get_by_role("button", name="30 d")).to_have_attribute("aria-pressed", "true")
+    seen.page.keyboard.press("+")
+    seen.page.keyboard.press("+")
+    expect(seen.page.get_by_role("button", name="6 h")).to_have_attribute("aria-pressed", "true")
+    seen.page.keyboard.press("End")
+    assert chosen(seen) is None
+    expect(track(seen)).to_have_attribute("aria-valuetext", "Now")
+
+
+def test_a_moment_that_is_not_known_says_since_when_it_is(open_page: OpenPage) -> None:
+    """The answer of the application has the first moment; the line is still there."""
+    seen = open_page("one")
+    first = at_ms(events(seen.world)[0])
+    answer = seen.page.request.get(
+        f"{seen.world.url}/api/v1/relations/verdicts?as_of={first - 30 * 24 * HOUR}"
+    )
+    assert answer.json()["error"]["code"] == "BEFORE_HISTORY"
+    seen.go(f"/?at={first - 30 * 24 * HOUR}")
+    expect(seen.page.get_by_text("As of ").first).to_contain_text(re.compile("3[01] d"))
+    expect(track(seen)).to_be_visible()
+    seen.page.get_by_role("button", name="Next mark").click()
+    assert chosen(seen) == first
+
+
+def test_every_kind_has_a_word_and_a_shape(open_page: OpenPage) -> None:
+    """By which those tell them apart who do not see the colours."""
+    world = ServedWorld("demo")
+    world.become("flights", "paused")
+    now = world.clock.now_ms()
+    rows = (
+        (now - 3 * HOUR, ("start", ())),
+        (now - 2 * HOUR, ("end", ())),
+        (now - HOUR, ("start", tuple(world.life.objects))),
+    )
+    old = ("old", "view", "created", "compute", "u9", 1, "SELECT 1", "view", (), None, None)
+    gone = (
+        (now - 50 * MINUTE, old),
+        (now - 40 * MINUTE, ("old", "view", "dropped", *(None,) * 8)),
+    )
+    world.tell(
+        Remembered(relation="run_history", rows=rows),
+        Remembered(relation="definition_history", rows=gone),
+    )
+    seen = open_page(world)
+    kinds = {str(row["kind"]) for row in events(world)} | {"pause"}
+    assert kinds == {
+        "start", "error", "recovery", "definition", "maintenance", "drop", "pause"
+    }  # fmt: skip
+    legend = seen.page.get_by_role("list", name="Marks that are shown")
+    shapes = set()
+    for kind in kinds:
+        one = legend.get_by_role("listitem").filter(has_text=kind)
+        expect(one).to_be_visible(timeout=60_000)
+        shapes.add(one.locator("svg").inner_html())
+    assert len(shapes) == len(kinds)
+    seen.picture("timeline-kinds")
+
+
+def test_what_stands_together_is_told_by_its_sums(open_page: OpenPage) -> None:
+    """The mark that matters most in words, of the others how many there are of each kind."""
+    world = ServedWorld(Situation("one", seconds=1, hours=0))
+    at = world.clock.now_ms() - 6 * HOUR
+    rounds = tuple((at + n, ("flights", 90.0, 2, None, None, ())) for n in range(5))
+    verdicts = (
+        (at, ("flights", "source", "stalled", "disk full", "")),
+        (at + 5, ("flights", "source", "healthy", "", "")),
+    )
+    world.tell(
+        Remembered(relation="maintenance", rows=rounds),
+        Remembered(relation="verdict_history", rows=verdicts),
+    )
+    seen = open_page(world)
+    said = seen.page.locator(".timeline-said")
+    expect(said).not_to_be_empty()
+    seen.page.locator(".timeline-track .bin").first.locator(".mark-error").hover(force=True)
+    expect(said).to_contain_text("stalled: disk full; and 1 recovery, 5 rounds of maintenance")
+
+
+@pytest.mark.parametrize(("age", "shown"), [(MINUTE, "1 h"), (5 * HOUR, "6 h"), (72 * HOUR, "1 d")])
+def test_a_short_past_fills_the_line(open_page: OpenPage, age: int, shown: str) -> None:
+    """An hour after the start all marks would stand at the edge of a day."""
+    world = ServedWorld(Situation("one", seconds=1, hours=0))
+    row = (world.clock.now_ms() - age, ("flights", "source", "stalled", "disk full", ""))
+    world.tell(Remembered(relation="verdict_history", rows=(row,)))
+    seen = open_page(world)
+    zooms = seen.page.get_by_role("group", name="Time that is shown")
+    expect(zooms.locator("[aria-pressed=true]")).to_have_text(shown)
+
+
+def test_a_mark_of_a_clock_that_is_ahead_is_to_come(open_page: OpenPage) -> None:
+    """The browser's clock is not the application's: no span is less than nothing."""
+    world = ServedWorld(Situation("one", seconds=1, hours=0))
+    at = world.clock.now_ms() + 2 * HOUR + 30_000
+    row = (at, ("flights", "source", "stalled", "disk full", ""))
+    world.tell(Remembered(relation="verdict_history", rows=(row,)))
+    seen = open_page(world)
+    expect(seen.page.locator(".timeline-said")).to_contain_text("in 2 h")
+
+
+def test_ten_thousand_marks_stay_few_on_the_screen(open_page: OpenPage) -> None:
+    """Those that would overlap are one."""
+    world = ServedWorld("one")
+    now = world.clock.now_ms()
+    rows = tuple(
+        (
+            now - 24 * HOUR + number * 8_000,
+            ("flights", "source", ("stalled", "healthy")[number % 2], "disk full", ""),
+        )
+        for number in range(9_900)
+    )
+    world.tell(Remembered(relation="verdict_history", rows=rows))
+    seen = open_page(world)
+    expect(seen.page.locator(".timeline-legend")).to_contain_text("error 4")
+    marks = seen.page.locator(".timeline-track .bin").count()
+    assert 50 < marks < 110
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "narrow", "narrow-dark"])
+def test_the_line_fits_every_window(open_page: OpenPage, look: str) -> None:
+    """Nothing reaches beyond the window, nothing is hidden behind the line."""
+    seen = open_page("fire", look=look)
+    expect(seen.page.locator(".timeline-said")).not_to_be_empty()
+    seen.page.keyboard.press("End")
+    wide = seen.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert wide <= 0
+    overlap = seen.page.evaluate(
+        """() => {
+          scrollTo(0, document.body.scrollHeight);
+          const last = document.querySelector("main").lastElementChild.getBoundingClientRect();
+          return last.bottom - document.querySelector(".timeline").getBoundingClientRect().top;
+        }"""
+    )
+    assert overlap <= 0
+    seen.picture(f"timeline-{look}")
+    error, *_ = events(seen.world, "error")
+    seen.go(f"/?at={at_ms(error)}")
+    strip = seen.page.locator(".as-of.past strong")
+    expect(strip).to_be_visible()
+    cut = strip.evaluate("e => e.getBoundingClientRect().right - innerWidth")
+    assert cut <= 0
+    seen.picture(f"timeline-past-{look}")
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "narrow"])
+def test_a_moment_of_the_past_is_for_everybody(open_page: OpenPage, look: str) -> None:
+    """The accessibility checker finds nothing, neither now nor as of an error."""
+    seen = open_page("demo", look=look)
+    expect(seen.page.locator(".timeline-said")).not_to_be_empty()
+    assert find_barriers(seen.page) == []
+    error, *_ = events(seen.world, "error")
+    seen.go(f"/?at={at_ms(error)}")
+    expect(seen.page.get_by_text("14 of 15 objects are fresh.").first).to_be_visible()
+    assert find_barriers(seen.page) == []

@@ -1,0 +1,165 @@
+"""A served world whose shards, lane and project are made, and that answers SQL as the product does.
+
+    with ToolsWorld("many") as world:
+        world.done        actions that were carried out: name and target
+        world.tried       actions that have only said what they would do
+        world.followed    subscriptions that somebody listens to
+        world.given_up    queries whose client was gone before their answer
+
+Statements are parsed by the product, so that errors of syntax and their places are real ones. What
+contains `wrong` is refused at that word, what contains `slow` waits to be given up, what contains
+`many` has 2,500 rows.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+import anyio
+import pyarrow as pa
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from shardline.app.introspection.publisher import Publisher
+from shardline.app.server.access import error_response
+from shardline.app.server.api import Query, read_body
+from shardline.app.sql.problems import InvalidProject, Problem, Script
+from shardline.app.sql.queries import parse_explain, parse_select, parse_subscribe
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.errors import ShardError
+from support.page.browser import Seen
+from support.page.life import Life
+from support.page.made_tables import MadeTables
+from support.page.made_tools import HOSTILE, PLANS, made_rows
+from support.page.world import ServedWorld, Situation
+
+__all__ = ["BIG", "ROWS", "ToolsWorld", "made_world"]
+
+BIG: Final = 9_007_199_254_740_993
+"""An integer that a number of JavaScript cannot hold: it would be shown as one less."""
+
+ROWS: Final = 2_500
+"""Rows of a large result."""
+
+_PACE_MS: Final = 200.0
+_SITUATION: Final = Situation("one", seconds=1, hours=0)
+_DRY: Final = ("compact", "collect", "sweep", "expire_hold")
+
+
+class ToolsWorld(ServedWorld):
+    """See the module."""
+
+    def __init__(self, kind: str, **options: Any) -> None:
+        """Let it begin; `kind` is one of those of `made_rows`."""
+        # The parser takes seconds to load: not while a browser waits.
+        parse_select("SELECT 1")
+        self.kind = kind
+        self.done: list[tuple[str, str]] = []
+        self.tried: list[tuple[str, str]] = []
+        self.followed: list[str] = []
+        self.given_up: list[str] = []
+        routes = [
+            Route("/api/v1/project", self._project),
+            Route("/api/v1/subscribe", self._subscribe, methods=["POST"]),
+        ]
+        super().__init__(_SITUATION, more=self._services, routes=routes, **options)
+
+    def _services(self, life: Life) -> dict[str, Any]:
+        if not isinstance(life.relations, MadeTables):
+            made, now = made_rows(self.kind), life.clock.now_ms()
+            life.relations = MadeTables(life.relations, made, now)
+        publisher = Publisher(
+            life.relations, SystemClock(), SystemIds(), pace_ms=_PACE_MS, gap_ms=50
+        )
+        return {
+            "run_sql": self._answer,
+            "confirmed": {name: self._dry(name) for name in _DRY},
+            "actions": {"allow_writes": lambda target: self.done.append(("allow_writes", target))},
+            "publisher": publisher,
+        }
+
+    @property
+    def tables(self) -> MadeTables:
+        """What stands in the place of relations."""
+        assert isinstance(self.life.relations, MadeTables)
+        return self.life.relations
+
+    def _dry(self, name: str) -> Callable[[str, bool], object]:
+        def act(target: str, commit: bool) -> object:
+            (self.done if commit else self.tried).append((name, target))
+            if "in use" in target:
+                raise ShardError(
+                    "an object of this application needs this hold",
+                    code="HOLD_IN_USE",
+                    hint="pause it first",
+                )
+            says = [f"{name} frees 1.2 MiB of {target[:60]}", "readers see no difference"]
+            return {"says": says, "done": commit}
+
+        return act
+
+    def _answer(self, query: str, given_up: threading.Event) -> pa.Table:
+        explained = parse_explain(query)
+        if explained is not None:
+            reason = "avg() and GROUP BY are Spark's"
+            return pa.table({"strategy": ["standard"], "reason": [reason]})
+        parse_select(query)
+        if "wrong" in query:
+            place = Script("sql", query).place(query.index("wrong"))
+            hint = "did you mean 'origin'?"
+            raise InvalidProject([Problem(place, "UNRESOLVED_COLUMN", "no column 'wrong'", hint)])
+        if "slow" in query:
+            given_up.wait()
+            self.given_up.append(query)
+            raise ShardError("it was cancelled", code="CANCELLED")
+        if "nothing" in query:
+            return pa.table({"carrier": pa.array([], pa.string())})
+        rows = ROWS if "many" in query else 6
+        carriers = ["UA", "AA", HOSTILE if "hostile" in query else "DL", None, "", "two\nlines"]
+        return pa.table(
+            {
+                "carrier": [carriers[at % 6] for at in range(rows)],
+                "flights": pa.array([BIG, -1, None, *range(rows - 3)], pa.int64()),
+                "delay": [at / 7 for at in range(rows)],
+            }
+        )
+
+    async def _project(self, _request: Request) -> Response:
+        plan = PLANS[self.kind]
+        if plan is None:
+            hint = "start it with the folder of one"
+            return error_response(404, "NO_PROJECT", "the application has no project", hint)
+        return JSONResponse(plan)
+
+    async def _subscribe(self, request: Request) -> Response:
+        query = (await read_body(request, Query)).query
+        on = parse_subscribe(query).on
+        return StreamingResponse(self._lines(on), media_type="application/x-ndjson")
+
+    async def _lines(self, on: str) -> AsyncIterator[str]:
+        self.followed.append(on)
+        try:
+            for number in range(100_000):
+                now = self.clock.now_ms()
+                come = {"_ts": now, "_diff": 1, "carrier": "UA", "flights": number}
+                gone = {"_ts": now, "_diff": -1, "carrier": "UA", "flights": number - 1}
+                first = {"_ts": now, "_diff": 2, "carrier": "AA", "flights": BIG}
+                updates = [come, gone] if number else [first, come]
+                line = {"lower": now, "upper": now + 1, "updates": updates}
+                yield json.dumps(line) + "\n"
+                if on == "ending" and number == 1:
+                    yield json.dumps({"lower": now, "upper": None, "error": "it has failed"}) + "\n"
+                    return
+                await anyio.sleep(0.2)
+        finally:
+            self.followed.remove(on)
+
+
+def made_world(seen: Seen) -> ToolsWorld:
+    """The world that a page looks at."""
+    assert isinstance(seen.world, ToolsWorld), seen.world
+    return seen.world
