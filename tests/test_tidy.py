@@ -26,7 +26,7 @@ TEXT_SUFFIXES: Final = frozenset(
     {".css", ".html", ".js", ".json", ".lock", ".md", ".properties", ".py", ".sh", ".sql", ".toml"}
     | {".conf", ".td", ""}
 )
-SKIPPED: Final = frozenset({"__pycache__", "data", "dist", "node_modules"})
+SKIPPED: Final = frozenset({"__pycache__", "data", "dist", "node_modules", "vendor"})
 
 
 @cache
@@ -183,6 +183,12 @@ def test_there_are_no_reminders() -> None:
     assert occurrences(reminder, tracked()) == {}
 
 
+def test_no_merge_was_left_half_done() -> None:
+    """Git leaves both sides in a file, and a page of prose breaks no test by that."""
+    marks = re.compile(r"^(?:<{7} .+|>{7} .+)$", re.MULTILINE)
+    assert occurrences(marks, tracked()) == {}
+
+
 def test_no_file_names_a_host_to_install_from() -> None:
     """Whoever installs brings his own package index: locks and scripts name none."""
     host = re.compile(
@@ -303,9 +309,8 @@ OWN_THREADS: Final = {
 
 def test_threads_are_made_in_one_way() -> None:
     """By `datasource/background.py`, where no error ends one in silence."""
-    makes = re.compile(r"\b(Inheritable)?Thread\(|\bTimer\(|threading\.Thread\b")
-    made = {name_of(path) for path in product() if makes.search(path.read_text(encoding="utf-8"))}
-    assert made == OWN_THREADS.keys()
+    makes = r"\b(Inheritable)?Thread\(|\bTimer\(|threading\.Thread\b"
+    assert modules_with(makes) == OWN_THREADS.keys()
 
 
 OWN_PAUSES: Final = {
@@ -321,16 +326,24 @@ OWN_PAUSES: Final = {
 
 def test_retries_are_made_in_one_way() -> None:
     """By `datasource/waiting.py`: a pause that nothing can end is made by hand for few reasons."""
-    pause = re.compile(r"\.wait\(\s*(threading\.Event\(\)|never\b)")
-    paused = {name_of(path) for path in product() if pause.search(path.read_text(encoding="utf-8"))}
-    assert paused == OWN_PAUSES.keys()
+    assert modules_with(r"\.wait\(\s*(threading\.Event\(\)|never\b)") == OWN_PAUSES.keys()
+
+
+def modules_with(pattern: str) -> set[str]:
+    """Names of the product's modules whose text has `pattern`."""
+    found = re.compile(pattern)
+    return {name_of(path) for path in product() if found.search(path.read_text(encoding="utf-8"))}
+
+
+FORK_SERVER: Final = "shardline.planner_fork_server"
+"""A program that a planner starts, by its name."""
 
 
 def test_no_module_is_dead() -> None:
     """Every installed module is imported by another one, or is where a program starts."""
     imported = {name for path in product() for name in imports_of(path)}
     programs = [*(ROOT / "jobs").glob("*.py"), *(ROOT / "src").glob("pyspark_*.py")]
-    starts = {dotted(p) for p in programs} | {"shardline.__main__"}
+    starts = {dotted(p) for p in programs} | {"shardline.__main__", FORK_SERVER}
     imported |= OFFERED
     # A package is alive when one of its modules is.
     alive = {

@@ -6,15 +6,26 @@ is a line.
 
     with StartProgress(console) as progress:
         progress.step("starting Spark")
+        progress.follow(lambda: f"{feed.landed_days} days have arrived")
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.text import Text
+from typing_extensions import override
 
 __all__ = ["StartProgress"]
 
@@ -27,10 +38,12 @@ class StartProgress:
     def __init__(self, console: Console) -> None:
         """Prepare to show steps on `console`."""
         self._console = console
+        self._news = _News()
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             TimeElapsedColumn(),
+            self._news,
             console=console,
             transient=True,
             refresh_per_second=_REFRESHES_PER_S,
@@ -65,3 +78,22 @@ class StartProgress:
             self._progress.update(self._task, description=words)
         else:
             self._console.print(f"{words} …", markup=False)
+
+    def follow(self, news: Callable[[], str]) -> None:
+        """Show, behind the step under way, what `news` returns at each moment; on a terminal only.
+
+        Args:
+            news: Called a few times a second by a thread of the display.
+        """
+        self._news.read = news
+
+
+class _News(ProgressColumn):
+    """What happens beside the steps."""
+
+    read: Callable[[], str] = staticmethod(lambda: "")
+
+    @override
+    def render(self, task: Task) -> Text:
+        """Return what is to be shown now."""
+        return Text(self.read(), style="dim")

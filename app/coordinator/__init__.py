@@ -17,4 +17,7 @@ lane make it so.
     start_holds       keeps inputs readable until the objects that read them have begun
     oracle            the time at which a query reads
     reads             queries and subscriptions
+    object_control, error_repairs, shard_actions   what a person asks for, beside a project
+    change_steps      a change that fails may have been done in part
+    project_comparison   a project's files as they are now, against what runs
 """

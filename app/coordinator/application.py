@@ -27,11 +27,13 @@ from shardline.app.controller.subscription import Subscription
 from shardline.app.coordinator.error_repairs import ErrorRepairs
 from shardline.app.coordinator.object_control import ObjectControl
 from shardline.app.coordinator.objects import Objects, read_only_error
+from shardline.app.coordinator.project_comparison import ProjectComparison
 from shardline.app.coordinator.reads import Reads
+from shardline.app.coordinator.shard_actions import ShardActions
 from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.coordinator.wakes import Wakes
 from shardline.app.introspection.feeds import RuntimeFeeds
-from shardline.app.lane.commands import Kind
+from shardline.app.lane.commands import KINDS, Kind
 from shardline.app.lane.holder import describe_process
 from shardline.app.lane.log import LaneLog
 from shardline.app.lane.order_protocol import Takeover
@@ -74,6 +76,8 @@ class Application:
         observing: What watches it; None if nothing does.
         control: Pauses, resumes and restarts single objects.
         repairs: Shows bad rows of sources, and has them taken away.
+        comparison: Compares the project's files, as they are now, with what runs.
+        shard_actions: Merges, collects and sweeps shards, and expires holds, on request.
         timeout_ms: How long a query may take that does not say so itself.
     """
 
@@ -119,16 +123,16 @@ class Application:
         # Two sessions are what a unified runtime does away with: kept to compare.
         other = spark if settings.unified else spark.newSession()
         sessions: dict[Kind, SparkSession] = {"compute": spark, "storage": other}
-        self.observing = RuntimeFeeds(client, self._clock) if settings.introspection else None
-        if self.observing is not None:
-            # Not the other session: what it would run unseen is what a unified runtime is for.
-            self.observing.attach(spark)
-        wakes = Wakes()
+        options = self._options(settings, data, storage or {}, follows=read_only)
+        self.observing = (
+            self._observe(sessions, data, options.checkpoints) if settings.introspection else None
+        )
+        wakes, retain_ms = Wakes(), parse_duration_ms(settings.retain_history)
         self.runtime = Runtime(
             sessions,
             client,
             journal,
-            self._options(settings, data, storage or {}, follows=read_only),
+            options,
             clock=self._clock,
             ids=self._ids,
             observing=self.observing,
@@ -139,14 +143,7 @@ class Application:
         self._compute, self._storage = self._controllers(writes=not read_only)
         self._reads = self._reading(settings)
         self._configure(changeable_values(settings))
-        observer = None if self.observing is None else self.observing.on_maintenance
-        # Only the holder of the location maintains it: one that was pushed aside leaves it to its
-        # successor, and one that only follows has not begun (`_maintain`).
-        self._maintainer = (
-            Maintainer(client, allowed=lambda: self.lost is None, observer=observer)
-            if settings.maintenance
-            else None
-        )
+        self._maintainer = self._make_maintainer() if settings.maintenance else None
         self._maintains = False
         self._settings_lock = threading.Lock()
         self._objects = Objects(
@@ -156,13 +153,34 @@ class Application:
             storage=self._storage,
             beginnings=self._beginnings,
             wakes=wakes,
-            retain_ms=parse_duration_ms(settings.retain_history),
+            retain_ms=retain_ms,
             timeout_ms=self.timeout_ms,
             follows=read_only,
             observer=(lambda _: None) if self.observing is None else self.observing.on_wanted,
         )
         self.control = ObjectControl(self.runtime, self._objects, self.timeout_ms)
         self.repairs = ErrorRepairs(client, self.runtime, self._objects, self.timeout_ms)
+        self.comparison = ProjectComparison(
+            spark, client, self.runtime, self._objects, retain_ms, client.ids
+        )
+        self.shard_actions = ShardActions(client, self.runtime, self._objects, options.checkpoints)
+
+    def _make_maintainer(self) -> Maintainer:
+        observer = None if self.observing is None else self.observing.on_maintenance
+        # Only the holder of the location maintains it: one that was pushed aside leaves it to its
+        # successor, and one that only follows has not begun (`_maintain`).
+        return Maintainer(self._client, allowed=lambda: self.lost is None, observer=observer)
+
+    def _observe(
+        self, sessions: Mapping[Kind, SparkSession], data: Path, checkpoints: Path
+    ) -> RuntimeFeeds:
+        # One session: that of storage is unseen if it is another, in every relation about
+        # dataflows. To see both kinds there is what a unified runtime is for.
+        seen = [kind for kind in KINDS if sessions[kind] is self._spark]
+        feeds = RuntimeFeeds(self._client, self._clock, seen)
+        feeds.attach(self._spark)
+        feeds.describe_process(data, checkpoints)
+        return feeds
 
     def _controllers(self, *, writes: bool) -> tuple[ComputeController, StorageController]:
         compute = ComputeController(

@@ -32,6 +32,7 @@ from shardline.app.execution.object_shards import create_object_shard
 from shardline.app.introspection.events import WantedObject
 from shardline.app.lane.commands import UseProject
 from shardline.app.project.dropping import DropPlan, find_droppable, owned_shards
+from shardline.app.project.origin import ProjectOrigin
 from shardline.app.project.permission import Permissions, find_refusal
 from shardline.app.project.plan import Plan
 from shardline.app.project.project import CheckedProject
@@ -131,6 +132,11 @@ class Objects:
         # After the flag: a drop that waits for the lane looks at it when it is woken.
         self._wakes.end()
         self._thread.join()
+
+    @property
+    def origin(self) -> ProjectOrigin | None:
+        """Where the texts of the project are that was applied last; None if there are none."""
+        return None if self._wanted is None else self._wanted[0].origin
 
     def running(self) -> dict[str, ObjectDescription]:
         """The objects of the lane's order, by name; without subscriptions."""
@@ -274,11 +280,11 @@ class Objects:
         # Those that run as well: to change a definition is to drop and to create, and between the
         # two the lane has the object no more.
         waiting = {one.id: one for one in self._starter.uncreated()}
-        running = {
+        asked = {
             name: WantedObject(id=name, description=description)
             for name, description in self._asked.items()
         }
-        found = list((running | waiting).values())
+        found = list((asked | waiting).values())
         if found != self._observed:
             self._observed = found
             self._observer(found)

@@ -1,10 +1,10 @@
-"""Commands of a person get their place in the lane's order here, or an error that says how it is.
+"""Operator commands, those of a person, are recorded in the lane's order.
 
     position = record_command(lane, PauseDataflow("delays"), timeout_ms)
 
 Invariants:
-    What is returned is durable in the order. A command whose outcome is unknown is told as such; to
-    ask again does no harm.
+    A position is returned only of a command that is durable in the order. An unknown outcome is an
+    error of its own (`Indeterminate`); to ask again does no harm.
 """
 
 from __future__ import annotations

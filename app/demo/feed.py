@@ -12,7 +12,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from shardline.app.demo.place import Place
 from shardline.datasource.background import BackgroundThread
@@ -75,9 +76,15 @@ def land(day: Day, place: Place) -> bool:
 class Feed:
     """A thread that lands days, a few at first and then at a steady pace.
 
-    The first ones arrive while the objects start, one a second and at most half of them: something
-    moves right away, and there is something to follow once the views are up. Start it once;
-    `go_on` sets the pace, `stop` ends it early.
+    The first ones arrive while Spark and the objects start, one a second and at most half of them:
+    something moves right away, and there is something to follow once the views are up. `go_on` sets
+    the pace. Use it as a context manager: it lands from the begin of the block to its end.
+
+    Attributes:
+        days: All days, in order.
+        had_to_land: True if one of them had not landed yet when the feed was made.
+        landed_days: Number of days that have landed.
+        landed_rows: Number of their flights.
     """
 
     def __init__(
@@ -99,6 +106,7 @@ class Feed:
         there = set(landed(place))
         self.days = tuple(days)
         self._todo = [day for day in days if day.name not in there]
+        self.had_to_land = bool(self._todo)
         self.landed_days = len(self.days) - len(self._todo)
         self.landed_rows = sum(day.rows for day in self.days if day.name in there)
 
@@ -112,17 +120,23 @@ class Feed:
         """Number of flights of all days."""
         return sum(day.rows for day in self.days)
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         """Start landing the first days."""
         self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop landing, and wait for the file under way."""
+        self._thread.stop()
 
     def go_on(self) -> None:
         """Land the others, at the pace; idempotent."""
         self._going_on.set()
-
-    def stop(self) -> None:
-        """Stop landing, and wait for the file under way."""
-        self._thread.stop()
 
     def wait(self, timeout_ms: float) -> bool:
         """Wait until every day has arrived; False after `timeout_ms`, or when landing failed.

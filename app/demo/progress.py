@@ -1,8 +1,8 @@
 """The demo shows its progress: files that have arrived, flights in the shard, object statuses.
 
-    look(...) -> Standing        all of it at one moment
-    Ticker                       a thread that shows it, again and again
-    Patience                     finds an object that fails and does not recover
+    read_progress(...) -> DemoProgress    all of it at one moment
+    ProgressDisplay                       a thread that shows it, again and again
+    FailureWatch                          finds an object that fails and does not recover
 
 The statuses are those of `./spark-submit.sh status`.
 """

@@ -45,8 +45,7 @@ from shardline.app.demo.progress import (
 from shardline.app.logs import log_hint
 from shardline.app.protocol.compute import SubscribeDropped
 from shardline.app.protocol.objects import SourceDescription
-from shardline.app.server.application_server import serve_application
-from shardline.app.server.discovery import ApplicationAddress
+from shardline.app.server.application_server import ServedApplication, serve_application
 from shardline.app.settings.config import Settings
 from shardline.app.spark_session import open_session, settings_within
 from shardline.datasource.client import ShardClient
@@ -90,7 +89,7 @@ class _Context:
     place: Place
     resolved: CheckedProject
     application: Application
-    where: ApplicationAddress
+    where: ServedApplication
 
     def say(self, text: str) -> None:
         """Print a paragraph, wrapped."""
@@ -140,6 +139,12 @@ def run_demo(
         _introduce(settings, console, client, place, capture)
         with StartProgress(console) as progress:
             unpack(place.source)
+            feed = None
+            if not (fresh or place.dropping.exists()):
+                # While Spark starts: something moves in the first seconds, and there is something
+                # to read once the objects run.
+                feed = open_.enter_context(_start_feed(settings, place, clock))
+                progress.follow(partial(_days_arrived, feed))
             progress.step("starting Spark")
             within = settings_within(demo.data)
             spark = capture.start_spark(lambda: open_session("shardline main job", within))
@@ -160,7 +165,8 @@ def run_demo(
         cast = _Context(
             settings, console, clock, spark, client, place, resolved, application, where
         )
-        holds = _play(cast, fresh=fresh)
+        console.print(Text(f"page         {where.page_link()}"), soft_wrap=True)
+        holds = _start_over(cast) if feed is None else _play(cast, feed)
         if stay:
             _stay(cast)
         return holds
@@ -192,14 +198,28 @@ def _introduce(
     console.print(Text(f"days         {settings.demo.days} of 365"))
 
 
-def _play(cast: _Context, *, fresh: bool) -> bool:
-    place = cast.place
-    if fresh or place.dropping.exists():
-        cast.chapter("0. A fresh start", "Dropping the objects, their shards and the daily files.")
-        start_over(cast.application, cast.client, place, cast.resolved)
+def _start_feed(settings: Settings, place: Place, clock: Clock) -> Feed:
+    """Let the first days arrive; use what is returned as a context manager."""
     place.make()
+    days = split(place.source / f"{FLIGHTS}.csv", settings.demo.days)
+    return Feed(days, place, settings.demo.days_per_second, clock)
+
+
+def _days_arrived(feed: Feed) -> str:
+    return f"{feed.landed_days} of {len(feed.days)} days have arrived"
+
+
+def _start_over(cast: _Context) -> bool:
+    """Drop what earlier runs have made, and play from the beginning."""
+    cast.chapter("0. A fresh start", "Dropping the objects, their shards and the daily files.")
+    start_over(cast.application, cast.client, cast.place, cast.resolved)
+    with _start_feed(cast.settings, cast.place, cast.clock) as feed:
+        return _play(cast, feed)
+
+
+def _play(cast: _Context, feed: Feed) -> bool:
     _project(cast)
-    at = _stream(cast)
+    at = _stream(cast, feed)
     _look_back(cast, at)
     _show_index(cast)
     _show_objects(cast)
@@ -220,18 +240,13 @@ def _project(cast: _Context) -> None:
     cast.console.print(plan_view(plan))
 
 
-def _stream(cast: _Context) -> int:
+def _stream(cast: _Context, feed: Feed) -> int:
     """Land every day, and wait until every object has them; returns the time that all have."""
-    feed = Feed(
-        split(cast.place.source / f"{FLIGHTS}.csv", cast.settings.demo.days),
-        cast.place,
-        cast.settings.demo.days_per_second,
-        cast.clock,
-    )
-    left = len(feed.days) - feed.landed_days
-    arrive = f"{left} days arrive as CSV files, {feed.landed_days} are here."
-    if not left:
-        arrive = f"Nothing to do: all {feed.landed_days} days have arrived (--fresh starts over)."
+    landed_days = feed.landed_days
+    left = len(feed.days) - landed_days
+    arrive = f"{left} days arrive as CSV files, {landed_days} are here."
+    if not feed.had_to_land:
+        arrive = f"Nothing to do: all {landed_days} days have arrived (--fresh starts over)."
     data = _data_option(cast)
     cast.chapter("2. The stream", f"{arrive} Meanwhile, in another terminal:")
     for command in (
@@ -245,14 +260,9 @@ def _stream(cast: _Context) -> int:
     whole = len(cast.resolved.descriptions)
     standing = partial(read_progress, cast.client, cast.where, feed, whole, cast.clock)
     with ProgressDisplay(cast.console, cast.clock, standing, interval_ms):
-        # Before the objects run: the first flights are in while the views start.
-        feed.start()
-        try:
-            _until(cast, standing, lambda objects: _all_run(objects) or None)
-            feed.go_on()
-            at = _catch_up(cast, feed, standing)
-        finally:
-            feed.stop()
+        _until(cast, standing, lambda objects: _all_run(objects) or None)
+        feed.go_on()
+        at = _catch_up(cast, feed, standing)
     cast.say(f"Everything is in after {age(int(cast.clock.elapsed_ms() - started_ms))}.")
     return at
 
@@ -406,7 +416,7 @@ def _compare(cast: _Context, at: int) -> bool:
 
 
 def _stay(cast: _Context) -> None:
-    cast.say(f"Still running; {cast.where.url}; Ctrl-C stops it.")
+    cast.say(f"Still running; {cast.where.page_link()}; Ctrl-C stops it.")
     never = threading.Event()
     while cast.application.lost is None:
         cast.clock.wait(never, _POLL_MS)

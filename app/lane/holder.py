@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from shardline.app.lane.commands import Holder
 from shardline.datasource.clock import Clock, IdGenerator
@@ -27,7 +27,18 @@ from shardline.datasource.lease import Lease, LeaseRenewer, take_lease
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.state import ShardState
 
-__all__ = ["HolderHeartbeat", "Liveness", "describe_process", "held_error", "judge_liveness"]
+__all__ = [
+    "HolderHeartbeat",
+    "Liveness",
+    "describe_process",
+    "find_follower",
+    "follower_purpose",
+    "held_error",
+    "judge_liveness",
+    "name_process",
+]
+
+_FOLLOWS: Final = "follower: "
 
 Liveness: TypeAlias = Literal["alive", "gone", "silent"]
 """Alive: its lease is renewed. Gone: its process has ended. Silent: its lease has run out."""
@@ -50,6 +61,21 @@ def describe_process(application: str, clock: Clock, ids: IdGenerator) -> Holder
         application=application,
         since_ms=clock.now_ms(),
     )
+
+
+def name_process(process: Holder) -> str:
+    """The name of a process for people: `shardline on host, process 7`."""
+    return f"{process.application} on {process.host}, process {process.pid}"
+
+
+def follower_purpose(process: Holder) -> str:
+    """The purpose of the lease by which others see that a process follows the holder."""
+    return f"{_FOLLOWS}{name_process(process)}"
+
+
+def find_follower(purpose: str) -> str | None:
+    """Name of the process that follows, by its lease's purpose; None if it is another lease."""
+    return purpose.removeprefix(_FOLLOWS) if purpose.startswith(_FOLLOWS) else None
 
 
 def judge_liveness(holder: Holder, state: ShardState, now_ms: int) -> Liveness:
@@ -84,10 +110,11 @@ def held_error(holder: Holder, url: str, now_ms: int) -> InvalidUsage:
 
 
 class HolderHeartbeat:
-    """Renews the holder's lease from a thread of its own, twice per lease.
+    """Renews the lease of a holder, or of a follower, from a thread of its own, twice per lease.
 
-    Losing the lease (a pause longer than it, a store that was away) does not end the holder: others
-    take it for silent, and may take over without force. `LaneLog.keep` takes another one.
+    Losing a holder's lease (a pause longer than it, a store that was away) does not end the holder:
+    others take it for silent, and may take over without force. `LaneLog.keep` takes another one.
+    A follower that has lost its lease is not seen by others until `LaneLog.poll` takes another one.
     """
 
     def __init__(self, machine: Machine, clock: Clock, lease_ms: int, purpose: str) -> None:

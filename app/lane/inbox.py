@@ -90,6 +90,10 @@ class LaneInbox:
         self.wake.set()
         return offer.ticket
 
+    def __len__(self) -> int:
+        """The number of commands that wait to be taken."""
+        return len(self._offers)
+
     def done(self, done: Completion) -> None:
         """Put a completion in."""
         with self._lock:

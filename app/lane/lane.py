@@ -175,6 +175,11 @@ class Lane:
         return self._lost
 
     @property
+    def queued(self) -> int:
+        """The number of commands that wait for their place in the order."""
+        return len(self._inbox) + len(self._pending)
+
+    @property
     def at_rest(self) -> bool:
         """True if nothing runs and no effect is under way."""
         return self._process_state.at_rest

@@ -29,6 +29,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -45,7 +46,12 @@ from shardline.app.lane.commands import (
     Submission,
     command_kind,
 )
-from shardline.app.lane.holder import HolderHeartbeat, held_error, judge_liveness
+from shardline.app.lane.holder import (
+    HolderHeartbeat,
+    follower_purpose,
+    held_error,
+    judge_liveness,
+)
 from shardline.app.lane.order_protocol import Role, Takeover
 from shardline.app.lane.settings import LaneSettings
 from shardline.app.lane.shared_poll import SharedPoll
@@ -132,6 +138,9 @@ class LaneLog:
     (another runtime has appended) is final, `Fenced`, and this process can only stop. A leased
     reader, by which other processes see that this one lives: losing it stops nothing, but until
     `keep` has taken another one, a runtime that starts elsewhere may take over without force.
+
+    As a follower it has a leased reader from its first `poll` on, by which others see that it
+    follows; losing it means that they do not see it until the next `poll`.
     """
 
     def __init__(self, client: ShardClient, holder: Holder, settings: LaneSettings) -> None:
@@ -153,6 +162,7 @@ class LaneLog:
         self._fence: Fenced | None = None
         self._fence_look = SharedPoll(self._read_fence)
         self._pulse: HolderHeartbeat | None = None
+        self._is_closed = False
         self._role: Role = "follower"
         self._kept: deque[Row] = deque()
         self._state = EMPTY_STATE
@@ -232,8 +242,12 @@ class LaneLog:
                 pulse.stop()
                 raise
             # Not before `Opened` is durable: a follower that failed here goes on as one.
-            self._pulse, self._role = pulse, "holder"
+            followed, self._pulse, self._role = self._pulse, pulse, "holder"
             pulse.start()
+            if followed is not None:
+                # What is taken stays taken, also if the store does not answer this.
+                with suppress(ShardError):
+                    followed.stop()
 
     def keep(self) -> None:
         with self._lock:
@@ -259,6 +273,7 @@ class LaneLog:
     def close(self) -> None:
         with self._lock:
             pulse, self._pulse = self._pulse, None
+            self._is_closed = True
         # Outside of the lock: it waits for a heartbeat that is under way.
         if pulse is not None:
             pulse.stop()
@@ -268,8 +283,27 @@ class LaneLog:
     def poll(self) -> None:
         with self._lock:
             assert self._role == "follower", self._role
+            self._show_presence()
             if self._machine.state().upper != Frontier(self._state.next_index):
                 self._load()
+
+    def _show_presence(self) -> None:
+        """Keep a lease by which others see that this process follows."""
+        # A lane that did not rest in time polls on: a lease that it took now nobody would give up.
+        if self._is_closed or (self._pulse is not None and not self._pulse.lost):
+            return
+        try:
+            self._pulse = HolderHeartbeat(
+                self._machine,
+                self._client.clock,
+                self._settings.lease_ms,
+                follower_purpose(self._holder),
+            )
+        except ShardError as error:
+            # To follow does not depend on being seen; the next poll tries again.
+            _log.info("a follower is not seen", extra={"context": {"error": str(error)}})
+        else:
+            self._pulse.start()
 
     def check_fence(self) -> None:
         # Every object looks before each of its commits; together they cost one read of the store.

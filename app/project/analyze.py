@@ -47,11 +47,9 @@ from shardline.app.sql.catalyst import (
     RefusedBySpark,
     SourceColumns,
 )
-from shardline.app.sql.compare_plans import compare_plans
 from shardline.app.sql.determinism import find_clock_literal, find_nondeterminism
-from shardline.app.sql.over_changes import NotLinear, rewrite_over_changes
-from shardline.app.sql.problems import Problem, TextProblem
-from shardline.app.sql.references import BoundQuery, Query, read_query
+from shardline.app.sql.problems import Problem
+from shardline.app.sql.references import BoundQuery, Query
 from shardline.app.sql.strategy import choose_strategy
 from shardline.app.sql.tokens import compact_text, quoted_names
 from shardline.app.storage.bad_rows import ON_BAD_ROW, on_bad_row
@@ -65,7 +63,6 @@ from shardline.app.storage.formats import (
     unknown_options,
 )
 from shardline.datasource.errors import InvalidUsage, nearest_name
-from shardline.datasource.types.schema import DIFF, TS
 
 __all__ = ["AnalysedObject", "Analysis", "analyse"]
 
@@ -300,9 +297,6 @@ def _check_comparable(one: WrittenObject, plan: QueryPlan) -> None:
 def _kept(view: ViewDescription, plan: QueryPlan, catalyst: Catalyst) -> ViewDescription:
     query = compact_text(view.query)
     strategy, reason = choose_strategy(plan.tree)
-    if strategy == "linear":
-        reason = _not_over_changes(query, plan, catalyst)
-        strategy = "recompute" if reason else "linear"
     return replace(
         view,
         query=query,
@@ -310,29 +304,6 @@ def _kept(view: ViewDescription, plan: QueryPlan, catalyst: Catalyst) -> ViewDes
         strategy=strategy,
         reason=reason,
     )
-
-
-def _not_over_changes(query: str, plan: QueryPlan, catalyst: Catalyst) -> str:
-    """The reason why a query with a linear plan cannot run over changes; "" if it can."""
-    rewritten = rewrite_over_changes(query)
-    if isinstance(rewritten, NotLinear):
-        return rewritten.reason
-    try:
-        read = read_query(rewritten)
-        with catalyst.changes(read.inputs):
-            changed = catalyst.query(read.bind(catalyst.views).text)
-    except TextProblem as wrong:
-        return f"its text over changes: {wrong.message}"
-    except RefusedBySpark as refused:
-        return f"its text over changes: {refused.problem.message}"
-    wanted, found = (
-        [(field["name"], field["type"]) for field in json.loads(schema)["fields"]]
-        for schema in (plan.schema, changed.schema)
-    )
-    if found != [*wanted, (TS, "long"), (DIFF, "long")]:
-        names = ", ".join(name for name, _ in found)
-        return f"its columns over changes: {names}"
-    return choose_strategy(changed.tree)[1] or compare_plans(plan.tree, changed.tree)
 
 
 def _spark_problem(

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from shardline.app.project.identity import read_identity
 from shardline.app.project.names import check_names
+from shardline.app.project.origin import ProjectOrigin
 from shardline.app.project.python_objects import make_index, make_sink, make_source, make_view
 from shardline.app.project.statements import (
     ObjectDescription,
@@ -81,6 +82,7 @@ class CheckedProject:
         identity: The project that this is; None if nobody has said.
         unreachable: Sources that cannot be opened where they are now: no folder, no answer. One
             that runs already waits for it; one that is new or changed is refused.
+        origin: Where its texts are; None if it, or a part of it, was made in Python.
     """
 
     descriptions: dict[str, ObjectDescription]
@@ -90,6 +92,7 @@ class CheckedProject:
     columns: dict[str, str] = field(default_factory=dict)
     identity: ProjectIdentity | None = None
     unreachable: dict[str, Problem] = field(default_factory=dict)
+    origin: ProjectOrigin | None = field(default=None, compare=False)
 
 
 class Project:
@@ -104,6 +107,14 @@ class Project:
         """
         self._reading = ParsedStatements()
         self._identity = identity
+        self._origin: ProjectOrigin | None = None
+
+    @classmethod
+    def read(cls, origin: ProjectOrigin) -> Project:
+        """Read a project again, as it is now; errors as of `load`."""
+        if origin.folder is None:
+            return cls.parse(origin.texts, origin.identity)
+        return cls.load(origin.folder, origin.variables)
 
     @classmethod
     def load(cls, folder: Path, variables: Mapping[str, str] | None = None) -> Project:
@@ -111,7 +122,10 @@ class Project:
 
         See `read_texts` and `read_identity`.
         """
-        return cls.parse(read_texts(folder, variables or {}), read_identity(folder))
+        given = dict(variables or {})
+        # Absolute: it may be read again when the process works elsewhere.
+        origin = ProjectOrigin(folder.absolute(), given)
+        return cls._parse(read_texts(folder, given), read_identity(folder), origin)
 
     @classmethod
     def parse(cls, texts: Mapping[str, str], identity: ProjectIdentity | None = None) -> Project:
@@ -121,9 +135,16 @@ class Project:
             texts: Texts by the file name for errors.
             identity: As of `Project`.
         """
+        return cls._parse(texts, identity, ProjectOrigin(texts=dict(texts), identity=identity))
+
+    @classmethod
+    def _parse(
+        cls, texts: Mapping[str, str], identity: ProjectIdentity | None, origin: ProjectOrigin
+    ) -> Project:
         project = cls(identity)
         for file, text in texts.items():
             project._add(read_statements(Script(file, text)))
+        project._origin = origin
         return project
 
     def source(
@@ -256,12 +277,15 @@ class Project:
                 for name, found in analysis.objects.items()
                 if found.unreachable is not None
             },
+            origin=self._origin,
         )
 
     def _add(self, reading: ParsedStatements) -> Project:
         self._reading.written += reading.written
         self._reading.problems += reading.problems
         self._reading.broken |= reading.broken
+        # Read again, the texts would not have what is added here.
+        self._origin = None
         return self
 
 

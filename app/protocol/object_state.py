@@ -96,7 +96,7 @@ SHOWN_PHASES: Final[Mapping[Phase, ShownPhase]] = {
     "stopped": "stopped",
     "ended": "stopped",
 }
-"""What relations show for a phase; a dropped object is in none."""
+"""The word of relations for each phase; a dropped object is in no relation."""
 
 UNCREATED: Final = "uncreated"
 """In place of a phase, of an object that the project asks for and the lane does not know yet."""

@@ -58,6 +58,7 @@ from shardline.app.protocol.storage import (
     StorageResponse,
 )
 from shardline.app.runtime.objects import RunningObjects
+from shardline.app.runtime.presence import describe_runtime
 from shardline.app.runtime.settings import RuntimeOptions, check_commands
 from shardline.app.sql.queries import bind
 from shardline.app.storage.one_shot import Oneshots
@@ -298,6 +299,9 @@ class Runtime(Observer):
             self.storage.respond(updates)
             if self._observing is not None:
                 self._observing.put(updates)
+                role, now_ms = self._journal.role, self._clock.now_ms()
+                sessions = {"compute": self.compute.session, "storage": self.storage.session}
+                self._observing.put(describe_runtime(self.lane, role, sessions, now_ms))
 
     def _apply_changed_settings(self) -> None:
         """Apply to what runs the settings that the lane's order has, if they have changed."""

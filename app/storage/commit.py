@@ -53,7 +53,7 @@ WRITER: Final = "ingestion"
 they are the idempotency token of an append."""
 
 _RACES_MAX: Final = 16
-"""How often a compare-and-append is repeated, at once, after another writer moved the upper."""
+"""Attempts of one compare-and-append, each begun at once after another writer moved the upper."""
 
 
 @dataclass(frozen=True, slots=True)

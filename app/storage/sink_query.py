@@ -282,6 +282,7 @@ class _SinkRun:
             shard=sink.on,
             readChangeFeed="true",
             hold=hold_name(sink.name),
+            nativeReads="false",  # `micro_batch` makes the frame that is executed
             **begin,
         )
         host.spark.sparkContext.setLocalProperty("spark.scheduler.pool", host.pool)

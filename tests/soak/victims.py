@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterable
 from typing import Final, Literal, get_args
 
-from bench.processes import below, find, processes
+from bench.processes import belonging, below, find, processes
 from shardline.datasource.clock import Clock
 
 __all__ = ["KINDS", "Kind", "bury", "family", "kill", "members"]
@@ -38,8 +38,8 @@ _BURIAL_MS: Final = 20_000.0
 
 
 def family(root: int) -> set[int]:
-    """A process and everything below it, now."""
-    return below(root, processes())
+    """A process and everything below it, with the forks of its JVM, now."""
+    return belonging(root, processes())
 
 
 def members(kind: Kind, root: int) -> list[int]:

@@ -15,6 +15,8 @@ from support.tree import ROOT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from shardline.datasource.spark_native.plan_rule import NativeReads
+
 CONF = ROOT / "conf" / "spark-defaults.conf"
 
 
@@ -39,6 +41,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     builder = SparkSession.builder.appName("shardline tests")
     for name, value in defaults().items():
         builder = builder.config(name, value)
+    if chosen := os.environ.get("SHARDLINE_NATIVE_READS"):
+        # With `true` all plain reads are Spark's own Parquet reader's: the same rows and errors.
+        builder = builder.config("spark.shardline.nativeReads", chosen)
     warehouse = tmp_path_factory.mktemp("warehouse")
     session = builder.config("spark.sql.warehouse.dir", str(warehouse)).getOrCreate()
     yield session
@@ -52,6 +57,19 @@ def kept_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     It is that of all tests that come after.
     """
     monkeypatch.setattr(type(spark), "stop", lambda _: None)
+
+
+@pytest.fixture
+def native_reads(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[NativeReads]:
+    """Plain reads are planned natively, and ranges of streams of any size."""
+    from shardline.datasource.spark_native import load_plans
+    from shardline.datasource.spark_native.plan_rule import plan_reads_natively
+
+    monkeypatch.setattr(load_plans, "SMALL_ROWS", 0)
+    installed = plan_reads_natively(spark)
+    assert installed is not None
+    yield installed
+    installed.remove()
 
 
 @pytest.fixture

@@ -153,22 +153,65 @@ def test_time_travel(spark: SparkSession, location: str, read: Read) -> None:
     assert rows(read(spark, location, "people")) == Counter([(1, "a"), (2, "b")])
 
 
-def test_time_travel_by_date(spark: SparkSession, location: str, read: Read) -> None:
-    """A date-time counts in the time zone that is given, UTC without one."""
+NOON = int(dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC).timestamp() * 1000)
+
+
+@pytest.fixture
+def old_people(location: str) -> ShardClient:
+    """A shard `people` with one row of 2020: older than the shard itself."""
     client = ShardClient.open(location)
     table = pa.table({"id": pa.array([1], pa.int64())})
     client.create("people", ShardSchema.from_arrow(table.schema))
-    noon = int(dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC).timestamp() * 1000)
     handle = client.writer("people")
     handle.compare_and_append(
-        table.append_column("_ts", pa.array([noon], pa.int64())), Frontier(0), Frontier(noon + 1)
+        table.append_column("_ts", pa.array([NOON], pa.int64())), Frontier(0), Frontier(NOON + 1)
     )
-    handle.compare_and_append(None, Frontier(noon + 1), Frontier(noon + 10_000_000))
+    handle.compare_and_append(None, Frontier(NOON + 1), Frontier(NOON + 10_000_000))
+    return client
 
+
+@pytest.mark.usefixtures("old_people")
+def test_time_travel_by_date(spark: SparkSession, location: str, read: Read) -> None:
+    """A date-time counts in the time zone that is given, UTC without one."""
     at = {"timestampAsOf": "2020-01-01 12:00:00"}
     assert read(spark, location, "people", **at).count() == 1
+    assert read(spark, location, "people", **at, timeZone="Atlantic/Azores").count() == 1
+
+
+@pytest.mark.usefixtures("old_people")
+@pytest.mark.parametrize(
+    "at",
+    [
+        {"timestampAsOf": "2020-01-01 11:59:59.999"},
+        {"timestampAsOf": "2020-01-01 12:00:00", "timeZone": "Asia/Tokyo"},
+    ],
+)
+def test_a_date_before_the_shard_began_is_refused(
+    spark: SparkSession, location: str, read: Read, at: dict[str, str]
+) -> None:
+    """It would have no row. A number is a time of the shard, and may be any."""
+    began = r"\[BEFORE_FIRST_CHANGE\].*'people' began at 2020-01-01 12:00:00.000"
+    with pytest.raises(Exception, match=began):
+        read(spark, location, "people", **at).count()
+    assert read(spark, location, "people", timestampAsOf="5").count() == 0
+
+
+def test_a_date_at_which_the_shard_was_empty_is_read(
+    spark: SparkSession, location: str, old_people: ShardClient, read: Read
+) -> None:
+    """After it was made and before its first row, or when what it had at first is compacted."""
+    schema = ShardSchema.from_arrow(pa.schema([("id", pa.int64())]))
+    old_people.create("later", schema)
+    made_ms = old_people.state("later").created_ms
+    old_people.writer("later").compare_and_append(
+        pa.table({"id": [1], "_ts": [made_ms + 10]}), Frontier(0), Frontier(made_ms + 11)
+    )
+    made = dt.datetime.fromtimestamp(made_ms / 1000, dt.UTC).isoformat()
+    assert read(spark, location, "later", timestampAsOf=made).count() == 0
+
+    old_people.hold("people", "a-reader").downgrade(Frontier(NOON - 5))
+    assert old_people.state("people").since == Frontier(NOON - 5)
     assert read(spark, location, "people", timestampAsOf="2020-01-01 11:59:59.999").count() == 0
-    assert read(spark, location, "people", **at, timeZone="Asia/Tokyo").count() == 0
 
 
 def test_change_feed(spark: SparkSession, location: str, read: Read) -> None:

@@ -222,7 +222,8 @@ def test_a_large_part_is_read_by_several_tasks(berlin: SparkSession, location: s
     frame = berlin.range(200_000).coalesce(1)
     small = {"inlinePartBytes": "0", "rowGroupRows": "10000"}
     frame.write.format("shard").mode("append").options(**small).save(place)
-    found = read(berlin, place, partitionBytes="5k")
+    # Spark cuts files itself where it reads them.
+    found = read(berlin, place, partitionBytes="5k", nativeReads="false")
     assert found.rdd.getNumPartitions() > 4
     counted = found.selectExpr("count(*)", "count(distinct id)", "sum(id)").collect()
     assert counted[0][:] == (200_000, 200_000, 19_999_900_000)

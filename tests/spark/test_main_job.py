@@ -18,6 +18,8 @@ import pyarrow as pa
 import pytest
 
 from shardline.datasource.client import ShardClient
+from support.page.browser import chromium_path, pictures_folder
+from support.page.demo_walk import DemoWalk, walk_through
 from support.processes.job import running_job
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("main-job")]
@@ -36,7 +38,9 @@ class Story:
     """What happened, run by run."""
 
     data: Path
+    before_first_day: str = ""
     killed: str = ""
+    walk: DemoWalk | None = None
     interrupted: tuple[int, str] = (0, "")
     finished: tuple[int, str] = (0, "")
 
@@ -66,11 +70,17 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     """One run interrupted while flights arrive, one killed once all have, and one that ends."""
     folder = tmp_path_factory.mktemp("main jöb")
     told = Story(folder / "data")
-    first = ["--data", str(told.data), "--days", str(DAYS_FIRST), "--days-per-second", "3"]
+    first = ["--data", str(told.data), "--days", str(DAYS_FIRST), "--days-per-second", "0.1"]
     more = ["--data", str(told.data), "--days", str(DAYS)]
 
     with running_job(folder, *first, command="demo") as job:
+        job.wait_for("the first day has arrived", lambda: told.days_arrived > 0)
+        told.before_first_day = job.said
         job.wait_for_line(SOME_IN)
+        # The second half begins to arrive when all objects run, and takes a minute.
+        job.wait_for("all objects run", lambda: told.days_arrived > DAYS_FIRST // 2)
+        if chromium_path():
+            told.walk = walk_through(job.said, pictures_folder())
         told.interrupted = job.interrupt(), job.said
     with running_job(folder, *more, command="demo") as job:
         # As files: the last run has nothing to land, but may have something to take in.
@@ -92,6 +102,22 @@ def test_the_check_holds_after_a_kill(story: Story) -> None:
     assert "The check holds." in said
     assert said.count(" equal") >= 13
     assert "Traceback" not in said
+
+
+def test_days_arrive_while_spark_starts(story: Story) -> None:
+    """There is something to see in the first seconds, and something to read for the sources."""
+    assert "checking the project" not in story.before_first_day
+
+
+def test_the_page_shows_it(story: Story) -> None:
+    """Opened by the printed link while it runs, screen by screen; nothing breaks a rule."""
+    if story.walk is None:
+        pytest.skip("there is no Chromium: install Debian's `chromium`, or name one in CHROMIUM")
+    assert story.walk.wrong == []
+    objects = {"flights", "airlines", "very_late", "ranking_out", "carrier_ranking_by_carrier"}
+    assert {name for name in objects if name not in story.walk.text["/"]} == set()
+    assert "mean_arr_delay" in story.walk.text["/object/carrier_ranking"]
+    assert all(word in story.walk.ranking for word in ("carrier", "place", "UA"))
 
 
 def test_ctrl_c_stops_it_cleanly(story: Story) -> None:

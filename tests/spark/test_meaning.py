@@ -27,31 +27,37 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 ORDERS = pa.schema([("id", pa.int64()), ("who", pa.string()), ("price", pa.int32())])
+HOURS = view(
+    "hours",
+    "SELECT id, hour(timestamp_seconds(id)) AS h FROM orders",
+    "id BIGINT, h INT",
+    "orders",
+    strategy="linear",
+)
+
+
+def bench_of_utc(spark: SparkSession, location: str, folder: Path) -> Bench:
+    """A bench with a session of its own, in UTC."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    return Bench(session, location, folder / "checkpoints")
 
 
 def test_a_session_that_reads_the_query_otherwise_corrects_the_output(
     spark: SparkSession, location: str, tmp_path: Path
 ) -> None:
     """Hours of another time zone are put right; a restart with equal settings writes nothing."""
-    session = spark.newSession()
-    session.conf.set("spark.sql.session.timeZone", "UTC")
-    bench = Bench(session, location, tmp_path / "checkpoints")
+    bench = bench_of_utc(spark, location, tmp_path)
+    session = bench.spark
     orders = bench.input("orders", ORDERS)
     orders.push(5, ((3600, "ada", 10), 1), ((7200, "bob", 20), 1))
     orders.idle(40)
-    hours = view(
-        "hours",
-        "SELECT id, hour(timestamp_seconds(id)) AS h FROM orders",
-        "id BIGINT, h INT",
-        "orders",
-        strategy="linear",
-    )
 
     def run(zone: str, lower: int, upper: int) -> tuple[int, Counter[Any]]:
         session.conf.set("spark.sql.session.timeZone", zone)
         before = len(bench.told(Measured))
         interval = Interval(lower, upper, starts=lower == 5)
-        View(bench.host, bench.incarnation("hours", 5), hours, no_fence).advance(session, interval)
+        View(bench.host, bench.incarnation("hours", 5), HOURS, no_fence).advance(session, interval)
         steps = len(bench.told(Measured)) - before
         return steps, contents(bench.client, "hours", upper - 1)
 
@@ -70,17 +76,13 @@ def test_a_view_that_means_something_else_by_now_waits_for_no_news(
     spark: SparkSession, location: str, tmp_path: Path
 ) -> None:
     """Its inputs rest: the micro-batch that puts its output right must not be left to them."""
-    session = spark.newSession()
-    session.conf.set("spark.sql.session.timeZone", "UTC")
-    bench = Bench(session, location, tmp_path / "checkpoints")
+    bench = bench_of_utc(spark, location, tmp_path)
     orders = bench.input("orders", ORDERS)
     orders.push(5, ((3600, "ada", 10), 1))
-    query = "SELECT id, hour(timestamp_seconds(id)) AS h FROM orders"
-    hours = view("hours", query, "id BIGINT, h INT", "orders", strategy="linear")
     for zone, upper, hour in (("UTC", 10, 1), ("Asia/Tokyo", 20, 10)):
-        session.conf.set("spark.sql.session.timeZone", zone)
+        bench.spark.conf.set("spark.sql.session.timeZone", zone)
         orders.idle(upper)
-        run = run_view(bench.host, bench.incarnation("hours", 5), hours)
+        run = run_view(bench.host, bench.incarnation("hours", 5), HOURS)
         wait_until("it is there", _has_reached(bench, upper), 60)
         run.stop()
         assert contents(bench.client, "hours", upper - 1) == {(3600, hour): 1}

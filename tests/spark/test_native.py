@@ -367,6 +367,13 @@ def test_a_keeper_renews_and_releases(location: str) -> None:
     keeper.beat()
     assert lease.reader not in client.state("in").leased
 
+    for users, end in (((), keeper.beat), ((_Life(),), keeper.release_all)):
+        again = take_lease(client.machine("in"), since=None, lease_ms=900_000, purpose="test")
+        assert isinstance(again, Lease)
+        keeper.keep(again, *users)
+        end()
+        assert again.reader not in client.state("in").leased
+
 
 # --- micro-batches -----------------------------------------------------------------------------
 

@@ -30,6 +30,8 @@ from support.spark.sinks import Input, Reports, diffs, host_of, life, parquet, r
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from shardline.datasource.spark_native.plan_rule import NativeReads
+
 pytestmark = pytest.mark.spark
 
 
@@ -48,14 +50,20 @@ def hold_of(source: Input) -> int | None:
     return source.client.state("in").critical[hold_name("out")].since
 
 
-def test_files_get_every_update_once(host: Host, source: Input, tmp_path: Path) -> None:
-    """The snapshot, then each change; plain `read.parquet` sees all of it, with times and diffs."""
+def test_files_get_every_update_once(
+    host: Host, source: Input, tmp_path: Path, native_reads: NativeReads
+) -> None:
+    """The snapshot, then each change; plain `read.parquet` sees all of it, with times and diffs.
+
+    The frame that Spark makes is not executed, and not planned natively.
+    """
     sink = parquet(tmp_path)
     source.step(10, (1, "a", 1), (2, "b", 2))
     with running(host, sink) as reports:
         reports.reached(11)
         reports.reached(source.step(20, (1, "a", -1), (3, "c", 1)))
 
+    assert not native_reads.counts()
     assert diffs(host.spark, sink) == [
         (1, "a", 10, 1),
         (1, "a", 20, -1),

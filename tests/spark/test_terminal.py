@@ -33,7 +33,7 @@ CREATE MATERIALIZED VIEW large AS SELECT id, price FROM orders WHERE price > 5;
 ALLOWED = (
     r". (starting|starting Spark|checking the project|starting the \w+) \d+:\d\d:\d\d",
     r"2 to create, 0 unchanged; log: .*/log\.jsonl",
-    r"running; http://127\.0\.0\.1:\d+; Ctrl-C stops it",
+    r"running; http://127\.0\.0\.1:\d+/#code=[\w-]+; Ctrl-C stops it",
     r"\d\d:\d\d:\d\d  (orders|large): (healthy|unreadable: .*)",
 )
 """All that the terminal may show."""

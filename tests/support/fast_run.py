@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 __all__ = ["REASONS", "Refused", "guarded"]
 
 REASONS: Final = frozenset(
-    {"cluster", "exhaustive", "process", "s3", "server", "sim", "slow", "spark", "submit"}
+    {"browser", "cluster", "exhaustive", "process", "s3", "server", "sim", "slow", "spark"}
+    | {"submit"}
 )
 """Markers that keep a test out of the fast run. pyproject.toml says what each means."""
 

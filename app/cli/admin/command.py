@@ -19,11 +19,12 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from typing_extensions import override
 
-from shardline.app.cli.admin.lifetime import Finalise, SetRetention
-from shardline.app.cli.admin.readers import ExpireReaders
-from shardline.app.cli.admin.upkeep import CollectGarbage, Compact, Sweep
+from shardline.app.admin.lifetime import Finalise, SetRetention
+from shardline.app.admin.readers import ExpireReaders
+from shardline.app.admin.upkeep import CollectGarbage, Compact, Sweep
+from shardline.app.admin.verb import ChangingVerb, carry_out
+from shardline.app.cli.admin.plan_views import outcome_view
 from shardline.app.cli.admin.usages import shard_usage_view, usage_view
-from shardline.app.cli.admin.verb import ChangingVerb, carry_out, outcome_view
 from shardline.app.cli.admin.views import fsck_view, holders_view
 from shardline.app.cli.storage_options import add_option_argument, storage_options
 from shardline.app.settings.durations import parse_duration_ms

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -204,6 +206,38 @@ def test_a_follower_refuses_what_it_cannot_do(site: Site) -> None:
                 act()
         assert list(second.running()) == ["t"]
         assert second.sql("SELECT k FROM t AS OF 5").to_pylist() == [{"k": 1}]
+
+
+def told(application: Application, relation: str) -> list[dict[str, object]]:
+    """Rows of a relation."""
+    assert application.observing is not None
+    return application.observing.relations.rows(relation)
+
+
+@pytest.mark.slow
+def test_who_holds_the_location_and_who_follows_is_told(site: Site) -> None:
+    """By both of them, as the same; a follower is seen for as long as it follows."""
+    with site.application(introspection=True) as first:
+        first.apply(project(source()))
+        controllers = {("controller", "compute"), ("controller", "storage")}
+
+        def connected(application: Application) -> set[tuple[str, str]]:
+            rows = told(application, "connections")
+            return {(str(row["kind"]), str(row["name"]).split()[0]) for row in rows}
+
+        site.wait("controllers", lambda: connected(first) == controllers)
+        with site.application(introspection=True, read_only=True) as second:
+            follower = ("follower", "shardline")
+            site.wait("it is seen", lambda: connected(first) == {*controllers, follower})
+            site.wait("it knows", lambda: bool(told(second, "location")))
+            # Commands of what was applied may still be on their way to a worker that is busy.
+            site.wait("the lane is empty", lambda: told(first, "location")[0]["queue"] == 0)
+            rows = [told(one, "location")[0] for one in (first, second)]
+            assert [row["read_only"] for row in rows] == [False, True]
+            assert len({(row["holder"], row["epoch"], row["location"]) for row in rows}) == 1
+            assert rows[0]["holder"] == f"shardline on {platform.node()}, process {os.getpid()}"
+            assert rows[0]["project"] is None
+        site.wait("it has gone", lambda: connected(first) == controllers)
 
 
 def test_a_promoted_follower_runs_its_own_project(site: Site) -> None:

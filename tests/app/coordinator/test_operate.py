@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -14,7 +14,7 @@ from shardline.app.server.errors_route import ErrorsRequest, answer_errors
 from shardline.app.storage.errors import ERRORS, open_errors
 from shardline.app.storage.reclock import Origin, Remap
 from shardline.app.storage.repair import repair_errors
-from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from support.fakes.sites import Site, index, project, source
 
@@ -155,6 +155,32 @@ def test_errors_are_shown_and_taken_away(site: Site) -> None:
             ask(application, id="t", act="retract", errors=[one])
         with pytest.raises(InvalidUsage, match="UNKNOWN_OBJECT"):
             ask(application, id="tt")
+
+
+def test_a_repair_after_which_nothing_can_be_shown_may_have_been_done(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store was away for the look at what is left: no reason to take it away once more."""
+    with_errors(site, "x", "y")
+    offline = OfflineRepairs(site.client())
+    show, repair = OfflineRepairs.show, OfflineRepairs.repair
+
+    def lose(*_: object) -> NoReturn:
+        raise Determinate("the store is away", code="STORE_SILENT")
+
+    def repair_and_lose(repairs: OfflineRepairs, *asked: Any) -> int | None:
+        done = repair(repairs, *asked)
+        monkeypatch.setattr(OfflineRepairs, "show", lose)
+        return done
+
+    with site.application() as application:
+        application.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in application.running())
+    monkeypatch.setattr(OfflineRepairs, "repair", repair_and_lose)
+    with pytest.raises(Indeterminate, match=r"STORE_SILENT.*not known.*repair of 't'.*again"):
+        answer_errors(offline, ErrorsRequest(id="t", act="retract", commit=True))
+    monkeypatch.setattr(OfflineRepairs, "show", show)
+    assert answer_errors(offline, ErrorsRequest(id="t"))["live"] == 0
 
 
 def test_errors_can_be_read_as_a_table(site: Site) -> None:

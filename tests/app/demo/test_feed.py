@@ -99,32 +99,30 @@ def test_the_feed_goes_on_where_it_stopped(place: Place) -> None:
     land(DAYS[0], place)
     feed = Feed(DAYS, place, 1000.0, SystemClock())
     assert (feed.landed_days, feed.landed_rows, feed.finished) == (1, 1, False)
-    feed.start()
-    feed.go_on()
-    assert feed.wait(30_000) is True
+    with feed:
+        feed.go_on()
+        assert feed.wait(30_000) is True
     assert landed(place) == [day.name for day in DAYS]
     assert (feed.landed_days, feed.landed_rows) == (3, 6)
+    assert (feed.had_to_land, Feed(DAYS, place, 1.0, SystemClock()).had_to_land) == (True, False)
 
 
 def test_the_first_days_arrive_while_objects_start(place: Place) -> None:
     """Half of them at most, so that there is something to follow; then the others, at the pace."""
-    feed = Feed(DAYS, place, 1000.0, Still())
-    feed.start()
-    wait_until("the first days are there", lambda: feed.landed_days == 2, 30)
-    assert feed.wait(1) is False
-    assert landed(place) == ["2013-01-01", "2013-01-02"]
-    feed.go_on()
-    assert feed.wait(30_000) is True
+    with Feed(DAYS, place, 1000.0, Still()) as feed:
+        wait_until("the first days are there", lambda: feed.landed_days == 2, 30)
+        assert feed.wait(1) is False
+        assert landed(place) == ["2013-01-01", "2013-01-02"]
+        feed.go_on()
+        assert feed.wait(30_000) is True
     assert (feed.landed_days, feed.landed_rows, feed.rows) == (3, 6, 6)
 
 
 def test_a_stopped_feed_lands_no_more(place: Place) -> None:
     """Stopping wakes it from its pause; what has arrived stays."""
-    feed = Feed(DAYS, place, 0.001, SystemClock())
-    feed.start()
-    while not landed(place):
-        assert feed.wait(1) is False
-    feed.stop()
+    with Feed(DAYS, place, 0.001, SystemClock()) as feed:
+        while not landed(place):
+            assert feed.wait(1) is False
     assert landed(place) == ["2013-01-01"]
     assert feed.finished is False
 
@@ -132,7 +130,5 @@ def test_a_stopped_feed_lands_no_more(place: Place) -> None:
 def test_a_folder_that_cannot_be_written_is_an_error_of_the_feed(place: Place) -> None:
     """What went wrong in the thread is raised where somebody waits for it."""
     place.staging.rmdir()
-    feed = Feed(DAYS, place, 1000.0, SystemClock())
-    feed.start()
-    with pytest.raises(FileNotFoundError):
+    with Feed(DAYS, place, 1000.0, SystemClock()) as feed, pytest.raises(FileNotFoundError):
         feed.wait(30_000)

@@ -20,7 +20,7 @@ from shardline.app.lane.commands import (
     Submission,
     UpdateConfiguration,
 )
-from shardline.app.lane.holder import describe_process
+from shardline.app.lane.holder import describe_process, find_follower
 from shardline.app.lane.log import LANE_SHARD, LaneLog, read_lane
 from shardline.app.lane.settings import LaneSettings
 from shardline.app.lane.state import EMPTY_STATE, LaneState, apply
@@ -185,6 +185,60 @@ def test_a_follower_sees_and_takes_over(world: World) -> None:
     assert follower.state.objects["s0"].epoch == 41
     with pytest.raises(Fenced):
         make(first, 41)
+
+
+def followers(world: World) -> list[str]:
+    """Those that others see by the lane's shard."""
+    leased = world.client().state(LANE_SHARD).leased.values()
+    return [name for one in leased if (name := find_follower(one.purpose)) is not None]
+
+
+def test_a_follower_is_seen_while_it_follows(world: World) -> None:
+    """From its first poll on; by one lease, until it takes over or ends; a lost one comes again."""
+    opened(world, "a")
+    made = [
+        LaneLog(world.client(), describe_process(name, world.clock, world.ids), SMALL)
+        for name in "bc"
+    ]
+    assert followers(world) == []
+    for _ in range(3):
+        for follower in made:
+            follower.poll()
+    names = sorted(followers(world))
+    assert [name.split()[0] for name in names] == ["b", "c"]
+    assert all(name.endswith(f", process {os.getpid()}") for name in names)
+    ends, takes = made
+    pulse = ends._pulse
+    assert pulse is not None
+    ends.close()
+    ends.poll()
+    assert len(followers(world)) == 1, "what comes after its end does not show it again"
+    pulse = takes._pulse
+    assert pulse is not None
+    pulse._renewer.lost = LeaseExpired("gone")
+    takes.poll()
+    assert takes._pulse is not pulse
+    takes.take_over("by-force", {})
+    takes.append([])
+    assert len([name for name in followers(world) if name.startswith("c")]) == 1, "the lost one"
+    assert takes.role == "holder"
+
+
+def test_a_follower_follows_unseen_if_it_must(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that lets it read and nothing else."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Determinate("not allowed")
+
+    first = opened(world, "a")
+    follower = LaneLog(world.client(), describe_process("b", world.clock, world.ids), SMALL)
+    make(first, 1)
+    monkeypatch.setattr("shardline.app.lane.log.HolderHeartbeat", refuse)
+    follower.poll()
+    assert follower.state == first.state
+    assert followers(world) == []
 
 
 def test_a_lost_lease_is_taken_again(world: World) -> None:

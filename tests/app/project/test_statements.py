@@ -94,6 +94,27 @@ def test_indexes_and_sinks() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("'key' 'value'", {"key": "value"}),
+        ("'a.b' 'c', \"d\" \"e\"", {"a.b": "c", "d": "e"}),
+        ("'key' = 'value', other 1", {"key": "value", "other": "1"}),
+        ("'it''s' 'that''s'", {"it's": "that's"}),
+        ("'key' 'one, ' 'two'", {"key": "one, two"}),
+        ("'key''value' 'x'", {"key'value": "x"}),
+        ("'key' \"value\"", {"key": "value"}),
+        ("'key'\"value\"", {"key": "value"}),
+        ("`k y` 'value'", {"k y": "value"}),
+    ],
+)
+def test_a_key_in_quotes_has_its_value_beside_it(text: str, options: dict[str, str]) -> None:
+    """As in Spark, where adjacent texts are one text: those of a value are, a key is one alone."""
+    [one] = read(f"CREATE SOURCE a USING csv OPTIONS ({text})")
+    assert isinstance(one.description, SourceDescription)
+    assert one.description.options == options
+
+
+@pytest.mark.parametrize(
     ("text", "at", "said", "hint"),
     [
         ("CREATE SOURCE a USNG csv", "1:17", "'USNG' starts no clause", "did you mean 'USING'?"),
@@ -103,6 +124,7 @@ def test_indexes_and_sinks() -> None:
         ("CREATE SOURCE a USING csv KEY (b)", "1:27", "has a key", "ENVELOPE UPSERT"),
         ("CREATE SOURCE a USING csv USING b", "1:27", "USING stands there twice", "leave one"),
         ("CREATE SOURCE a USING csv OPTIONS (p 'x', P 'y')", "1:43", "option 'P'", "case"),
+        ("CREATE SOURCE a USING csv OPTIONS ('p')", "1:39", "value of option 'p'", "quotes"),
         ("CREATE SOURCE a USING csv OPTIONS (p x)", "1:38", "value of option 'p'", "quotes"),
         ("CREATE SOURCE a USING csv SCHEMA (b INT", "1:34", "never closed", "close it"),
         ("CREATE SOURCE a USING csv SCHEMA ( )", "1:36", "SCHEMA has no column", "write SCHEMA"),

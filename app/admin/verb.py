@@ -1,45 +1,34 @@
-"""A verb that changes a shard is one class: its plan, its deed, and how a person is shown it.
+"""A verb that changes a shard is one class: its plan, and its deed.
 
-    outcome = carry_out(Gc("orders"), client, commit=False)      the plan alone
-    outcome = carry_out(Gc("orders"), client, commit=True)       and what became of it
-    outcome_view(Gc("orders"), outcome)                          for a person
+    outcome = carry_out(CollectGarbage("orders"), client, commit=False)      the plan alone
+    outcome = carry_out(CollectGarbage("orders"), client, commit=True)       and what became of it
 
 The deeds are the client's own commands, which read the shard again and are safe to repeat, to race
 and to interrupt: a plan that is out of date does no harm.
 
 Invariants:
-    `plan` and `show` write and delete nothing, and take no lease.
+    `plan` writes and deletes nothing, and takes no lease.
     A shard that newer code has written to is refused, by a dry run too.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import ClassVar, Generic, TypeVar, cast
+from typing import ClassVar, Generic, TypeVar
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
-from shardline.app.cli.admin.plans import Outcome, Plan
-from shardline.app.cli.tables import size, utc
+from shardline.app.admin.plans import Outcome, Plan
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier, meet
 from shardline.datasource.shard.codec import CODE_VERSION
-from shardline.datasource.shard.references import Amount
 from shardline.datasource.shard.state import ShardState, since_bound
 
 __all__ = [
     "ChangingVerb",
-    "amount_text",
     "carry_out",
     "count_text",
-    "more_lines",
-    "outcome_view",
     "reachable_since",
     "read_state",
-    "time_text",
 ]
 
 P = TypeVar("P", bound=Plan)
@@ -81,10 +70,6 @@ class ChangingVerb(ABC, Generic[P]):
             ShardError: It failed, or was refused.
         """
 
-    @abstractmethod
-    def show(self, plan: P) -> Iterable[RenderableType]:
-        """Lay out a plan for a person, in 80 columns."""
-
     def refusal(self, plan: P) -> str:
         """The reason why `do` would be refused, in words; "" if it would not."""
         del plan
@@ -107,22 +92,6 @@ def carry_out(verb: ChangingVerb[P], client: ShardClient, *, commit: bool) -> Ou
         result=verb.do(client, plan) if commit else "",
         plan=plan,
     )
-
-
-def outcome_view(verb: ChangingVerb[P], outcome: Outcome) -> RenderableType:
-    """Lay out a plan, and its result if it was carried out."""
-    plan = cast("P", outcome.plan)
-    views = [*verb.show(plan)]
-    if outcome.committed:
-        views.append(Text(f"\n{outcome.result}", style="green"))
-    elif refusal := verb.refusal(plan):
-        said = f"\ndry run: nothing was changed, and --commit would be refused:\n{refusal}"
-        views.append(Text(said, style="red"))
-    elif outcome.todo:
-        views.append(Text("\ndry run: nothing was changed; --commit does it", style="yellow"))
-    else:
-        views.append(Text("\nnothing to do"))
-    return Group(*views)
 
 
 # --- for the verbs -------------------------------------------------------------------------------
@@ -156,24 +125,6 @@ def reachable_since(state: ShardState) -> int | None:
     return max(state.since, meet((bound, last))).time
 
 
-def amount_text(amount: Amount) -> str:
-    """An amount of objects: `3 objects of 6.1 MiB`."""
-    objects = "1 object" if amount.count == 1 else f"{amount.count:,} objects"
-    return f"{objects} of {size(amount.size_bytes)}" if amount.count else "none"
-
-
 def count_text(number: int, one: str, many: str = "") -> str:
     """A number of things: `2 batches`; `many` is their plural if it is not `one` with an s."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-def time_text(ms: int | None, none: str = "none") -> str:
-    """A time as a number and in UTC; `none` for the empty frontier."""
-    if ms is None:
-        return none
-    return f"{ms} ({utc(ms)} UTC)" if ms and utc(ms) else str(ms)
-
-
-def more_lines(count: int, what: str) -> Iterable[Text]:
-    """A line that counts what a list leaves out; none if it leaves out nothing."""
-    return [Text(f"  and {count:,} more {what}")] if count > 0 else []

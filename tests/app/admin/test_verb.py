@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from shardline.app.cli.admin.lifetime import Finalise, SetRetention
-from shardline.app.cli.admin.plans import (
+from shardline.app.admin.lifetime import Finalise, SetRetention
+from shardline.app.admin.plans import (
     CompactPlan,
     ExpirePlan,
     FinalisePlan,
@@ -21,9 +21,9 @@ from shardline.app.cli.admin.plans import (
     RetentionPlan,
     SweepPlan,
 )
-from shardline.app.cli.admin.readers import ExpireReaders
-from shardline.app.cli.admin.upkeep import CollectGarbage, Compact, Sweep
-from shardline.app.cli.admin.verb import carry_out
+from shardline.app.admin.readers import ExpireReaders
+from shardline.app.admin.upkeep import CollectGarbage, Compact, Sweep
+from shardline.app.admin.verb import carry_out
 from shardline.datasource.errors import InvalidUsage, LeaseExpired
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.codec import CODE_VERSION

@@ -5,25 +5,15 @@ carry_out(ExpireReaders("orders", ("stale",)), client, commit=True)
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
-from rich.console import RenderableType
-from rich.padding import Padding
-from rich.text import Text
 from typing_extensions import override
 
-from shardline.app.cli.admin.plans import ExpiredReader, ExpirePlan
-from shardline.app.cli.admin.verb import (
-    ChangingVerb,
-    amount_text,
-    reachable_since,
-    read_state,
-    time_text,
-)
-from shardline.app.cli.tables import age, facts_table
+from shardline.app.admin.plans import ExpiredReader, ExpirePlan
+from shardline.app.admin.verb import ChangingVerb, reachable_since, read_state
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, nearest_name
 from shardline.datasource.inspect.report import report_shard
@@ -83,28 +73,6 @@ class ExpireReaders(ChangingVerb[ExpirePlan]):
         expire = partial(expire_readers, readers=frozenset(self.readers))
         gone = client.machine(self.shard).apply(expire)
         return f"expired {len(gone)}: {', '.join(gone)}" if gone else "they were gone already"
-
-    @override
-    def show(self, plan: ExpirePlan) -> Iterable[RenderableType]:
-        for reader in plan.readers:
-            yield Text.assemble("expires ", (f"{reader.kind} ", "bold"), (reader.name, "cyan"))
-            facts = {
-                "owner": reader.owner,
-                "heard of": f"{age(reader.silent_ms)} ago{', overdue' if reader.overdue else ''}",
-                "holds since": time_text(reader.since, "nothing"),
-                "holds seqno": "none" if reader.seqno is None else f"{reader.seqno:,}",
-                "breaks": reader.breaks,
-            }
-            yield Padding(facts_table(facts), (0, 0, 0, 4), expand=False)
-        moves = "stays: no reader and no policy is left to move it"
-        if plan.since_after is not None:
-            moves = f"can move to {time_text(plan.since_after)}, at the next downgrade of a reader"
-            if plan.since_after == plan.since:
-                moves = "stays: others hold it as well"
-        freed = amount_text(plan.freed) if plan.freed.count else "no blobs"
-        yield facts_table(
-            {"since": f"{time_text(plan.since)}; {moves}", "frees": f"{freed}, for gc"}
-        )
 
 
 def check_readers(

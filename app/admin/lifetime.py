@@ -6,23 +6,14 @@ carry_out(Finalise("orders", despite=("report",)), client, commit=False)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
-from rich.console import RenderableType
 from typing_extensions import override
 
-from shardline.app.cli.admin.plans import FinalisePlan, RetentionPlan
-from shardline.app.cli.admin.readers import check_readers
-from shardline.app.cli.admin.verb import (
-    ChangingVerb,
-    amount_text,
-    reachable_since,
-    read_state,
-    time_text,
-)
-from shardline.app.cli.tables import age, facts_table
+from shardline.app.admin.plans import FinalisePlan, RetentionPlan
+from shardline.app.admin.readers import check_readers
+from shardline.app.admin.verb import ChangingVerb, reachable_since, read_state
 from shardline.datasource.client import ShardClient
 from shardline.datasource.inspect.report import report_shard
 from shardline.datasource.shard.state import is_tombstone
@@ -68,19 +59,6 @@ class Finalise(ChangingVerb[FinalisePlan]):
         return "it was dropped before" if plan.dropped else f"dropped shard '{self.shard}'"
 
     @override
-    def show(self, plan: FinalisePlan) -> Iterable[RenderableType]:
-        yield facts_table(
-            {
-                "shard": "dropped already" if plan.dropped else "is dropped for good",
-                "contents": f"{plan.rows:,} rows are gone",
-                "objects": f"{amount_text(plan.total)}; one record of them stays",
-                "written through": plan.registered or "",
-                "cut off": ", ".join(plan.cut_off),
-                "in the way": ", ".join(plan.in_the_way),
-            }
-        )
-
-    @override
     def refusal(self, plan: FinalisePlan) -> str:
         if plan.registered is not None:
             return f"it is written through '{plan.registered}', which has to forget it first"
@@ -117,23 +95,3 @@ class SetRetention(ChangingVerb[RetentionPlan]):
     def do(self, client: ShardClient, plan: RetentionPlan) -> str:
         changed = client.set_retention(self.shard, self.retain_ms)
         return "the policy is set" if changed else "that is the policy already"
-
-    @override
-    def show(self, plan: RetentionPlan) -> Iterable[RenderableType]:
-        moves = "stays: no reader and no policy moves it"
-        if plan.since_after is not None:
-            moves = (
-                f"can move to {time_text(plan.since_after)}; reads before that get [HISTORY_GONE]"
-            )
-            if plan.since_after == plan.since:
-                moves = "stays for now"
-        yield facts_table(
-            {
-                "policy": f"{_policy(plan.before_ms)} now, {_policy(plan.after_ms)} then",
-                "since": f"{time_text(plan.since)}; {moves}",
-            }
-        )
-
-
-def _policy(retain_ms: int | None) -> str:
-    return "left to readers" if retain_ms is None else age(retain_ms)

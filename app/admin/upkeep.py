@@ -7,23 +7,14 @@ carry_out(Sweep(None), client, commit=False)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.text import Text
 from typing_extensions import override
 
-from shardline.app.cli.admin.plans import CompactPlan, GcPlan, MergeStep, SweepPlan
-from shardline.app.cli.admin.verb import (
-    ChangingVerb,
-    amount_text,
-    count_text,
-    more_lines,
-    read_state,
-)
-from shardline.app.cli.tables import facts_table, plain_table, size
+from shardline.app.admin.plans import CompactPlan, GcPlan, MergeStep, SweepPlan
+from shardline.app.admin.verb import ChangingVerb, count_text, read_state
 from shardline.datasource.client import ShardClient
 from shardline.datasource.maintenance.compact import all_mergeable_batches, is_unclaimed_by
 from shardline.datasource.maintenance.orphan_sweep import SweepResult, sweep_orphans
@@ -38,18 +29,22 @@ __all__ = ["CollectGarbage", "Compact", "Sweep"]
 _PLANNED_MAX: Final = 10_000
 """Merges that a plan follows: each makes fewer batches, so a shard has fewer."""
 
-_MERGES_MAX: Final = 20
-_KEYS_MAX: Final = 20
-
 
 @dataclass(frozen=True, slots=True)
 class Compact(ChangingVerb[CompactPlan]):
-    """The batches that are due are merged, or, with `force`, all into one."""
+    """The batches that are due are merged, or, with `force`, all into one.
+
+    Attributes:
+        shard: Name of the shard.
+        force: True to leave one batch.
+        most_bytes: The most that may be read; larger merges stay due. None for any amount.
+    """
 
     name = "compact"
 
     shard: str
     force: bool
+    most_bytes: int | None = None
 
     @override
     def plan(self, client: ShardClient) -> CompactPlan:
@@ -78,37 +73,9 @@ class Compact(ChangingVerb[CompactPlan]):
             MissingBlob: A part is missing.
             Corrupt: A part does not have the bytes that were written.
         """
-        merges = client.compact(self.shard, force=self.force)
+        merges = client.compact(self.shard, force=self.force, most_bytes=self.most_bytes)
         left = len(client.state(self.shard).trace.batches)
         return f"{count_text(merges, 'merge')}; {count_text(left, 'batch', 'batches')} now"
-
-    @override
-    def show(self, plan: CompactPlan) -> Iterable[RenderableType]:
-        merged = sum(step.size_bytes for step in plan.merges)
-        yield facts_table(
-            {
-                "batches": f"{plan.batches:,}",
-                "merges due": f"{len(plan.merges):,}, which read {size(merged)}"
-                if plan.merges
-                else "none",
-                "left alone": f"{plan.claimed:,} ranges that others merge" if plan.claimed else "",
-            }
-        )
-        if plan.merges:
-            numbers = ("batches", "parts", "updates", "size")
-            table = plain_table("from", "to", *numbers, right=numbers)
-            for step in plan.merges[:_MERGES_MAX]:
-                table.add_row(
-                    str(step.lower),
-                    "the end" if step.upper is None else str(step.upper),
-                    f"{step.batches:,}",
-                    f"{step.parts:,}",
-                    f"{step.rows:,}",
-                    size(step.size_bytes),
-                )
-            yield Text()
-            yield table
-            yield from more_lines(len(plan.merges) - _MERGES_MAX, "merges")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,17 +107,6 @@ class CollectGarbage(ChangingVerb[GcPlan]):
             result += f"; {waiting} of the log wait for the end of the grace"
         return result
 
-    @override
-    def show(self, plan: GcPlan) -> Iterable[RenderableType]:
-        yield facts_table(
-            {
-                "garbage": amount_text(plan.garbage),
-                "held by readers": amount_text(plan.held),
-                "gives up": f"states before seqno {max(plan.seqno, plan.gc_seqno):,}; "
-                f"now those before {plan.gc_seqno:,}",
-            }
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Sweep(ChangingVerb[SweepPlan]):
@@ -175,15 +131,6 @@ class Sweep(ChangingVerb[SweepPlan]):
     def do(self, client: ShardClient, plan: SweepPlan) -> str:
         total = self._sweep(client, dry_run=False).total
         return f"deleted {count_text(total.count, 'blob')} of {total.size_bytes:,} bytes"
-
-    @override
-    def show(self, plan: SweepPlan) -> Iterable[RenderableType]:
-        yield facts_table({"parts": amount_text(plan.parts), "rollups": amount_text(plan.rollups)})
-        if plan.keys:
-            yield Text()
-            yield Group(*(Text(f"  {key}", overflow="fold") for key in plan.keys[:_KEYS_MAX]))
-        total = plan.parts.count + plan.rollups.count
-        yield from more_lines(total - _KEYS_MAX, "blobs")
 
     def _sweep(self, client: ShardClient, *, dry_run: bool) -> SweepResult:
         if self.shard is None:
