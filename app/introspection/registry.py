@@ -1,7 +1,7 @@
 """The registry lists all relations by name; documentation and interfaces are made from it.
 
 `listener` is about one sink, so it is made with the sink; the one here has its columns.
-`native_reads` is about the process.
+`native_reads` is about the counts that it is made with: in an application those of the process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from shardline.app.introspection.relations.structure import STRUCTURE
 from shardline.app.introspection.relations.system import SYSTEM
 from shardline.app.introspection.relations.verdicts import VERDICTS
 from shardline.app.introspection.sink import listener_relation
-from shardline.datasource.spark_native.read_counts import READ_COUNTS
+from shardline.datasource.spark_native.read_counts import ReadCounts
 
 __all__ = ["documentation", "relations_with", "sql_type"]
 
@@ -63,13 +63,14 @@ _ALL: Final = (
 )
 
 
-def relations_with(inbox: Inbox) -> Mapping[str, Relation]:
+def relations_with(inbox: Inbox, reads: ReadCounts) -> Mapping[str, Relation]:
     """All relations, in the order of the documentation.
 
     Args:
         inbox: The queue that the relation `listener` is about.
+        reads: What the relation `native_reads` is about.
     """
-    every = (*_ALL, native_reads_relation(READ_COUNTS), listener_relation(inbox))
+    every = (*_ALL, native_reads_relation(reads), listener_relation(inbox))
     return MappingProxyType({relation.name: relation for relation in every})
 
 

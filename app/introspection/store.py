@@ -25,6 +25,7 @@ from shardline.app.introspection.registry import relations_with
 from shardline.app.introspection.relation import AT, Relation, Row, Scalar
 from shardline.app.introspection.sink import Sink
 from shardline.datasource.errors import InvalidUsage, unknown_name
+from shardline.datasource.spark_native.read_counts import READ_COUNTS, ReadCounts
 
 __all__ = ["Reading", "Relations"]
 
@@ -53,10 +54,10 @@ class Relations:
         declared: By name: columns, types and meanings.
     """
 
-    def __init__(self, sink: Sink) -> None:
-        """Declare all relations over the facts of a sink."""
+    def __init__(self, sink: Sink, reads: ReadCounts = READ_COUNTS) -> None:
+        """Declare all relations over the facts of a sink, and over the plain reads of a process."""
         self._sink = sink
-        self.declared: Mapping[str, Relation] = relations_with(sink.inbox)
+        self.declared: Mapping[str, Relation] = relations_with(sink.inbox, reads)
 
     def relation(self, name: str) -> pa.Table:
         """Read all rows of a relation, as of now.

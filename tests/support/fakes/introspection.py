@@ -16,6 +16,7 @@ from shardline.app.protocol.objects import (
     SourceDescription,
     ViewDescription,
 )
+from shardline.datasource.spark_native.read_counts import ReadCounts
 from support.fakes.clock import ManualClock
 
 __all__ = ["DELAYS", "FLIGHTS", "OUT", "World", "progress"]
@@ -41,7 +42,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.sink = Sink(self.clock)
-        self.relations = Relations(self.sink)
+        self.relations = Relations(self.sink, ReadCounts(self.clock))
 
     def tell(self, *events: Event) -> None:
         """Let the sink apply events."""
