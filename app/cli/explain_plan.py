@@ -128,7 +128,11 @@ def _about(description: ObjectDescription) -> str:
 
 def _strategies(views: list[ViewDescription]) -> Table:
     table = plain_table("view", "kept up to date by", "because of", fold=("view",))
-    words = {"linear": "the change alone", "recompute": "its query run anew"}
+    words = {
+        "linear": "the change alone",
+        "incremental": "the change, joined with what is there",
+        "recompute": "its query run anew",
+    }
     for view in views:
         table.add_row(escape(view.name), words[view.strategy], escape(view.reason))
     return table

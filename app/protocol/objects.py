@@ -37,8 +37,13 @@ __all__ = [
 Envelope: TypeAlias = Literal["none", "diff", "upsert", "debezium"]
 """The meaning of a row that comes in or goes out; see `shardline.app.storage.envelope`."""
 
-Strategy: TypeAlias = Literal["linear", "recompute"]
-"""Linear: a view's change is computed from its inputs' changes. Recompute: its query runs anew."""
+Strategy: TypeAlias = Literal["linear", "incremental", "recompute"]
+"""The way in which a view follows its inputs.
+
+Linear: its change is computed from their changes. Incremental: from their changes and, where these
+are joined with others, from what was there before; a change that needs more is recomputed.
+Recompute: its query runs anew at each change.
+"""
 
 
 _TIME: Final = msgspec.Meta(ge=-(2**63), le=2**63 - 1)

@@ -3,9 +3,12 @@
 To recompute is always right, and costs as much as the whole input at each change. A query is linear
 when its result over a sum of changes is the sum of its results over each: then the inputs' changes
 alone give the view's change. That holds for operators that look at one row at a time (projections,
-filters, generators), and for UNION ALL of such. Everything else is run anew and compared.
+filters, generators), and for UNION ALL of such. With joins of such it is incremental: the change of
+one side is joined with what is on the other one. Everything else is run anew and compared.
 
-    choose_strategy(plan_tree(…)) -> ("linear", "") | ("recompute", "a join of two inputs")
+    choose_strategy(plan_tree(…))    ("linear", "")
+                                     ("incremental", "a join of two inputs")
+                                     ("recompute", "an aggregate: avg")
 
 Invariants:
     An operator is linear because it is in the list, never because it is in no other: unknown ones
@@ -78,15 +81,17 @@ _SUBQUERIES: Final = {
 }
 _WHOLE: Final = frozenset({"PythonUDTF", "UnresolvedPolymorphicPythonUDTF"})
 _SPOKEN: Final = {"Average": "avg", "ListAgg": "listagg"}
-_JOINS: Final = {
-    "Cross": "a cross join",
-    "FullOuter": "a full outer join",
-    "Inner": "a join",
-    "LeftAnti": "an anti join",
-    "LeftOuter": "a left outer join",
-    "LeftSemi": "a semi join",
-    "RightOuter": "a right outer join",
+_JOINED: Final = {
+    "Cross": "a cross join of two inputs",
+    "Inner": "a join of two inputs",
+    "LeftAnti": "an anti join (run anew where its right side changes)",
+    "LeftOuter": "a left outer join (run anew where its right side changes)",
+    "LeftSemi": "a semi join (run anew where its right side changes)",
+    "RightOuter": "a right outer join (run anew where its left side changes)",
 }
+"""Joins whose change follows from the change of a side and from what is on the other one."""
+
+_OTHER_JOINS: Final = {"FullOuter": "a full outer join"}
 
 
 def choose_strategy(plan: Node) -> tuple[Strategy, str]:
@@ -96,28 +101,36 @@ def choose_strategy(plan: Node) -> tuple[Strategy, str]:
         plan: The query's analysed plan, over inputs that are temporary views.
 
     Returns:
-        `linear` and "", or `recompute` and the pieces of the query that demand it.
+        `linear` and ""; or `incremental` and its joins; or `recompute` and the pieces of the query
+        that demand it.
     """
-    reasons = list(dict.fromkeys(_obstacles(plan)))[:_REASONS_MAX]
-    if not reasons and not any(node.kind == INPUT for node in plan.walk()):
+    found = list(dict.fromkeys(_obstacles(plan)))
+    reasons = [reason for reason, way in found if way == "recompute"]
+    if not found and not any(node.kind == INPUT for node in plan.walk()):
         reasons = ["rows that come from no input"]
-    return ("recompute", ", ".join(reasons)) if reasons else ("linear", "")
+    if reasons:
+        return "recompute", ", ".join(reasons[:_REASONS_MAX])
+    if found:
+        return "incremental", ", ".join(reason for reason, _ in found[:_REASONS_MAX])
+    return "linear", ""
 
 
-def _obstacles(plan: Node) -> Iterator[str]:
-    """Descriptions of all that is not linear, in the order of the plan, above its inputs."""
+def _obstacles(plan: Node) -> Iterator[tuple[str, Strategy]]:
+    """All that is not linear, above the inputs in the order of the plan, with the best way left."""
     ahead = [plan]
     while ahead:
         node = ahead.pop()
         if node.kind == INPUT:
             continue
-        if node.kind not in _LINEAR | CONSTANT:
-            yield _reason(node)
+        if node.kind == "Join" and join_type(node) in _JOINED:
+            yield _JOINED[join_type(node)], "incremental"
+        elif node.kind not in _LINEAR | CONSTANT:
+            yield _reason(node), "recompute"
         for expression in (inner for tree in node.expressions for inner in tree.walk()):
             if expression.kind in _SUBQUERIES:
-                yield _SUBQUERIES[expression.kind]
+                yield _SUBQUERIES[expression.kind], "recompute"
             elif expression.kind in _WHOLE:
-                yield "a table function in Python, which may look at many rows"
+                yield "a table function in Python, which may look at many rows", "recompute"
         ahead += reversed(node.children)
 
 
@@ -126,7 +139,7 @@ def _reason(node: Node) -> str:
         case "Aggregate":
             return _aggregate(node)
         case "Join" | "AsOfJoin":
-            return f"{_join(node)} of two inputs"
+            return f"{_OTHER_JOINS.get(join_type(node), 'a join')} of two inputs"
         case kind:
             return REASONS.get(kind, f"the operator {kind}")
 
@@ -141,10 +154,11 @@ def _aggregate(node: Node) -> str:
     return f"an aggregate: {', '.join(sorted(functions))}" if functions else "GROUP BY"
 
 
-def _join(node: Node) -> str:
+def join_type(node: Node) -> str:
+    """Spark's name for the type of a join: `LeftOuter`."""
     kind = node.fields.get("joinType")
     name = str(kind.get("object", "")) if isinstance(kind, dict) else ""
-    return _JOINS.get(name.rstrip("$").rsplit(".", 1)[-1], "a join")
+    return name.rstrip("$").rsplit(".", 1)[-1]
 
 
 def _sql_name(kind: str) -> str:

@@ -5,12 +5,14 @@ That contents are right at every time is shown by `test_view_oracle` and `test_v
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import ArithmeticException
 
-from shardline.app.compute.view.change_plan import ChangePlan, NotLinear
-from shardline.app.compute.view.linear_query import LinearQuery
+from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental
+from shardline.app.compute.view.change_query import ChangeQuery
 from shardline.app.protocol.objects import ViewDescription
 from shardline.datasource.types.schema import DIFF, TS
 
@@ -30,6 +32,10 @@ def rows_of(frame: DataFrame) -> list[tuple[object, ...]]:
     return sorted(tuple(row) for row in frame.collect())
 
 
+def contents(spark: SparkSession, columns: str, *rows: tuple[object, ...]) -> DataFrame:
+    return spark.createDataFrame(list(rows), columns)
+
+
 def test_each_step_has_its_own_rows(spark: SparkSession) -> None:
     """Of two inputs, one of them read twice; with the time and diff of each row."""
     columns = "a BIGINT"
@@ -37,8 +43,10 @@ def test_each_step_has_its_own_rows(spark: SparkSession) -> None:
     first = {"t": changes(spark, columns, (1, 5, 1), (2, 6, -1)), "u": changes(spark, columns)}
     second = {"t": changes(spark, columns, (3, 7, 2)), "u": changes(spark, columns, (4, 8, -3))}
     plan = ChangePlan(spark, query, {name: frame.schema for name, frame in first.items()})
-    assert rows_of(plan.over(spark, first)) == [(-2, 6, -1), (1, 5, 1), (2, 6, -1)]
-    assert rows_of(plan.over(spark, second)) == [(-3, 7, 2), (3, 7, 2), (40, 8, -3)]
+    step = plan.step({"t", "u"})
+    assert not step.before
+    assert rows_of(step.over(spark, first, {})) == [(-2, 6, -1), (1, 5, 1), (2, 6, -1)]
+    assert rows_of(step.over(spark, second, {})) == [(-3, 7, 2), (3, 7, 2), (40, 8, -3)]
     assert not spark.catalog.listTables()
 
 
@@ -48,7 +56,7 @@ def test_a_step_says_nothing_to_sparks_parser(spark: SparkSession) -> None:
     plan = ChangePlan(spark, "SELECT a + 1 AS b FROM t", {"t": frame.schema})
     spark.sql("SELECT 'another' AS a").createOrReplaceTempView("t")
     try:
-        assert rows_of(plan.over(spark, {"t": frame})) == [(2, 5, 1)]
+        assert rows_of(plan.step({"t"}).over(spark, {"t": frame}, {})) == [(2, 5, 1)]
     finally:
         spark.catalog.dropTempView("t")
 
@@ -59,20 +67,20 @@ def test_inputs_with_other_columns_get_a_plan_of_their_own(spark: SparkSession) 
     view = ViewDescription(
         name="v", query=query, inputs=("t",), schema="a BIGINT", strategy="linear"
     )
-    schema = spark.createDataFrame([], "a BIGINT").schema
-    linear = LinearQuery(view, schema)
+    asked = ChangeQuery(view, spark.createDataFrame([], "a BIGINT").schema)
     for columns, row in {
         "a BIGINT NOT NULL": (1, 5, 1),
         "a BIGINT": (None, 5, 1),
         "a BIGINT, b STRING": (2, "new", 5, 1),
         "b STRING, a BIGINT": ("before", 3, 5, 1),
     }.items():
-        changed = linear.evaluate(spark, {"t": changes(spark, columns, row)})
-        assert changed is not None, columns
+        given = {"t": changes(spark, columns, row)}
+        step = asked.plan(spark, given, {"t"})
+        assert step is not None, columns
         value = row[columns.split(", ").index(next(c for c in columns.split(", ") if c[0] == "a"))]
-        assert rows_of(changed) == [(value, 5, 1)]
-    assert linear.evaluate(spark, {"t": changes(spark, "a INT")}) is None, "another type"
-    assert linear.evaluate(spark, {"t": changes(spark, "a BIGINT")}) is None, "doubted once"
+        assert rows_of(step.over(spark, given, {})) == [(value, 5, 1)]
+    assert asked.plan(spark, {"t": changes(spark, "a INT")}, {"t"}) is None, "another type"
+    assert asked.plan(spark, {"t": changes(spark, "a BIGINT")}, {"t"}) is None, "doubted once"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +88,8 @@ def test_inputs_with_other_columns_get_a_plan_of_their_own(spark: SparkSession) 
     [
         ("SELECT a, rand() AS r FROM t", "not deterministic"),
         ("SELECT DISTINCT a FROM t", "DISTINCT"),
-        ("SELECT l.a FROM t l JOIN t r ON l.a = r.a", "a join of two inputs"),
+        ("SELECT l.a FROM t l FULL JOIN t r ON l.a = r.a", "a full outer join of two inputs"),
+        ("SELECT l.a FROM t l JOIN (SELECT max(a) AS a FROM t) r ON l.a = r.a", "max"),
         ("SELECT a FROM t WHERE a IN (SELECT a FROM t)", "a subquery in IN"),
         ("SELECT a FROM t LIMIT 1", "LIMIT"),
         ("SELECT 1 AS a", "rows that come from no input"),
@@ -90,5 +99,69 @@ def test_a_query_that_needs_more_than_changes_is_refused(
     spark: SparkSession, query: str, reason: str
 ) -> None:
     """When the plan is made, with the reason."""
-    with pytest.raises(NotLinear, match=reason):
+    with pytest.raises(NotIncremental, match=reason):
         ChangePlan(spark, query, {"t": changes(spark, "a BIGINT").schema})
+
+
+JOINED = "SELECT t.k, a, b, c FROM t JOIN u ON t.k = u.k JOIN v ON u.k = v.k WHERE a < b"
+
+
+def test_a_pair_that_changes_on_both_sides_counts_once(spark: SparkSession) -> None:
+    """At the later of its times, with the product of its diffs; what was there counts, too."""
+    given = {
+        "t": changes(spark, "k INT, a INT", (1, 10, 5, 1), (2, 20, 6, -1)),
+        "u": changes(spark, "k INT, b INT", (1, 11, 7, 2), (2, 21, 6, -1)),
+        "v": changes(spark, "k INT, c INT"),
+    }
+    there = {
+        "t": contents(spark, "k INT, a INT", (2, 20), (2, 20)),
+        "u": contents(spark, "k INT, b INT", (2, 21)),
+        "v": contents(spark, "k INT, c INT", (1, 12), (2, 22), (2, 23)),
+    }
+    plan = ChangePlan(spark, JOINED, {name: frame.schema for name, frame in given.items()})
+    # (1, 10) and (1, 11) are both new. Both pairs of (2, 20) and (2, 21) go with (2, 21): the row
+    # that goes from `t` takes one of them, and is not to be taken twice.
+    both = plan.step({"t", "u"})
+    assert both.before == {"t", "u", "v"}
+    found = Counter[tuple[object, ...]]()
+    for *row, diff in rows_of(both.over(spark, given, there)):
+        found[tuple(row)] += int(str(diff))
+    expected = {(1, 10, 11, 12, 7): 2, (2, 20, 21, 22, 6): -2, (2, 20, 21, 23, 6): -2}
+    assert {row: diff for row, diff in found.items() if diff} == expected
+    one = plan.step({"v"})
+    assert one.before == {"t", "u"}
+    given["v"] = changes(spark, "k INT, c INT", (2, 24, 9, 3))
+    assert rows_of(one.over(spark, given, there)) == [(2, 20, 21, 24, 9, 3)] * 2
+
+
+def test_diffs_whose_product_does_not_fit_are_an_error(spark: SparkSession) -> None:
+    """Also in a session whose own arithmetic wraps around."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.ansi.enabled", "false")
+    given = {
+        name: session.createDataFrame([(1, 5, 2**40)], f"k INT, {HIDDEN}") for name in ("t", "u")
+    }
+    there = {name: session.createDataFrame([], "k INT") for name in ("t", "u")}
+    query = "SELECT t.k FROM t JOIN u ON t.k = u.k"
+    plan = ChangePlan(session, query, {name: frame.schema for name, frame in given.items()})
+    with pytest.raises(ArithmeticException, match="OVERFLOW"):
+        plan.step({"t", "u"}).over(session, given, there).collect()
+
+
+@pytest.mark.parametrize(
+    ("join", "linear_in"),
+    [("LEFT JOIN", "t"), ("LEFT SEMI JOIN", "t"), ("LEFT ANTI JOIN", "t"), ("RIGHT JOIN", "u")],
+)
+def test_an_outer_join_follows_changes_of_one_side(
+    spark: SparkSession, join: str, linear_in: str
+) -> None:
+    """Where the other one changes, it has to be recomputed."""
+    columns = {name: changes(spark, "k INT").schema for name in ("t", "u")}
+    plan = ChangePlan(spark, f"SELECT * FROM t {join} u ON t.k = u.k", columns)  # noqa: S608
+    other = {"t": "u", "u": "t"}[linear_in]
+    assert plan.step({linear_in}).before == {other}
+    with pytest.raises(NotIncremental, match=r"side of a .* join has changed"):
+        plan.step({other})
+    with pytest.raises(NotIncremental):
+        plan.step({"t", "u"})
+    assert not plan.step(set()).before

@@ -446,10 +446,15 @@ QUERIES = {
         "SELECT a, hash(*) AS h FROM t UNION ALL SELECT id, 0 FROM range(3)",
         "VALUES (7, 1) UNION ALL SELECT a, b FROM t LATERAL VIEW explode(m) x AS b",
     ],
+    "incremental": [
+        "SELECT l.a FROM t AS l JOIN t AS r ON l.s = r.s",
+        "SELECT l.a FROM t AS l LEFT JOIN t AS r ON l.s = r.s",
+        "SELECT a FROM t WHERE s IS NOT NULL UNION ALL SELECT l.a FROM t l, t r WHERE l.a = r.a",
+        "SELECT a FROM t LEFT ANTI JOIN (SELECT a + 1 AS b FROM t) ON a = b",
+    ],
     "recompute": [
         "SELECT count(*) AS n FROM t",
         "SELECT DISTINCT s FROM t",
-        "SELECT l.a FROM t AS l JOIN t AS r ON l.s = r.s",
         "SELECT a, row_number() OVER (ORDER BY a, s) AS n FROM t",
         "SELECT a FROM t ORDER BY a, s LIMIT 1",
         "SELECT a FROM t WHERE a = (SELECT max(a) FROM t)",

@@ -1,7 +1,7 @@
 """Views: an output shard that follows its inputs, one step at a time.
 
 Owns the maintained view: when its inputs change, which step is next, how the step is computed by
-Spark (anew, or from the changes only), and how its rows and errors are written as one.
+Spark (anew, or from changes), and how its rows and errors are written as one.
 
 May use: `compute.errors`, `compute.holds`, `sql`, `execution`, `datasource`. Start at
 `maintained_view`, then `next_step`.
@@ -14,8 +14,11 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
     input_changes      times at which inputs change, read off the states of their shards
     kept_query         a view's query over the contents of its inputs
     kept_plan          Spark's plan of a query, over rows that change
-    linear_query       a linear view's query over changes, or the doubt about it
+    change_query       a view's query over changes, or the doubt about it
     change_plan        Spark's plan of a query, made to hand times and diffs on
+    change_operators   operators that hand times and diffs on
+    join_change        the change of a join, one term for each side that has changed
+    query_tree         Spark's plan of a query, read once
     evaluate           a query over frames, in the session of its own streaming query
     correction         the updates that turn one collection into another
     output             the view's shard and its errors shard, written as one

@@ -1,16 +1,19 @@
-"""A change plan computes the change of a linear view from the changes of its inputs.
+"""A change plan computes the change of a view from the changes of its inputs.
 
-    plan = ChangePlan(session, query, inputs)        Spark's plan of the query, made once
-    plan.over(session, changes)                      the view's rows with `_ts` and `_diff`
+    plan = ChangePlan(session, query, columns)       Spark's plan of the query, made once
+    step = plan.step({"orders"})                     for steps in which only `orders` changes
+    step.before                                      inputs whose contents before a step it needs
+    step.over(session, changes, contents)            the view's rows with `_ts` and `_diff`
 
-A view is linear (DBSP's word) if Q(a + b) = Q(a) + Q(b): filters, projections, generators, UNION
-ALL. Its change is then Q over the changes of its inputs, row by row, each at the same time and with
-the same diff; constants have none. So the query's plan is taken as Spark has analysed it, over
-inputs without `_ts` and `_diff`, and each of its operators is given two more columns to hand on. No
-expression is touched, made or resolved anew: none of them can see the two columns, whatever it is
-called with (`hash(*)`), and the query means what it means to Spark.
+The query's plan is taken as Spark has analysed it, over inputs without `_ts` and `_diff`, and each
+of its operators is given two more columns to hand on. No expression is touched, made or resolved
+anew: none of them can see the two columns, whatever it is called with (`hash(*)`), and the query
+means what it means to Spark.
 
-The plan is analysed once, and each step gives it new leaves (`kept_plan`).
+Linear operators (DBSP's word), those with Q(a + b) = Q(a) + Q(b), are taken over changes as they
+are: filters, projections, generators, UNION ALL. A join is linear in each of its two sides, and
+needs the other side's contents (`join_change`). What no changed input is below has no change. So
+what can be done depends on which inputs have changed: a plan is made for each such set.
 
 Invariants:
     Every expression of the query is the one of its analysed plan.
@@ -20,29 +23,24 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from typing_extensions import override
-
+from shardline.app.compute.view.change_operators import Change, ChangeOperators
 from shardline.app.compute.view.evaluate import analyse_query
-from shardline.app.compute.view.kept_plan import (
-    KeptPlan,
-    Operator,
-    input_of,
-    plan_of,
-)
+from shardline.app.compute.view.join_change import JoinRule, OneSided
+from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
+from shardline.app.compute.view.query_tree import QueryNode, query_tree
 from shardline.app.sql.plan_tree import plan_tree
-from shardline.app.sql.strategy import CONSTANT, choose_strategy
+from shardline.app.sql.strategy import choose_strategy
 from shardline.datasource.spark_native.java_names import java_class, read_sequence
 from shardline.datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["ChangePlan", "NotLinear"]
+__all__ = ["ChangePlan", "NotIncremental", "StepPlan"]
 
 _INLINE_CTES: Final = "org.apache.spark.sql.catalyst.optimizer.InlineCTE"
 
@@ -60,118 +58,146 @@ _AS_BELOW: Final = frozenset(
 """Operators that return each column of their child, and perhaps others."""
 
 
-class NotLinear(Exception):
-    """The change of a query cannot be computed from the changes of its inputs; why: its text."""
+class NotIncremental(Exception):
+    """A view's change cannot be computed from these inputs' changes; why: its text."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Handing:
-    """An operator over changes.
+class StepPlan:
+    """A view's change, where certain inputs have changed.
 
     Attributes:
-        operator: Returns the columns of the query's operator, and two more.
-        hidden: These two: `_ts` and `_diff`.
+        before: Names of inputs whose contents before a step are needed.
     """
 
-    operator: Operator
-    hidden: Sequence[Any]
+    def __init__(self, operators: Operators, root: Operator) -> None:
+        """The change is the rows of `root`."""
+        self._operators = operators
+        self._root = root
+        leaves = set(root.leaves())
+        self._changes = frozenset(leaf.name for leaf in leaves if not leaf.before)
+        self.before = frozenset(leaf.name for leaf in leaves if leaf.before)
+
+    def over(
+        self,
+        session: SparkSession,
+        changes: Mapping[str, DataFrame],
+        contents: Mapping[str, DataFrame],
+    ) -> DataFrame:
+        """The view's change; nothing is run yet.
+
+        Args:
+            session: The one that the frames are of.
+            changes: Changes of inputs in the step, with `_ts` and `_diff` as last columns.
+            contents: Contents of the inputs in `before`, just before the step.
+        """
+        frames = {Leaf(name): changes[name] for name in self._changes}
+        frames |= {Leaf(name, before=True): contents[name] for name in self.before}
+        return self._operators.frame(session, self._root, frames)
 
 
-class ChangePlan(KeptPlan):
-    """A query's plan over changes: its rows are the view's change, with `_ts` and `_diff`.
+class ChangePlan:
+    """The plans of one query over changes, for inputs of certain columns.
 
-    The columns that it is made for are an input's own, then `_ts` and `_diff`. To make it raises
-    `NotLinear` if the query needs more than changes.
+    Attributes:
+        columns: Columns of the query's result.
     """
 
-    @override
-    def _analyse(self, session: SparkSession, query: str) -> Operator:
-        """The last operator of the query, handing the two columns on.
+    def __init__(
+        self, session: SparkSession, query: str, columns: Mapping[str, StructType]
+    ) -> None:
+        """Analyse the query.
+
+        Args:
+            session: The session in which the view runs.
+            query: The view's query.
+            columns: Columns of each input's changes: its own, then `_ts` and `_diff`.
 
         Raises:
-            NotLinear: The query needs more than changes.
+            NotIncremental: The query needs more than changes, whichever input changes.
         """
-        pair = session.createDataFrame([], f"{TS} BIGINT NOT NULL, {DIFF} BIGINT NOT NULL")
-        self._pair = read_sequence(plan_of(pair).output())
+        self._given = dict(columns)
+        self._operators = ChangeOperators(session)
+        self._joins = JoinRule(session, self._operators)
         empty = {
-            name: session.createDataFrame([], type(columns)(_visible(columns)))
-            for name, columns in self._columns.items()
+            name: session.createDataFrame([], type(given)(_visible(given)))
+            for name, given in columns.items()
         }
         result = analyse_query(session, query, empty)
         self.columns: StructType = result.schema
-        """Columns of the query's result."""
         analysed = plan_of(result)
         strategy, reason = choose_strategy(plan_tree(analysed.toJSON()))
-        if strategy != "linear":
-            raise NotLinear(reason)
+        if strategy == "recompute":
+            raise NotIncremental(reason)
         if not analysed.deterministic():
-            raise NotLinear("an expression that is not deterministic")
+            raise NotIncremental("an expression that is not deterministic")
+        self._output = read_sequence(analysed.output())
         inline_ctes = java_class(session, _INLINE_CTES)(True, False, False)
-        below = self._handing(inline_ctes.apply(analysed))
-        return self._project(analysed.output(), below).operator
+        self._query = query_tree(inline_ctes.apply(analysed))
+        self._steps: dict[frozenset[str], StepPlan | NotIncremental] = {}
 
-    def _handing(self, plan: Any) -> _Handing:
-        """An operator of the query and all below it, handing the two columns on.
+    def fits(self, changes: Mapping[str, DataFrame]) -> bool:
+        """True if the frames have the columns that the plan was made for."""
+        return {name: frame.schema for name, frame in changes.items()} == self._given
+
+    def step(self, changed: Collection[str]) -> StepPlan:
+        """The plan of steps in which these inputs change, and no others.
 
         Raises:
-            NotLinear: It is not known.
+            NotIncremental: The query needs more than their changes.
         """
-        kind = plan.getClass().getSimpleName()
-        name = input_of(plan)
-        if name or kind in CONSTANT:
+        key = frozenset(changed)
+        if key not in self._steps:
+            try:
+                self._steps[key] = self._make_step(key)
+            except NotIncremental as refused:
+                self._steps[key] = refused
+        found = self._steps[key]
+        if isinstance(found, NotIncremental):
+            raise found
+        return found
+
+    def _make_step(self, changed: frozenset[str]) -> StepPlan:
+        below = self._change(self._query, changed)
+        root = self._operators.project(self._output, below).operator
+        return StepPlan(self._operators.plans, root)
+
+    def _change(self, node: QueryNode, changed: frozenset[str]) -> Change:
+        """The change of an operator of the query, handing the two columns on.
+
+        Raises:
+            NotIncremental: It is not known, or needs more than changes.
+        """
+        made = self._operators
+        if not node.inputs & changed:
             # The rows of a constant are in the view since it was computed for the first time.
-            return self._leaf(plan.output(), name)
-        below = tuple(self._handing(child) for child in read_sequence(plan.children()))
-        if kind in _AS_BELOW:
-            child = below[0].operator
-            over = plan.withNewChildren(self._operators.sequence([child.plan]))
-            return _Handing(Operator(over, (child,)), below[0].hidden)
-        match kind:
+            return made.nothing(node)
+        if node.input:
+            return made.input(node)
+        if node.kind == "Join":
+            return self._join(node, changed)
+        return self._linear(node, [self._change(child, changed) for child in node.children])
+
+    def _join(self, node: QueryNode, changed: frozenset[str]) -> Change:
+        try:
+            return self._joins.change(node, changed, lambda side: self._change(side, changed))
+        except OneSided as refused:
+            raise NotIncremental(str(refused)) from None
+
+    def _linear(self, node: QueryNode, below: Sequence[Change]) -> Change:
+        """The change of a linear operator over the changes `below` it."""
+        made = self._operators
+        if node.kind in _AS_BELOW:
+            return made.over(node.plan, below, below[0].hidden)
+        match node.kind:
             case "Sort":
                 return below[0]  # a change has no order
             case "Project":
-                return self._project(plan.projectList(), below[0])
+                return made.project(read_sequence(node.plan.projectList()), below[0])
             case "Expand":
-                return self._expand(plan, below[0])
+                return made.expand(node.plan, below[0])
             case "Union":
-                return self._union(plan, below)
-        raise NotLinear(f"the operator {kind}")
-
-    def _leaf(self, columns: Any, name: str) -> _Handing:
-        hidden = [one.newInstance() for one in self._pair]
-        table = self._operators.empty([*read_sequence(columns), *hidden])
-        return _Handing(Operator(table, (), name), hidden)
-
-    def _project(self, columns: Any, below: _Handing) -> _Handing:
-        """A projection, with the two columns as its last ones."""
-        given = self._with(columns, below)
-        plan = self._operators.make("Project", given, below.operator.plan)
-        return _Handing(Operator(plan, (below.operator,)), below.hidden)
-
-    def _expand(self, plan: Any, below: _Handing) -> _Handing:
-        """Several rows for each row, all of them at its time and with its diff."""
-        rows = self._operators.sequence(
-            self._with(row, below) for row in read_sequence(plan.projections())
-        )
-        output = self._with(plan.output(), below)
-        made = self._operators.make("Expand", rows, output, below.operator.plan)
-        return _Handing(Operator(made, (below.operator,)), below.hidden)
-
-    def _union(self, plan: Any, below: Sequence[_Handing]) -> _Handing:
-        """The rows of all; the two columns are in the same place in each."""
-        outputs = [child.output() for child in read_sequence(plan.children())]
-        children = tuple(
-            self._project(output, one).operator for output, one in zip(outputs, below, strict=True)
-        )
-        union = self._operators.union([child.plan for child in children])
-        # A union's columns are those of its first child, with types that fit all of them.
-        return _Handing(
-            Operator(union, children), read_sequence(union.output())[-len(self._pair) :]
-        )
-
-    def _with(self, columns: Any, below: _Handing) -> Any:
-        """A sequence of columns, and the two of what is below."""
-        return self._operators.sequence([*read_sequence(columns), *below.hidden])
+                return made.union([child.output for child in node.children], below)
+        raise NotIncremental(f"the operator {node.kind}")
 
 
 def _visible(columns: StructType) -> list[Any]:

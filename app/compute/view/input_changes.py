@@ -32,12 +32,14 @@ class InputChanges:
         perhaps: First time in the interval of each part that spans several: one may change there.
         spread: Names of inputs with such parts.
         volume: Rows and bytes of all these parts.
+        changed: Names of the inputs that these parts are of.
     """
 
     times: tuple[int, ...] = ()
     perhaps: tuple[int, ...] = ()
     spread: tuple[str, ...] = ()
     volume: Volume = field(default_factory=Volume)
+    changed: frozenset[str] = frozenset()
 
     @property
     def known(self) -> tuple[int, ...]:
@@ -61,10 +63,12 @@ def find_input_changes(states: Sequence[ShardState], lower: int, upper: int | No
     perhaps: set[int] = set()
     spread: list[str] = []
     parts: list[Part] = []
+    changed: set[str] = set()
     for state in states:
         several = False
         for planned in plan_changes(state, lower, upper):
             parts.append(planned.part)
+            changed.add(state.name)
             bounds = planned.part.time_bounds
             assert bounds is not None, planned.part.key
             single = bounds[0] == bounds[1]
@@ -74,7 +78,11 @@ def find_input_changes(states: Sequence[ShardState], lower: int, upper: int | No
         if several:
             spread.append(state.name)
     return InputChanges(
-        tuple(sorted(times)), tuple(sorted(perhaps)), tuple(spread), Volume.of(parts)
+        tuple(sorted(times)),
+        tuple(sorted(perhaps)),
+        tuple(spread),
+        Volume.of(parts),
+        frozenset(changed),
     )
 
 

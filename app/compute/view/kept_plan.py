@@ -17,17 +17,16 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import DataFrame
 
 from shardline.app.compute.view.evaluate import analyse_query
-from shardline.app.sql.strategy import INPUT
+from shardline.app.compute.view.query_tree import QueryNode, query_tree
 from shardline.datasource.spark_native.java_names import (
     java_class,
-    read_sequence,
     scala_object,
     scala_sequence,
 )
@@ -37,9 +36,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["KeptPlan", "Operator", "Operators", "input_of", "plan_of"]
+__all__ = ["KeptPlan", "Leaf", "Operator", "Operators", "plan_of"]
 
 _LOGICAL: Final = "org.apache.spark.sql.catalyst.plans.logical"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """Rows of an input that a plan is over.
+
+    Attributes:
+        name: The input.
+        before: True of its contents before a step; else what a caller of the plan says.
+    """
+
+    name: str
+    before: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +61,19 @@ class Operator:
     Attributes:
         plan: Spark's operator.
         children: What it is over.
-        input: Name of the input that it stands for; "" if it is an operator of the query.
+        leaf: The rows that it stands for; None if it is an operator of the query.
     """
 
     plan: Any
     children: tuple[Operator, ...] = ()
-    input: str = ""
+    leaf: Leaf | None = None
+
+    def leaves(self) -> Iterator[Leaf]:
+        """All rows that it reads, some of them several times."""
+        if self.leaf is not None:
+            yield self.leaf
+        for child in self.children:
+            yield from child.leaves()
 
 
 class KeptPlan:
@@ -82,7 +101,7 @@ class KeptPlan:
         analysed = plan_of(analyse_query(session, query, empty))
         # Those inside of expressions have inputs, too, which are no leaves of the plan.
         self.usable = bool(analysed.subqueriesAll().isEmpty())
-        return self._operator(analysed)
+        return self._operators.over(query_tree(analysed))
 
     def fits(self, frames: Mapping[str, DataFrame]) -> bool:
         """True if the frames have the columns that the plan was made for."""
@@ -95,15 +114,8 @@ class KeptPlan:
             session: The one that the frames are of.
             frames: Rows of each input, with the columns that the plan was made for.
         """
-        return self._operators.frame(session, self._root, frames)
-
-    def _operator(self, plan: Any) -> Operator:
-        name = input_of(plan)
-        if name:
-            return Operator(self._operators.empty(read_sequence(plan.output())), (), name)
-        return Operator(
-            plan, tuple(self._operator(child) for child in read_sequence(plan.children()))
-        )
+        leaves = {Leaf(name): frame for name, frame in frames.items()}
+        return self._operators.frame(session, self._root, leaves)
 
 
 class Operators:
@@ -131,18 +143,31 @@ class Operators:
         """The rows of several plans with the same columns, under the attributes of the first."""
         return self.make("Union", self.sequence(plans), False, False)
 
+    def over(self, node: QueryNode, *, before: bool = False) -> Operator:
+        """An operator of a query, and all that it is over.
+
+        Args:
+            node: The operator.
+            before: True if its inputs stand for their contents before a step.
+        """
+        if node.input:
+            return Operator(self.empty(node.output), (), Leaf(node.input, before))
+        return Operator(
+            node.plan, tuple(self.over(child, before=before) for child in node.children)
+        )
+
     def frame(
-        self, session: SparkSession, root: Operator, frames: Mapping[str, DataFrame]
+        self, session: SparkSession, root: Operator, frames: Mapping[Leaf, DataFrame]
     ) -> DataFrame:
-        """The rows of an operator over those of its inputs."""
-        plans = {name: plan_of(frame) for name, frame in frames.items()}
+        """The rows of an operator over those of its leaves."""
+        plans = {leaf: plan_of(frame) for leaf, frame in frames.items()}
         java = session._jsparkSession  # noqa: SLF001 - no public door
         return frame_of(session, java, self._filled(root, plans))
 
-    def _filled(self, operator: Operator, plans: Mapping[str, Any]) -> Any:
-        """The plan of an operator over the rows of its inputs."""
-        if operator.input:
-            return self.union([operator.plan, plans[operator.input]])
+    def _filled(self, operator: Operator, plans: Mapping[Leaf, Any]) -> Any:
+        """The plan of an operator over the rows of its leaves."""
+        if operator.leaf is not None:
+            return self.union([operator.plan, plans[operator.leaf]])
         if not operator.children:
             return operator.plan
         children = [self._filled(child, plans) for child in operator.children]
@@ -152,10 +177,3 @@ class Operators:
 def plan_of(frame: DataFrame) -> Any:
     """The analysed plan of a frame."""
     return frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public door
-
-
-def input_of(plan: Any) -> str:
-    """Name of the input that an operator of an analysed plan stands for; "" if it is none."""
-    if plan.getClass().getSimpleName() != INPUT:
-        return ""
-    return str(plan.desc().identifier().table())

@@ -31,6 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from shardline import datasource
 from shardline.app.compute.errors import data_error_text
+from shardline.app.compute.view.change_query import ChangeQuery
 from shardline.app.compute.view.correction import check_comparable, correction_frame
 from shardline.app.compute.view.evaluate import fit_columns, parse_columns
 from shardline.app.compute.view.input_changes import (
@@ -39,10 +40,9 @@ from shardline.app.compute.view.input_changes import (
     unchanged_until,
 )
 from shardline.app.compute.view.kept_query import KeptQuery
-from shardline.app.compute.view.linear_query import LinearQuery
 from shardline.app.compute.view.next_step import (
     Done,
-    Linear,
+    FollowChanges,
     Recompute,
     Unchanged,
     choose_next_step,
@@ -115,7 +115,7 @@ class View:
         self._made = False
         self._reports = ViewReports(host, incarnation, description, self._as_of)
         self._query = KeptQuery(description.query)
-        self._linear = LinearQuery(description, self._schema)
+        self._changes = ChangeQuery(description, self._schema)
         self._contents = OutputContents(host.client, description.name)
         self._changed_rows = 0
         self._one_task = OneTask()
@@ -164,8 +164,8 @@ class View:
                     return
                 case Unchanged():
                     self._follow(step)
-                case Linear():
-                    strategy = self._take_linear(session, step, news)
+                case FollowChanges():
+                    strategy = self._follow_changes(session, step, news, states)
                 case Recompute() if news.spread:
                     news = self._read_times(session, news, first, end)
                     continue
@@ -219,20 +219,9 @@ class View:
 
     def _result(self, session: SparkSession, at: int, states: Sequence[ShardState]) -> DataFrame:
         """The view's rows at one time; `states` of its inputs are of that time or later."""
-        host = self._host
-        inputs = {
-            name: datasource.snapshot(
-                session,
-                location=self._location,
-                shard=name,
-                as_of=at,
-                storage=host.storage,
-                by_driver=_BY_DRIVER,
-            )
-            for name in self._description.inputs
-        }
-        parts = [part for s in states for batch in s.trace.batches for part in batch.parts]
-        inputs = self._one_task.inputs(session, inputs, Volume.of(parts))
+        names = self._description.inputs
+        inputs = {name: self._snapshot(session, name, at) for name in names}
+        inputs = self._one_task.inputs(session, inputs, _volume(states))
         return fit_columns(self._query.evaluate(session, inputs), self._schema)
 
     def _recompute(
@@ -283,7 +272,24 @@ class View:
             ).drop(TS)
         return stage_interval(correction_frame(result, held), self._options)
 
-    def _take_linear(self, session: SparkSession, step: Linear, news: InputChanges) -> Strategy:
+    def _snapshot(self, session: SparkSession, name: str, at: int) -> DataFrame:
+        """The rows of an input at one time."""
+        return datasource.snapshot(
+            session,
+            location=self._location,
+            shard=name,
+            as_of=at,
+            storage=self._host.storage,
+            by_driver=_BY_DRIVER,
+        )
+
+    def _follow_changes(
+        self,
+        session: SparkSession,
+        step: FollowChanges,
+        news: InputChanges,
+        states: Sequence[ShardState],
+    ) -> Strategy:
         """Take the step if the query allows it; how to go on in this micro-batch."""
         host = self._host
         inputs = {
@@ -298,10 +304,17 @@ class View:
             )
             for name in self._description.inputs
         }
-        inputs = self._one_task.inputs(session, inputs, news.volume)
-        changed = self._linear.evaluate(session, inputs)
-        if changed is None:
+        plan = self._changes.plan(session, inputs, news.changed)
+        if plan is None:
             return "recompute"
+        # The hold of the stream keeps them: what is older than the step is not compacted into it.
+        before = {name: self._snapshot(session, name, step.lower - 1) for name in plan.before}
+        volume = _volume(states) if before else news.volume
+        changed = plan.over(
+            session,
+            self._one_task.inputs(session, inputs, volume),
+            self._one_task.inputs(session, before, volume),
+        )
         try:
             # What the last change came to tells what to expect; half, so that one whose changes
             # are as large as that is not run twice every other time.
@@ -317,8 +330,8 @@ class View:
             return "recompute"
         self._changed_rows = rows.rows
         if self._sink.append(step, rows, None):
-            self._reports.report_step("linear", rows.rows, None)
-        return "linear"
+            self._reports.report_step("incremental" if before else "linear", rows.rows, None)
+        return self._description.strategy
 
     @cached_property
     def _options(self) -> SinkOptions:
@@ -395,3 +408,8 @@ class View:
         if output is None or output.upper is None or settled is None or not self._reports.hydrated:
             return None
         return max(settled - output.upper, 0)
+
+
+def _volume(states: Sequence[ShardState]) -> Volume:
+    """Rows and bytes of all parts of these shards."""
+    return Volume.of(part for s in states for batch in s.trace.batches for part in batch.parts)

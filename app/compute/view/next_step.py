@@ -4,10 +4,10 @@ A view must be right at every time, but may run its query only where something c
 is a pure function, so that all its cases can be tested without Spark: a step that is too long makes
 the contents wrong at times in its middle, and nothing would notice.
 
-    Done         the output has reached the end
-    Quiet        nothing changes in [lower, upper): the upper moves, and no query is run
-    Linear       the query over the changes of [lower, upper)
-    Recompute    the query at `at`, minus the output's contents, as [lower, upper)
+    Done            the output has reached the end
+    Unchanged       nothing changes in [lower, upper): the upper moves, and no query is run
+    FollowChanges   what follows from the changes of [lower, upper), each at its own time
+    Recompute       the query at `at`, minus the output's contents, as [lower, upper)
 
 A caller that takes each step and asks again reaches the end, and the contents at each time from
 `floor` on are then those of the query at that time.
@@ -15,7 +15,7 @@ A caller that takes each step and asks again reaches the end, and the contents a
 Invariants:
     A step starts at the output's upper: its append is refused if another writer was first.
     An output that this definition did not write last is never extended: it is recomputed first.
-    No time at which an input changes lies inside of a step, except in a linear one and at `at`.
+    No time at which an input changes lies inside of a step that recomputes, except `at`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,15 @@ from typing import TypeAlias
 
 from shardline.app.protocol.objects import Strategy
 
-__all__ = ["Done", "Linear", "OutputProgress", "Recompute", "Step", "Unchanged", "choose_next_step"]
+__all__ = [
+    "Done",
+    "FollowChanges",
+    "OutputProgress",
+    "Recompute",
+    "Step",
+    "Unchanged",
+    "choose_next_step",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +67,8 @@ class Unchanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
-    """The output changes by the query over the inputs' changes in `[lower, upper)`."""
+class FollowChanges:
+    """The output changes by what follows from the inputs' changes in `[lower, upper)`."""
 
     lower: int
     upper: int | None
@@ -78,7 +86,7 @@ class Recompute:
     upper: int | None
 
 
-Step: TypeAlias = Done | Unchanged | Linear | Recompute
+Step: TypeAlias = Done | Unchanged | FollowChanges | Recompute
 
 
 def choose_next_step(
@@ -89,8 +97,8 @@ def choose_next_step(
     Args:
         output: The output as it is now.
         times: Times at which some input changes, ascending, each once: all of those from
-            `max(output.upper, floor)` until before `end`. For a linear view it suffices that there
-            are some if anything changes.
+            `max(output.upper, floor)` until before `end`. Unless the view is recomputed it suffices
+            that there are some if anything changes.
         floor: The first time at which inputs are readable and the output must be right.
         end: All inputs are settled before it; None if they are finished.
         strategy: The view's.
@@ -108,10 +116,10 @@ def choose_next_step(
     first = bisect_left(times, upper)
     if first == len(times):
         return Unchanged(upper, end)
-    # While the query fails the output stands still, and lacks every change since then. A linear
-    # step would add only those from the upper on; a recomputation adds what is missing.
-    if strategy == "linear" and not output.failing:
-        return Linear(upper, end)
+    # While the query fails the output stands still, and lacks every change since then. A step from
+    # changes would add only those from the upper on; a recomputation adds what is missing.
+    if strategy != "recompute" and not output.failing:
+        return FollowChanges(upper, end)
     # One step for each time of a change, although only the last one's contents stay: readers may
     # ask for the times in between, and views above this one see each of them.
     return Recompute(times[first], upper, _after(times, times[first], end))

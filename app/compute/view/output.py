@@ -34,7 +34,7 @@ import msgspec
 import pyarrow as pa
 
 from shardline.app.compute.errors import ERRORS_SCHEMA
-from shardline.app.compute.view.next_step import Linear, OutputProgress, Recompute, Unchanged
+from shardline.app.compute.view.next_step import FollowChanges, OutputProgress, Recompute, Unchanged
 from shardline.app.execution.object_shards import create_object_shard, parse_ddl_schema
 from shardline.app.protocol.objects import ViewDescription, errors_shard
 from shardline.datasource.client import ShardClient
@@ -146,7 +146,7 @@ class ViewSink:
         return OutputProgress(output.upper.time, ours, failing=bool(self._known_errors(errors)))
 
     def append(
-        self, step: Linear | Recompute, rows: StagedInterval | None, error: str | None
+        self, step: FollowChanges | Recompute, rows: StagedInterval | None, error: str | None
     ) -> bool:
         """Take a step; False if another writer was first, and the output must be looked at again.
 

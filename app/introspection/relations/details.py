@@ -105,7 +105,8 @@ DETAILS: Final = (
             Column(
                 "strategy",
                 TEXT,
-                "of a view: linear, by changes alone; recompute, by its query run anew",
+                "of a view: linear, by changes alone; incremental, by changes joined with what is "
+                "there; recompute, by its query run anew",
             ),
             Column("reason", TEXT, "why a view has no better strategy"),
             Column(

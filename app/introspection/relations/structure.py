@@ -396,8 +396,8 @@ STRUCTURE: Final = (
             Column(
                 "strategy",
                 TEXT,
-                "of a view: the best that this node allows by itself, linear or recompute; "
-                "NULL: it computes nothing, or is not known",
+                "of a view: the best that this node allows by itself, linear, incremental or "
+                "recompute; NULL: it computes nothing, or is not known",
             ),
             Column("reason", TEXT, "why no better one, or how the output is written"),
         ),

@@ -7,7 +7,8 @@ A view is kept up to date by one strategy for all of it, which is chosen from Sp
 each node of the query as it is written is judged by the same rule, in the same words.
 
 Invariants:
-    Nothing is claimed that the choice does not bear out: of a linear view every operator is linear.
+    Nothing is claimed that the choice does not bear out: of a linear view every operator is linear,
+    of an incremental one every operator but its joins.
     An operator is linear because its kind is in the list, never because it is in no other.
     Pure, and without Spark.
 """
@@ -31,7 +32,7 @@ Here `Union` keeps duplicates: without ALL it is another operator in Spark's pla
 _SQL_KINDS: Final = {"Limit": "GlobalLimit"}
 """Operators of Spark's by the nodes that are called otherwise."""
 
-_JOINED: Final = "a join of two inputs"
+_FULL_JOIN: Final = "a full outer join of two inputs"
 _GROUPED: Final = "an aggregate"
 _SUBQUERY: Final = "a subquery"
 _DEDUPLICATED: Final = "UNION without ALL"
@@ -41,6 +42,7 @@ _OUTSIDE: Final = frozenset({"Source", "Persist"})
 
 _WRITES: Final = {
     "linear": "it appends what the changes of the inputs give",
+    "incremental": "it appends what the changes of the inputs give with what they are joined with",
     "recompute": "it compares the new result with what the output holds, and appends what differs",
 }
 
@@ -61,17 +63,26 @@ def explain_operator(
         return description.strategy, _WRITES[description.strategy]
     if operator.name == "Query" or description.strategy == "linear":
         return description.strategy, description.reason or None
+    return _alone(description, operator)
+
+
+def _alone(view: ViewDescription, operator: OperatorPlan) -> tuple[Strategy | None, str | None]:
+    """The strategy of an operator of a view that is not linear."""
+    if operator.name == "Join" and not operator.detail.upper().startswith("FULL"):
+        return "incremental", None
+    if view.strategy == "incremental":
+        return "linear", None
     obstacle = _obstacle(operator)
     if obstacle is not None:
         return "recompute", obstacle
-    is_linear = operator.name in _LINEAR and not _may_look_at_many_rows(description, operator)
+    is_linear = operator.name in _LINEAR and not _may_look_at_many_rows(view, operator)
     return ("linear", None) if is_linear else (None, None)
 
 
 def _obstacle(operator: OperatorPlan) -> str | None:
     """What of an operator needs more than the changed rows; None if it is not known to."""
     if operator.name == "Join":
-        return _JOINED
+        return _FULL_JOIN
     if operator.name == "Aggregate":
         return _GROUPED
     if operator.name == "Union":

@@ -65,9 +65,12 @@ def test_a_deep_plan_needs_no_deep_stack() -> None:
         (op("Filter", INPUT, condition=expr("Not", expr("Exists", plan=INPUT))),
          "a subquery in EXISTS"),
         (
-            op("Join", INPUT, op("LocalRelation"), joinType={"object": "x.LeftOuter$"}),
-            "a left outer join of two inputs",
+            op("Join", INPUT, op("LocalRelation"), joinType={"object": "x.FullOuter$"}),
+            "a full outer join of two inputs",
         ),
+        (op("Join", INPUT, INPUT, joinType={"object": "x.SomethingNew$"}), "a join of two inputs"),
+        (op("AsOfJoin", INPUT, INPUT, joinType={"object": "x.Inner$"}), "a join of two inputs"),
+        (op("Join", op("Distinct", INPUT), INPUT, joinType={"object": "x.Inner$"}), "DISTINCT"),
         (
             op(
                 "Aggregate", INPUT,
@@ -86,6 +89,23 @@ def test_a_deep_plan_needs_no_deep_stack() -> None:
 def test_only_what_is_known_to_be_linear_is(plan: Nodes, reason: str) -> None:
     """The list says what is linear; all else is recomputed, with a reason."""
     assert strategy(plan) == ("recompute" if reason else "linear", reason)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("Inner", "a join of two inputs"),
+        ("Cross", "a cross join of two inputs"),
+        ("LeftOuter", "a left outer join (run anew where its right side changes)"),
+        ("RightOuter", "a right outer join (run anew where its left side changes)"),
+        ("LeftSemi", "a semi join (run anew where its right side changes)"),
+        ("LeftAnti", "an anti join (run anew where its right side changes)"),
+    ],
+)
+def test_joins_follow_changes_with_what_is_there(kind: str, reason: str) -> None:
+    """Their reason says why their view is not linear, and when it is recomputed all the same."""
+    join = op("Join", op("Filter", INPUT), INPUT, joinType={"object": f"x.{kind}$"})
+    assert strategy(op("Project", join)) == ("incremental", reason)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 import duckdb
 import pyarrow as pa
@@ -17,18 +17,20 @@ from msgspec.structs import replace
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.execution.observations import Measured
 from shardline.app.project.project import Project
-from shardline.app.protocol.objects import ViewDescription
+from shardline.app.protocol.objects import Strategy, ViewDescription
 from shardline.datasource.spark_native.time_interval import Interval
 from support.spark.views import Bench, Input, Row, comparable, contents, no_fence
 from support.strategies.rows import plain_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
 __all__ = ["START", "World"]
+
+WAYS: Final = get_args(Strategy)
 
 START: Final = 10
 TIMES: Final = (10, 20, 40)
@@ -59,8 +61,19 @@ NUMBERS: Final = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("c", pa.int64
 class World:
     """Inputs that were updated at random, and a session to run views in."""
 
-    def __init__(self, spark: SparkSession, folder: Path, times: Sequence[int] = TIMES) -> None:
-        """Inputs in a location in `folder` that change at `times`, some of `TIMES`."""
+    def __init__(
+        self,
+        spark: SparkSession,
+        folder: Path,
+        times: Sequence[int] = TIMES,
+        apart: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Inputs in a location in `folder`.
+
+        Args:
+            times: When they change: some of `TIMES`.
+            apart: Those that change at other times, and these.
+        """
         self.bench = bench = Bench(spark, str(folder / "lake"), folder / "checkpoints")
         self.session = spark.newSession()
         self._plain: list[_Plain] = []
@@ -77,7 +90,7 @@ class World:
         self.inputs: dict[str, Input] = {}
         for name, make in makers.items():
             self.inputs[name] = found = bench.input(name, schemas[name])
-            for time in times:
+            for time in (apart or {}).get(name, times):
                 rows = [(make(draw), 1) for _ in range(6 if time == START else 2)]
                 there = found.at(time - 1)
                 gone = [(row, -1) for row in draw.sample(there, min(2, len(there)))]
@@ -95,16 +108,16 @@ class World:
         assert isinstance(kept, ViewDescription)
         return kept
 
-    def follow(self, kept: ViewDescription, expected: Callable[[int], Counter[Row]]) -> bool:
+    def follow(self, kept: ViewDescription, expected: Callable[[int], Counter[Row]]) -> set[str]:
         """Keep a view through all of history, and compare its contents at each time.
 
-        Whatever it says of itself, the change alone is tried first.
+        Whatever it says of itself, it is tried first what follows from changes.
 
         Returns:
-            Whether the change alone was taken.
+            The ways in which its steps were taken.
         """
         bench, name = self.bench, kept.name
-        tried = replace(kept, strategy="linear")
+        tried = replace(kept, strategy="incremental")
         run = View(bench.host, bench.incarnation(name, START), tried, no_fence)
         cuts = [START + 1, 22, END]
         run.advance(self.session, Interval(START, cuts[0], starts=True))
@@ -114,7 +127,7 @@ class World:
             assert contents(bench.client, name, time) == expected(time), time
         assert not self.session.catalog.listTables()
         steps = [o for o in bench.seen if isinstance(o, Measured) and o.id == name]
-        return any("evaluations_linear" in one.added for one in steps)
+        return {way for way in WAYS if any(f"evaluations_{way}" in one.added for one in steps)}
 
     def by_duck(self, query: str, time: int) -> Counter[Row]:
         """What DuckDB makes of the model's rows at `time`."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from shardline.app.compute.view.next_step import (
     Done,
-    Linear,
+    FollowChanges,
     OutputProgress,
     Recompute,
     Unchanged,
@@ -34,11 +34,11 @@ class Model:
     def at(self, time: int) -> int:
         return self.changes[max(t for t in self.changes if t <= time)]
 
-    def take(self, step: Unchanged | Linear | Recompute, times: list[int]) -> None:
+    def take(self, step: Unchanged | FollowChanges | Recompute, times: list[int]) -> None:
         assert step.lower == self.upper, (step, self.upper)
         self.steps += 1
         match step:
-            case Linear():
+            case FollowChanges():
                 base = self.at(step.lower)
                 before = right(times, step.lower - 1)
                 for time in times:
@@ -108,7 +108,9 @@ def test_a_failing_view_is_recomputed() -> None:
     )
     assert choose_next_step(failing, [], floor=5, end=20, strategy="linear") == Unchanged(10, 20)
     working = OutputProgress(10, ours=True, failing=False)
-    assert choose_next_step(working, [12], floor=5, end=20, strategy="linear") == Linear(10, 20)
+    assert choose_next_step(working, [12], floor=5, end=20, strategy="linear") == FollowChanges(
+        10, 20
+    )
 
 
 def test_an_interval_before_the_as_of_is_done() -> None:

@@ -25,10 +25,13 @@ def explained(query: str, strategy: Strategy, reason: str = "") -> list[str]:
 
 CASES = {
     "SELECT a FROM t JOIN u USING (a) WHERE b > 0": [
-        "Join: recompute, a join of two inputs", "Filter: linear", "Project: linear",
+        "Join: incremental", "Filter: linear", "Project: linear",
     ],
     "SELECT a, count(*) FROM t GROUP BY a HAVING count(*) > 1": [
         "Aggregate: recompute, an aggregate", "Filter: linear", "Project: linear",
+    ],
+    "SELECT t.a FROM t FULL OUTER JOIN u ON t.a = u.a": [
+        "Join: recompute, a full outer join of two inputs", "Project: linear",
     ],
     "SELECT DISTINCT a FROM t LIMIT 3": [
         "Project: linear", "Distinct: recompute, DISTINCT", "Limit: recompute, LIMIT",
@@ -47,7 +50,7 @@ CASES = {
     ],
     "SELECT 1": ["Constant: None", "Project: linear"],
     "SELECT a FROM other, t": [
-        "Scan: None", "Join: recompute, a join of two inputs", "Project: linear",
+        "Scan: None", "Join: incremental", "Project: linear",
     ],
 }  # fmt: skip
 
@@ -62,6 +65,14 @@ def test_of_a_linear_view_all_operators_are_linear() -> None:
     """Spark's plan has borne it out, a generator's as well."""
     query = "SELECT e FROM t LATERAL VIEW explode(b) AS e UNION ALL SELECT a FROM u"
     assert {said.split(": ")[1] for said in explained(query, "linear")} == {"linear"}
+
+
+def test_of_an_incremental_view_all_but_its_joins_are_linear() -> None:
+    """The joins need what they join changes with."""
+    query = "SELECT t.a FROM t LEFT JOIN u ON t.a = u.a WHERE b > 0"
+    assert explained(query, "incremental", "a left outer join") == [
+        "Join: incremental", "Filter: linear", "Project: linear",
+    ]  # fmt: skip
 
 
 def test_a_generator_may_be_a_table_function_in_python() -> None:

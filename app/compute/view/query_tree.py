@@ -1,0 +1,50 @@
+"""A query tree is an analysed plan of Spark, read from the JVM once: operators, and what they read.
+
+Each question to an operator in the JVM is a call to it. A rule asks the same of one operator for
+each set of changed inputs, so the answers are kept beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from shardline.app.sql.strategy import INPUT
+from shardline.datasource.spark_native.java_names import read_sequence
+
+__all__ = ["QueryNode", "query_tree"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueryNode:
+    """An operator of a query.
+
+    Attributes:
+        plan: Spark's operator.
+        kind: Name of its class.
+        input: Name of the input that it stands for; "" if it is no input.
+        children: What it is over; nothing below an input.
+        inputs: All inputs that it reads, itself or below.
+    """
+
+    plan: Any
+    kind: str
+    input: str
+    children: tuple[QueryNode, ...]
+    inputs: frozenset[str]
+
+    @property
+    def output(self) -> list[Any]:
+        """Its columns: attributes of Spark."""
+        return read_sequence(self.plan.output())
+
+
+def query_tree(plan: Any) -> QueryNode:
+    """The tree of an analysed plan whose inputs are temporary views."""
+    kind = str(plan.getClass().getSimpleName())
+    if kind == INPUT:
+        name = str(plan.desc().identifier().table())
+        return QueryNode(plan, kind, name, (), frozenset([name]))
+    children = tuple(query_tree(child) for child in read_sequence(plan.children()))
+    inputs = frozenset[str]().union(*(child.inputs for child in children))
+    return QueryNode(plan, kind, "", children, inputs)

@@ -1,0 +1,159 @@
+"""Views of random joins, of inputs that change together or apart, at every time against Spark."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pytest
+
+from support.spark.view_world import START, World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+# ruff: noqa: S608 - queries are made here
+
+SEEDS: Final = range(12)
+APART: Final = {
+    "orders": (START, 20),
+    "people": (START,),
+    "visits": (START, 20, 40),
+    "numbers": (START, 40),
+}
+"""People do not change after the first contents, and others not in each micro-batch."""
+
+
+@pytest.fixture(scope="module", params=["together", "apart"])
+def world(
+    request: pytest.FixtureRequest,
+    spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[World]:
+    """Inputs with a history, which all cases share."""
+    apart = APART if request.param == "apart" else None
+    made = World(spark, tmp_path_factory.mktemp("joins"), apart=apart)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_joins_are_right_at_every_time(world: World, seed: int) -> None:
+    """Whichever of their inputs change, and whichever of these changes can be followed."""
+    query = random_join(random.Random(seed))
+    kept = world.kept(f"join_{seed}", query)
+    ways = world.follow(kept, partial(world.by_spark, query))
+    assert kept.strategy == "incremental", query
+    assert "recompute" in ways  # the first contents are the query's own
+
+
+ONE_SIDED: Final = {
+    "left": ("SELECT o.id, p.city FROM orders o LEFT JOIN people p ON o.who = p.name", True),
+    "right": ("SELECT o.id, p.city FROM people p RIGHT JOIN orders o ON o.who = p.name", True),
+    "semi": ("SELECT o.id FROM orders o LEFT SEMI JOIN people p ON o.who = p.name", True),
+    "anti": ("SELECT o.id FROM orders o LEFT ANTI JOIN people p ON o.who = p.name", True),
+    "other_left": ("SELECT o.id, p.city FROM people p LEFT JOIN orders o ON o.who = p.name", False),
+    "other_anti": ("SELECT p.city FROM people p LEFT ANTI JOIN orders o ON o.who = p.name", False),
+    "full": ("SELECT o.id, p.city FROM orders o FULL JOIN people p ON o.who = p.name", False),
+}
+
+
+@pytest.mark.parametrize("name", ONE_SIDED)
+def test_an_outer_join_follows_the_side_that_it_keeps(world: World, name: str) -> None:
+    """Where that one alone changes; contents are right in any case."""
+    query, followed = ONE_SIDED[name]
+    ways = world.follow(world.kept(f"one_sided_{name}", query), partial(world.by_spark, query))
+    apart = all(time == START for time, _, _ in world.inputs["people"].history)
+    assert ways == {"recompute"} | ({"incremental"} if followed and apart else set())
+
+
+# -- random joins ----------------------------------------------------------------------------
+
+
+class Side(NamedTuple):
+    """Something to join: SQL, and expressions of two of its columns."""
+
+    sql: str
+    text: str
+    number: str
+
+
+def random_join(draw: random.Random) -> str:
+    """A query that joins two to four inputs, or results of queries over them."""
+    sides = [_side(draw, f"t{place}") for place in range(draw.choice((2, 2, 3, 3, 4)))]
+    shown, sql = [sides[0]], sides[0].sql
+    for side in sides[1:]:
+        kind = draw.choices(
+            ("JOIN", "LEFT JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN", "RIGHT JOIN"), (6, 1, 1, 1, 1)
+        )[0]
+        sql += f" {kind} {side.sql} ON {_condition(draw, draw.choice(shown), side)}"
+        if kind not in {"LEFT SEMI JOIN", "LEFT ANTI JOIN"}:
+            shown.append(side)
+    columns = [
+        draw.choice((one.text, one.number, f"hash({one.text}, {one.number})")) for one in shown
+    ]
+    columns.append(f"concat_ws('-', {shown[-1].text}, {shown[0].number})")
+    listed = ", ".join(f"{column} AS c{place}" for place, column in enumerate(columns))
+    where = draw.choice(
+        ("", f" WHERE {shown[0].number} > 2", f" WHERE {shown[-1].text} IS NOT NULL")
+    )
+    return f"SELECT {listed} FROM {sql}{where}"
+
+
+def _condition(draw: random.Random, left: Side, right: Side) -> str:
+    equal = draw.choice(
+        (
+            f"{left.text} = {right.text}",
+            f"{left.text} <=> {right.text}",
+            f"{left.number} = {right.number}",
+            f"upper({left.text}) = upper({right.text})",
+        )
+    )
+    more = draw.choice(
+        ("", f" AND {left.number} <= {right.number}", f" AND {right.number} % 2 = 0", " AND true")
+    )
+    return equal + more
+
+
+def _side(draw: random.Random, alias: str) -> Side:
+    plain = {
+        "orders": (f"{alias}.who", f"{alias}.price"),
+        "people": (f"{alias}.name", f"length({alias}.city)"),
+        "visits": (f"{alias}.who", f"{alias}.day"),
+        "numbers": (f"CAST({alias}.a AS STRING)", f"{alias}.b"),
+    }
+    table = draw.choice(list(plain))
+    text, number = plain[table]
+    other = draw.choice(list(plain))
+    more_text, more_number = plain[other]
+    forms = [
+        Side(f"{table} {alias}", text, number),
+        Side(
+            f"(SELECT {text} AS s, {number} + 1 AS n FROM {table} {alias} WHERE {number} > 1) "
+            f"{alias}",
+            f"{alias}.s",
+            f"{alias}.n",
+        ),
+        Side(
+            f"(SELECT {text} AS s, {number} AS n FROM {table} {alias} "
+            f"UNION ALL SELECT {more_text}, {more_number} FROM {other} {alias}) {alias}",
+            f"{alias}.s",
+            f"{alias}.n",
+        ),
+        Side(
+            f"(SELECT {alias}.*, e FROM {table} {alias} "
+            f"LATERAL VIEW explode(array(1, 2)) x AS e) {alias}",
+            text,
+            f"{alias}.e",
+        ),
+        Side(
+            f"(VALUES ('ann', 1), ('bob', 2), (NULL, 3)) AS {alias}(s, n)",
+            f"{alias}.s",
+            f"{alias}.n",
+        ),
+    ]
+    return draw.choice(forms)
