@@ -15,6 +15,7 @@ Groups, each of which can be named alone:
     append      appends of one row, against the bare loop of the same store
     contend     the same by several processes
     open        opening a shard after many appends
+    views       a step of a view that follows changes, against its query run anew
     maintain    what 10,000 appends of 100 rows leave: batches, rewritten bytes, reads
 
     fresh       whole applications: from a row's making until it is readable in a view
@@ -59,6 +60,7 @@ from bench.runtime import (
 )
 from bench.standing import measure_queries, measure_waiting
 from bench.throughput import measure_read, measure_stream, measure_write
+from bench.views import measure_views
 from shardline.app.cli.storage_options import add_option_argument, storage_options
 from shardline.app.cli.tables import plain_table, utc
 from shardline.app.spark_session import open_session
@@ -68,9 +70,12 @@ from shardline.datasource.errors import ShardError, unknown_name
 __all__ = ["chosen", "main"]
 
 _SOURCE = ("write", "read", "stream", "floor", "visible", "waiting", "queries", "planning")
-_DEFAULT = (*_SOURCE, "append", "contend", "open", "maintain")
+_DEFAULT = (*_SOURCE, "append", "contend", "open", "views", "maintain")
 _RUNTIME = ("fresh", "rest", "many", "watched", "pages")
 _GROUPS = (*_DEFAULT, *_RUNTIME)
+
+_ORDERS = 2_000_000
+"""Rows of a view's greatest input at scale 1."""
 
 _WATCHED_VIEWS, _WATCHED_RATE = 2, 1000
 """Few enough that the sources keep one pace, watched or not: else CPU could not be compared."""
@@ -153,6 +158,9 @@ class _Run:
                 clock, self.url, self.options, 8, max(given.appends // 8, 1)
             ),
             "open": lambda: measure_opening(clock, self.url, self.options, given.opened),
+            "views": lambda: measure_views(
+                self.spark, clock, place, int(given.scale * _ORDERS), rounds
+            ),
             "maintain": lambda: measure_maintenance(
                 clock, self.url, self.options, given.opened, rounds
             ),

@@ -9,10 +9,11 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import ArithmeticException
+from pyspark.errors import ArithmeticException, NumberFormatException
 
 from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental
 from shardline.app.compute.view.change_query import ChangeQuery
+from shardline.app.compute.view.safe_expressions import cannot_fail
 from shardline.app.protocol.objects import ViewDescription
 from shardline.datasource.types.schema import DIFF, TS
 
@@ -165,3 +166,78 @@ def test_an_outer_join_follows_changes_of_one_side(
     with pytest.raises(NotIncremental):
         plan.step({"t", "u"})
     assert not plan.step(set()).before
+
+
+FAILING = {
+    "condition": (
+        "SELECT t.k FROM t JOIN u ON CAST(t.s AS INT) < u.n JOIN v ON v.k = t.k",
+        {"t": [(1, "x")], "u": [], "v": []},
+        {"t": [], "u": [(10,)], "v": [(5,)]},
+    ),
+    "where": (
+        "SELECT t.k FROM t, u, v WHERE v.k = t.k AND 10 / u.n > t.k",
+        {"t": [(1, "x")], "u": [], "v": []},
+        {"t": [], "u": [(0,)], "v": [(1,)]},
+    ),
+    "side": (
+        "WITH t AS (SELECT k, CAST(s AS INT) AS n FROM t) "  # noqa: ISC004
+        "SELECT t.k FROM t JOIN u ON t.n < u.n JOIN v ON v.k = t.k",
+        {"t": [(1, "x")], "u": [], "v": []},
+        {"t": [], "u": [(10,)], "v": [(5,)]},
+    ),
+}
+"""Queries that fail; changes and contents before."""
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_change_fails_where_its_query_fails(spark: SparkSession, name: str) -> None:
+    """Joins are not reordered where that would leave out the rows at which the query fails."""
+    query, news, before = FAILING[name]
+    columns = {"t": "k INT, s STRING", "u": "n INT", "v": "k INT"}
+    given = {
+        one: changes(spark, columns[one], *((*row, 5, 1) for row in rows))
+        for one, rows in news.items()
+    }
+    there = {one: contents(spark, columns[one], *rows) for one, rows in before.items()}
+    plan = ChangePlan(spark, query, {one: frame.schema for one, frame in given.items()})
+    for one, kinds in columns.items():
+        spark.createDataFrame([*before[one], *news[one]], kinds).createOrReplaceTempView(one)
+    try:
+        whole = spark.sql(query)
+        with pytest.raises((ArithmeticException, NumberFormatException)):
+            whole.collect()
+    finally:
+        for one in columns:
+            spark.catalog.dropTempView(one)
+    with pytest.raises((ArithmeticException, NumberFormatException)):
+        plan.step({"t"}).over(spark, given, there).collect()
+
+
+@pytest.mark.parametrize(
+    ("expression", "safe"),
+    [
+        ("a = b AND NOT (s IS NULL OR upper(s) LIKE 'x%')", False),
+        ("a = b AND NOT (s IS NULL OR startswith(upper(s), 'X'))", True),
+        ("CAST(a AS BIGINT) <=> 3L", True),
+        ("CAST(a AS STRING) = s", True),
+        ("a = s", False),
+        ("a + b > 1", False),
+        ("a / 2 > 1", False),
+        ("coalesce(s, 'x') IN ('x', 'y')", True),
+        ("array(a)[b] = 1", False),
+    ],
+)
+def test_what_cannot_fail_is_in_a_list(spark: SparkSession, expression: str, safe: bool) -> None:
+    """Everything else may."""
+    frame = spark.createDataFrame([], "a INT, b INT, s STRING").where(expression)
+    condition = frame._jdf.queryExecution().analyzed().condition()
+    assert cannot_fail(spark, condition) == safe
+
+
+def test_contents_of_other_columns_do_not_fit(spark: SparkSession) -> None:
+    """An input may have been evolved between the two looks at it."""
+    columns = {"t": changes(spark, "k INT").schema, "u": changes(spark, "k INT").schema}
+    step = ChangePlan(spark, "SELECT t.k FROM t JOIN u USING (k)", columns).step({"t"})
+    assert step.fits({"u": contents(spark, "k INT NOT NULL")})
+    assert not step.fits({"u": contents(spark, "k BIGINT")})
+    assert not step.fits({"u": contents(spark, "k INT, more INT")})

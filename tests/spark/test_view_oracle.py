@@ -135,6 +135,16 @@ CASES = {
         "JOIN (SELECT upper(who) AS k, day + 1 AS day FROM visits) y ON x.k = y.k AND x.n > y.day",
         how=JOINED,
     ),
+    "filter_between_joins": Case(
+        "SELECT x.id, v.day FROM (SELECT o.id, o.who FROM orders o JOIN people p ON o.who = p.name "
+        "WHERE p.city = 'Rome') x JOIN visits v ON x.who = v.who",
+        how=JOINED,
+    ),
+    "may_fail": Case(
+        "SELECT o.id, v.day FROM orders o JOIN people p ON o.who = p.name AND 60 / o.price > 3 "
+        "JOIN visits v ON o.who = v.who",
+        how=JOINED,
+    ),
     "four_times_one": Case(
         "SELECT a.day, b.day AS b, c.day AS c, d.day AS d FROM visits a JOIN visits b USING (who) "
         "JOIN visits c USING (who) JOIN (visits d JOIN people p ON d.who = p.name) USING (who)",

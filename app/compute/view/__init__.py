@@ -16,6 +16,7 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
     kept_plan          Spark's plan of a query, over rows that change
     change_query       a view's query over changes, or the doubt about it
     change_plan        Spark's plan of a query, made to hand times and diffs on
+    safe_expressions   expressions that cannot fail
     change_operators   operators that hand times and diffs on
     join_change        the change of a join, one term for each side that has changed
     query_tree         Spark's plan of a query, read once

@@ -69,13 +69,20 @@ class StepPlan:
         before: Names of inputs whose contents before a step are needed.
     """
 
-    def __init__(self, operators: Operators, root: Operator) -> None:
-        """The change is the rows of `root`."""
+    def __init__(
+        self, operators: Operators, root: Operator, columns: Mapping[str, StructType]
+    ) -> None:
+        """The change is the rows of `root`; `columns` are those of each input's contents."""
         self._operators = operators
         self._root = root
+        self._columns = {name: _types(given) for name, given in columns.items()}
         leaves = set(root.leaves())
         self._changes = frozenset(leaf.name for leaf in leaves if not leaf.before)
         self.before = frozenset(leaf.name for leaf in leaves if leaf.before)
+
+    def fits(self, contents: Mapping[str, DataFrame]) -> bool:
+        """True if contents of inputs have the columns that the plan was made for."""
+        return all(_types(frame.schema) == self._columns[name] for name, frame in contents.items())
 
     def over(
         self,
@@ -88,7 +95,7 @@ class StepPlan:
         Args:
             session: The one that the frames are of.
             changes: Changes of inputs in the step, with `_ts` and `_diff` as last columns.
-            contents: Contents of the inputs in `before`, just before the step.
+            contents: Contents of the inputs in `before`, just before the step, if they fit.
         """
         frames = {Leaf(name): changes[name] for name in self._changes}
         frames |= {Leaf(name, before=True): contents[name] for name in self.before}
@@ -118,10 +125,8 @@ class ChangePlan:
         self._given = dict(columns)
         self._operators = ChangeOperators(session)
         self._joins = JoinRule(session, self._operators)
-        empty = {
-            name: session.createDataFrame([], type(given)(_visible(given)))
-            for name, given in columns.items()
-        }
+        self._contents = {name: type(given)(_visible(given)) for name, given in columns.items()}
+        empty = {name: session.createDataFrame([], given) for name, given in self._contents.items()}
         result = analyse_query(session, query, empty)
         self.columns: StructType = result.schema
         analysed = plan_of(result)
@@ -159,7 +164,7 @@ class ChangePlan:
     def _make_step(self, changed: frozenset[str]) -> StepPlan:
         below = self._change(self._query, changed)
         root = self._operators.project(self._output, below).operator
-        return StepPlan(self._operators.plans, root)
+        return StepPlan(self._operators.plans, root, self._contents)
 
     def _change(self, node: QueryNode, changed: frozenset[str]) -> Change:
         """The change of an operator of the query, handing the two columns on.
@@ -198,6 +203,11 @@ class ChangePlan:
             case "Union":
                 return made.union([child.output for child in node.children], below)
         raise NotIncremental(f"the operator {node.kind}")
+
+
+def _types(columns: StructType) -> list[tuple[str, str]]:
+    # Without nullability: contents and changes of one input may differ in it, and a union bears it.
+    return [(field.name, field.dataType.simpleString()) for field in columns.fields]
 
 
 def _visible(columns: StructType) -> list[Any]:

@@ -1,7 +1,7 @@
 """The change of a join comes from the change of each side, joined with what is on the other side.
 
 An inner join of inputs X1 … Xn is one operator here, whatever its parentheses, with one term for
-each input that has changed:
+each input that has changed (only where nothing in it can fail at a row: else two sides at a time):
 
     Δ(X1 ⋈ … ⋈ Xn) = Σi  X1⁻ ⋈ … ⋈ X(i-1)⁻ ⋈ ΔXi ⋈ H(X(i+1)) ⋈ … ⋈ H(Xn)
 
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.compute.view.change_operators import Change, ChangeOperators
 from shardline.app.compute.view.kept_plan import Operator
+from shardline.app.compute.view.safe_expressions import cannot_fail
 from shardline.datasource.spark_native.java_names import (
     java_class,
     read_sequence,
@@ -93,9 +94,7 @@ class JoinRule:
     def _inner_change(
         self, node: QueryNode, changed: frozenset[str], change_of: ChangeOf
     ) -> Change:
-        sides: list[QueryNode] = []
-        conditions: list[Any] = []
-        _flatten(node, sides, conditions)
+        sides, conditions = self._taken_apart(node)
         changes = {
             place: partial(change_of, side)
             for place, side in enumerate(sides)
@@ -104,6 +103,22 @@ class JoinRule:
         join = _InnerJoin(self, self._made, sides, conditions, changes)
         terms = [join.term(node.output, place) for place in changes]
         return terms[0] if len(terms) == 1 else self._made.union([node.output] * len(terms), terms)
+
+    def _taken_apart(self, node: QueryNode) -> tuple[list[QueryNode], list[Any]]:
+        """What an inner join joins, and what holds of its rows: as many sides as may be reordered.
+
+        In another order a condition is evaluated for other rows. Where anything in the join could
+        fail, that order is the query's, or an error of the query might not be one of the change.
+        """
+        sides: list[QueryNode] = []
+        conditions: list[Any] = []
+        _flatten(node, sides, conditions)
+        inside = [one for side in sides for one in _expressions(side)]
+        safe = all(cannot_fail(self._spark, one) for one in (*conditions, *inside))
+        if len(sides) == len(node.children) or (safe and _are_disjoint(sides)):
+            return sides, conditions
+        condition = node.plan.condition()
+        return list(node.children), [condition.get()] if condition.isDefined() else []
 
     def pair(self, left: Operator, right: Operator, conditions: Sequence[Any]) -> Operator:
         """The inner join of two operators."""
@@ -190,6 +205,26 @@ def _connected(
                     and not needs.subsetOf(columns[place])
                 ):
                     yield place
+
+
+def _expressions(node: QueryNode) -> Iterator[Any]:
+    """All expressions of a query's operators, down to its inputs."""
+    if node.input:
+        return
+    yield from read_sequence(node.plan.expressions())
+    for child in node.children:
+        yield from _expressions(child)
+
+
+def _are_disjoint(sides: Sequence[QueryNode]) -> bool:
+    """True if no two sides have an attribute in common: one that is projected away may be."""
+    there = sides[0].plan.outputSet()
+    for side in sides[1:]:
+        columns = side.plan.outputSet()
+        if not there.intersect(columns).isEmpty():
+            return False
+        there = _both(there, columns)
+    return True
 
 
 def _both(left: Any, right: Any) -> Any:

@@ -309,6 +309,8 @@ class View:
             return "recompute"
         # The hold of the stream keeps them: what is older than the step is not compacted into it.
         before = {name: self._snapshot(session, name, step.lower - 1) for name in plan.before}
+        if not plan.fits(before):
+            return "recompute"
         volume = _volume(states) if before else news.volume
         changed = plan.over(
             session,

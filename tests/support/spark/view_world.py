@@ -119,7 +119,7 @@ class World:
         bench, name = self.bench, kept.name
         tried = replace(kept, strategy="incremental")
         run = View(bench.host, bench.incarnation(name, START), tried, no_fence)
-        cuts = [START + 1, 22, END]
+        cuts = [START + 1, LATE, 22, END]
         run.advance(self.session, Interval(START, cuts[0], starts=True))
         for lower, upper in itertools.pairwise(cuts):
             run.advance(self.session, Interval(lower, upper))

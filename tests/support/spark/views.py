@@ -64,12 +64,15 @@ class Input:
         }
         arrays["_ts"] = pa.array([time for time, _, _ in changes], pa.int64())
         arrays["_diff"] = pa.array([diff for _, _, diff in changes], pa.int64())
-        table = pa.table(arrays) if changes else None
+        self.append_table(pa.table(arrays) if changes else None, until)
+        self.history += changes
+
+    def append_table(self, table: pa.Table | None, until: int) -> None:
+        """Append updates as they are; the history knows nothing of them."""
         handle = self.client.writer(self.name)
         found = handle.compare_and_append(table, Frontier(self.upper), Frontier(until))
         assert isinstance(found, Appended), found
         self.upper = until
-        self.history += changes
 
     def idle(self, until: int) -> None:
         """Settle time without changes."""

@@ -1,0 +1,142 @@
+"""Measures a step of a view that follows changes, against one that runs its query anew.
+
+Two views of one query, over the same inputs, take the same changes in turns; a step is all that a
+micro-batch does with them, the commit included, but for Spark's planning of the micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from msgspec.structs import replace
+from pyspark.sql import SparkSession
+
+from bench.rounds import Measured, alternate
+from shardline.app.compute.view.maintained_view import View
+from shardline.app.project.project import Project
+from shardline.app.protocol.objects import Strategy, ViewDescription
+from shardline.datasource.clock import Clock
+from shardline.datasource.spark_native.time_interval import Interval
+from support.spark.views import Bench, no_fence
+
+__all__ = ["measure_views"]
+
+_START: Final = 10
+_CUSTOMERS: Final = 10_000
+_PRODUCTS: Final = 1_000
+_CHANGED: Final = 1_000
+_ORDERS: Final = pa.schema(
+    [("id", pa.int64()), ("customer", pa.int64()), ("product", pa.int64()), ("price", pa.int64())]
+)
+_NAMED: Final = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+_QUERIES: Final = {
+    "join of 3": (
+        "SELECT o.id, c.name AS customer, p.name AS product, o.price FROM orders o "
+        "JOIN customers c ON o.customer = c.id JOIN products p ON o.product = p.id"
+    ),
+    "left join": (
+        "SELECT o.id, c.name AS customer, o.price FROM orders o "
+        "LEFT JOIN customers c ON o.customer = c.id AND c.id % 2 = 0"
+    ),
+}
+_WAYS: Final[Mapping[str, Strategy]] = {"anew": "recompute", "changes": "incremental"}
+
+
+def measure_views(
+    spark: SparkSession, clock: Clock, place: Path, orders: int, rounds: int
+) -> list[Measured]:
+    """Milliseconds of a step for 1,000 new rows among `orders`.
+
+    The ratio says how often a step that follows changes fits into one that runs the query anew.
+    """
+    lines: list[Measured] = []
+    for name, query in _QUERIES.items():
+        world = _World(spark, place / name.replace(" ", "_"), orders)
+        followed = [world.view(query, strategy) for strategy in _WAYS.values()]
+        steps: dict[str, Callable[[], object]] = {"news": world.add_news}
+        steps |= {way: partial(world.step, view) for way, view in zip(_WAYS, followed, strict=True)}
+        alternate(clock, 1, steps)  # the first round compiles
+        taken = alternate(clock, rounds, steps)
+        what = f"view, {name}, {_CHANGED:,} of {orders:,} rows"
+        times = {way: taken[way] * 1000.0 for way in _WAYS}
+        lines += [
+            Measured(f"{what}: anew", times["anew"], "ms"),
+            Measured(f"{what}: changes", times["changes"], "ms", times["anew"] / times["changes"]),
+        ]
+    return lines
+
+
+@dataclass
+class _Followed:
+    """A view, and how far its steps are."""
+
+    view: View
+    upper: int
+
+
+class _World:
+    """Inputs, to which each step of a view adds rows that no step had before."""
+
+    def __init__(self, spark: SparkSession, folder: Path, orders: int) -> None:
+        self._bench = Bench(spark, str(folder / "lake"), folder / "checkpoints")
+        self._session = spark.newSession()
+        self._draw = np.random.default_rng(7)
+        self._last = 0
+        self._orders = self._bench.input("orders", _ORDERS)
+        self._named = {
+            "customers": (self._bench.input("customers", _NAMED), _CUSTOMERS),
+            "products": (self._bench.input("products", _NAMED), _PRODUCTS),
+        }
+        for name, (found, count) in self._named.items():
+            rows = [((place, f"{name} {place}"), 1) for place in range(count)]
+            found.push(_START, *rows)
+        self._add(_START, orders)
+
+    def view(self, query: str, strategy: Strategy) -> _Followed:
+        """A view that has its first contents."""
+        project = Project()
+        for found in (self._orders, *(one for one, _ in self._named.values())):
+            columns = ", ".join(f"{f.name} {_SQL[f.type]}" for f in found.schema)
+            project.source(found.name, "csv", options={"path": "later"}, schema=columns)
+        name = f"by_{strategy}"
+        kept = project.view(name, query).check(self._bench.spark).descriptions[name]
+        assert isinstance(kept, ViewDescription)
+        asked = replace(kept, strategy=strategy)
+        made = View(self._bench.host, self._bench.incarnation(name, _START), asked, no_fence)
+        made.advance(self._session, Interval(_START, _START + 1, starts=True))
+        return _Followed(made, _START + 1)
+
+    def add_news(self) -> None:
+        """New rows for the next step of each view."""
+        time = self._orders.upper
+        self._add(time, _CHANGED)
+        for found, _ in self._named.values():
+            found.idle(time + 1)
+
+    def step(self, followed: _Followed) -> None:
+        """Bring a view up to the news."""
+        upper = self._orders.upper
+        followed.view.advance(self._session, Interval(followed.upper, upper))
+        followed.upper = upper
+
+    def _add(self, time: int, count: int) -> None:
+        first, self._last = self._last, self._last + count
+        columns = {
+            "id": np.arange(first, self._last),
+            "customer": self._draw.integers(0, _CUSTOMERS, count),
+            "product": self._draw.integers(0, _PRODUCTS, count),
+            "price": self._draw.integers(1, 1000, count),
+            "_ts": np.full(count, time),
+            "_diff": np.ones(count, np.int64),
+        }
+        self._orders.append_table(pa.table(columns), time + 1)
+
+
+_SQL: Final = {pa.int64(): "BIGINT", pa.string(): "STRING"}
