@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
+import pyspark
 import pytest
 
+from shardline.app.compute.view import maintained_view
 from shardline.app.compute.view.maintained_view import View
-from shardline.app.compute.view.session_settings import query_settings
+from shardline.app.compute.view.session_settings import engine_versions, query_settings
 from shardline.app.compute.view.streaming_query import run_view
 from shardline.app.execution.observations import Measured
 from shardline.datasource.spark_native.time_interval import Interval
@@ -70,6 +72,32 @@ def test_a_session_that_reads_the_query_otherwise_corrects_the_output(
     assert run("Asia/Tokyo", 20, 30) == (1, of("Asia/Tokyo"))
     assert run("Asia/Tokyo", 30, 40) == (0, of("Asia/Tokyo"))
     assert contents(bench.client, "hours", 19) == of("UTC")
+
+
+def test_another_version_of_what_evaluates_puts_the_output_right(
+    spark: SparkSession, location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it would take back as it sees it now may not be what is there."""
+    bench = bench_of_utc(spark, location, tmp_path)
+    orders = bench.input("orders", ORDERS)
+    orders.push(5, ((3600, "ada", 10), 1))
+    orders.idle(40)
+
+    def steps(versions: tuple[str, ...], lower: int, upper: int) -> int:
+        monkeypatch.setattr(maintained_view, "engine_versions", lambda _spark: versions)
+        before = len(bench.told(Measured))
+        interval = Interval(lower, upper, starts=lower == 5)
+        made = View(bench.host, bench.incarnation("hours", 5), HOURS, no_fence)
+        made.advance(bench.spark, interval)
+        return len(bench.told(Measured)) - before
+
+    ours = engine_versions(bench.spark)
+    assert ours[0] == f"Spark {pyspark.__version__}"
+    assert ours[1].startswith("Java ")
+    assert steps(ours, 5, 10) == 1
+    assert steps(ours, 10, 20) == 0
+    assert steps(("Spark 5.0.0", ours[1]), 20, 30) == 1
+    assert steps(("Spark 5.0.0", ours[1]), 30, 40) == 0
 
 
 def test_a_view_that_means_something_else_by_now_waits_for_no_news(

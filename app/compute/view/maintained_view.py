@@ -51,7 +51,7 @@ from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.output import ViewSink
 from shardline.app.compute.view.output_contents import OutputContents, correct_in_memory
 from shardline.app.compute.view.reports import ViewReports
-from shardline.app.compute.view.session_settings import query_settings
+from shardline.app.compute.view.session_settings import engine_versions, query_settings
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.protocol.objects import Strategy, ViewDescription
 from shardline.datasource.errors import Determinate
@@ -109,7 +109,7 @@ class View:
         check_comparable(description.name, self._schema)
         states = host.client.readable(*description.inputs)
         shards = [state.shard for state in states]
-        meaning = query_settings(host.spark)
+        meaning = (*query_settings(host.spark), *engine_versions(host.spark))
         self._sink = ViewSink(host.client, description, shards, gate, meaning)
         self._gate = gate
         self._made = False

@@ -61,7 +61,7 @@ def writer_name(
         description: The view. Its strategy and retention do not count: contents are the same.
         shards: Ids of the inputs' shards, in the order of `description.inputs`. Ids, not names: an
             input that was dropped and made again has other contents.
-        meaning: Settings that decide what the query means
+        meaning: Settings and versions that decide what the query means
             (`shardline.app.compute.view.session_settings`).
     """
     parts = (description.query, description.schema, *description.inputs, *shards, *meaning)

@@ -4,7 +4,12 @@ The same text gives other rows in another time zone, without ANSI mode, or with 
 names. A view whose session has changed in this way has another definition: its old contents must be
 corrected, or they would silently mix two meanings.
 
-    meaning_of(spark)      ("spark.sql.session.timeZone=Europe/Paris",)
+Versions are of the same kind. A row that leaves a view is found by evaluating the query's
+expressions once more; with other rules of time zones (they come with Java) or another `lower` that
+is another row, and the old one would stay for ever.
+
+    query_settings(spark)       ("spark.sql.session.timeZone=Europe/Paris",)
+    engine_versions(spark)      ("Spark 4.3.0", "Java 17.0.13")
 
 Invariants:
     Equal settings give equal values, whether they are set or left to their defaults, and whatever
@@ -16,10 +21,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from shardline.datasource.spark_native.java_names import java_class
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["query_settings"]
+__all__ = ["engine_versions", "query_settings"]
 
 _USUAL: Final = {
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
@@ -55,6 +62,12 @@ def query_settings(spark: SparkSession) -> tuple[str, ...]:
     return tuple(
         f"{name}={value}" for name, value in sorted(found.items()) if value != _USUAL.get(name)
     )
+
+
+def engine_versions(spark: SparkSession) -> tuple[str, ...]:
+    """The versions of what evaluates expressions."""
+    java = java_class(spark, "java.lang.System").getProperty("java.version")
+    return f"Spark {spark.version}", f"Java {java}"
 
 
 def _value(name: str, value: str) -> str:
