@@ -39,6 +39,7 @@ from shardline.app.introspection.definitions import (
     note_wanted,
 )
 from shardline.app.introspection.events import (
+    Acted,
     ClientsSeen,
     Dropped,
     Event,
@@ -354,9 +355,13 @@ def _peek(facts: Facts, event: PeekStarted | PeekDecided | PeekEnded) -> None:
 
 
 def _noted(
-    facts: Facts, event: Recorded | Maintenance | Polled | ShardSeen | ShardGone | Remembered
+    facts: Facts,
+    event: Recorded | Maintenance | Acted | Polled | ShardSeen | ShardGone | Remembered,
 ) -> None:
     match event:
+        case Acted():
+            row = (event.action, event.target or None, event.outcome, event.message or None)
+            facts.actions.add(event.at_ms, row)
         case Recorded():
             facts.commands.append(event)
         case Maintenance():
@@ -369,14 +374,18 @@ def _noted(
         case ShardGone():
             facts.shards.pop(event.name, None)
         case Remembered():
-            for history in facts.histories():
-                if history.name == event.relation:
-                    history.merge(event.rows)
-            if event.relation == facts.definitions.name:
-                # Noted again by this run before it had the rows of those before.
-                facts.definitions.drop_repeated(is_repeatable)
+            _remembered(facts, event)
         case _:
             assert_never(event)
+
+
+def _remembered(facts: Facts, event: Remembered) -> None:
+    for history in facts.histories():
+        if history.name == event.relation:
+            history.merge(event.rows)
+    if event.relation == facts.definitions.name:
+        # Noted again by this run before it had the rows of those before.
+        facts.definitions.drop_repeated(is_repeatable)
 
 
 def _process(process: ProcessFacts, event: _OfProcess) -> None:

@@ -29,6 +29,8 @@ from shardline.app.protocol.storage import StatisticsUpdates, StatusUpdate
 from shardline.datasource.inspect.report import ShardReport
 
 __all__ = [
+    "Acted",
+    "ActionOutcome",
     "Client",
     "ClientsSeen",
     "ControllerSeen",
@@ -352,6 +354,28 @@ class ShardGone(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
 
+ActionOutcome: TypeAlias = Literal["done", "refused", "unknown"]
+"""What came of an action; unknown: it may have been done, or may be done yet."""
+
+
+class Acted(msgspec.Struct, frozen=True, kw_only=True):
+    """A person has asked for an action.
+
+    Attributes:
+        at_ms: When it ended.
+        action: Its name.
+        target: What it is about: an object, a shard, a hold, a setting with its value.
+        outcome: What came of it.
+        message: The error, if it was not done.
+    """
+
+    at_ms: int
+    action: str
+    target: str
+    outcome: ActionOutcome
+    message: str = ""
+
+
 class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
     """A round of maintenance has changed, or failed to change, one shard.
 
@@ -494,6 +518,7 @@ Event: TypeAlias = (
     | ShardSeen
     | ShardGone
     | Maintenance
+    | Acted
     | Remembered
     | ProcessStarted
     | SparkSeen

@@ -289,6 +289,7 @@ class Facts:
         peek_durations: Counts by path and bound.
         commands: The newest records of the lane.
         maintenance: The newest rounds.
+        actions: What persons have asked for.
         shards: By name, as last inspected.
         received: Counts of the events so far.
         revision: Grows whenever facts are changed.
@@ -333,6 +334,7 @@ class Facts:
     maintenance: History = field(
         default_factory=lambda: History("maintenance", MONTH_MS, MAINTENANCE_MAX)
     )
+    actions: History = field(default_factory=lambda: History("action_history", MONTH_MS, 10_000))
     defined: dict[str, tuple[object, ...]] = field(default_factory=dict)
     definitions: History = field(
         default_factory=lambda: History("definition_history", MONTH_MS, 10_000, lasting=True)
@@ -354,6 +356,7 @@ class Facts:
             self.verdict_changes,
             self.lags,
             self.maintenance,
+            self.actions,
             self.definitions,
             self.runs,
         )
@@ -395,6 +398,7 @@ class Facts:
             verdict_changes=self.verdict_changes.until(at_ms),
             lags=self.lags.until(at_ms),
             maintenance=self.maintenance.until(at_ms),
+            actions=self.actions.until(at_ms),
             definitions=self.definitions.until(at_ms),
             runs=self.runs.until(at_ms),
         )

@@ -12,6 +12,7 @@ Never: changes anything by a GET, or answers a request that `access` has refused
     api                  the routes of any set of services
     subscription_socket  relations followed over a WebSocket; `subscription_messages` is what is
                          said on it, `subscription_cursor` what each client lacks
+    action_log           records what a person has asked for
     open_clients         those who follow relations at the moment
     page_routes          the page: its document and files, which are in the folder `page`
     session_codes        one-time codes by which the page gets the token

@@ -32,11 +32,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from shardline.app.compute.peek.results import json_rows, to_ipc
-from shardline.app.introspection.events import ClientsSeen
+from shardline.app.introspection.events import Acted, ClientsSeen
 from shardline.app.introspection.publisher import Publisher
 from shardline.app.introspection.relation import Scalar
 from shardline.app.introspection.store import Relations
 from shardline.app.server.access import BODY_MAX, Access, Guard, error_response
+from shardline.app.server.action_log import recorded_action
 from shardline.app.server.any_text import ANY_TEXT
 from shardline.app.server.error_kinds import kind_of
 from shardline.app.server.metrics import CONTENT_TYPE, encode_metrics
@@ -102,7 +103,8 @@ class Services:
         timeout_s: How long a query or an action may take.
         routes: More routes, such as those of controllers' connections; each checks its own token.
         publisher: Computes the relations that are followed; None to make one over `relations`.
-        observe: Takes the clients that follow relations whenever they change; returns at once.
+        observe: Takes the clients that follow relations whenever they change, and the actions that
+            were asked for; returns at once.
     """
 
     relations: Relations
@@ -113,7 +115,7 @@ class Services:
     timeout_s: float = 60.0
     routes: Sequence[BaseRoute] = ()
     publisher: Publisher | None = None
-    observe: Callable[[ClientsSeen], None] = lambda _: None
+    observe: Callable[[ClientsSeen | Acted], None] = lambda _: None
 
 
 class Query(msgspec.Struct, forbid_unknown_fields=True):
@@ -163,6 +165,7 @@ class _Routes:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._clock = SystemClock()
         self._limit: anyio.CapacityLimiter | None = None
 
     async def healthz(self, _request: Request) -> Response:
@@ -251,8 +254,10 @@ class _Routes:
                 code="BODY_UNREADABLE",
                 hint="leave 'commit' out: it is done at once",
             )
-        changes = name not in confirmed or bool(asked.commit)
-        return _json({"result": await self._run(act, changes=changes)})
+        if name in confirmed and not asked.commit:
+            return _json({"result": await self._run(act)})
+        with recorded_action(self._services.observe, self._clock, name, asked.target):
+            return _json({"result": await self._run(act, changes=True)})
 
     async def _run(self, work: Callable[[], T], *, changes: bool = False) -> T:
         """Do work in a thread, and give up waiting after `timeout_s`.

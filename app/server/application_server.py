@@ -48,6 +48,7 @@ from shardline.app.protocol.codec import COMPUTE, STORAGE
 from shardline.app.protocol.compute import SubscribeDropped, SubscribeResponse
 from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.app.server.access import Access
+from shardline.app.server.action_log import Observe
 from shardline.app.server.api import Query, Services, create_app, read_body
 from shardline.app.server.discovery import ApplicationAddress, announce, withdraw
 from shardline.app.server.errors_route import errors_route
@@ -133,7 +134,10 @@ def serve_application(
         },
         ready=lambda: application.not_ready,
         timeout_s=application.timeout_ms / 1000,
-        routes=[session_route(codes), *application_routes(application, token)],
+        routes=[
+            session_route(codes),
+            *application_routes(application, token, application.observing.put),
+        ],
         observe=application.observing.put,
     )
     access = Access(token, "loopback" if host in _LOOPBACK else "elsewhere")
@@ -152,14 +156,22 @@ def serve_application(
             withdraw(folder, whereabouts)
 
 
-def application_routes(application: Application, token: str) -> list[BaseRoute]:
-    """The routes besides those of `shardline.app.server.api`; the sockets check `token`."""
+def application_routes(
+    application: Application, token: str, observe: Observe = lambda _: None
+) -> list[BaseRoute]:
+    """The routes besides those of `shardline.app.server.api`.
+
+    Args:
+        application: What they serve.
+        token: What the sockets ask for.
+        observe: Takes what was done.
+    """
     compute, storage = application.runtime.compute, application.runtime.storage
     return [
         Route("/api/v1/subscribe", _subscribe(application), methods=["POST"]),
         Route("/api/v1/project", _project(application), methods=["GET", "POST"]),
         Route("/api/v1/drop", _drop(application), methods=["POST"]),
-        Route("/api/v1/errors", errors_route(application.repairs), methods=["POST"]),
+        Route("/api/v1/errors", errors_route(application.repairs, observe), methods=["POST"]),
         websocket_route("/v1/compute", compute, COMPUTE, _is(token)),
         websocket_route("/v1/storage", storage, STORAGE, _is(token)),
     ]

@@ -23,9 +23,11 @@ from starlette.responses import JSONResponse
 from shardline.app.coordinator.change_steps import steps_of
 from shardline.app.coordinator.error_repairs import ErrorRepairs, SourceErrors
 from shardline.app.coordinator.offline_repairs import OfflineRepairs
+from shardline.app.server.action_log import Observe, recorded_action
 from shardline.app.server.api import read_body
 from shardline.app.storage.error_lines import find_lines
 from shardline.app.storage.repair import BadRow
+from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import InvalidUsage, unknown_name
 
 if TYPE_CHECKING:
@@ -56,12 +58,19 @@ class ErrorsRequest(msgspec.Struct, forbid_unknown_fields=True):
     commit: bool = False
 
 
-def errors_route(repairs: ErrorRepairs) -> Callable[[Request], Awaitable[Response]]:
-    """Make the handler of the route."""
+def errors_route(
+    repairs: ErrorRepairs, observe: Observe
+) -> Callable[[Request], Awaitable[Response]]:
+    """Make the handler of the route; `observe` takes what was done."""
+    clock = SystemClock()
 
     async def errors(request: Request) -> Response:
         asked = await read_body(request, ErrorsRequest)
-        return JSONResponse(await run_in_threadpool(partial(answer_errors, repairs, asked)))
+        answer = partial(answer_errors, repairs, asked)
+        if asked.act == "show" or not asked.commit:
+            return JSONResponse(await run_in_threadpool(answer))
+        with recorded_action(observe, clock, f"{asked.act}_errors", asked.id):
+            return JSONResponse(await run_in_threadpool(answer))
 
     return errors
 

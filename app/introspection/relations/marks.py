@@ -6,11 +6,13 @@ of an earlier run of the application is told as one of this run.
     verdict_history      error, recovery, pause, and start of an object that was paused
     definition_history   definition, drop
     maintenance          maintenance
+    action_history       action
     run_history          start of the application
 
 A verdict that needs a person is an error, and the first one that is well after it the recovery: an
 object that is late and then fails has two errors and one recovery. Subscriptions are left out: they
-come and go with their clients.
+come and go with their clients. Of actions those are left out that were refused, and those whose
+effect has a mark of its own.
 """
 
 from __future__ import annotations
@@ -27,22 +29,36 @@ from shardline.app.protocol.object_state import VERDICTS
 __all__ = ["MARKS", "Kind"]
 
 Kind: TypeAlias = Literal[
-    "start", "error", "recovery", "definition", "maintenance", "drop", "pause"
+    "start", "error", "recovery", "definition", "maintenance", "action", "drop", "pause"
 ]
 
 _Mark: TypeAlias = tuple[int, Kind, str | None, str]
 """When, of which kind, about what, and in words."""
 
+_MARKED_BY_EFFECT: Final = frozenset({"drop", "pause", "resume"})
+_OF_APPLICATION: Final = frozenset({"allow_writes", "configure"})
 _SUBSCRIPTION: Final = "subscribe"
 
 
 def _events(facts: Facts, _now_ms: int) -> list[Row]:
-    sources = (facts.verdict_changes, facts.definitions, facts.maintenance, facts.runs)
+    sources = (
+        facts.verdict_changes,
+        facts.definitions,
+        facts.maintenance,
+        facts.actions,
+        facts.runs,
+    )
     return facts.derive("events", sources, lambda: _make(facts))
 
 
 def _make(facts: Facts) -> list[Row]:
-    marks = [*_starts(facts), *_definitions(facts), *_verdicts(facts), *_rounds(facts)]
+    marks = [
+        *_starts(facts),
+        *_definitions(facts),
+        *_verdicts(facts),
+        *_rounds(facts),
+        *_actions(facts),
+    ]
     marks.sort(key=lambda mark: mark[0])
     return [(instant(at_ms), *rest) for at_ms, *rest in marks]
 
@@ -125,6 +141,20 @@ def _rounds(facts: Facts) -> Iterator[_Mark]:
         yield (at_ms, "maintenance", str(shard), text)
 
 
+def _actions(facts: Facts) -> Iterator[_Mark]:
+    for at_ms, (action, target, outcome, _) in facts.actions.rows:
+        if outcome == "refused" or action in _MARKED_BY_EFFECT:
+            continue
+        about = None if target is None else str(target)
+        text = str(action).replace("_", " ")
+        if action in _OF_APPLICATION:
+            about, text = None, f"{text} {target}" if target else text
+        elif action == "expire_hold" and about is not None:
+            about, _, hold = about.partition("/")
+            text = f"{text} {hold}"
+        yield (at_ms, "action", about, text if outcome == "done" else f"{text}: outcome unknown")
+
+
 MARKS: Final = (
     Relation(
         "events",
@@ -133,13 +163,18 @@ MARKS: Final = (
             Column("occurred_at", AT, "when"),
             Column("kind", TEXT, f"{', '.join(get_args(Kind)[:-1])} or {get_args(Kind)[-1]}"),
             Column(
-                "object_id", TEXT, "the object; of maintenance the shard; NULL: the application"
+                "object_id",
+                TEXT,
+                "the object; of maintenance, and of what a person does to it, the shard; NULL: the "
+                "application",
             ),
             Column("message", TEXT, "what, in a few words"),
         ),
         _events,
         "object_id",
         "history",
-        past=Past(_events, ("verdict_history", "definition_history", "maintenance")),
+        past=Past(
+            _events, ("verdict_history", "definition_history", "maintenance", "action_history")
+        ),
     ),
 )

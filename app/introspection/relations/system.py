@@ -142,6 +142,11 @@ def _maintenance(facts: Facts, _now_ms: int) -> Iterator[Row]:
         yield (instant(at_ms), *done, list(failed))
 
 
+def _actions(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for at_ms, row in facts.actions.rows:
+        yield (instant(at_ms), *row)
+
+
 SYSTEM: Final = (
     Relation(
         "active_peeks",
@@ -336,5 +341,22 @@ SYSTEM: Final = (
         "shard",
         "history",
         past=Past(_maintenance, ("maintenance",)),
+    ),
+    Relation(
+        "action_history",
+        "An action that a person has asked the application for: by the page, a command or HTTP",
+        (
+            Column("occurred_at", AT, "when it ended"),
+            Column("action", TEXT, "its name"),
+            Column("target", TEXT, "what it is about; NULL: the application"),
+            Column(
+                "outcome", TEXT, "done; refused; unknown: it may have been done, or may be done yet"
+            ),
+            Column("message", TEXT, "the error, if it was not done"),
+        ),
+        _actions,
+        "target",
+        "history",
+        past=Past(_actions, ("action_history",)),
     ),
 )

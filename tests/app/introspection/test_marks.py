@@ -8,6 +8,8 @@ import pytest
 
 from shardline.app.execution.observations import Failed, Hydrated, Progress
 from shardline.app.introspection.events import (
+    Acted,
+    ActionOutcome,
     Dropped,
     LaneOpened,
     Maintenance,
@@ -82,6 +84,34 @@ def test_an_object_that_is_paused_and_resumed(world: World) -> None:
         ("pause", "flights", "it was stopped on request"),
         ("start", "flights", "resumed"),
     ]
+
+
+def test_what_a_person_has_asked_for(world: World) -> None:
+    """Not what was refused, nor what shows as a mark of another kind."""
+    asked: tuple[tuple[str, str, ActionOutcome], ...] = (
+        ("restart", "flights", "done"),
+        ("restart", "delays", "refused"),
+        ("pause", "flights", "done"),
+        ("drop", "flights", "done"),
+        ("allow_writes", "", "done"),
+        ("configure", "index_limit=1g", "done"),
+        ("sweep", "flights", "unknown"),
+        ("expire_hold", "flights/view:v/1", "done"),
+    )
+    for action, target, outcome in asked:
+        now = world.clock.now_ms()
+        world.tell(Acted(at_ms=now, action=action, target=target, outcome=outcome, message="m"))
+        world.clock.advance(1000)
+    assert marks(world) == [
+        ("action", "flights", "restart"),
+        ("action", None, "allow writes"),
+        ("action", None, "configure index_limit=1g"),
+        ("action", "flights", "sweep: outcome unknown"),
+        ("action", "flights", "expire hold view:v/1"),
+    ]
+    rows = world.rows("action_history")
+    assert [(r["action"], r["target"] or "", r["outcome"]) for r in rows] == list(asked)
+    assert world.rows("action_history", "delays")[0]["message"] == "m"
 
 
 def test_definitions_and_drops(world: World) -> None:

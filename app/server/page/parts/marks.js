@@ -18,6 +18,7 @@ export const KINDS = /** @type {Record<string, { lane: number, one: string, many
   pause: { lane: 1, one: "pause", many: "pauses" },
   start: { lane: 1, one: "start", many: "starts" },
   drop: { lane: 2, one: "drop", many: "drops" },
+  action: { lane: 2, one: "action", many: "actions" },
   definition: { lane: 2, one: "definition", many: "definitions" },
   maintenance: { lane: 2, one: "round of maintenance", many: "rounds of maintenance" },
 });

@@ -12,14 +12,39 @@ import { drawVerdict } from "./verdict.js";
 
 const SHOWN_MAX = 50;
 
-/** @param {Page} page */
-export function drawSearch(page) {
+/**
+ * What is found by what is typed, and which of it is chosen.
+ * @param {Page} page
+ */
+function find(page) {
   const asked = page.ask("search", () => page.server.get("/api/v1/relations/verdicts"));
   const rows = /** @type {Row[]} */ (asked.value?.rows ?? []);
   const typed = page.local.typed ?? "";
   const found = match(rows, typed);
   const at = Math.min(page.local.foundAt ?? 0, Math.max(0, found.length - 1));
-  const chosen = found[at];
+  return { asked, rows, typed, found, at, chosen: found[at] };
+}
+
+/**
+ * @param {Page} page
+ * @param {KeyboardEvent} event
+ */
+function takeKey(page, event) {
+  // As it is now, and not as it was drawn last: keys may come faster than frames, and Enter must
+  // not take what was found by half a name.
+  const { found, at, chosen } = find(page);
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (event.key === "Enter" && chosen) take(page, chosen, event.shiftKey);
+  else if (step && found.length) {
+    page.local.foundAt = (at + step + found.length) % found.length;
+    page.redraw();
+  } else return;
+  event.preventDefault();
+}
+
+/** @param {Page} page */
+export function drawSearch(page) {
+  const { asked, rows, typed, found, at, chosen } = find(page);
   return html`<div class="search">
     <input
       type="search"
@@ -38,15 +63,7 @@ export function drawSearch(page) {
         page.local.foundAt = 0;
         page.redraw();
       }}
-      @keydown=${(/** @type {KeyboardEvent} */ event) => {
-        const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-        if (event.key === "Enter" && chosen) take(page, chosen, event.shiftKey);
-        else if (step && found.length) {
-          page.local.foundAt = (at + step + found.length) % found.length;
-          page.redraw();
-        } else return;
-        event.preventDefault();
-      }}
+      @keydown=${(/** @type {KeyboardEvent} */ event) => takeKey(page, event)}
     />
     <ul role="listbox" id="found" aria-label="Objects">
       ${found.map(

@@ -56,6 +56,8 @@ const SHAPES = /** @type {Record<string, unknown>} */ ({
   drop: svg`<path d="m2 2 8 8M10 2l-8 8" fill="none" stroke="currentColor" stroke-width="2.4" />`,
   definition: svg`<path
       d="M6 1.4 10.6 6 6 10.6 1.4 6Z" fill="none" stroke="currentColor" stroke-width="2" />`,
+  action: svg`<circle cx="6" cy="6" r="4" fill="none" stroke="currentColor" stroke-width="2" />
+    <circle cx="6" cy="6" r="1.4" fill="currentColor" />`,
   maintenance: svg`<path d="M6 2v8M2 6h8" fill="none" stroke="currentColor" stroke-width="2" />`,
 });
 
@@ -152,7 +154,7 @@ function drawTrack(view) {
     aria-valuemax=${Math.round(to)}
     aria-valuenow=${Math.round(looked)}
     aria-valuetext=${describeMoment(view)}
-    @keydown=${(/** @type {KeyboardEvent} */ event) => takeKey(view, event)}
+    @keydown=${(/** @type {KeyboardEvent} */ event) => takeKey(page, event)}
     @click=${(/** @type {MouseEvent} */ event) => takeClick(view, event)}
     @pointermove=${(/** @type {PointerEvent} */ event) => point(view, event)}
     @pointerleave=${() => point(view)}
@@ -271,12 +273,14 @@ function stepToMark(view, direction) {
 }
 
 /**
- * @param {View} view
+ * @param {Page} page
  * @param {KeyboardEvent} event
  */
-function takeKey(view, event) {
-  const { page, now, marks, step } = view;
+function takeKey(page, event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
+  // As it is now, and not as it was drawn last: keys may come faster than frames.
+  const view = viewOf(page);
+  const { now, marks, step } = view;
   const at = page.asOf ?? now;
   const names = Object.keys(ZOOMS);
   const zoom = names.indexOf(view.zoom);

@@ -143,6 +143,25 @@ def test_search_finds_an_object_by_a_part_of_its_name(open_page: OpenPage) -> No
     expect(page.locator(".node.chosen")).to_have_attribute("data-node", name)
 
 
+def test_enter_takes_what_was_typed_before_it(open_page: OpenPage) -> None:
+    """Also if it comes before the list was drawn again: never what half a name has found."""
+    seen = open_page("demo")
+    expect(seen.page.get_by_role("heading", level=1)).to_be_visible()
+    seen.page.keyboard.press("/")
+    expect(seen.page.get_by_role("option")).to_have_count(15)
+    seen.page.get_by_role("combobox").evaluate(
+        """(input) => {
+            input.value = "rank";
+            input.dispatchEvent(new InputEvent("input", { bubbles: true }));
+            for (const key of ["ArrowDown", "ArrowDown", "Enter"])
+                input.dispatchEvent(
+                    new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+        }"""
+    )
+    expect(seen.page.get_by_role("dialog")).to_have_count(0)
+    assert seen.page.url.partition("object=")[2] == "carrier_ranking_by_carrier"
+
+
 def test_a_printed_link_gives_the_token_once(open_page: OpenPage) -> None:
     """It is gone from the address at once; a second use says what has happened."""
     seen = open_page("demo", path="/healthz")

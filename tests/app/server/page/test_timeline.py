@@ -100,6 +100,21 @@ def test_one_goes_from_mark_to_mark_by_the_keyboard_alone(open_page: OpenPage) -
     expect(track(seen)).to_have_attribute("aria-valuetext", "Now")
 
 
+def test_keys_that_come_faster_than_frames_all_count(open_page: OpenPage) -> None:
+    """Each goes on from what the one before it has done, drawn or not."""
+    seen = open_page("demo")
+    moments = sorted({at_ms(row) for row in events(seen.world)})
+    expect(seen.page.get_by_role("button", name="Previous mark")).to_be_enabled()
+    press = """(track, keys) => {
+      for (const key of keys)
+        track.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+    }"""
+    track(seen).evaluate(press, ["+", "+"])
+    expect(seen.page.get_by_role("button", name="1 h")).to_have_attribute("aria-pressed", "true")
+    track(seen).evaluate(press, ["ArrowLeft", "ArrowLeft", "ArrowLeft", "ArrowRight"])
+    assert chosen(seen) == moments[-2]
+
+
 def test_a_moment_that_is_not_known_says_since_when_it_is(open_page: OpenPage) -> None:
     """The answer of the application has the first moment; the line is still there."""
     seen = open_page("one")
@@ -130,14 +145,16 @@ def test_every_kind_has_a_word_and_a_shape(open_page: OpenPage) -> None:
         (now - 50 * MINUTE, old),
         (now - 40 * MINUTE, ("old", "view", "dropped", *(None,) * 8)),
     )
+    asked = ((now - 30 * MINUTE, ("restart", "flights", "done", None)),)
     world.tell(
+        Remembered(relation="action_history", rows=asked),
         Remembered(relation="run_history", rows=rows),
         Remembered(relation="definition_history", rows=gone),
     )
     seen = open_page(world)
     kinds = {str(row["kind"]) for row in events(world)} | {"pause"}
     assert kinds == {
-        "start", "error", "recovery", "definition", "maintenance", "drop", "pause"
+        "start", "error", "recovery", "definition", "maintenance", "action", "drop", "pause"
     }  # fmt: skip
     legend = seen.page.get_by_role("list", name="Marks that are shown")
     shapes = set()
