@@ -30,6 +30,7 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
 from shardline.app.sql.determinism import has_computed_times, is_clock_text
+from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.plan_tree import Node, plan_tree
 from shardline.app.sql.source_options import InvalidOption, SourceOptions
 from shardline.app.sql.spark_errors import SparkProblem, read_spark_error
@@ -93,12 +94,14 @@ class QueryPlan:
     Attributes:
         schema: Columns of the result, in Spark's JSON.
         tree: The analysed plan.
+        normal_tree: The same in its normal form, by which the strategy of a view is chosen.
         culprits: The expressions by which two runs can differ, in the order of the query.
         special: A text made of constants that is read as the current time; "" if there is none.
     """
 
     schema: str
     tree: Node
+    normal_tree: Node
     culprits: tuple[NondeterministicExpression, ...]
     special: str = ""
 
@@ -175,7 +178,11 @@ class Catalyst:
         plan = execution.analyzed()
         tree = plan_tree(plan.toJSON())
         special = _special_text(plan) if has_computed_times(tree) else ""
-        return QueryPlan(str(plan.schema().json()), tree, self._culprits(plan), special)
+        normal = normal_form(self._spark, plan)
+        normal_tree = tree if normal is plan else plan_tree(normal.toJSON())
+        return QueryPlan(
+            str(plan.schema().json()), tree, normal_tree, self._culprits(plan), special
+        )
 
     def reads(self, name: str, options: Mapping[str, str], ddl: str) -> SourceColumns:
         """The columns of a format's rows.

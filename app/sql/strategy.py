@@ -74,6 +74,7 @@ _REASONS_MAX: Final = 5
 """Most reasons that are shown."""
 
 _SUBQUERIES: Final = {
+    "OuterReference": "a subquery with outer columns",
     "Exists": "a subquery in EXISTS",
     "LateralSubquery": "a lateral join",
     "ListQuery": "a subquery in IN",
@@ -83,10 +84,11 @@ _WHOLE: Final = frozenset({"PythonUDTF", "UnresolvedPolymorphicPythonUDTF"})
 _SPOKEN: Final = {"Average": "avg", "ListAgg": "listagg"}
 _JOINED: Final = {
     "Cross": "a cross join of two inputs",
+    "ExistenceJoin": "a subquery in EXISTS or IN (run anew where its inputs change)",
     "Inner": "a join of two inputs",
-    "LeftAnti": "an anti join (run anew where its right side changes)",
+    "LeftAnti": "an anti join, as NOT EXISTS is (run anew where its right side changes)",
     "LeftOuter": "a left outer join (run anew where its right side changes)",
-    "LeftSemi": "a semi join (run anew where its right side changes)",
+    "LeftSemi": "a semi join, as IN is (run anew where its right side changes)",
     "RightOuter": "a right outer join (run anew where its left side changes)",
 }
 """Joins whose change follows from the change of a side and from what is on the other one."""
@@ -98,7 +100,7 @@ def choose_strategy(plan: Node) -> tuple[Strategy, str]:
     """The strategy for a query, and the reason if it is not the best one.
 
     Args:
-        plan: The query's analysed plan, over inputs that are temporary views.
+        plan: The query's analysed plan, over inputs that are temporary views, in its normal form.
 
     Returns:
         `linear` and ""; or `incremental` and its joins; or `recompute` and the pieces of the query
@@ -157,7 +159,9 @@ def _aggregate(node: Node) -> str:
 def join_type(node: Node) -> str:
     """Spark's name for the type of a join: `LeftOuter`."""
     kind = node.fields.get("joinType")
-    name = str(kind.get("object", "")) if isinstance(kind, dict) else ""
+    found = kind if isinstance(kind, dict) else {}
+    # One without columns is an object to Scala, and any other a class.
+    name = str(found.get("object") or found.get("product-class") or "")
     return name.rstrip("$").rsplit(".", 1)[-1]
 
 

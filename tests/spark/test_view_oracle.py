@@ -217,11 +217,15 @@ CASES = {
     ),
     "exists": Case(
         "SELECT id FROM orders o WHERE EXISTS "
-        "(SELECT 1 FROM visits v WHERE v.who = o.who AND v.day > 2)"
+        "(SELECT 1 FROM visits v WHERE v.who = o.who AND v.day > 2)",
+        how=JOINED,
+        taken="recompute",
     ),
     "not_in": Case(
         "SELECT id FROM orders WHERE who IS NOT NULL AND "
-        "who NOT IN (SELECT name FROM people WHERE name IS NOT NULL)"
+        "who NOT IN (SELECT name FROM people WHERE name IS NOT NULL)",
+        how=JOINED,
+        taken="recompute",
     ),
     "top_k": Case("SELECT id, price FROM orders ORDER BY price DESC, id LIMIT 3"),
     "rollup": Case(

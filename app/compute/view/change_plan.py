@@ -31,9 +31,10 @@ from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.join_change import JoinRule, OneSided
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
 from shardline.app.compute.view.query_tree import QueryNode, query_tree
+from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.plan_tree import plan_tree
 from shardline.app.sql.strategy import choose_strategy
-from shardline.datasource.spark_native.java_names import java_class, read_sequence
+from shardline.datasource.spark_native.java_names import read_sequence
 from shardline.datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = ["ChangePlan", "NotIncremental", "StepPlan"]
-
-_INLINE_CTES: Final = "org.apache.spark.sql.catalyst.optimizer.InlineCTE"
 
 _AS_BELOW: Final = frozenset(
     {
@@ -130,14 +129,14 @@ class ChangePlan:
         result = analyse_query(session, query, empty)
         self.columns: StructType = result.schema
         analysed = plan_of(result)
-        strategy, reason = choose_strategy(plan_tree(analysed.toJSON()))
+        normal = normal_form(session, analysed)
+        strategy, reason = choose_strategy(plan_tree(normal.toJSON()))
         if strategy == "recompute":
             raise NotIncremental(reason)
         if not analysed.deterministic():
             raise NotIncremental("an expression that is not deterministic")
         self._output = read_sequence(analysed.output())
-        inline_ctes = java_class(session, _INLINE_CTES)(True, False, False)
-        self._query = query_tree(inline_ctes.apply(analysed))
+        self._query = query_tree(normal)
         self._steps: dict[frozenset[str], StepPlan | NotIncremental] = {}
 
     def fits(self, changes: Mapping[str, DataFrame]) -> bool:

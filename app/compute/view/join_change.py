@@ -10,8 +10,9 @@ So no result of a join is kept (Materialize's delta joins). A pair of two change
 the term of the first of them alone. In each term the change stands first, and each next input is
 one that a condition connects with what is there: no term begins with two inputs that are large.
 
-A left outer, semi or anti join is linear in its left side, a right outer join in its right one.
-Where the other side changes, rows come and go that have not changed: that is refused.
+A left outer, semi or anti join is linear in its left side, a right outer join in its right one. So
+is what a subquery in a condition stands for (`sql.normal_form`). Where the other side changes, rows
+come and go that have not changed: that is refused.
 
 Invariants:
     Each condition of the query is applied once, as soon as all of its columns are there.
@@ -43,7 +44,13 @@ __all__ = ["JoinRule", "OneSided"]
 
 _CATALYST: Final = "org.apache.spark.sql.catalyst"
 _BOTH: Final = frozenset({"Inner", "Cross"})
-_LINEAR_IN: Final = {"LeftOuter": 0, "LeftSemi": 0, "LeftAnti": 0, "RightOuter": 1}
+_LINEAR_IN: Final = {
+    "ExistenceJoin": 0,
+    "LeftAnti": 0,
+    "LeftOuter": 0,
+    "LeftSemi": 0,
+    "RightOuter": 1,
+}
 _TRANSPARENT: Final = frozenset({"ResolvedHint", "SubqueryAlias"})
 """They change neither rows nor columns; a hint was about other sizes."""
 

@@ -29,12 +29,14 @@ _LINEAR: Final = frozenset({"Filter", "Generate", "Project", "Sort", "Union"})
 Here `Union` keeps duplicates: without ALL it is another operator in Spark's plan.
 """
 
+_ROW_BY_ROW: Final = _LINEAR - {"Union"}
+"""Those with one input: another one is the result of a query inside of their expressions."""
+
 _SQL_KINDS: Final = {"Limit": "GlobalLimit"}
 """Operators of Spark's by the nodes that are called otherwise."""
 
 _FULL_JOIN: Final = "a full outer join of two inputs"
 _GROUPED: Final = "an aggregate"
-_SUBQUERY: Final = "a subquery"
 _DEDUPLICATED: Final = "UNION without ALL"
 
 _OUTSIDE: Final = frozenset({"Source", "Persist"})
@@ -70,8 +72,11 @@ def _alone(view: ViewDescription, operator: OperatorPlan) -> tuple[Strategy | No
     """The strategy of an operator of a view that is not linear."""
     if operator.name == "Join" and not operator.detail.upper().startswith("FULL"):
         return "incremental", None
+    has_subquery = operator.name in _ROW_BY_ROW and len(operator.inputs) > 1
     if view.strategy == "incremental":
-        return "linear", None
+        return ("incremental", None) if has_subquery else ("linear", None)
+    if has_subquery:
+        return None, None  # only Spark's plan tells which subqueries are joins
     obstacle = _obstacle(operator)
     if obstacle is not None:
         return "recompute", obstacle
@@ -87,9 +92,6 @@ def _obstacle(operator: OperatorPlan) -> str | None:
         return _GROUPED
     if operator.name == "Union":
         return _DEDUPLICATED if operator.detail == "UNION" else None
-    if operator.name in _LINEAR and len(operator.inputs) > 1:
-        # Its own rows, and the result of a query inside of its expressions.
-        return _SUBQUERY
     return REASONS.get(_SQL_KINDS.get(operator.name, operator.name))
 
 

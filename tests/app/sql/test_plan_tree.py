@@ -98,8 +98,8 @@ def test_only_what_is_known_to_be_linear_is(plan: Nodes, reason: str) -> None:
         ("Cross", "a cross join of two inputs"),
         ("LeftOuter", "a left outer join (run anew where its right side changes)"),
         ("RightOuter", "a right outer join (run anew where its left side changes)"),
-        ("LeftSemi", "a semi join (run anew where its right side changes)"),
-        ("LeftAnti", "an anti join (run anew where its right side changes)"),
+        ("LeftSemi", "a semi join, as IN is (run anew where its right side changes)"),
+        ("LeftAnti", "an anti join, as NOT EXISTS is (run anew where its right side changes)"),
     ],
 )
 def test_joins_follow_changes_with_what_is_there(kind: str, reason: str) -> None:
