@@ -85,7 +85,7 @@ def test_a_project_becomes_descriptions(spark: SparkSession) -> None:
             inputs=("u", "v"),
             schema="s STRING,n BIGINT NOT NULL",
             strategy="recompute",
-            reason="an aggregate: count, a join of two inputs",
+            reason="an aggregate: count",
         ),
         "w_n_idx": IndexDescription(name="w_n_idx", on="w", key=("n",)),
     }

@@ -1,6 +1,6 @@
 """Operator strategies say which operators of a view could follow changes alone, and why others not.
 
-    explain_operator(view, operator)    ("recompute", "a join of two inputs")
+    explain_operator(view, operator)    ("recompute", "a window function")
 
 A view is kept up to date by one strategy for all of it, which is chosen from Spark's analysed plan
 (`app.sql.strategy`). Whoever wants a better one has to know what of the query stands in its way: so

@@ -372,7 +372,7 @@ def test_each_operator_says_whether_it_stands_in_the_way(open_page: OpenPage) ->
     seen = open_page("demo", "/object/carrier_ranking")
     steps = panel(seen.page, "How it is kept up to date").get_by_role("listitem")
     join = steps.filter(has_text="LEFT JOIN airlines")
-    expect(join).to_contain_text(re.compile(r"carrier\s+recompute\s+a join of two inputs"))
+    expect(join).to_contain_text(re.compile(r"carrier\s+incremental"))
     expect(steps.filter(has_text="Window")).to_contain_text(
         re.compile(r"recompute\s+a window function")
     )
