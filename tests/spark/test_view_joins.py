@@ -79,6 +79,8 @@ OTHER_SIDE: Final = {
     "full": "SELECT o.id, p.city FROM orders o FULL JOIN people p ON o.who = p.name",
     "in": "SELECT city FROM people WHERE name IN (SELECT who FROM orders)",
     "exists_of_anything": "SELECT id FROM orders WHERE EXISTS (SELECT 1 FROM people)",
+    "in_within_exists": "SELECT id FROM orders o WHERE EXISTS (SELECT 1 FROM people p WHERE "
+    "p.name = o.who AND p.city IN (SELECT q.city FROM people q WHERE q.name = p.name))",
     "in_within_in": "SELECT id FROM orders o WHERE who IN (SELECT name FROM people p "
     "WHERE p.city IN (SELECT city FROM people q WHERE q.name = p.name))",
 }
