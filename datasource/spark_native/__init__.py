@@ -15,8 +15,9 @@ puts these together, `leases`, `read` and `micro_batch`. For writes: `footers` a
 `small_results` (no file of Spark's), `transaction`, and `time_interval`, which chooses among them.
 
 `plan_rule` puts the same frames in the place of plain reads of `format("shard")`; the rule itself
-is `ShardScanRule.java`, compiled when it is installed. `load_plans` plans what it asks for, and
-`part_errors` words the errors of parts as Python workers do.
+is `ShardScanRule.java`, compiled when it is installed. `load_plans` plans what it asks for,
+`self_check` reads a small shard by it before anything else is, and `part_errors` words the errors
+of parts as Python workers do.
 
 Of the Python modules only `jvm` names classes inside of Spark (`java_names` finds them), and
 `part_errors` a function inside of PySpark. Nothing here chooses parts or holds, only `load_plans` a

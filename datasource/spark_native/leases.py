@@ -88,6 +88,16 @@ class LeaseKeeper:
             thread = self._thread
         thread.wake.set()
 
+    def release(self, location: str) -> None:
+        """Give the leases of all shards at a location's URL up: it is about to be deleted."""
+        with self._lock:
+            kept = self._kept.values()
+            ended = [one for one in kept if one.lease.machine.location.url == location]
+            for one in ended:
+                del self._kept[one.lease.reader]
+        for one in ended:
+            one.lease.release()
+
     def release_all(self) -> None:
         """Give all leases up: this process ends, and nothing of it reads any more.
 

@@ -16,6 +16,7 @@ Invariants:
     left to them.
     All scans of the latest contents of a shard in one query show the same time.
     No query fails because of the rule: after any exception it keeps the plan that it had.
+    No rows are read natively before a small shard was, and had the rows that it should have.
 
 See docs/native-plans.md for what is planned natively and what is not.
 """
@@ -26,12 +27,15 @@ import logging
 import threading
 import traceback
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.resources import files
 from typing import Any, ClassVar, Final
 
+import pyarrow as pa
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
+from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import ShardError
 from shardline.datasource.spark_native.jvm import (
     compile_rule,
@@ -46,7 +50,8 @@ from shardline.datasource.spark_native.load_plans import (
     plan_micro_batch,
 )
 from shardline.datasource.spark_native.part_errors import explain_part_errors
-from shardline.datasource.spark_native.read_counts import READ_COUNTS
+from shardline.datasource.spark_native.read_counts import READ_COUNTS, ReadCounts, ReadPath
+from shardline.datasource.spark_native.self_check import FAILED, SelfTest
 
 __all__ = ["SETTING", "NativeReads", "offer_native_reads", "plan_reads_natively"]
 
@@ -69,8 +74,9 @@ _INTERRUPTED: Final = "InterruptedException"
 
 _OFF: Final = "turned off"
 _REFUSED: Final = "refused: "
-_QUIET: Final = (_OFF, _REFUSED, "the range is ")
-"""Reasons that are counted and not logged: somebody's choice, or an error that somebody sees."""
+_QUIET: Final = (_OFF, _REFUSED, "the range is ", FAILED)
+"""Reasons that are counted and not logged: somebody's choice, or an error that somebody sees; or
+that was logged as the reason of all reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +116,7 @@ def plan_reads_natively(spark: SparkSession) -> NativeReads | None:
         reason = str(why)
     except Exception as error:  # noqa: BLE001 - reads work without it
         reason = f"the rule cannot be installed: {error}"
-    READ_COUNTS.add("not installed", reason)
-    _log.warning('format("shard") is read by Python workers: %s', reason)
+    _say_not_installed(reason)
     return None
 
 
@@ -129,8 +134,7 @@ def _install(spark: SparkSession) -> NativeReads:
     installed = rules_of(spark, _NAME)
     if installed:
         return NativeReads(spark, installed[0])
-    source = files(__package__).joinpath("ShardScanRule.java").read_text(encoding="utf-8")
-    rule = compile_rule(spark, _NAME, source, _Planner(spark))
+    rule = _made(spark, _Planner(spark, SelfTest(spark, partial(_read_by_own_rule, spark))))
     one, other = (spark.range(1)._jdf for _ in range(2))  # noqa: SLF001 - no public door
     if not rule.selfTest(one, other):
         raise NotNativeError("a plan did not fit in the place of another one")
@@ -139,18 +143,59 @@ def _install(spark: SparkSession) -> NativeReads:
     return NativeReads(spark, rule)
 
 
+def _say_not_installed(reason: str) -> None:
+    READ_COUNTS.add("not installed", reason)
+    _log.warning('format("shard") is read by Python workers: %s', reason)
+
+
+def _made(spark: SparkSession, planner: _Planner) -> Any:
+    source = files(__package__).joinpath("ShardScanRule.java").read_text(encoding="utf-8")
+    return compile_rule(spark, _NAME, source, planner)
+
+
+def _read_by_own_rule(spark: SparkSession, path: str) -> pa.Table:
+    """The rows of a shard, natively, by a rule of their own in a copy of the session.
+
+    Raises:
+        NotNativeError: Python workers have read them.
+    """
+    java = spark._jsparkSession.cloneSession()  # noqa: SLF001 - no public door
+    session = session_of(spark, java)
+    for rule in rules_of(session, _NAME):
+        rule.remove(java)
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    counts = ReadCounts(SystemClock())
+    _made(session, _Planner(session, None, counts)).install(java)
+    # A filter and a projection, as queries have them: both are pushed into the plan.
+    frame = session.read.format("shard").load(path)
+    found = frame.where("n >= 0").select(frame.columns[::-1]).toArrow()
+    if reasons := [one.reason or "native twice" for one in counts.all() if one.path != "native"]:
+        raise NotNativeError(", ".join(reasons))
+    if not counts.all():
+        raise NotNativeError("the rule was not asked")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """Plans one load, when the rule calls back from the thread that optimizes a query."""
+    """Plans one load, when the rule calls back from the thread that optimizes a query.
+
+    Attributes:
+        spark: The session of the rule.
+        self_test: What every native plan has to wait for; None in that test itself.
+        counts: Where reads are counted; None for the process's counts.
+    """
 
     spark: SparkSession
+    self_test: SelfTest | None
+    counts: ReadCounts | None = None
     _logged: set[str] = field(default_factory=set)
     _lock: Any = field(default_factory=threading.Lock)
 
     def apply(self, request: Any) -> Any:
         """A Java Dataset of the load's rows; None, with a reason in `request`, to leave it."""
         try:
-            made = self._frame(request)._jdf  # noqa: SLF001 - no public door
+            made = self._tested(self._frame(request))._jdf  # noqa: SLF001 - no public door
         except NotNativeError as why:
             reason = str(why)
             details = str(request.get("details") or why)
@@ -162,14 +207,14 @@ class _Planner:
                 # A query that is stopped: its thread must not forget that it is.
                 request["interrupted"] = True
                 request["reason"] = "stopped"
-                READ_COUNTS.add("python workers", "stopped")
+                self._count("python workers", "stopped")
                 return None
             reason = f"failed: {type(error).__name__}"
             details = "".join(traceback.format_exception(error))
         else:
-            READ_COUNTS.add("native")
+            self._count("native")
             return made
-        READ_COUNTS.add("python workers", reason, was_native=bool(request.get("planned")))
+        self._count("python workers", reason, was_native=bool(request.get("planned")))
         if self._is_new(reason) and not reason.startswith(_QUIET):
             _log.warning('reads of format("shard") are left to Python workers: %s', details)
         request["reason"] = reason
@@ -188,12 +233,25 @@ class _Planner:
             return plan_micro_batch(spark, options, schema, read_array(pickled))
         return plan_load(spark, options, schema, request.get("times"))
 
+    def _count(self, path: ReadPath, reason: str = "", *, was_native: bool = False) -> None:
+        counts = READ_COUNTS if self.counts is None else self.counts
+        counts.add(path, reason, was_native=was_native)
+
+    def _tested(self, frame: DataFrame) -> DataFrame:
+        # After the plan: a session whose reads cannot be native needs no test.
+        failure = None if self.self_test is None else self.self_test.failure()
+        if failure is None:
+            return frame
+        if self._is_new(failure):
+            _say_not_installed(failure)
+        raise NotNativeError(failure)
+
     def _is_new(self, reason: str) -> bool:
-        """True for the first read that is left for this reason."""
+        """True for the first read that is left for this reason; False if the self-test reads."""
         with self._lock:
             new = reason not in self._logged
             self._logged.add(reason)
-        return new
+        return new and self.self_test is not None
 
     class Java:
         """The Java interface that py4j gives the object in the JVM."""
