@@ -156,7 +156,7 @@ public class ShardScanRule extends Rule {
     }
     if (plan instanceof StreamingDataSourceV2ScanRelation) {
       LogicalPlan made = replacement((StreamingDataSourceV2ScanRelation) plan);
-      anyNative[0] = anyNative[0] || made != plan;
+      anyNative[0] = anyNative[0] || !(made instanceof StreamingDataSourceV2ScanRelation);
       return made;
     }
     Seq children = plan.children();
@@ -194,16 +194,17 @@ public class ShardScanRule extends Rule {
       return leaf; // a stream that does not run yet
     }
     if (isSpared(leaf.relation().options())) {
-      return leaf;
+      return explained(leaf, "option nativeReads");
     }
     Load load = rangeOf(table, leaf);
     if (load.frame == null) {
-      return leaf;
+      return explained(leaf, load.reason);
     }
     LogicalPlan plan = asStream(load.plan(), leaf.stream());
     if (plan == null || !plan.isStreaming()) {
-      leave("the native plan is not one of a stream", true);
-      return leaf;
+      String reason = "the native plan is not one of a stream";
+      leave(reason, true);
+      return explained(leaf, reason);
     }
     LogicalPlan swapped = project(plan, leaf.output());
     count("native");
@@ -219,6 +220,16 @@ public class ShardScanRule extends Rule {
         leaf.relation(), new LeftScan(leaf.scan(), reason), leaf.output(),
         leaf.keyGroupedPartitioning(), leaf.ordering(), leaf.pushedFilters(),
         leaf.mergeableScan());
+  }
+
+  /** The same of a stream's micro-batch. */
+  private static LogicalPlan explained(StreamingDataSourceV2ScanRelation leaf, String reason) {
+    if (leaf.scan() instanceof LeftScan) {
+      return leaf;
+    }
+    return leaf.copy(
+        leaf.relation(), new LeftScan(leaf.scan(), reason), leaf.output(), leaf.stream(),
+        leaf.startOffset(), leaf.endOffset());
   }
 
   private static boolean isOurs(Table table) {
@@ -514,7 +525,7 @@ public class ShardScanRule extends Rule {
     }
   }
 
-  /** The scan of a batch read that is left to the Python workers, with the reason in its text. */
+  /** The scan of a read that is left to the Python workers, with the reason in its text. */
   private static class LeftScan implements Scan, SupportsMetadata {
     private final Scan own;
     private final String reason;

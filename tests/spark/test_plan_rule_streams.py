@@ -11,6 +11,7 @@ import pytest
 from py4j.clientserver import JavaClient
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.streaming import StreamingQuery
 
 from shardline import datasource
 from shardline.app.introspection.facts import Facts
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
 
     from shardline.datasource.client import ShardClient
 
@@ -49,11 +49,13 @@ def rows(*numbers: int) -> pa.Table:
     return pa.table({"id": pa.array(numbers, pa.int64()), "t": texts})
 
 
-def explained(frame: DataFrame, mode: str) -> str:
-    """What `explain(mode=…)` prints."""
-    jvm: Any = frame.sparkSession._jvm
+def explained(asked: DataFrame | StreamingQuery, mode: str) -> str:
+    """What `explain` prints: `formatted`, or `simple` (of a query: without `extended`)."""
+    if isinstance(asked, StreamingQuery):
+        return str(asked._jsq.explainInternal(mode == "extended"))
+    jvm: Any = asked.sparkSession._jvm
     shown = jvm.org.apache.spark.sql.execution.ExplainMode.fromString(mode)
-    return str(frame._jdf.queryExecution().explainString(shown))
+    return str(asked._jdf.queryExecution().explainString(shown))
 
 
 class Sink:
@@ -292,6 +294,45 @@ def test_a_small_range_is_left_to_python(
     sink.run("native")
     assert native.counts() == {"native": 1, "left: the range is small": 1}
     assert [len(batch) for batch in sink.batches()] == [20, 10]
+
+
+def test_explain_of_a_query_says_which_path(
+    native: NativeReads,
+    spark: SparkSession,
+    location: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of its last micro-batch: the scan of files, or that of Python workers with the reason."""
+    client = client_at(location, inline_part_bytes=0)
+    paths: dict[str, dict[str, str]] = {
+        **{path: {} for path in ("native", "off", "small", "stateful")},
+        "option": {"nativeReads": "false"},
+    }
+    shown = {}
+    for number, (path, options) in enumerate(paths.items()):
+        put(client, "in", 1 + number, rows(*range(20)))
+        sink = Sink(spark, location, tmp_path / path, startingTimestamp="1", **options)
+        if path == "stateful":
+            sink.mode, sink.transform = STATEFUL["sums"]
+        monkeypatch.setattr(load_plans, "SMALL_ROWS", 10**6 if path in {"small", "stateful"} else 0)
+        query = sink.run("arrow" if path == "off" else "native")
+        for mode in ("simple", "extended"):
+            shown[path, mode] = explained(query, mode)
+        assert sum(len(batch) for batch in sink.batches())
+    for mode in ("simple", "extended"):
+        assert "FileScan parquet" in shown["native", mode]
+        assert "not native" not in shown["native", mode]
+        assert "MicroBatchScan" not in shown["native", mode].partition("Physical Plan")[2]
+        for path, reason in (
+            ("option", "option nativeReads"),
+            ("off", "turned off"),
+            ("small", "the range is small"),
+            ("stateful", "the range is small"),
+        ):
+            assert re.search(rf"MicroBatchScan.* not native: {reason}", shown[path, mode])
+    counts = native.counts()
+    assert (counts["native"], counts["left: the range is small"]) == (1, 2)
 
 
 def test_micro_batch_reads_the_range_of_a_native_plan(
