@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from shardline.datasource.spark_native.plan_rule import NativeReads
+    from support.spark.native import Reads
 
 CONF = ROOT / "conf" / "spark-defaults.conf"
 
@@ -61,15 +62,37 @@ def kept_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def native_reads(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[NativeReads]:
-    """Plain reads are planned natively, and ranges of streams of any size."""
+    """Plain reads are planned natively, and ranges of streams of any size; counted from here on."""
     from shardline.datasource.spark_native import load_plans
-    from shardline.datasource.spark_native.plan_rule import plan_reads_natively
+    from shardline.datasource.spark_native.plan_rule import offer_native_reads, plan_reads_natively
 
     monkeypatch.setattr(load_plans, "SMALL_ROWS", 0)
+    of_session = plan_reads_natively(spark)
+    assert of_session is not None
+    of_session.remove()
     installed = plan_reads_natively(spark)
     assert installed is not None
     yield installed
     installed.remove()
+    offer_native_reads(spark)
+
+
+@pytest.fixture(params=["arrow", "native"])
+def reads(
+    request: pytest.FixtureRequest, spark: SparkSession, native_reads: NativeReads
+) -> Iterator[Reads]:
+    """The test runs over both paths, and fails if its plain reads took the other one."""
+    from support.spark.native import Reads
+
+    found = Reads(str(request.param), native_reads)
+    before = spark.conf.get("spark.shardline.nativeReads", None)
+    spark.conf.set("spark.shardline.nativeReads", str(found.path == "native").lower())
+    yield found
+    if before is None:
+        spark.conf.unset("spark.shardline.nativeReads")
+    else:
+        spark.conf.set("spark.shardline.nativeReads", before)
+    found.check()
 
 
 @pytest.fixture

@@ -19,9 +19,11 @@ from shardline.datasource.frontier import Frontier
 from shardline.datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from shardline.datasource.spark_native.plan_rule import NativeReads
 
     Read = Callable[..., DataFrame]
 
@@ -74,6 +76,17 @@ def read(fetch: str) -> Read:
     return {"arrow": arrow_read, "native": native_read}[fetch]
 
 
+@pytest.fixture(params=["arrow", "native", "rule"])
+def read_rows(request: pytest.FixtureRequest) -> Iterator[Read]:
+    """As `read`, and plain reads that are planned natively; for tests that read some rows."""
+    if request.param != "rule":
+        yield {"arrow": arrow_read, "native": native_read}[request.param]
+        return
+    rule: NativeReads = request.getfixturevalue("native_reads")
+    yield arrow_read
+    assert rule.counts().keys() == {"native"}
+
+
 def write(
     frame: DataFrame, location: str, shard: str, mode: str = "append", **options: object
 ) -> None:
@@ -87,15 +100,15 @@ def people(spark: SparkSession, *data: tuple[int, str | None]) -> DataFrame:
     return spark.createDataFrame(list(data), "id bigint, name string")
 
 
-def test_what_is_written_is_read(spark: SparkSession, location: str, read: Read) -> None:
+def test_what_is_written_is_read(spark: SparkSession, location: str, read_rows: Read) -> None:
     """A frame comes back as it was, rows and schema."""
     frame = people(spark, (1, "a"), (2, None), (2, None), (3, ""))
     write(frame, location, "people")
 
-    assert_df_equality(read(spark, location, "people"), frame, ignore_row_order=True)
+    assert_df_equality(read_rows(spark, location, "people"), frame, ignore_row_order=True)
 
 
-def test_every_type_survives(spark: SparkSession, location: str, read: Read) -> None:
+def test_every_type_survives(spark: SparkSession, location: str, read_rows: Read) -> None:
     """Every type that Arrow carries comes back with the same schema and the same values."""
     frame = spark.sql(
         """select true b, 1Y i8, 2S i16, 3 i32, 4L i64, float(1.5) f, double('NaN') d,
@@ -108,7 +121,7 @@ def test_every_type_survives(spark: SparkSession, location: str, read: Read) -> 
         """
     ).drop("ea")
     write(frame, location, "types")
-    back = read(spark, location, "types")
+    back = read_rows(spark, location, "types")
 
     # The optimizer knows that a literal is never null, the analyzer does not.
     assert [(f.name, f.dataType) for f in back.schema] == [
@@ -133,24 +146,26 @@ def test_column_comments_and_nullability_survive(
     assert read(spark, location, "people").schema.json() == schema.json()
 
 
-def test_retractions_cancel(spark: SparkSession, location: str, read: Read) -> None:
+def test_retractions_cancel(spark: SparkSession, location: str, read_rows: Read) -> None:
     """A row with a negative diff takes one copy of that row away."""
     write(people(spark, (1, "a"), (1, "a"), (2, None)), location, "people")
     gone = people(spark, (1, "a"), (2, None)).selectExpr("*", "-1L as _diff")
     write(gone, location, "people")
 
-    assert rows(read(spark, location, "people")) == Counter({(1, "a"): 1})
+    assert rows(read_rows(spark, location, "people")) == Counter({(1, "a"): 1})
 
 
-def test_time_travel(spark: SparkSession, location: str, read: Read) -> None:
+def test_time_travel(spark: SparkSession, location: str, read_rows: Read) -> None:
     """Contents at a time are those at that time, whatever came later."""
     write(people(spark, (1, "a")), location, "people")
     first = ShardClient.open(location).state("people").upper.time
     assert first is not None
     write(people(spark, (2, "b")), location, "people")
 
-    assert rows(read(spark, location, "people", timestampAsOf=first - 1)) == Counter([(1, "a")])
-    assert rows(read(spark, location, "people")) == Counter([(1, "a"), (2, "b")])
+    assert rows(read_rows(spark, location, "people", timestampAsOf=first - 1)) == Counter(
+        [(1, "a")]
+    )
+    assert rows(read_rows(spark, location, "people")) == Counter([(1, "a"), (2, "b")])
 
 
 NOON = int(dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC).timestamp() * 1000)
@@ -171,11 +186,11 @@ def old_people(location: str) -> ShardClient:
 
 
 @pytest.mark.usefixtures("old_people")
-def test_time_travel_by_date(spark: SparkSession, location: str, read: Read) -> None:
+def test_time_travel_by_date(spark: SparkSession, location: str, read_rows: Read) -> None:
     """A date-time counts in the time zone that is given, UTC without one."""
     at = {"timestampAsOf": "2020-01-01 12:00:00"}
-    assert read(spark, location, "people", **at).count() == 1
-    assert read(spark, location, "people", **at, timeZone="Atlantic/Azores").count() == 1
+    assert read_rows(spark, location, "people", **at).count() == 1
+    assert read_rows(spark, location, "people", **at, timeZone="Atlantic/Azores").count() == 1
 
 
 @pytest.mark.usefixtures("old_people")
@@ -197,7 +212,7 @@ def test_a_date_before_the_shard_began_is_refused(
 
 
 def test_a_date_at_which_the_shard_was_empty_is_read(
-    spark: SparkSession, location: str, old_people: ShardClient, read: Read
+    spark: SparkSession, location: str, old_people: ShardClient, read_rows: Read
 ) -> None:
     """After it was made and before its first row, or when what it had at first is compacted."""
     schema = ShardSchema.from_arrow(pa.schema([("id", pa.int64())]))
@@ -207,32 +222,34 @@ def test_a_date_at_which_the_shard_was_empty_is_read(
         pa.table({"id": [1], "_ts": [made_ms + 10]}), Frontier(0), Frontier(made_ms + 11)
     )
     made = dt.datetime.fromtimestamp(made_ms / 1000, dt.UTC).isoformat()
-    assert read(spark, location, "later", timestampAsOf=made).count() == 0
+    assert read_rows(spark, location, "later", timestampAsOf=made).count() == 0
 
     old_people.hold("people", "a-reader").downgrade(Frontier(NOON - 5))
     assert old_people.state("people").since == Frontier(NOON - 5)
-    assert read(spark, location, "people", timestampAsOf="2020-01-01 11:59:59.999").count() == 0
+    assert (
+        read_rows(spark, location, "people", timestampAsOf="2020-01-01 11:59:59.999").count() == 0
+    )
 
 
-def test_change_feed(spark: SparkSession, location: str, read: Read) -> None:
+def test_change_feed(spark: SparkSession, location: str, read_rows: Read) -> None:
     """The change feed has every update with its time and diff."""
     write(people(spark, (1, "a"), (2, "b")), location, "people")
     write(people(spark, (2, "b"), (3, "c")), location, "people", mode="overwrite")
-    feed = read(spark, location, "people", readChangeFeed="true")
+    feed = read_rows(spark, location, "people", readChangeFeed="true")
 
     assert feed.columns == ["id", "name", "_ts", "_diff"]
     changes = Counter((r.id, r.name, r._diff) for r in feed.collect())
     assert changes == Counter([(1, "a", 1), (2, "b", 1), (1, "a", -1), (3, "c", 1)])
 
 
-def test_change_feed_of_an_interval(spark: SparkSession, location: str, read: Read) -> None:
+def test_change_feed_of_an_interval(spark: SparkSession, location: str, read_rows: Read) -> None:
     """`startingTimestamp` is inclusive, `endingTimestamp` is not."""
     uppers = []
     for number in range(3):
         write(people(spark, (number, "x")), location, "people")
         uppers.append(ShardClient.open(location).state("people").upper.time)
     times = [upper - 1 for upper in uppers if upper is not None]
-    feed = read(
+    feed = read_rows(
         spark,
         location,
         "people",
@@ -244,24 +261,24 @@ def test_change_feed_of_an_interval(spark: SparkSession, location: str, read: Re
     assert [(r.id, r._ts) for r in feed.collect()] == [(1, times[1])]
 
 
-def test_columns_prune(spark: SparkSession, location: str, read: Read) -> None:
+def test_columns_prune(spark: SparkSession, location: str, read_rows: Read) -> None:
     """Only the columns asked for are read, in the order asked for."""
     write(people(spark, (1, "a")), location, "people")
-    frame = read(spark, location, "people", columns="name,id")
+    frame = read_rows(spark, location, "people", columns="name,id")
 
     assert frame.columns == ["name", "id"]
     assert frame.collect() == [("a", 1)]
-    assert read(spark, location, "people", columns="name").collect() == [("a",)]
+    assert read_rows(spark, location, "people", columns="name").collect() == [("a",)]
 
 
 def test_projection_does_not_change_what_equal_rows_are(
-    spark: SparkSession, location: str, read: Read
+    spark: SparkSession, location: str, read_rows: Read
 ) -> None:
     """Rows that differ only in a column that is not read stay two rows."""
     write(people(spark, (1, "a"), (1, "b")), location, "people")
     write(people(spark, (1, "b")).selectExpr("*", "-1L as _diff"), location, "people")
 
-    assert read(spark, location, "people", columns="id").collect() == [(1,)]
+    assert read_rows(spark, location, "people", columns="id").collect() == [(1,)]
 
 
 def test_overwrite_is_one_difference(spark: SparkSession, location: str, read: Read) -> None:
@@ -321,7 +338,7 @@ def test_a_write_that_was_there_leaves_no_parts(spark: SparkSession, location: s
     assert {p.name for p in Path(location).rglob("*.parquet")} == known
 
 
-def test_merge_schema(spark: SparkSession, location: str, read: Read) -> None:
+def test_merge_schema(spark: SparkSession, location: str, read_rows: Read) -> None:
     """New columns are null in old rows, and a wider type holds old values."""
     write(spark.createDataFrame([(1,)], "id int"), location, "people")
     wider = spark.createDataFrame([(2**40, "b")], "id bigint, name string")
@@ -329,8 +346,11 @@ def test_merge_schema(spark: SparkSession, location: str, read: Read) -> None:
         write(wider, location, "people")
     write(wider, location, "people", mergeSchema="true")
 
-    assert read(spark, location, "people").schema.simpleString() == "struct<id:bigint,name:string>"
-    assert rows(read(spark, location, "people")) == Counter([(1, None), (2**40, "b")])
+    assert (
+        read_rows(spark, location, "people").schema.simpleString()
+        == "struct<id:bigint,name:string>"
+    )
+    assert rows(read_rows(spark, location, "people")) == Counter([(1, None), (2**40, "b")])
 
 
 def test_missing_columns_are_null(spark: SparkSession, location: str, read: Read) -> None:
@@ -354,11 +374,11 @@ def test_a_temporary_view(spark: SparkSession, location: str) -> None:
 
 
 def test_two_scans_of_one_frame_are_independent(
-    spark: SparkSession, location: str, read: Read
+    spark: SparkSession, location: str, read_rows: Read
 ) -> None:
     """A filter on one use of a frame does not leak into another (a bug of Spark's pushdown)."""
     write(people(spark, *((n, str(n)) for n in range(10))), location, "people")
-    frame = read(spark, location, "people")
+    frame = read_rows(spark, location, "people")
     union = frame.where("id = 1").union(frame.where("id = 2")).union(frame)
 
     assert frame.where("id = 3").count() == 1
@@ -366,7 +386,7 @@ def test_two_scans_of_one_frame_are_independent(
     assert union.count() == 12
 
 
-def test_a_large_frame(spark: SparkSession, location: str, read: Read) -> None:
+def test_a_large_frame(spark: SparkSession, location: str, read_rows: Read) -> None:
     """Many parts, some retracted, equal what plain Spark makes of the same rows."""
     frame = spark.range(200_000).selectExpr("id", "id % 7 as k", "cast(id as string) as s")
     options: dict[str, Any] = {"partBufferBytes": 1 << 18}
@@ -378,7 +398,7 @@ def test_a_large_frame(spark: SparkSession, location: str, read: Read) -> None:
         **options,
     )
     left = frame.where("id < 5000 or id > 150000")
-    back = read(spark, location, "numbers", partitionBytes=1 << 18)
+    back = read_rows(spark, location, "numbers", partitionBytes=1 << 18)
 
     assert back.exceptAll(left).count() == 0
     assert left.exceptAll(back).count() == 0
@@ -497,13 +517,13 @@ def test_a_damaged_part_is_an_error(spark: SparkSession, location: str, fetch: s
         make(spark, location, "people").collect()
 
 
-def test_decimals_keep_their_scale(spark: SparkSession, location: str, read: Read) -> None:
+def test_decimals_keep_their_scale(spark: SparkSession, location: str, read_rows: Read) -> None:
     """A decimal comes back digit by digit."""
     value = Decimal("12345678901234567890.123456789012345678")
     frame = spark.createDataFrame([(value,)], "d decimal(38,18)")
     write(frame, location, "decimals")
 
-    assert read(spark, location, "decimals").collect() == [(value,)]
-    assert json.loads(read(spark, location, "decimals").schema.json())["fields"][0]["type"] == (
-        "decimal(38,18)"
-    )
+    assert read_rows(spark, location, "decimals").collect() == [(value,)]
+    assert json.loads(read_rows(spark, location, "decimals").schema.json())["fields"][0][
+        "type"
+    ] == ("decimal(38,18)")

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from shardline.datasource.spark_native.plan_rule import NativeReads
+
 pytestmark = pytest.mark.spark
 
 OLD = GOLDEN / "v1.3" / "floats.zip"
@@ -214,13 +216,20 @@ def by_tasks(spark: SparkSession, location: str) -> None:
     ids=lambda write: write.__name__,
 )
 def test_rows_are_those_of_the_plain_rows(
-    spark: SparkSession, location: str, write: Callable[[SparkSession, str], None]
+    spark: SparkSession,
+    location: str,
+    native_reads: NativeReads,
+    write: Callable[[SparkSession, str], None],
 ) -> None:
     """Whoever wrote the parts: no row group is passed over that has a row that passes."""
     write(spark, location)
     texts = PREDICATES if write in (appended, saved) else FEW
     expected = kept(spark, ROWS, texts)
     assert passing(datasource.snapshot(spark, f"{location}/in"), texts) == expected
+    assert passing(spark.read.format("shard").load(f"{location}/in"), FEW) == Counter(
+        {row: number for row, number in expected.items() if row[0] in FEW}
+    )
+    assert native_reads.counts().keys() == {"native"}
     assert {text for text, _ in expected} >= {"d = 0D", "d > 100", "s.a > 100"}
 
 

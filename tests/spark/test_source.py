@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+    from support.spark.native import Reads
+
 pytestmark = pytest.mark.spark
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("s", pa.string())])
@@ -107,6 +109,7 @@ def last_offset(checkpoint: str) -> dict[str, Any]:
 # --- freezing -------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("reads")
 @pytest.mark.parametrize(("batches", "missing"), [(3, 1), (12, 5)])
 def test_a_frozen_query_lives_and_never_passes(  # noqa: PLR0917  # fixtures
     spark: SparkSession,
@@ -150,9 +153,10 @@ def wait_until(done: Any, query: StreamingQuery) -> None:
 
 
 def test_a_missing_part_fails_the_query_until_it_is_back(
-    spark: SparkSession, location: str, client: ShardClient, start: Any
+    spark: SparkSession, location: str, client: ShardClient, start: Any, reads: Reads
 ) -> None:
     """By default: an error with the part, its times and the lease; a restart succeeds after."""
+    reads.expect("a part is gone or damaged")
     for time in range(3):
         put(client, "in", time, time + 1, time)
     gone = blob_at(client, location, 1)
@@ -177,6 +181,7 @@ def test_a_missing_part_fails_the_query_until_it_is_back(
 # --- pieces, limits -------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("reads")
 def test_a_snapshot_in_pieces_is_stopped_and_continued(
     spark: SparkSession, location: str, checkpoint: str, client: ShardClient, start: Any
 ) -> None:
@@ -210,6 +215,7 @@ def test_a_snapshot_in_pieces_is_stopped_and_continued(
     assert ids == Counter([*range(9), *range(100, 109), 9])
 
 
+@pytest.mark.usefixtures("reads")
 def test_available_now_is_restarted_in_the_middle(
     spark: SparkSession, location: str, client: ShardClient, start: Any
 ) -> None:
@@ -276,6 +282,7 @@ def test_an_idle_query_makes_no_micro_batch(
 # --- several shards -------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("reads")
 def test_several_shards_in_one_stream(
     spark: SparkSession, location: str, checkpoint: str, client: ShardClient, start: Any
 ) -> None:
@@ -295,6 +302,7 @@ def test_several_shards_in_one_stream(
     assert last_offset(checkpoint)["frontier"] == 12
 
 
+@pytest.mark.usefixtures("reads")
 def test_several_shards_at_one_time(
     spark: SparkSession, location: str, client: ShardClient
 ) -> None:
@@ -315,6 +323,7 @@ def test_several_shards_at_one_time(
 # --- other forms of a change ----------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("reads")
 def test_changes_in_deltas_words(spark: SparkSession, location: str, client: ShardClient) -> None:
     """`changeFormat=cdf` in batch reads, with a timestamp that Spark understands."""
     client.create("in", ShardSchema.from_arrow(SCHEMA))
@@ -333,9 +342,10 @@ def test_changes_in_deltas_words(spark: SparkSession, location: str, client: Sha
 
 
 def test_an_append_only_stream_has_the_shards_columns(
-    spark: SparkSession, location: str, client: ShardClient, start: Any
+    spark: SparkSession, location: str, client: ShardClient, start: Any, reads: Reads
 ) -> None:
     """`appendOnly=true` leaves the extra columns out, and fails loudly at the first retraction."""
+    reads.expect("refused: RETRACTION_IN_APPEND_ONLY_STREAM")
     put(client, "in", 0, 1, 1, 2)
     sink = Sink()
     options = {"readChangeFeed": "false", "appendOnly": "true"}
@@ -352,9 +362,10 @@ def test_an_append_only_stream_has_the_shards_columns(
 
 
 def test_a_schema_given_by_the_user_may_leave_out_what_is_never_null(
-    spark: SparkSession, location: str, client: ShardClient
+    spark: SparkSession, location: str, client: ShardClient, reads: Reads
 ) -> None:
     """As a table's columns are: nullable, all of them, times and diffs too."""
+    reads.expect("refused: SCHEMA_MISMATCH")
     put(client, "in", 0, 6, 1)
     given = "id bigint, _ts bigint, _diff bigint"
     reader = spark.read.format("shard").option("readChangeFeed", "true")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+    from support.spark.native import Reads
+
 pytestmark = pytest.mark.spark
 
 
@@ -68,6 +70,7 @@ def forget_last_commit(checkpoint: str) -> None:
     max(commits, key=lambda p: int(p.name)).unlink()
 
 
+@pytest.mark.usefixtures("reads")
 def test_snapshot_then_changes(spark: SparkSession, location: str, checkpoint: str) -> None:
     """A stream starts with the contents and goes on with what is added, once each."""
     put(spark, location, 1, 2)
@@ -79,8 +82,11 @@ def test_snapshot_then_changes(spark: SparkSession, location: str, checkpoint: s
     assert contents(spark, location) == Counter([1, 2, 3, 4])
 
 
-def test_updates_carry_times_and_diffs(spark: SparkSession, location: str, checkpoint: str) -> None:
+def test_updates_carry_times_and_diffs(
+    spark: SparkSession, location: str, checkpoint: str, reads: Reads
+) -> None:
     """With a change feed, retractions flow through and the copy stays equal to the original."""
+    reads.expect("parts of a snapshot need consolidation")
     put(spark, location, 1, 2, 3)
     put(spark, location, 2, diff=-1)
     feed = stream(spark, location, readChangeFeed="true")
@@ -93,9 +99,10 @@ def test_updates_carry_times_and_diffs(spark: SparkSession, location: str, check
 
 
 def test_a_retraction_fails_a_stream_of_rows(
-    spark: SparkSession, location: str, checkpoint: str
+    spark: SparkSession, location: str, checkpoint: str, reads: Reads
 ) -> None:
     """A stream without the change feed never drops a retraction silently."""
+    reads.expect("refused: RETRACTION_IN_APPEND_ONLY_STREAM")
     put(spark, location, 1, 2)
     finish(copy_to(stream(spark, location), location, checkpoint))
     put(spark, location, 1, diff=-1)
@@ -104,6 +111,7 @@ def test_a_retraction_fails_a_stream_of_rows(
         finish(copy_to(stream(spark, location), location, checkpoint))
 
 
+@pytest.mark.usefixtures("reads")
 @pytest.mark.parametrize("inline_bytes", [0, 4096])
 def test_a_replayed_micro_batch_changes_nothing(
     spark: SparkSession, location: str, checkpoint: str, inline_bytes: int
@@ -122,6 +130,7 @@ def test_a_replayed_micro_batch_changes_nothing(
     assert set(Path(location, "out").rglob("*.parquet")) == before
 
 
+@pytest.mark.usefixtures("reads")
 def test_the_first_micro_batch_is_replayed_as_planned(
     spark: SparkSession, location: str, checkpoint: str
 ) -> None:
@@ -265,6 +274,7 @@ def put_until_failure(spark: SparkSession, location: str, query: StreamingQuery)
 @pytest.mark.parametrize(
     "limit", [{"maxFilesPerTrigger": 1}, {"maxRowsPerTrigger": 2}, {"maxBytesPerTrigger": "1k"}]
 )
+@pytest.mark.usefixtures("reads")
 def test_limits_cut_a_backlog(
     spark: SparkSession, location: str, checkpoint: str, limit: dict[str, object]
 ) -> None:
@@ -288,6 +298,7 @@ def test_available_now_has_a_fixed_end(spark: SparkSession, location: str, check
     assert contents(spark, location) == Counter(range(4))
 
 
+@pytest.mark.usefixtures("reads")
 def test_a_stream_ends_at_ending_timestamp(
     spark: SparkSession, location: str, checkpoint: str
 ) -> None:
@@ -301,6 +312,7 @@ def test_a_stream_ends_at_ending_timestamp(
     assert contents(spark, location) == Counter([1])
 
 
+@pytest.mark.usefixtures("reads")
 def test_snapshot_can_be_left_out(spark: SparkSession, location: str, checkpoint: str) -> None:
     """With `snapshot=exclude` a stream delivers only what comes after its start."""
     put(spark, location, 1)
@@ -338,6 +350,7 @@ def test_a_foreign_checkpoint_is_refused(
         finish(copy_to(stream(spark, location), location, checkpoint))
 
 
+@pytest.mark.usefixtures("reads")
 def test_complete_mode_writes_differences(
     spark: SparkSession, location: str, checkpoint: str
 ) -> None:
@@ -360,6 +373,7 @@ def test_complete_mode_writes_differences(
     )
 
 
+@pytest.mark.usefixtures("reads")
 def test_foreach_batch_writes_once(spark: SparkSession, location: str, checkpoint: str) -> None:
     """From `foreachBatch`, `txnAppId` and `txnVersion` make a replayed write harmless."""
     put(spark, location, 1, 2)
@@ -393,9 +407,10 @@ def test_two_queries_into_one_shard(spark: SparkSession, location: str, checkpoi
 
 
 def test_a_missing_part_stops_the_stream(
-    spark: SparkSession, location: str, checkpoint: str
+    spark: SparkSession, location: str, checkpoint: str, reads: Reads
 ) -> None:
     """The stream fails at a missing part and goes on once it is back; it never passes it."""
+    reads.expect("a part is gone or damaged")
     put(spark, location, 0)
     finish(copy_to(stream(spark, location), location, checkpoint))
     for n in (1, 2, 3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,11 +19,45 @@ from support.strategies.rows import Case, json_types, plain, row_identity
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from shardline.datasource.spark_native.plan_rule import NativeReads
+
 TYPES = json_types().filter(lambda kind: "geo" not in json.dumps(kind))
 """Types whose values the strategies make as Spark accepts them: random bytes are no shapes."""
 
 few = wide_examples(0.4)
 """Few: each example takes Spark a second."""
+
+
+@dataclass
+class Reads:
+    """The path that a test's plain reads are to take: native or arrow.
+
+    Attributes:
+        path: The path.
+        rule: The rule that chooses it.
+        reasons: Why some of the reads of a native run are left to the Python workers; each of them
+            has to come true.
+    """
+
+    path: str
+    rule: NativeReads
+    reasons: set[str] = field(default_factory=set)
+
+    def expect(self, *reasons: str) -> None:
+        """Say why some reads of the test are not native, though they are asked to be."""
+        self.reasons.update(reasons)
+
+    def check(self) -> None:
+        """Fail if a read took the other path, or there was none."""
+        counts = self.rule.counts()
+        # Spark plans a micro-batch without rows too, for a time that has passed.
+        left = counts.keys() - {"native", "left: the range is empty"}
+        if self.path == "native":
+            assert left == {f"left: {reason}" for reason in self.reasons}, counts
+            assert counts.get("native", 0) or left, counts
+        else:
+            assert left == {"left: turned off"}, counts
+            assert "native" not in counts
 
 
 def client_at(location: str, **chosen: Any) -> ShardClient:
