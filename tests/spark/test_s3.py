@@ -14,6 +14,8 @@ from support.processes.s3_server import S3Server, s3_server
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from shardline.datasource.spark_native.plan_rule import NativeReads
+
 pytestmark = [pytest.mark.spark, pytest.mark.s3]
 
 
@@ -48,6 +50,40 @@ def test_write_stream_read(spark: SparkSession, server: S3Server, checkpoint: st
     assert Counter(map(tuple, back.collect())) == Counter([(0, 330), (1, 330), (2, 330)])
     shards = ShardClient.open(place, options, create=False).shards()
     assert shards == ["in", "out"]
+
+
+def test_plain_reads_are_left_to_python_without_s3a(
+    spark: SparkSession,
+    server: S3Server,
+    native_reads: NativeReads,
+    checkpoint: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Batch and stream, where Spark has no file system for S3: shown, counted, said once."""
+    options = server.options
+    place = f"s3://{server.new_bucket()}/a lake"
+    frame = spark.range(100).selectExpr("id", "id % 3 as k")
+    writer = frame.write.format("shard").mode("append").options(**options, inlinePartBytes="0")
+    writer.save(f"{place}/in")
+    loaded = spark.read.format("shard").options(**options).load(f"{place}/in")
+    assert loaded.where("id < 10").selectExpr("sum(id)").collect() == [(45,)]
+    stream = spark.readStream.format("shard").options(**options).load(f"{place}/in")
+    seen: list[int] = []
+    query = (
+        stream.writeStream.foreachBatch(lambda batch, _: seen.extend(r.id for r in batch.collect()))
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    assert sorted(seen) == list(range(100))
+
+    reason = "Spark has no file system for 's3'"
+    assert native_reads.counts() == {f"left: {reason}": 2}
+    for plan in (loaded._jdf.queryExecution().toString(), query._jsq.explainInternal(False)):
+        assert f"not native: {reason}" in plan
+    said = [r.getMessage() for r in caplog.records if "Python workers" in r.getMessage()]
+    assert said == [f'reads of format("shard") are left to Python workers: {reason}']
 
 
 @pytest.mark.parametrize(
