@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from http.client import HTTPConnection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from starlette.routing import Route
@@ -18,17 +18,7 @@ from shardline.app.server.http_server import serve
 from shardline.datasource.errors import Determinate
 from support.fakes.json_interface import JSON, TOKEN, Site
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    made = Site(Access(TOKEN))
-    yield made
-    made.served.close()
 
 
 def test_what_was_asked_for_is_recorded_with_its_outcome(site: Site) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from http.client import HTTPConnection
 from types import SimpleNamespace
@@ -47,20 +46,6 @@ from support.fakes.json_interface import JSON, TOKEN, Site
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    made = Site(Access(TOKEN))
-    yield made
-    made.served.close()
-
-
-@pytest.fixture
-def public() -> Iterator[Site]:
-    made = Site(Access(TOKEN, "elsewhere"))
-    yield made
-    made.served.close()
 
 
 def test_relations_are_rows_of_json(site: Site) -> None:

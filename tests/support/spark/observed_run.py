@@ -9,6 +9,8 @@ from shardline.app.coordinator.application import Application
 from shardline.app.coordinator.project_comparison import ComparedProject
 from shardline.app.lane.state import LaneObject
 from shardline.app.project.project import Project
+from shardline.app.server.action_log import recorded_action
+from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.shard.state import ShardState
 from support.spark.projects import QUERIES, SQL, Place
@@ -135,6 +137,7 @@ def holds_of(application: Application, shard: str) -> set[str]:
 
 def act(application: Application, found: Seen) -> None:
     """Have the upkeep of shards done while everything runs."""
+    assert application.observing is not None
     acts, client = application.shard_actions, found.place.client()
     wait_until("all are hydrated", lambda: hydrated(application), PATIENCE_S)
     client.hold("large", "reports", purpose="a report")
@@ -147,7 +150,8 @@ def act(application: Application, found: Seen) -> None:
     found.actions["expire_hold"] = acts.expire_hold("large/reports", commit=True).says
     for name in ("compact", "collect", "sweep"):
         for shard in ("orders", "large"):
-            found.actions[f"{name} {shard}"] = getattr(acts, name)(shard, commit=True).says
+            with recorded_action(application.observing.put, SystemClock(), name, shard):
+                found.actions[f"{name} {shard}"] = getattr(acts, name)(shard, commit=True).says
 
 
 def compare(application: Application, found: Seen) -> None:
