@@ -84,12 +84,16 @@ WITHIN: Final = {
 }
 """Right over changes: no expression, whatever it is called with, sees the two columns."""
 
-ANEW: Final = {
+JOINED: Final = {
     "natural_join": "SELECT * FROM people NATURAL JOIN (SELECT who AS name, day FROM visits)",
     "natural_join_of_hashes": (
         "SELECT hash(*) AS h FROM people NATURAL JOIN (SELECT who AS name, day FROM visits)"
     ),
     "using": "SELECT *, hash(*) AS h FROM orders JOIN visits USING (who)",
+}
+"""Right over changes and what they are joined with."""
+
+ANEW: Final = {
     "aggregate": "SELECT count(*) AS n, count(DISTINCT *) AS d, max(struct(*)) AS m FROM numbers",
     "window": "SELECT *, count(*) OVER (PARTITION BY hash(*)) AS n FROM numbers",
 }
@@ -121,6 +125,16 @@ def test_what_no_expression_sees_is_handed_on(world: World, name: str) -> None:
 def test_an_expression_over_all_columns_sees_those_of_the_query(world: World, name: str) -> None:
     """Over changes as well: a plan that was analysed without the two columns stays what it is."""
     assert_linear(world, f"within_{name}", WITHIN[name])
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_what_a_join_returns_has_no_hidden_columns(world: World, name: str) -> None:
+    """Of neither side: columns of one name would be joined by."""
+    query = JOINED[name]
+    kept = world.kept(f"joined_{name}", query)
+    ways = world.follow(kept, partial(world.by_spark, query))
+    assert ways == {"recompute", "incremental"}
+    assert kept.strategy == "incremental"
 
 
 @pytest.mark.parametrize("name", ANEW)

@@ -132,6 +132,20 @@ def count(rows: list[object]) -> Counter[str]:
     return Counter(json.dumps(row) for row in rows)
 
 
+@pytest.fixture
+def site() -> Iterator[Site]:
+    made = Site(Access(TOKEN))
+    yield made
+    made.served.close()
+
+
+@pytest.fixture
+def public() -> Iterator[Site]:
+    made = Site(Access(TOKEN, "elsewhere"))
+    yield made
+    made.served.close()
+
+
 def test_a_refusal_is_no_error_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
     """It has an answer, which says why; what is in the log at that level is looked into."""
     site = Site(Access(TOKEN, "elsewhere"))

@@ -12,6 +12,7 @@ from playwright.sync_api import Locator, expect
 from shardline.app.introspection.events import Remembered
 from support.page.browser import OpenPage, Seen, find_barriers
 from support.page.world import ServedWorld, Situation
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -151,8 +152,10 @@ def test_every_kind_has_a_word_and_a_shape(open_page: OpenPage) -> None:
         Remembered(relation="run_history", rows=rows),
         Remembered(relation="definition_history", rows=gone),
     )
+    # The page asks for marks when it is opened, and then every half minute.
+    wait_until("the pause is a mark", lambda: bool(events(world, "pause")), 30)
     seen = open_page(world)
-    kinds = {str(row["kind"]) for row in events(world)} | {"pause"}
+    kinds = {str(row["kind"]) for row in events(world)}
     assert kinds == {
         "start", "error", "recovery", "definition", "maintenance", "action", "drop", "pause"
     }  # fmt: skip
