@@ -136,6 +136,11 @@ class Seen:
         """Open another address of the same world."""
         self.page.goto(self.world.url + path)
 
+    @property
+    def address(self) -> str:
+        """Path and query as the page has them; `page.url` may still be an earlier address."""
+        return str(self.page.evaluate("location.pathname + location.search"))
+
     def picture(self, name: str) -> Path:
         """Take a picture of the whole page into the folder of pictures."""
         return _shoot(self.page, pictures_folder() / f"{name}.png")

@@ -80,7 +80,7 @@ export function drawTimeline(page) {
         </button>
         <button
           aria-label="Next mark"
-          ?disabled=${page.asOf === undefined}
+          ?disabled=${page.asOf === undefined || !view.marks.length}
           @click=${() => stepToMark(view, 1)}
         >
           ${drawArrow("m4 2 5 4-5 4")}
@@ -268,6 +268,8 @@ function choose({ page, now }, at) {
  */
 function stepToMark(view, direction) {
   const { page, marks, now } = view;
+  // Until the marks are there, the present is not what comes after a moment.
+  if (!marks.length) return;
   const at = nextMark(marks, page.asOf ?? now, direction);
   if (at !== undefined || direction > 0) choose(view, at);
 }

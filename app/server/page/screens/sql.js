@@ -291,7 +291,7 @@ function drawHistory(page, editor) {
       ${shown.map(
         ({ sql, at }) =>
           html`<li>
-            <button class="statement" @click=${() => choose(sql)}>
+            <button class="statement" ?disabled=${!editor} @click=${() => choose(sql)}>
               <code>${visible(sql.replace(/\s+/g, " "), 300)}</code>
               ${drawTime(at)}
             </button>

@@ -61,7 +61,7 @@ SCREENS: Final = {
         lambda: ServedWorld("demo"), "/object/delays_by_carier", ".near a"
     ),
     "an earlier moment": Case(
-        lambda: ServedWorld("fire"), f"/object/flights?at={_EARLIER_MS}", ".as-of.past"
+        lambda: ServedWorld("fire"), f"/object/flights?at={_EARLIER_MS}", "body:has(.as-of.past) h1"
     ),
     "a dataflow": Case(
         lambda: ServedWorld("demo"), "/dataflow/carrier_ranking", ".operator-graph .operator"

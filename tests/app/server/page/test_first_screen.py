@@ -127,7 +127,7 @@ def test_choosing_a_node_lights_its_slowest_path(open_page: OpenPage) -> None:
     beside = seen.page.get_by_role("region", name="Chosen object")
     expect(beside.get_by_role("heading", level=2)).to_contain_text("ranking_out")
     expect(beside.locator(".path li").last).to_contain_text("ranking_out")
-    assert "object=ranking_out" in seen.page.url
+    assert "object=ranking_out" in seen.address
     assert int(seen.page.locator(".edge.lit").count()) == int(lit.count()) - 1
     seen.page.reload()
     expect(node(seen.page, "ranking_out")).to_have_attribute("aria-pressed", "true")
@@ -215,7 +215,7 @@ def test_three_hundred_objects_are_folded_by_strategy(open_page: OpenPage) -> No
         "aria-label", re.compile(rf"^recompute: {len(views)} views,")
     )
     expect(node(seen.page, "linear view")).to_be_visible()
-    assert "fold=strategy" in seen.page.url
+    assert "fold=strategy" in seen.address
     seen.picture("first-large-strategy")
     recomputed.click()
     expect(recomputed).to_have_attribute(

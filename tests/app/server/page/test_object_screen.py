@@ -166,7 +166,7 @@ def test_rows_are_read_on_in_sql(open_page: OpenPage) -> None:
     expect(seen.page.locator(".CodeMirror")).to_contain_text(
         f"SELECT * FROM `{HOSTILE_NAMES[5]}` LIMIT 20 AS OF 7"  # noqa: S608 - it is not run
     )
-    assert urlsplit(seen.page.url).query == ""
+    assert urlsplit(seen.address).query == ""
 
 
 def test_errors_lead_to_their_rows_in_sql(open_page: OpenPage) -> None:

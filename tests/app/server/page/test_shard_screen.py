@@ -51,7 +51,8 @@ def boxes(page: Page, selector: str) -> list[tuple[float, float]]:
 
 def test_all_shards_are_listed_with_size_history_and_holds(open_shard: OpenShard) -> None:
     """The largest first; filtered by name, and the filter is in the address."""
-    page = open_shard().page
+    seen = open_shard()
+    page = seen.page
     rows = page.get_by_role("table", name="Shards").get_by_role("row")
     expect(rows).to_have_count(11)
     expect(rows.nth(1)).to_contain_text("flights")
@@ -59,7 +60,7 @@ def test_all_shards_are_listed_with_size_history_and_holds(open_shard: OpenShard
     expect(rows.nth(1)).to_contain_text("4, one keeps 21 d")
     page.get_by_label("Filter shards by name").fill("x_")
     expect(rows).to_have_count(3)
-    assert page.url.endswith("/shard?q=x_")
+    assert seen.address == "/shard?q=x_"
     page.get_by_label("Filter shards by name").fill("no such")
     expect(page.get_by_text("No shard has such a name.")).to_be_visible()
 
@@ -236,7 +237,8 @@ def test_an_axis_true_to_time_is_labelled_at_midnights_of_the_viewer(
     open_shard: OpenShard,
 ) -> None:
     """Also behind the night in which the clocks of the viewer's zone are changed."""
-    page = open_shard().page
+    seen = open_shard()
+    page = seen.page
     texts = page.evaluate(
         """async () => {
           const { labels, makeAxis } = await import("/page/parts/axis.js");
@@ -262,4 +264,4 @@ def test_of_an_earlier_moment_what_was_done_is_told(open_page: OpenPage) -> None
     expect(seen.page.get_by_text("no history is kept of what shards were made of")).to_be_visible()
     seen.page.get_by_role("link", name="Shards").last.click()
     expect(rounds.get_by_role("link", name="storms").first).to_be_visible()
-    assert f"/shard?at={at}" in seen.page.url
+    assert f"/shard?at={at}" in seen.address

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from support.page.browser import OpenPage, Seen
 from support.page.tools_world import BIG, ROWS, ToolsWorld, made_world
@@ -219,6 +219,26 @@ def test_earlier_statements_are_kept_in_this_browser_until_they_are_cleared(
     page.get_by_role("button", name="Clear").click()
     expect(page.locator(".statement")).to_have_count(0)
     assert page.evaluate("localStorage.length") == 0
+
+
+def test_an_earlier_statement_is_chosen_once_there_is_an_editor(open_sql: OpenSql) -> None:
+    """A click before that would be lost."""
+    page = open_sql("SELECT 1").page
+    run(page)
+    expect(page.locator(".statement")).to_be_enabled()
+    held: list[Route] = []
+    free = False
+
+    def hold(route: Route) -> None:
+        route.continue_() if free else held.append(route)
+
+    page.route(re.compile("codemirror", re.IGNORECASE), hold)
+    page.reload(wait_until="commit")
+    expect(page.locator(".statement")).to_be_disabled()
+    free = True
+    for one in held:
+        one.continue_()
+    expect(page.locator(".statement")).to_be_enabled()
 
 
 def test_without_the_token_it_is_asked_for_and_the_statement_then_runs(open_sql: OpenSql) -> None:

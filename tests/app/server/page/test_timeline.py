@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Locator, Route, expect
 
 from shardline.app.introspection.events import Remembered
 from support.page.browser import OpenPage, Seen, find_barriers
@@ -34,7 +34,7 @@ def track(seen: Seen) -> Locator:
 
 def chosen(seen: Seen) -> int | None:
     """The moment in the address."""
-    _, _, text = seen.page.url.partition("at=")
+    _, _, text = seen.address.partition("at=")
     return int(text) if text else None
 
 
@@ -129,6 +129,25 @@ def test_a_moment_that_is_not_known_says_since_when_it_is(open_page: OpenPage) -
     expect(track(seen)).to_be_visible()
     seen.page.get_by_role("button", name="Next mark").click()
     assert chosen(seen) == first
+
+
+def test_nothing_comes_after_a_moment_before_the_marks_are_there(open_page: OpenPage) -> None:
+    """The present least of all: who steps on from a moment wants the mark behind it."""
+    world = ServedWorld(Situation("one", seconds=1, hours=24))
+    first = at_ms(events(world)[0])
+    seen = open_page(world, path="/healthz")
+    held: list[Route] = []
+    seen.page.route("**/api/v1/relations/events", lambda route: held.append(route))  # noqa: PLW0108
+    seen.go(f"/?at={first}")
+    expect(track(seen)).to_be_visible()
+    expect(seen.page.get_by_role("button", name="Now", exact=True)).to_be_enabled()
+    expect(seen.page.get_by_role("button", name="Next mark")).to_be_disabled()
+    track(seen).press("ArrowRight")
+    assert chosen(seen) == first
+    for one in held:
+        one.continue_()
+    seen.page.get_by_role("button", name="Next mark").click()
+    assert chosen(seen) not in {first, None}
 
 
 def test_every_kind_has_a_word_and_a_shape(open_page: OpenPage) -> None:
