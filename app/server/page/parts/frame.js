@@ -79,6 +79,7 @@ export function showDialog() {
  *
  * The page knows of it at once. The element's `close` event is a task of its own that a key may
  * overtake: until it came, `?` after Esc would be taken for a key of the dialog that is no more.
+ * Nor does its field wait for the next frame to lose the focus: what is typed there is no key.
  * @param {Page} page
  */
 export function closeDialog(page) {
@@ -86,7 +87,10 @@ export function closeDialog(page) {
   page.codeError = undefined;
   // Asked for again with the next request that needs it.
   page.server.needsToken = false;
-  /** @type {HTMLDialogElement | null} */ (document.getElementById("dialog"))?.close();
+  const dialog = /** @type {HTMLDialogElement | null} */ (document.getElementById("dialog"));
+  const focused = /** @type {HTMLElement | null} */ (document.activeElement);
+  if (dialog?.contains(focused)) focused?.blur();
+  dialog?.close();
   page.redraw();
 }
 
