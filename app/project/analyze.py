@@ -296,7 +296,7 @@ def _check_comparable(one: WrittenObject, plan: QueryPlan) -> None:
 
 def _kept(view: ViewDescription, plan: QueryPlan, catalyst: Catalyst) -> ViewDescription:
     query = compact_text(view.query)
-    strategy, reason = choose_strategy(plan.normal_tree)
+    strategy, reason = choose_strategy(plan.normal_tree, plan.refusals)
     return replace(
         view,
         query=query,

@@ -21,7 +21,12 @@ from typing import Any
 
 import msgspec
 
-from shardline.app.protocol.objects import errors_shard, progress_shard, skipped_shard
+from shardline.app.protocol.objects import (
+    errors_shard,
+    progress_shard,
+    skipped_shard,
+    state_shards,
+)
 from shardline.datasource.errors import InvalidUsage
 
 __all__ = [
@@ -82,7 +87,8 @@ def owned_shards(name: str) -> tuple[str, ...]:
 
     Its own one is the last: while it is there the drop can be asked for again.
     """
-    return skipped_shard(name), errors_shard(name), progress_shard(name), name
+    beside = (skipped_shard(name), errors_shard(name), progress_shard(name))
+    return (*state_shards(name), *beside, name)
 
 
 def find_droppable(running: Iterable[str], shards: Iterable[str]) -> list[str]:

@@ -26,6 +26,7 @@ from shardline.app.protocol.objects import (
     errors_shard,
     progress_shard,
     skipped_shard,
+    state_shards,
 )
 from shardline.app.sql.problems import Problem, did_you_mean
 from shardline.app.sql.references import INTROSPECTION
@@ -111,7 +112,7 @@ def _clashing_names(one: WrittenObject, known: dict[str, WrittenObject]) -> Iter
                 "RESERVED_NAME",
                 f"the name '{one.name}' is that of a shard of '{other.name}'",
                 "rename it: a source keeps its own _progress, _errors and _skipped, a view its "
-                "_errors, a sink its _progress",
+                "_errors and _state_1, _state_2 …, a sink its _progress",
             )
 
 
@@ -121,7 +122,7 @@ def _shards_beside(one: WrittenObject) -> set[str]:
         case SourceDescription():
             return {progress_shard(one.name), errors_shard(one.name), skipped_shard(one.name)}
         case ViewDescription():
-            return {errors_shard(one.name)}
+            return {errors_shard(one.name), *state_shards(one.name)}
         case SinkDescription():
             return {progress_shard(one.name)}
         case _:

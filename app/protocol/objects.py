@@ -16,6 +16,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 
 __all__ = [
+    "STATES_MAX",
     "Dataflow",
     "Description",
     "Envelope",
@@ -32,6 +33,7 @@ __all__ = [
     "inputs_of",
     "progress_shard",
     "skipped_shard",
+    "state_shards",
 ]
 
 Envelope: TypeAlias = Literal["none", "diff", "upsert", "debezium"]
@@ -45,6 +47,8 @@ are joined with others, from what was there before; a change that needs more is 
 Recompute: its query runs anew at each change.
 """
 
+STATES_MAX: Final = 8
+"""Most states of a view: each has a shard."""
 
 _TIME: Final = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
 
@@ -200,3 +204,8 @@ def errors_shard(name: str) -> str:
 def skipped_shard(source: str) -> str:
     """Name of the shard with the rows that a source has left out; not every source has one."""
     return f"{source}_skipped"
+
+
+def state_shards(view: str) -> tuple[str, ...]:
+    """Names of the shards in which a view may keep states; most views have none, or one."""
+    return tuple(f"{view}_state_{place}" for place in range(1, STATES_MAX + 1))

@@ -4,11 +4,12 @@ To recompute is always right, and costs as much as the whole input at each chang
 when its result over a sum of changes is the sum of its results over each: then the inputs' changes
 alone give the view's change. That holds for operators that look at one row at a time (projections,
 filters, generators), and for UNION ALL of such. With joins of such it is incremental: the change of
-one side is joined with what is on the other one. Everything else is run anew and compared.
+one side is joined with what is on the other one. So it is with aggregates that can be kept
+(`kept_aggregates`): a state has what they have added up. Everything else is run anew and compared.
 
-    choose_strategy(plan_tree(…))    ("linear", "")
-                                     ("incremental", "a join of two inputs")
-                                     ("recompute", "an aggregate: avg")
+    choose_strategy(plan_tree(…), refusals(…))    ("linear", "")
+                                                  ("incremental", "a join of two inputs")
+                                                  ("recompute", "an aggregate (median)")
 
 Invariants:
     An operator is linear because it is in the list, never because it is in no other: unknown ones
@@ -18,10 +19,10 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from shardline.app.protocol.objects import Strategy
+from shardline.app.protocol.objects import STATES_MAX, Strategy
 from shardline.app.sql.plan_tree import Node
 
 __all__ = ["CONSTANT", "INPUT", "REASONS", "choose_strategy"]
@@ -96,17 +97,20 @@ _JOINED: Final = {
 _OTHER_JOINS: Final = {"FullOuter": "a full outer join"}
 
 
-def choose_strategy(plan: Node) -> tuple[Strategy, str]:
+def choose_strategy(plan: Node, refusals: Sequence[str]) -> tuple[Strategy, str]:
     """The strategy for a query, and the reason if it is not the best one.
 
     Args:
         plan: The query's analysed plan, over inputs that are temporary views, in its normal form.
+        refusals: Why each of its aggregates cannot be kept (`kept_aggregates.refusals`).
 
     Returns:
-        `linear` and ""; or `incremental` and its joins; or `recompute` and the pieces of the query
-        that demand it.
+        `linear` and ""; or `incremental` and its joins and aggregates; or `recompute` and the
+        pieces of the query that demand it.
     """
-    found = list(dict.fromkeys(_obstacles(plan)))
+    found = list(dict.fromkeys(_obstacles(plan, refusals)))
+    if len(refusals) > STATES_MAX:
+        found.append((f"more than {STATES_MAX} aggregates", "recompute"))
     reasons = [reason for reason, way in found if way == "recompute"]
     if not found and not any(node.kind == INPUT for node in plan.walk()):
         reasons = ["rows that come from no input"]
@@ -117,15 +121,18 @@ def choose_strategy(plan: Node) -> tuple[Strategy, str]:
     return "linear", ""
 
 
-def _obstacles(plan: Node) -> Iterator[tuple[str, Strategy]]:
+def _obstacles(plan: Node, refusals: Sequence[str]) -> Iterator[tuple[str, Strategy]]:
     """All that is not linear, above the inputs in the order of the plan, with the best way left."""
-    ahead = [plan]
+    ahead, aggregates = [plan], iter(refusals)
     while ahead:
         node = ahead.pop()
         if node.kind == INPUT:
             continue
         if node.kind == "Join" and join_type(node) in _JOINED:
             yield _JOINED[join_type(node)], "incremental"
+        elif node.kind == "Aggregate":
+            refused = next(aggregates)
+            yield (refused, "recompute") if refused else (_aggregate(node), "incremental")
         elif node.kind not in _LINEAR | CONSTANT:
             yield _reason(node), "recompute"
         for expression in (inner for tree in node.expressions for inner in tree.walk()):
@@ -138,8 +145,6 @@ def _obstacles(plan: Node) -> Iterator[tuple[str, Strategy]]:
 
 def _reason(node: Node) -> str:
     match node.kind:
-        case "Aggregate":
-            return _aggregate(node)
         case "Join" | "AsOfJoin":
             return f"{_OTHER_JOINS.get(join_type(node), 'a join')} of two inputs"
         case kind:
@@ -153,7 +158,7 @@ def _aggregate(node: Node) -> str:
         for call in tree.walk()
         if call.kind == "AggregateExpression" and call.children
     }
-    return f"an aggregate: {', '.join(sorted(functions))}" if functions else "GROUP BY"
+    return f"an aggregate ({', '.join(sorted(functions))})" if functions else "distinct rows"
 
 
 def join_type(node: Node) -> str:

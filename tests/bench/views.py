@@ -45,6 +45,15 @@ _QUERIES: Final = {
         "SELECT o.id, c.name AS customer, o.price FROM orders o "
         "LEFT JOIN customers c ON o.customer = c.id AND c.id % 2 = 0"
     ),
+    "group by": (
+        "SELECT customer, count(*) AS n, sum(price) AS total, avg(price) AS mean FROM orders "
+        "GROUP BY customer HAVING count(*) > 1"
+    ),
+    "join, group by": (
+        "SELECT c.name, p.name AS product, count(*) AS n, sum(o.price) AS total "
+        "FROM orders o JOIN customers c ON o.customer = c.id JOIN products p ON o.product = p.id "
+        "GROUP BY ALL"
+    ),
 }
 _WAYS: Final[Mapping[str, Strategy]] = {"anew": "recompute", "changes": "incremental"}
 

@@ -33,6 +33,7 @@ class Case(NamedTuple):
 
 LINEAR = "linear"
 JOINED = "incremental"
+GROUPED = "incremental"
 
 CASES = {
     "filter": Case("SELECT id, price * 2 AS twice FROM orders WHERE price > 10", how=LINEAR),
@@ -109,6 +110,7 @@ CASES = {
         "SELECT unix_seconds(window.start) AS s, count(*) AS n FROM orders "
         "GROUP BY window(timestamp_seconds(price), '10 seconds')",
         "SELECT price // 10 * 10, count(*) FROM orders GROUP BY 1",
+        how=GROUPED,
     ),
     "array_of_no_nulls": Case(
         "SELECT id, array(id, 1L) AS a, named_struct('p', price) AS s FROM orders",
@@ -192,25 +194,34 @@ CASES = {
     ),
     "three_way": Case(
         "SELECT p.city, v.day, count(*) AS n FROM orders o JOIN people p ON o.who = p.name "
-        "JOIN visits v ON v.who = p.name GROUP BY p.city, v.day"
+        "JOIN visits v ON v.who = p.name GROUP BY p.city, v.day",
+        how=GROUPED,
     ),
     "aggregates": Case(
         "SELECT who, count(*) AS n, count(weight) AS w, sum(price) AS s, min(price) AS lo, "
-        "max(cost) AS hi, avg(price) AS mean FROM orders GROUP BY who"
+        "max(cost) AS hi, avg(price) AS mean FROM orders GROUP BY who",
+        how=GROUPED,
+        taken="recompute",
     ),
-    "global_count": Case("SELECT count(*) AS n, sum(cost) AS c FROM orders"),
-    "having": Case("SELECT who, count(*) AS n FROM orders GROUP BY who HAVING count(*) > 1"),
-    "distinct": Case("SELECT DISTINCT who, price % 2 AS odd FROM orders"),
+    "global_count": Case("SELECT count(*) AS n, sum(cost) AS c FROM orders", how=GROUPED),
+    "having": Case(
+        "SELECT who, count(*) AS n FROM orders GROUP BY who HAVING count(*) > 1", how=GROUPED
+    ),
+    "distinct": Case("SELECT DISTINCT who, price % 2 AS odd FROM orders", how=GROUPED),
     "count_distinct": Case("SELECT count(DISTINCT who) AS n, max(weight) AS w FROM orders"),
     "window": Case(
         "SELECT id, who, row_number() OVER (PARTITION BY who ORDER BY price, id) AS place, "
         "sum(price) OVER (PARTITION BY who) AS total FROM orders"
     ),
     "lag": Case("SELECT id, lag(price) OVER (ORDER BY id, price) AS before FROM orders"),
-    "union": Case("SELECT who FROM orders UNION SELECT name FROM people"),
-    "except": Case("SELECT who FROM orders EXCEPT SELECT name FROM people"),
-    "except_all": Case("SELECT who FROM orders EXCEPT ALL SELECT name FROM people"),
-    "intersect": Case("SELECT who FROM orders INTERSECT SELECT name FROM people"),
+    "union": Case("SELECT who FROM orders UNION SELECT name FROM people", how=GROUPED),
+    "except": Case(
+        "SELECT who FROM orders EXCEPT SELECT name FROM people", how=GROUPED, taken="recompute"
+    ),
+    "except_all": Case("SELECT who FROM orders EXCEPT ALL SELECT name FROM people", how=GROUPED),
+    "intersect": Case(
+        "SELECT who FROM orders INTERSECT SELECT name FROM people", how=GROUPED, taken="recompute"
+    ),
     "scalar_subquery": Case("SELECT id FROM orders WHERE price > (SELECT avg(price) FROM orders)"),
     "correlated": Case(
         "SELECT id, (SELECT count(*) FROM visits v WHERE v.who = o.who) AS n FROM orders o"
@@ -229,13 +240,17 @@ CASES = {
     ),
     "top_k": Case("SELECT id, price FROM orders ORDER BY price DESC, id LIMIT 3"),
     "rollup": Case(
-        "SELECT who, price % 2 AS odd, count(*) AS n FROM orders GROUP BY ROLLUP (who, price % 2)"
+        "SELECT who, price % 2 AS odd, count(*) AS n FROM orders GROUP BY ROLLUP (who, price % 2)",
+        how=GROUPED,
     ),
-    "cube": Case("SELECT p.city, p.name, count(*) AS n FROM people p GROUP BY CUBE (city, name)"),
+    "cube": Case(
+        "SELECT p.city, p.name, count(*) AS n FROM people p GROUP BY CUBE (city, name)", how=GROUPED
+    ),
     "nested": Case(
         "SELECT who, named_struct('id', id, 'tags', tags) AS s, weight AS w, "
         "array(weight, 0D) AS ws FROM orders GROUP BY ALL",
         "SELECT DISTINCT who, {'id': id, 'tags': tags}, weight, [weight, 0] FROM orders",
+        how=GROUPED,
     ),
 }
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from shardline.app.compute.view.accumulators import BEFORE
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
 from shardline.datasource.spark_native.java_names import (
     java_class,
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["Change", "ChangeOperators"]
 
 _EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions"
-_BEFORE: Final = -(2**62)
-"""The time of rows that were there before a step; no update has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class ChangeOperators:
         self.plans = Operators(spark)
         pair = spark.createDataFrame([], f"{TS} BIGINT NOT NULL, {DIFF} BIGINT NOT NULL")
         self._pair = read_sequence(plan_of(pair).output())
-        marks = spark.sql(f"SELECT {_BEFORE}L AS {TS}, 1L AS {DIFF}")
+        marks = spark.sql(f"SELECT {BEFORE}L AS {TS}, 1L AS {DIFF}")
         self._marks = read_sequence(plan_of(marks).projectList())
 
     def nothing(self, node: QueryNode) -> Change:
@@ -140,7 +139,7 @@ class ChangeOperators:
         diff = diffs[0]
         for other in diffs[1:]:
             diff = self._expression("Multiply", diff, other, self._checked())
-        pair = [self._named(time, TS), self._named(diff, DIFF)]
+        pair = [self.named(time, TS), self.named(diff, DIFF)]
         given = self.plans.sequence([*columns, *pair])
         plan = self.plans.make("Project", given, joined.plan)
         return Change(Operator(plan, (joined,)), [one.toAttribute() for one in pair])
@@ -152,9 +151,11 @@ class ChangeOperators:
     def _expression(self, name: str, *fields: Any) -> Any:
         return java_class(self._spark, f"{_EXPRESSIONS}.{name}")(*fields)
 
-    def _named(self, expression: Any, name: str) -> Any:
+    def named(self, expression: Any, name: str, number: Any | None = None) -> Any:
+        """An expression as a column of this name, and of this id if one is given."""
         none = self.plans.sequence([])
-        number = scala_object(self._spark, f"{_EXPRESSIONS}.NamedExpression").newExprId()
+        if number is None:
+            number = scala_object(self._spark, f"{_EXPRESSIONS}.NamedExpression").newExprId()
         empty = scala_object(self._spark, "scala.None")
         return self._expression("Alias", expression, name, number, none, empty, none)
 

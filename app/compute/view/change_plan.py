@@ -4,6 +4,8 @@
     step = plan.step({"orders"})                     for steps in which only `orders` changes
     step.before                                      inputs whose contents before a step it needs
     step.over(session, changes, contents)            the view's rows with `_ts` and `_diff`
+    plan.states                                      aggregates of the query, each of them a state
+    plan.source_step(state, {"orders"})              for the changes of what such an aggregate reads
 
 The query's plan is taken as Spark has analysed it, over inputs without `_ts` and `_diff`, and each
 of its operators is given two more columns to hand on. No expression is touched, made or resolved
@@ -12,8 +14,10 @@ means what it means to Spark.
 
 Linear operators (DBSP's word), those with Q(a + b) = Q(a) + Q(b), are taken over changes as they
 are: filters, projections, generators, UNION ALL. A join is linear in each of its two sides, and
-needs the other side's contents (`join_change`). What no changed input is below has no change. So
-what can be done depends on which inputs have changed: a plan is made for each such set.
+needs the other side's contents (`join_change`). An aggregate is read as a state, which is kept by
+the caller and is an input of what is above (`aggregate_rule`). What no changed input is below has
+no change. So what can be done depends on which inputs have changed: a plan is made for each such
+set.
 
 Invariants:
     Every expression of the query is the one of its analysed plan.
@@ -23,14 +27,17 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from shardline.app.compute.view.aggregate_rule import AggregateRule, GroupState
 from shardline.app.compute.view.change_operators import Change, ChangeOperators
 from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.join_change import JoinRule, OneSided
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
 from shardline.app.compute.view.query_tree import QueryNode, query_tree
+from shardline.app.sql.kept_aggregates import refusals
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.plan_tree import plan_tree
 from shardline.app.sql.strategy import choose_strategy
@@ -106,6 +113,7 @@ class ChangePlan:
 
     Attributes:
         columns: Columns of the query's result.
+        states: States of the query's aggregates, each before those that read it.
     """
 
     def __init__(
@@ -130,40 +138,75 @@ class ChangePlan:
         self.columns: StructType = result.schema
         analysed = plan_of(result)
         normal = normal_form(session, analysed)
-        strategy, reason = choose_strategy(plan_tree(normal.toJSON()))
+        refused = refusals(session, normal)
+        strategy, reason = choose_strategy(plan_tree(normal.toJSON()), refused)
         if strategy == "recompute":
             raise NotIncremental(reason)
         if not analysed.deterministic():
             raise NotIncremental("an expression that is not deterministic")
         self._output = read_sequence(analysed.output())
-        self._query = query_tree(normal)
-        self._steps: dict[frozenset[str], StepPlan | NotIncremental] = {}
+        self.states: list[GroupState] = []
+        self._query = self._with_states(query_tree(normal), AggregateRule(session, self._operators))
+        self._contents |= {state.name: state.schema for state in self.states}
+        self._steps: dict[tuple[str, frozenset[str]], StepPlan | NotIncremental] = {}
+
+    def _with_states(self, node: QueryNode, rule: AggregateRule) -> QueryNode:
+        """A query that reads states in the place of aggregates; fills `states`."""
+        if node.input or not node.inputs:
+            return node
+        children = tuple(self._with_states(child, rule) for child in node.children)
+        inputs = frozenset[str]().union(*(child.inputs for child in children))
+        above = replace(node, children=children, inputs=inputs)
+        if node.kind != "Aggregate":
+            return above
+        # No object has such a name.
+        read, state = rule.split(above, f"state {len(self.states) + 1}")
+        self.states.append(state)
+        return read
 
     def fits(self, changes: Mapping[str, DataFrame]) -> bool:
         """True if the frames have the columns that the plan was made for."""
         return {name: frame.schema for name, frame in changes.items()} == self._given
 
     def step(self, changed: Collection[str]) -> StepPlan:
-        """The plan of steps in which these inputs change, and no others.
+        """The plan of steps in which these inputs and states change, and no others.
 
         Raises:
             NotIncremental: The query needs more than their changes.
         """
-        key = frozenset(changed)
+        names = frozenset(changed)
+
+        def root() -> Operator:
+            below = self._change(self._query, names)
+            return self._operators.project(self._output, below).operator
+
+        return self._kept_step("", names, root)
+
+    def source_step(self, state: GroupState, changed: Collection[str]) -> StepPlan:
+        """The same for what a state groups; see `step`."""
+        names = frozenset(changed)
+        return self._kept_step(
+            state.name, names, lambda: self._change(state.source, names).operator
+        )
+
+    def source_contents(self, state: GroupState) -> StepPlan:
+        """What a state groups, all of it before a step."""
+        root = self._operators.plans.over(state.source, before=True)
+        return StepPlan(self._operators.plans, root, self._contents)
+
+    def _kept_step(
+        self, name: str, changed: frozenset[str], root: Callable[[], Operator]
+    ) -> StepPlan:
+        key = (name, changed)
         if key not in self._steps:
             try:
-                self._steps[key] = self._make_step(key)
+                self._steps[key] = StepPlan(self._operators.plans, root(), self._contents)
             except NotIncremental as refused:
                 self._steps[key] = refused
         found = self._steps[key]
         if isinstance(found, NotIncremental):
             raise found
         return found
-
-    def _make_step(self, changed: frozenset[str]) -> StepPlan:
-        below = self._change(self._query, changed)
-        root = self._operators.project(self._output, below).operator
-        return StepPlan(self._operators.plans, root, self._contents)
 
     def _change(self, node: QueryNode, changed: frozenset[str]) -> Change:
         """The change of an operator of the query, handing the two columns on.

@@ -38,20 +38,24 @@ class ChangeQuery:
         self._doubted = False
         self._refused: set[str] = set()
 
-    def plan(
-        self, session: SparkSession, changes: Mapping[str, DataFrame], changed: Collection[str]
-    ) -> StepPlan | None:
-        """The plan of a step; None if the view must be recomputed.
+    def plan(self, session: SparkSession, changes: Mapping[str, DataFrame]) -> ChangePlan | None:
+        """The plans over changes; None if the view must be recomputed.
 
         Args:
             session: The one that the frames are of.
             changes: Changes of all inputs, for their columns.
-            changed: Those in which there may be a row.
         """
         if self._plan is None or not self._plan.fits(changes):
             self._plan = self._make(session, changes)
-        if self._plan is None:
-            return None
+        return self._plan
+
+    def step(self, changed: Collection[str]) -> StepPlan | None:
+        """The plan of a step, once there is a `plan`; None if the view must be recomputed.
+
+        Args:
+            changed: Inputs and states in which there may be a row.
+        """
+        assert self._plan is not None, self._description.name
         try:
             return self._plan.step(changed)
         except NotIncremental as refused:

@@ -50,7 +50,11 @@ def correction_frame(desired: DataFrame | None, held: DataFrame | None) -> DataF
     updates = reduce(DataFrame.unionAll, signed)
     own = [field for field in updates.schema.fields if field.name != DIFF]
     found = [key for field in own for key in _keys(_column(field.name), field.dataType)]
-    keys = [key.alias(f"k{place}") for place, key in enumerate(found)]
+    # No column of the rows may have the name of a key: neither could be referred to.
+    name = "k"
+    while any(field.name.lower().startswith(name) for field in own):
+        name += "k"
+    keys = [key.alias(f"{name}{place}") for place, key in enumerate(found)]
     kept = [F.first(_column(field.name)).alias(field.name) for field in own]
     summed = updates.groupBy(*keys).agg(*kept, F.sum(DIFF).alias(DIFF))
     return summed.where(F.col(DIFF) != 0).select(*(_column(field.name) for field in own), DIFF)

@@ -20,7 +20,7 @@ from shardline.datasource.shard.batch import Part, Volume
 from shardline.datasource.shard.plan import plan_changes
 from shardline.datasource.shard.state import ShardState
 
-__all__ = ["InputChanges", "find_input_changes", "unchanged_until"]
+__all__ = ["InputChanges", "find_input_changes", "unchanged_until", "volume_of_shards"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,11 @@ def find_input_changes(states: Sequence[ShardState], lower: int, upper: int | No
         Volume.of(parts),
         frozenset(changed),
     )
+
+
+def volume_of_shards(states: Iterable[ShardState]) -> Volume:
+    """Rows and bytes of all parts of these shards."""
+    return Volume.of(part for s in states for batch in s.trace.batches for part in batch.parts)
 
 
 def unchanged_until(states: Sequence[ShardState], lower: int) -> Frontier:

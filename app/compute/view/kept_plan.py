@@ -93,12 +93,15 @@ class KeptPlan:
         self._operators = Operators(session)
         self.usable = True
         """True if `over` can be used: no expression has a query of its own."""
+        self.columns: StructType
+        """Columns of the result."""
         self._root = self._analyse(session, query)
 
     def _analyse(self, session: SparkSession, query: str) -> Operator:
         """The last operator of the query, over inputs without rows."""
         empty = {name: session.createDataFrame([], given) for name, given in self._columns.items()}
-        analysed = plan_of(analyse_query(session, query, empty))
+        result = analyse_query(session, query, empty)
+        self.columns, analysed = result.schema, plan_of(result)
         # Those inside of expressions have inputs, too, which are no leaves of the plan.
         self.usable = bool(analysed.subqueriesAll().isEmpty())
         return self._operators.over(query_tree(analysed))

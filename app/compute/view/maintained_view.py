@@ -23,7 +23,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 import pyarrow as pa
@@ -38,6 +38,7 @@ from shardline.app.compute.view.input_changes import (
     InputChanges,
     find_input_changes,
     unchanged_until,
+    volume_of_shards,
 )
 from shardline.app.compute.view.kept_query import KeptQuery
 from shardline.app.compute.view.next_step import (
@@ -52,11 +53,11 @@ from shardline.app.compute.view.output import ViewSink
 from shardline.app.compute.view.output_contents import OutputContents, correct_in_memory
 from shardline.app.compute.view.reports import ViewReports
 from shardline.app.compute.view.session_settings import engine_versions, query_settings
+from shardline.app.compute.view.view_states import StateStep, ViewStates
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.protocol.objects import Strategy, ViewDescription
 from shardline.datasource.errors import Determinate
 from shardline.datasource.frontier import meet
-from shardline.datasource.shard.batch import Volume
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.spark_native.read import every_update, times_of_changes
@@ -119,6 +120,7 @@ class View:
         self._contents = OutputContents(host.client, description.name)
         self._changed_rows = 0
         self._one_task = OneTask()
+        self._states = ViewStates(host, description.name, self._sink.writer, gate, self._one_task)
 
     def is_replacing(self) -> bool:
         """True if the output is there, and is of another definition than this."""
@@ -221,7 +223,7 @@ class View:
         """The view's rows at one time; `states` of its inputs are of that time or later."""
         names = self._description.inputs
         inputs = {name: self._snapshot(session, name, at) for name in names}
-        inputs = self._one_task.inputs(session, inputs, _volume(states))
+        inputs = self._one_task.inputs(session, inputs, volume_of_shards(states))
         return fit_columns(self._query.evaluate(session, inputs), self._schema)
 
     def _recompute(
@@ -304,19 +306,30 @@ class View:
             )
             for name in self._description.inputs
         }
-        plan = self._changes.plan(session, inputs, news.changed)
+        plan = self._changes.plan(session, inputs)
         if plan is None:
             return "recompute"
+        # What an interrupted step has brought a state to is read up to there.
+        end = self._states.end_of_step(plan, step.lower, step.upper)
+        if end != step.upper:
+            news = find_input_changes(states, step.lower, end)
+            return self._follow_changes(session, replace(step, upper=end), news, states)
         # The hold of the stream keeps them: what is older than the step is not compacted into it.
-        before = {name: self._snapshot(session, name, step.lower - 1) for name in plan.before}
-        if not plan.fits(before):
-            return "recompute"
-        volume = _volume(states) if before else news.volume
-        changed = plan.over(
+        named = dict(zip(self._description.inputs, states, strict=True))
+        known = StateStep(
             session,
-            self._one_task.inputs(session, inputs, volume),
-            self._one_task.inputs(session, before, volume),
+            plan,
+            step.lower,
+            step.upper,
+            named,
+            inputs,
+            set(news.changed),
+            partial(self._snapshot, session),
+            news.volume,
         )
+        changed, way = self._changed(known)
+        if changed is None:
+            return "recompute"
         try:
             # What the last change came to tells what to expect; half, so that one whose changes
             # are as large as that is not run twice every other time.
@@ -332,8 +345,24 @@ class View:
             return "recompute"
         self._changed_rows = rows.rows
         if self._sink.append(step, rows, None):
-            self._reports.report_step("incremental" if before else "linear", rows.rows, None)
+            self._reports.report_step(way, rows.rows, None)
         return self._description.strategy
+
+    def _changed(self, step: StateStep) -> tuple[DataFrame | None, Strategy]:
+        """The view's change, and how it is computed; none if it must be recomputed."""
+        output = self._changes.step(step.changed) if self._states.follow(step) else None
+        if output is None:
+            return None, "recompute"
+        before = step.contents(output.before)
+        if not output.fits(before):
+            return None, "recompute"
+        volume = volume_of_shards(step.inputs.values()) if before else step.volume
+        changed = output.over(
+            step.session,
+            self._one_task.inputs(step.session, step.changes, volume),
+            self._one_task.inputs(step.session, before, volume),
+        )
+        return changed, "incremental" if before or step.plan.states else "linear"
 
     @cached_property
     def _options(self) -> SinkOptions:
@@ -397,6 +426,7 @@ class View:
         """Take a step without rows; False if somebody else was faster."""
         followed = self._sink.follow(step)
         if followed:
+            self._states.rested(step.lower, step.upper)
             self._contents.moved(step.lower, step.upper)
         return followed
 
@@ -410,8 +440,3 @@ class View:
         if output is None or output.upper is None or settled is None or not self._reports.hydrated:
             return None
         return max(settled - output.upper, 0)
-
-
-def _volume(states: Sequence[ShardState]) -> Volume:
-    """Rows and bytes of all parts of these shards."""
-    return Volume.of(part for s in states for batch in s.trace.batches for part in batch.parts)

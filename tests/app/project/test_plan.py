@@ -203,7 +203,7 @@ def test_a_plan_is_shown_in_eighty_columns() -> None:
     wanted = project(
         source("s", path="new"),
         ViewDescription(
-            name="v", query="q2", inputs=("s",), schema="a INT", reason="an aggregate: count"
+            name="v", query="q2", inputs=("s",), schema="a INT", reason="an aggregate (count)"
         ),
         ViewDescription(name="w", query="q", inputs=("s",), schema="a INT", strategy="linear"),
         SinkDescription(name="o", on="v", format="parquet"),
@@ -225,7 +225,7 @@ def test_a_plan_is_shown_in_eighty_columns() -> None:
         "",
         "~ view v  reads s",
         "    query   q1 → q2",
-        "    reason  (nothing) → an aggregate: count",
+        "    reason  (nothing) → an aggregate (count)",
         "",
         "+ sink o  v to parquet, envelope diff",
         "",
@@ -233,7 +233,7 @@ def test_a_plan_is_shown_in_eighty_columns() -> None:
         "  w: reads s",
         "",
         "view  kept up to date by  because of",
-        "v     its query run anew  an aggregate: count",
+        "v     its query run anew  an aggregate (count)",
         "w     the change alone",
     ]
     assert plan_summary(make_plan(wanted, wanted)) == "4 unchanged"

@@ -31,8 +31,8 @@ def expr(kind: str, *children: Nodes, **fields: Any) -> Nodes:
 INPUT = op("View", op("LogicalRDD"))
 
 
-def strategy(plan: Nodes) -> tuple[str, str]:
-    return choose_strategy(plan_tree(json.dumps(plan)))
+def strategy(plan: Nodes, *refusals: str) -> tuple[str, str]:
+    return choose_strategy(plan_tree(json.dumps(plan)), refusals)
 
 
 def test_a_tree_has_the_nodes_in_order() -> None:
@@ -71,17 +71,6 @@ def test_a_deep_plan_needs_no_deep_stack() -> None:
         (op("Join", INPUT, INPUT, joinType={"object": "x.SomethingNew$"}), "a join of two inputs"),
         (op("AsOfJoin", INPUT, INPUT, joinType={"object": "x.Inner$"}), "a join of two inputs"),
         (op("Join", op("Distinct", INPUT), INPUT, joinType={"object": "x.Inner$"}), "DISTINCT"),
-        (
-            op(
-                "Aggregate", INPUT,
-                aggregateExpressions=[
-                    expr("Alias", expr("AggregateExpression", expr("Average"))),
-                    expr("Alias", expr("AggregateExpression", expr("CountIf"))),
-                ],
-            ),
-            "an aggregate: avg, count_if",
-        ),
-        (op("Aggregate", INPUT, aggregateExpressions=[expr("AttributeReference")]), "GROUP BY"),
         (op("Generate", INPUT, generator=expr("PythonUDTF")),
          "a table function in Python, which may look at many rows"),
     ],
@@ -89,6 +78,36 @@ def test_a_deep_plan_needs_no_deep_stack() -> None:
 def test_only_what_is_known_to_be_linear_is(plan: Nodes, reason: str) -> None:
     """The list says what is linear; all else is recomputed, with a reason."""
     assert strategy(plan) == ("recompute" if reason else "linear", reason)
+
+
+GROUPED = op(
+    "Aggregate",
+    INPUT,
+    aggregateExpressions=[
+        expr("Alias", expr("AggregateExpression", expr("Average"))),
+        expr("Alias", expr("AggregateExpression", expr("CountIf"))),
+    ],
+)
+ROWS = op("Aggregate", INPUT, aggregateExpressions=[expr("AttributeReference")])
+
+
+@pytest.mark.parametrize(
+    ("plan", "refusals", "found"),
+    [
+        (GROUPED, [""], ("incremental", "an aggregate (avg, count_if)")),
+        (ROWS, [""], ("incremental", "distinct rows")),
+        (GROUPED, ["an aggregate (avg of DOUBLE)"], ("recompute", "an aggregate (avg of DOUBLE)")),
+        (op("Union", ROWS, GROUPED), ["", "groups by MAP"], ("recompute", "groups by MAP")),
+        (op("Union", *[ROWS] * 8), [""] * 8, ("incremental", "distinct rows")),
+        (op("Union", *[ROWS] * 9), [""] * 9, ("recompute", "more than 8 aggregates")),
+        (op("Distinct", ROWS), [""], ("recompute", "DISTINCT")),
+    ],
+)
+def test_aggregates_follow_changes_unless_they_are_refused(
+    plan: Nodes, refusals: list[str], found: tuple[str, str]
+) -> None:
+    """Refusals are in the order of the plan."""
+    assert strategy(plan, *refusals) == found
 
 
 @pytest.mark.parametrize(

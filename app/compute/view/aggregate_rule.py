@@ -1,0 +1,272 @@
+"""An aggregate becomes the reading of a state, and the state follows from what the aggregate reads.
+
+    aggregate over X      becomes      results over buffers over the rows of a state
+                                       and a state that groups X
+
+What is above the aggregate reads the state as if it were an input: it has changes, and contents
+before a step. So an aggregate may be anywhere in a query, below a join or below another aggregate,
+and only rules for changes of rows are needed above it.
+
+The results are Spark's own expressions, as they stand in the aggregate, over the values of the
+functions; and each value is Spark's own `evaluateExpression` over the attributes in which the
+function keeps what it has added up. Only the arithmetic of adding up is not Spark's function
+(`accumulators`).
+
+Invariants:
+    Attributes keep their ids: what refers to the aggregate's columns or its key need not change.
+    A buffer has the type that the function gives it, or the aggregate is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.types import LongType, NullType, StructField, StructType
+
+from shardline.app.compute.view.accumulators import Accumulators, GroupPrograms, group_programs
+from shardline.app.compute.view.change_operators import ChangeOperators
+from shardline.app.compute.view.evaluate import analyse_query
+from shardline.app.compute.view.kept_plan import KeptPlan, plan_of
+from shardline.app.compute.view.query_tree import QueryNode, query_tree
+from shardline.app.sql.kept_aggregates import AggregateCall, aggregate_calls, spark_type
+from shardline.datasource.spark_native.java_names import (
+    java_class,
+    read_sequence,
+    scala_object,
+)
+from shardline.datasource.types.schema import DIFF, TS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["AggregateRule", "GroupState"]
+
+_EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions"
+
+_EXACT_ARITHMETIC: Final = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+}
+"""Settings in which a number that does not fit is an error, and no digit is dropped."""
+
+_HIDDEN: Final = [StructField(name, LongType(), nullable=False) for name in (TS, DIFF)]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """The state of one aggregate.
+
+    Attributes:
+        name: By which the query above reads it, as an input.
+        source: What it groups: an operator with the columns `k1` … and `v1` … of `accumulators`.
+        schema: Columns of the state.
+    """
+
+    name: str
+    source: QueryNode
+    schema: StructType
+    _contents: KeptPlan
+    _moved: KeptPlan
+    _merged: KeptPlan
+    _gone: KeptPlan | None
+
+    def contents(self, session: SparkSession, rows: DataFrame) -> DataFrame:
+        """The state over these rows of its source."""
+        return self._contents.over(session, {"rows": rows})
+
+    def moved(self, session: SparkSession, changes: DataFrame) -> DataFrame:
+        """What changes of its source add to each group, at each time."""
+        return self._moved.over(session, {"changes": changes})
+
+    def merged(self, session: SparkSession, moved: DataFrame, state: DataFrame) -> DataFrame:
+        """The state's change, with `_ts` and `_diff`; the frames are read more than once.
+
+        Args:
+            session: The one that the frames are of.
+            moved: Rows of `moved`.
+            state: The state before the step.
+        """
+        return self._merged.over(session, {"moved": moved, "state": state})
+
+    def loses_extremes(self, session: SparkSession, moved: DataFrame, state: DataFrame) -> bool:
+        """True if the least or greatest value of a group may have gone; args as of `merged`."""
+        if self._gone is None:
+            return False
+        return bool(self._gone.over(session, {"moved": moved, "state": state}).take(1))
+
+    def takes_values_away(self, moved: pa.Table) -> bool:
+        """True if a value may have gone of which some function may show the least or greatest."""
+        gone = [name for name in moved.column_names if name.startswith("g")]
+        return any(moved[name].null_count < moved.num_rows for name in gone)
+
+
+class AggregateRule:
+    """Takes aggregates apart."""
+
+    def __init__(self, session: SparkSession, operators: ChangeOperators) -> None:
+        """For the application of `session`."""
+        self._spark = session
+        self._made = operators
+        self._literals = scala_object(session, f"{_EXPRESSIONS}.Literal")
+        self._exact = session.newSession()
+        for name, value in _EXACT_ARITHMETIC.items():
+            self._exact.conf.set(name, value)
+
+    def split(self, node: QueryNode, name: str) -> tuple[QueryNode, GroupState]:
+        """What an aggregate is over a state of this name, and that state.
+
+        Args:
+            node: An `Aggregate` that can be kept (`sql.kept_aggregates`).
+            name: Names no input, and no other state.
+
+        Raises:
+            ValueError: A function keeps something else than this module knows of.
+        """
+        keys = _keys(node.plan)
+        calls = aggregate_calls(node.plan)
+        accumulators = [
+            Accumulators(call.function, place, self._argument_type(call))
+            for place, call in enumerate(calls, 1)
+        ]
+        programs = group_programs(len(keys), accumulators)
+        source = self._source(node.children[0], keys, calls)
+        state = self._state(name, source, programs)
+        leaf = self._leaf(state)
+        buffers = self._buffers(leaf, state.schema, keys, [*zip(calls, accumulators, strict=True)])
+        values = self._values(buffers, keys, calls)
+        results = [self._result(one) for one in read_sequence(node.plan.aggregateExpressions())]
+        return self._project(results, values), state
+
+    def _argument_type(self, call: AggregateCall) -> Any:
+        if call.function == "count":
+            return NullType()
+        return spark_type(self._spark, call.arguments[0])
+
+    # -- below the state ----------------------------------------------------------------------
+
+    def _source(
+        self, below: QueryNode, keys: Sequence[Any], calls: Sequence[AggregateCall]
+    ) -> QueryNode:
+        """The columns of which a state is made."""
+        columns = [(key, f"k{place}") for place, key in enumerate(keys, 1)]
+        columns += [(self._value(call), f"v{place}") for place, call in enumerate(calls, 1)]
+        return self._project([self._made.named(one, name) for one, name in columns], below)
+
+    def _value(self, call: AggregateCall) -> Any:
+        """What a call is about at one row; NULL, or false, where its FILTER does not hold."""
+        if call.function == "count":
+            conditions = [self._expression("IsNotNull", one) for one in call.arguments]
+            value, other = self._all(conditions), self._literals.FalseLiteral()
+        else:
+            (value,) = call.arguments
+            other = self._literals.create(None, value.dataType())
+        if call.condition is None:
+            return value
+        return self._expression("If", call.condition, value, other)
+
+    def _all(self, conditions: Sequence[Any]) -> Any:
+        found = self._literals.TrueLiteral()
+        for condition in conditions:
+            found = self._expression("And", found, condition)
+        return found
+
+    def _state(self, name: str, source: QueryNode, programs: GroupPrograms) -> GroupState:
+        session = self._exact
+        rows = StructType.fromJson(json.loads(source.plan.schema().json()))
+        changes = StructType([*rows.fields, *_HIDDEN])
+        contents = KeptPlan(session, programs.contents, {"rows": rows})
+        moved = KeptPlan(session, programs.moved, {"changes": changes})
+        state = contents.columns
+        both = {"moved": moved.columns, "state": state}
+        merged = KeptPlan(session, programs.merged, both)
+        gone = KeptPlan(session, programs.gone, both) if programs.gone else None
+        return GroupState(name, source, state, contents, moved, merged, gone)
+
+    # -- above it -----------------------------------------------------------------------------
+
+    def _leaf(self, state: GroupState) -> QueryNode:
+        empty = self._exact.createDataFrame([], state.schema)
+        return QueryNode(plan_of(empty), "State", state.name, (), frozenset([state.name]))
+
+    def _buffers(
+        self,
+        leaf: QueryNode,
+        schema: StructType,
+        keys: Sequence[Any],
+        calls: Sequence[tuple[AggregateCall, Accumulators]],
+    ) -> QueryNode:
+        """The key, and the attributes in which Spark's functions keep what they add up."""
+        wanted = [*keys]
+        texts = [f"k{place}" for place in range(1, len(keys) + 1)]
+        for call, kept in calls:
+            attributes = read_sequence(call.call.aggregateFunction().aggBufferAttributes())
+            given = kept.buffers()
+            if len(attributes) != len(given):
+                raise ValueError(f"{call.function} keeps {len(attributes)} values in this Spark")
+            wanted += attributes
+            texts += [
+                f"CAST({text} AS {attribute.dataType().sql()})"
+                for text, attribute in zip(given, attributes, strict=True)
+            ]
+        if not wanted:
+            return leaf
+        named = ", ".join(f"{text} AS b{place}" for place, text in enumerate(texts))
+        empty = {"state": self._exact.createDataFrame([], schema)}
+        text = f"SELECT {named} FROM state"  # noqa: S608 - our own names
+        below = _over(query_tree(plan_of(analyse_query(self._exact, text, empty))), leaf)
+        columns = [
+            self._made.named(found, attribute.name(), attribute.exprId())
+            for found, attribute in zip(below.output, wanted, strict=True)
+        ]
+        return self._project(columns, below)
+
+    def _values(
+        self, buffers: QueryNode, keys: Sequence[Any], calls: Sequence[AggregateCall]
+    ) -> QueryNode:
+        """The key, and the values of the functions."""
+        values = []
+        for call in calls:
+            result = call.call.resultAttribute()
+            value = call.call.aggregateFunction().evaluateExpression()
+            values.append(self._made.named(value, result.name(), result.exprId()))
+        return self._project([*keys, *values], buffers)
+
+    def _result(self, expression: Any) -> Any:
+        """An expression of the aggregate's results over the values of the functions."""
+        if expression.getClass().getSimpleName() == "AggregateExpression":
+            return expression.resultAttribute()
+        given = read_sequence(expression.children())
+        children = [self._result(child) for child in given]
+        if all(new is old for new, old in zip(children, given, strict=True)):
+            return expression
+        return expression.withNewChildren(self._made.plans.sequence(children))
+
+    def _project(self, columns: Iterable[Any], below: QueryNode) -> QueryNode:
+        plan = self._made.plans.make("Project", self._made.plans.sequence(columns), below.plan)
+        return QueryNode(plan, "Project", "", (below,), below.inputs)
+
+    def _expression(self, name: str, *fields: Any) -> Any:
+        return java_class(self._spark, f"{_EXPRESSIONS}.{name}")(*fields)
+
+
+def _keys(aggregate: Any) -> list[Any]:
+    """The attributes that an aggregate groups by, each once; a constant is the same in all."""
+    found = {
+        int(key.exprId().id()): key
+        for key in read_sequence(aggregate.groupingExpressions())
+        if not key.foldable()
+    }
+    return list(found.values())
+
+
+def _over(node: QueryNode, leaf: QueryNode) -> QueryNode:
+    """A query over one table, with `leaf` in the place of that table."""
+    if node.input:
+        return replace(node, input=leaf.input, inputs=leaf.inputs)
+    children = tuple(_over(child, leaf) for child in node.children)
+    return replace(node, children=children, inputs=leaf.inputs)

@@ -1,0 +1,156 @@
+"""A state of a view is a shard: the groups of one aggregate, at every time of its history.
+
+It is a cache of the view's inputs. Whatever is wrong with it, or not known of it, it is dropped and
+made anew from them, and until then the view is recomputed. So nothing protects its history but a
+retention, which is longer than what usually lies between its append and the output's.
+
+Its durable writer has the name of the view's writer and a number: a definition that changes finds
+states that it did not write, and drops them.
+
+Invariants:
+    Contents at a time before the upper are the aggregate's accumulators over the inputs then.
+    Nothing is written or dropped before `gate` has let it pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from shardline import datasource
+from shardline.app.execution.host import Host
+from shardline.datasource.frontier import TIME_MAX
+from shardline.datasource.shard.commands.append import Appended
+from shardline.datasource.shard.plan import plan_changes
+from shardline.datasource.shard.state import ShardState, is_tombstone
+from shardline.datasource.shard_source.options import SinkOptions, parse_sink
+from shardline.datasource.spark_native.time_interval import StagedInterval
+from shardline.datasource.types.schema import ShardSchema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["StateShard"]
+
+_RETAIN_MS: Final = 600_000
+"""A step that was interrupted longer ago than that finds its state's past gone, and recomputes."""
+
+_BY_DRIVER: Final = 8_192
+"""A state, or a change of one, with no more updates is read by the driver."""
+
+
+class StateShard:
+    """The shard of one state. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        host: Host,
+        name: str,
+        writer: str,
+        gate: Callable[[], None],
+    ) -> None:
+        """No I/O.
+
+        Args:
+            host: What the view runs in.
+            name: Name of the shard.
+            writer: Name of its durable writer, of one definition of the view.
+            gate: Raises if nothing may be written any more.
+        """
+        self._host = host
+        self.name = name
+        self._writer = writer
+        self._gate = gate
+
+    # -- what is there ------------------------------------------------------------------------
+
+    def look(self) -> ShardState | None:
+        """Its state; None if it is not there, or is of another definition."""
+        # Not `readable`: no transaction ever writes to it.
+        state = self._host.client.machine(self.name).refresh()
+        if state is None or is_tombstone(state):
+            return None
+        mine = state.writers.get(self._writer)
+        fresh = state.upper.time == 0
+        return state if fresh or (mine and mine.upper == state.upper.time) else None
+
+    def contents(self, session: SparkSession, state: ShardState, before: int) -> DataFrame:
+        """The rows right before a time, which may be beyond the upper: then those of the upper."""
+        settled = state.upper.time
+        until = before if settled is None else min(before, settled)
+        return datasource.snapshot(
+            session,
+            location=self._location,
+            shard=self.name,
+            as_of=until - 1,
+            storage=self._host.storage,
+            by_driver=_BY_DRIVER,
+        )
+
+    def changes(
+        self, session: SparkSession, state: ShardState, lower: int, upper: int | None
+    ) -> DataFrame | None:
+        """The updates in `[lower, upper)`, with `_ts` and `_diff`; None if there are none."""
+        if not plan_changes(state, lower, upper):
+            return None
+        settled = state.upper.time
+        if settled is not None and (upper is None or upper > settled):
+            upper = settled
+        return datasource.changes(
+            session,
+            location=self._location,
+            shard=self.name,
+            start=lower,
+            end=upper,
+            storage=self._host.storage,
+            by_driver=_BY_DRIVER,
+        )
+
+    # -- what becomes of it -------------------------------------------------------------------
+
+    def make_anew(self, schema: StructType) -> None:
+        """Make it without contents; one that is there is dropped."""
+        self.drop()
+        self._gate()
+        columns = ShardSchema.parse(schema.json())
+        self._host.client.create(self.name, columns, retain_ms=_RETAIN_MS)
+
+    def drop(self) -> None:
+        """Drop it, if it is there."""
+        client = self._host.client
+        if client.exists(self.name):
+            self._gate()
+            state = client.state(self.name)
+            client.drop(self.name, despite_holders=[*state.leased, *state.critical])
+
+    def append(
+        self, rows: StagedInterval, lower: int, upper: int | None, *, at: int | None = None
+    ) -> bool:
+        """Append `[lower, upper)`; False if somebody else was first.
+
+        Args:
+            rows: Updates, staged by `options`. They are taken over: appended, or discarded.
+            lower: Its upper.
+            upper: Its upper afterwards.
+            at: Time of updates that have none.
+        """
+        try:
+            self._gate()
+        except BaseException:
+            rows.discard()
+            raise
+        sequence = TIME_MAX + 1 if upper is None else upper
+        outcome = rows.append(lower, upper, writer=self._writer, sequence=sequence, at=at)
+        return isinstance(outcome, Appended)
+
+    @cached_property
+    def options(self) -> SinkOptions:
+        """By which rows are staged for it."""
+        given = {"location": self._location, "shard": self.name}
+        return parse_sink({**self._host.storage, **given})
+
+    @property
+    def _location(self) -> str:
+        return self._host.client.location.url

@@ -1,0 +1,321 @@
+"""The states of a view follow its inputs, step by step, each before what reads it.
+
+    states.end_of_step(…)      a step may have to end where a state has ended before
+    states.follow(step)        all states up to the step's end; their changes
+    states.rested(…)           nothing has changed: states stay as they are
+
+States are appended before the output. What an interruption leaves behind is put right by the next
+step, whatever it was:
+
+    a state is ahead of the output     its change is read from it; nothing is computed again
+    it is behind                       if no input has changed since, it holds; else it is made
+                                       equal to what the inputs are now, by one aggregation
+    it is of another definition        it is dropped, and made so
+    a number of rows below 0           all states are dropped, and the view is recomputed
+
+A state is not appended to in a step that leaves it as it is. So it may end long before the output
+does, and that is remembered, or found out from the inputs' history.
+
+Invariants:
+    A step reads a state as it was before the step, at the time at which the output ends.
+    States are never needed: without them, or in doubt, the view is recomputed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, SparkSession
+
+from shardline.app.compute.errors import data_error_text
+from shardline.app.compute.view.accumulators import NEGATIVE
+from shardline.app.compute.view.aggregate_rule import GroupState
+from shardline.app.compute.view.cached_frames import cache_frame
+from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, StepPlan
+from shardline.app.compute.view.correction import correction_frame
+from shardline.app.compute.view.input_changes import find_input_changes, volume_of_shards
+from shardline.app.compute.view.one_task import OneTask
+from shardline.app.compute.view.state_shard import StateShard
+from shardline.app.execution.host import Host
+from shardline.app.execution.spark_errors import find_unreadable_part
+from shardline.app.protocol.objects import state_shards
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.batch import Volume
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.spark_native.jvm import local_relation
+from shardline.datasource.spark_native.small_results import ROWS_MAX
+from shardline.datasource.spark_native.time_interval import stage_interval
+
+__all__ = ["StateStep", "ViewStates"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class StateStep:
+    """A step of a view, as far as it is known; states add to it.
+
+    Attributes:
+        session: The one that the frames are of.
+        plan: The view's.
+        lower: First time, the output's upper.
+        upper: Its end, exclusive; None for no end.
+        inputs: States of the inputs, by name.
+        changes: Changes of the inputs in the step, and of the states that have been brought along.
+        changed: Names of those in which there may be a row.
+        snapshot: Contents of an input at a time.
+        volume: Rows and bytes of the inputs' changes.
+    """
+
+    session: SparkSession
+    plan: ChangePlan
+    lower: int
+    upper: int | None
+    inputs: Mapping[str, ShardState]
+    changes: dict[str, DataFrame]
+    changed: set[str]
+    snapshot: Callable[[str, int], DataFrame]
+    volume: Volume
+    states: dict[str, tuple[StateShard, ShardState]] = field(default_factory=dict)
+
+    def contents(self, names: Collection[str]) -> dict[str, DataFrame]:
+        """Contents before the step, of inputs and of states."""
+        return {name: self._contents(name) for name in names}
+
+    def _contents(self, name: str) -> DataFrame:
+        if name not in self.states:
+            return self.snapshot(name, self.lower - 1)
+        shard, state = self.states[name]
+        return shard.contents(self.session, state, self.lower)
+
+
+class ViewStates:
+    """The states of one rendering of a view. Used by one thread at a time."""
+
+    def __init__(
+        self, host: Host, view: str, writer: str, gate: Callable[[], None], one_task: OneTask
+    ) -> None:
+        """No I/O.
+
+        Args:
+            host: What the view runs in.
+            view: The view.
+            writer: Name of the durable writer of the view's definition.
+            gate: Raises if nothing may be written any more.
+            one_task: Of the view.
+        """
+        self._host = host
+        self._shards = [
+            StateShard(host, name, f"{writer}:{place}", gate)
+            for place, name in enumerate(state_shards(view), 1)
+        ]
+        self._one_task = one_task
+        self._resting: dict[str, tuple[int | None, int | None]] = {}
+        """For each shard its upper, and until when it is known to stay as it is there."""
+        self._rows = 0
+        self._taken = True
+
+    def drop(self) -> None:
+        """Drop all states."""
+        self._resting.clear()
+        for shard in self._shards:
+            shard.drop()
+
+    def rested(self, lower: int, upper: int | None) -> None:
+        """Nothing has changed in `[lower, upper)`."""
+        for name, (settled, until) in self._resting.items():
+            if until == lower:
+                self._resting[name] = (settled, upper)
+
+    def end_of_step(self, plan: ChangePlan, lower: int, upper: int | None) -> int | None:
+        """Where a step must end that starts at `lower` and would end at `upper`.
+
+        A state that an earlier attempt has brought to a time inside of it is read up to there.
+        """
+        for shard, _ in zip(self._shards, plan.states, strict=False):
+            state = shard.look()
+            settled = None if state is None else state.upper.time
+            if settled is not None and settled > lower and (upper is None or settled < upper):
+                upper = settled
+        return upper
+
+    def follow(self, step: StateStep) -> bool:
+        """Bring all states to the step's end, and add their changes to it.
+
+        Returns:
+            False if the step must be recomputed.
+        """
+        try:
+            for shard, group in zip(self._shards, step.plan.states, strict=False):
+                if not self._bring_along(shard, group, step):
+                    return False
+        except Exception as error:  # noqa: BLE001 - raised again if it is not known
+            return self._recompute_after(error)
+        return True
+
+    def _recompute_after(self, error: Exception) -> bool:
+        """False if the step can be recomputed after `error`, which is raised otherwise."""
+        text = data_error_text(error)
+        damaged = find_unreadable_part(error) is not None or NEGATIVE in str(error)
+        if text is None and not damaged:
+            raise error
+        if damaged:
+            _log.warning(
+                "a view's states are dropped, and it is recomputed",
+                extra={"context": {"state": self._shards[0].name, "reason": str(error)[:500]}},
+            )
+            self.drop()
+        return False
+
+    def _bring_along(self, shard: StateShard, group: GroupState, step: StateStep) -> bool:
+        state = shard.look()
+        if state is None:
+            shard.make_anew(group.schema)
+            state = shard.look()
+            assert state is not None, shard.name
+        if state.upper > Frontier(step.lower) and (
+            state.upper < Frontier(step.upper) or state.since > Frontier(step.lower - 1)
+        ):
+            return False  # its upper has moved meanwhile, or what it was before is not known
+        state = self._settled(shard, group, step, state)
+        if state is None:
+            return False
+        if state.upper < Frontier(step.upper):
+            if not self._extend(shard, group, step, state):
+                return False
+            state = shard.look()
+            assert state is not None, shard.name
+        elif state.upper == Frontier(step.upper):
+            self._resting[shard.name] = (state.upper.time, step.upper)
+        step.states[group.name] = (shard, state)
+        changes = shard.changes(step.session, state, step.lower, step.upper)
+        if changes is not None:
+            step.changes[group.name] = changes
+            step.changed.add(group.name)
+        return True
+
+    def _settled(
+        self, shard: StateShard, group: GroupState, step: StateStep, state: ShardState
+    ) -> ShardState | None:
+        """The state, not behind the step; None if another writer was at it."""
+        at = state.upper.time
+        if at is None or at >= step.lower or self._rests(shard, group, step, state):
+            return state
+        session, plan = step.session, step.plan
+        source = plan.source_contents(group)
+        before = step.contents(source.before)
+        if not source.fits(before):
+            return None
+        volume = volume_of_shards(step.inputs.values())
+        desired = group.contents(
+            session, source.over(session, {}, self._one_task.inputs(session, before, volume))
+        )
+        held = None if at == 0 else shard.contents(session, state, at)
+        rows = stage_interval(correction_frame(desired, held), shard.options)
+        _log.info(
+            "a view's state is made from its inputs",
+            extra={"context": {"state": shard.name, "rows": rows.rows}},
+        )
+        return shard.look() if shard.append(rows, at, step.lower, at=step.lower - 1) else None
+
+    def _rests(
+        self, shard: StateShard, group: GroupState, step: StateStep, state: ShardState
+    ) -> bool:
+        """True if what the state is of has not changed since its upper, up to the step."""
+        at = state.upper.time
+        if at == 0:
+            return False
+        if self._resting.get(shard.name) == (at, step.lower):
+            return True
+        inputs = [step.inputs[name] for name in _roots(step.plan, group)]
+        if at is None or any(one.since > Frontier(at) for one in inputs):
+            return False
+        return not find_input_changes(inputs, at, step.lower).changed
+
+    def _extend(
+        self, shard: StateShard, group: GroupState, step: StateStep, state: ShardState
+    ) -> bool:
+        """Bring a state from before the step to its end; False if the step must be recomputed."""
+        at = state.upper.time
+        changed = step.changed & group.source.inputs
+        if changed:
+            try:
+                source = step.plan.source_step(group, changed)
+            except NotIncremental:
+                return False
+            moved = self._moved(group, step, source)
+            if moved is None:
+                return False
+            frame, release = moved
+            if frame is not None:
+                try:
+                    return self._merge(shard, group, step, state, frame)
+                finally:
+                    release()
+        self._resting[shard.name] = (at, step.upper)
+        return True
+
+    def _moved(
+        self, group: GroupState, step: StateStep, source: StepPlan
+    ) -> tuple[DataFrame | None, Callable[[], None]] | None:
+        """What the step adds to groups, read once; no frame if nothing; None if it does not fit."""
+        session, before = step.session, step.contents(source.before)
+        if not source.fits(before):
+            return None
+        volume = volume_of_shards(step.inputs.values()) if before else step.volume
+        self._taken = True
+        moved = group.moved(
+            session,
+            source.over(
+                session,
+                self._one_task.inputs(session, step.changes, volume),
+                self._one_task.inputs(session, before, volume),
+            ),
+        )
+        rows = moved.limit(ROWS_MAX + 1).toArrow() if self._rows <= ROWS_MAX else None
+        if rows is None or rows.num_rows > ROWS_MAX:
+            # Read twice by what follows, and may be dear.
+            cached = cache_frame(moved)
+            self._rows = cached.rows.count()
+            return cached.rows, cached.release
+        self._rows = rows.num_rows
+        self._taken = group.takes_values_away(rows)
+        if not rows.num_rows:
+            return None, _nothing
+        return local_relation(session, rows.to_batches(), moved.schema), _nothing
+
+    def _merge(
+        self,
+        shard: StateShard,
+        group: GroupState,
+        step: StateStep,
+        state: ShardState,
+        moved: DataFrame,
+    ) -> bool:
+        session, at = step.session, state.upper.time
+        assert at is not None, shard.name
+        frames = {"moved": moved, "held": shard.contents(session, state, at)}
+        frames = self._one_task.inputs(session, frames, volume_of_shards([state]))
+        if self._taken and group.loses_extremes(session, frames["moved"], frames["held"]):
+            return False
+        merged = group.merged(session, frames["moved"], frames["held"])
+        rows = stage_interval(merged, shard.options, small=self._rows <= ROWS_MAX // 4)
+        if not shard.append(rows, at, step.upper):
+            return False
+        self._resting[shard.name] = (step.upper, step.upper)
+        return True
+
+
+def _roots(plan: ChangePlan, group: GroupState) -> set[str]:
+    """The inputs that a state is of, itself or by other states."""
+    states = {state.name: state for state in plan.states}
+    found: set[str] = set()
+    for name in group.source.inputs:
+        found |= _roots(plan, states[name]) if name in states else {name}
+    return found
+
+
+def _nothing() -> None:
+    pass

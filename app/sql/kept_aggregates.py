@@ -1,0 +1,188 @@
+"""Aggregates that follow from changes are told from others, by their functions and types.
+
+A sum over changed rows, added to the sum that was there, is the sum over all rows: but only if
+every order of the same rows gives the same bits. That holds for integers and decimals. What depends
+on an order is left to the query: sums of floats, the first text of those that a collation takes for
+equal, lists. `min` and `max` follow from rows that come, and from rows that go as long as these are
+not the least or the greatest.
+
+    refusals(plan)             for each aggregate of a plan why it must be computed anew, or ""
+    aggregate_calls(plan)      the calls of one aggregate
+
+Invariants:
+    A function is kept because it is in the list, never because it is in no other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from shardline.datasource.spark_native.java_names import java_class, read_sequence
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["AggregateCall", "aggregate_calls", "refusal", "refusals", "spark_type"]
+
+_FUNCTIONS: Final = {
+    "Average": "avg",
+    "Count": "count",
+    "Max": "max",
+    "Min": "min",
+    "Sum": "sum",
+}
+"""Functions that can be kept, by Spark's names for them."""
+
+_SIMPLE: Final = (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    TimestampNTZType,
+    TimestampType,
+)
+_FLOATS: Final = (DoubleType, FloatType)
+_SESSION_WINDOW: Final = "spark.sessionWindow"
+"""Metadata by which Spark's planner merges the windows of a session."""
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateCall:
+    """A call of an aggregate function.
+
+    Attributes:
+        function: Its name in SQL.
+        call: Spark's `AggregateExpression`.
+        arguments: What it is called with: expressions of Spark.
+        condition: Of FILTER: an expression; None if there is none.
+    """
+
+    function: str
+    call: Any
+    arguments: list[Any]
+    condition: Any | None
+
+
+def aggregate_calls(aggregate: Any) -> list[AggregateCall]:
+    """The calls of an operator `Aggregate` that can be kept, in its order."""
+    found: dict[int, AggregateCall] = {}
+    for call in _calls(aggregate):
+        function, condition = call.aggregateFunction(), call.filter()
+        found[int(call.resultId().id())] = AggregateCall(
+            _FUNCTIONS[_kind(function)],
+            call,
+            read_sequence(function.children()),
+            condition.get() if condition.isDefined() else None,
+        )
+    return list(found.values())
+
+
+def refusals(spark: SparkSession, plan: Any) -> list[str]:
+    """Why each `Aggregate` of a plan cannot be kept, or "" if it can; inputs are not looked into.
+
+    Args:
+        spark: Any session of the application.
+        plan: A plan in its normal form, whose inputs are temporary views.
+
+    Returns:
+        In the order of the plan: an operator before its children, from the first one on.
+    """
+    if _kind(plan) == "View":
+        return []
+    mine = [refusal(spark, plan)] if _kind(plan) == "Aggregate" else []
+    return mine + [
+        one for child in read_sequence(plan.children()) for one in refusals(spark, child)
+    ]
+
+
+def refusal(spark: SparkSession, aggregate: Any) -> str:
+    """Why an operator `Aggregate` must be computed anew; "" if it can be kept."""
+    keys = read_sequence(aggregate.groupingExpressions())
+    if keys and all(key.foldable() for key in keys):
+        return "groups by a constant"
+    for key in keys:
+        if _kind(key) == "AttributeReference" and key.metadata().contains(_SESSION_WINDOW):
+            return "session windows"
+        if not key.foldable() and not _can_be_key(spark_type(spark, key)):
+            return f"groups by {key.dataType().sql()}"
+    refused = {_refusal_of_call(spark, call) for call in _calls(aggregate)} - {""}
+    return f"an aggregate ({', '.join(sorted(refused))})" if refused else ""
+
+
+def _refusal_of_call(spark: SparkSession, call: Any) -> str:
+    function = call.aggregateFunction()
+    kind = _kind(function)
+    name = str(function.prettyName())
+    if kind not in _FUNCTIONS:
+        return name
+    if call.isDistinct() and kind not in {"Max", "Min"}:
+        return f"{name}(DISTINCT)"
+    if kind == "Count":
+        return ""
+    (argument,) = read_sequence(function.children())[:1]
+    given = spark_type(spark, argument)
+    if kind in {"Max", "Min"}:
+        return "" if _is_decided(given) else f"{name} of {argument.dataType().sql()}"
+    added_up = isinstance(given, (DecimalType, IntegralType))
+    return "" if added_up else f"{name} of {argument.dataType().sql()}"
+
+
+def spark_type(spark: SparkSession, expression: Any) -> DataType:
+    """The type of an expression of Spark's."""
+    # In a column of a row: only there a collation is part of Spark's JSON.
+    row = java_class(spark, "org.apache.spark.sql.types.StructType")()
+    columns = StructType.fromJson(json.loads(row.add("c", expression.dataType()).json()))
+    return columns.fields[0].dataType
+
+
+def _calls(aggregate: Any) -> Iterator[Any]:
+    """Each call of an aggregate function in an operator's results."""
+    ahead = list(reversed(read_sequence(aggregate.aggregateExpressions())))
+    while ahead:
+        expression = ahead.pop()
+        if _kind(expression) == "AggregateExpression":
+            yield expression
+        else:
+            ahead += reversed(read_sequence(expression.children()))
+
+
+def _is_decided(kind: DataType) -> bool:
+    """True if equal values of a type are the same bits, and have an order."""
+    if isinstance(kind, StringType):
+        return kind.collation == "UTF8_BINARY"
+    return isinstance(kind, _SIMPLE)
+
+
+def _can_be_key(kind: DataType) -> bool:
+    """True if all rows of a group show the same key; Spark shows -0.0 as 0.0, and one NaN."""
+    match kind:
+        case ArrayType():
+            return _can_be_key(kind.elementType)
+        case StructType():
+            return all(_can_be_key(field.dataType) for field in kind.fields)
+    return _is_decided(kind) or isinstance(kind, _FLOATS)
+
+
+def _kind(node: Any) -> str:
+    """The class of an operator or expression of Spark's."""
+    return str(node.getClass().getSimpleName())
