@@ -23,7 +23,7 @@ from shardline.app.project.project import Project
 from shardline.app.protocol.objects import Strategy, ViewDescription
 from shardline.datasource.clock import Clock
 from shardline.datasource.spark_native.time_interval import Interval
-from support.spark.views import Bench, no_fence
+from support.spark.views import Bench, Following, no_fence
 
 __all__ = ["measure_views"]
 
@@ -118,7 +118,9 @@ class _World:
         kept = project.view(name, query).check(self._bench.spark).descriptions[name]
         assert isinstance(kept, ViewDescription)
         asked = replace(kept, strategy=strategy)
-        made = View(self._bench.host, self._bench.incarnation(name, _START), asked, no_fence)
+        made = View(
+            self._bench.host, self._bench.incarnation(name, _START), asked, no_fence, Following()
+        )
         made.advance(self._session, Interval(_START, _START + 1, starts=True))
         return _Followed(made, _START + 1)
 

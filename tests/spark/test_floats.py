@@ -19,7 +19,7 @@ from shardline.datasource.frontier import Frontier
 from shardline.datasource.spark_compaction.driver import compact_on_spark
 from shardline.datasource.spark_native.time_interval import Interval
 from support.spark.native import client_at, put
-from support.spark.views import Bench, contents, no_fence, view
+from support.spark.views import Bench, Following, contents, no_fence, view
 from support.tree import GOLDEN
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ def test_a_view_of_many_updates_keeps_nan(
 
     first = [((number, value(number)), 1) for number in range(20_000)]
     source.push(5, *first)
-    running = View(bench.host, bench.incarnation("large", 5), large, no_fence)
+    running = View(bench.host, bench.incarnation("large", 5), large, no_fence, Following())
     running.advance(spark.newSession(), Interval(5, 6, starts=True))
     source.push(7, *((row, -1) for row, _ in first[:10_000]))
     running.advance(spark.newSession(), Interval(6, 8))

@@ -19,7 +19,7 @@ from shardline.app.compute.view.streaming_query import run_view
 from shardline.app.execution.observations import Failed, Health
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.spark_native.time_interval import Interval
-from support.spark.views import Bench, Input, contents, no_fence, view
+from support.spark.views import Bench, Following, Input, contents, no_fence, view
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def test_a_row_at_which_a_function_raises_is_an_error_until_it_is_mended(
     orders.push(BAD_AT, (ROW, 1))
     orders.push(12, ((4, "fay", 6), 1))
     mend(orders)
-    run = View(bench.host, bench.incarnation("prices", 5), kept, no_fence)
+    run = View(bench.host, bench.incarnation("prices", 5), kept, no_fence, Following())
     for cuts in itertools.pairwise([5, 6, 11, 30]):
         run.advance(bench.spark, Interval(*cuts, starts=cuts[0] == 5))
 
@@ -227,7 +227,7 @@ def test_what_befalls_the_process_of_a_function_is_not_data(
 
     bench.spark.udf.register("armed", udf(maker(str(tmp_path)), "int", useArrow=False))
     kept = define("armed")
-    run = View(bench.host, bench.incarnation("prices", 5), kept, no_fence)
+    run = View(bench.host, bench.incarnation("prices", 5), kept, no_fence, Following())
     run.advance(bench.spark, Interval(5, 6, starts=True))
     orders.push(BAD_AT, ((4, "fay", 6), 1))
     armed = tmp_path / "armed"
@@ -236,7 +236,7 @@ def test_what_befalls_the_process_of_a_function_is_not_data(
         run.advance(bench.spark, Interval(6, 11))
     assert bench.upper("prices") == bench.upper("prices_errors") == 6
     armed.unlink()
-    run = View(bench.host, bench.incarnation("prices", 5), kept, no_fence)
+    run = View(bench.host, bench.incarnation("prices", 5), kept, no_fence, Following())
     run.advance(bench.spark, Interval(6, 11))
     assert errors(bench, BAD_AT) == []
     assert contents(bench.client, "prices", BAD_AT) == expected(orders, kept, BAD_AT)
@@ -261,7 +261,7 @@ def test_rows_decide_conditions_whose_state_does_not_say_so(
     kept = view("prices", query, f"id BIGINT, v {kind}", "orders", strategy="linear")
     orders.push(BAD_AT, (ROW, 1))
     take_back(orders)
-    run = View(bench.host, bench.incarnation("prices", 5), kept, no_fence)
+    run = View(bench.host, bench.incarnation("prices", 5), kept, no_fence, Following())
     for cuts in itertools.pairwise([5, 6, 30]):
         run.advance(bench.spark, Interval(*cuts, starts=cuts[0] == 5))
     [error] = errors(bench, BAD_AT)

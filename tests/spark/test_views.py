@@ -22,7 +22,7 @@ from shardline.datasource.errors import Fenced
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.spark_native.time_interval import Interval
 from support.spark.sinks import parts
-from support.spark.views import Bench, Input, contents, no_fence, view
+from support.spark.views import Bench, Following, Input, contents, no_fence, view
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -120,7 +120,9 @@ def session_of(bench: Bench) -> SparkSession:
 
 
 def rendered(bench: Bench, description: ViewDescription, as_of: int) -> View:
-    return View(bench.host, bench.incarnation(description.name, as_of), description, no_fence)
+    return View(
+        bench.host, bench.incarnation(description.name, as_of), description, no_fence, Following()
+    )
 
 
 def test_a_kill_within_the_first_plan_is_no_harm(

@@ -6,6 +6,7 @@ since every query reads at its own, and a plain map of the latest rows cannot do
     arranged = Arrangement(schema, key=("carrier",), since=100)
     arranged.append(updates, upper=200)
     arranged.lookup(("AA",), as_of=150)      rows of one key
+    arranged.gather(keys, as_of=150)         rows of many keys
     arranged.scan(as_of=150)                 all rows
 
 Updates are in a few sorted *runs*: Arrow tables in the order of a 64-bit hash of the key, so that a
@@ -53,6 +54,7 @@ Hashes = npt.NDArray[np.uint64]
 Mask = Callable[[pa.Table], pa.ChunkedArray]
 """Chooses rows of a table; equal rows must get the same answer, or their diffs do not add up."""
 
+_HASH: Final = "_hash"
 _GROWTH: Final = 2
 """Least ratio of the sizes of a run and the next one."""
 
@@ -124,19 +126,27 @@ class ArrangementView:
 class Arrangement:
     """Updates by key, of which readers take views; one thread appends and compacts."""
 
-    def __init__(self, schema: ShardSchema, key: Sequence[str], since: int) -> None:
+    def __init__(
+        self,
+        schema: ShardSchema,
+        key: Sequence[str],
+        since: int,
+        keep: Callable[[pa.Table], pa.Table] | None = None,
+    ) -> None:
         """An empty arrangement, whose upper is `since`, too.
 
         Args:
             schema: Columns of the rows.
             key: Columns whose values a look-up gives; () for all of them.
             since: The first time that will be readable.
+            keep: Puts the rows of a new run where they are to stay; None for memory.
 
         Raises:
             InvalidUsage: `UNKNOWN_COLUMN`: the key names a column that is not there.
         """
         self.schema = schema
         self.key = schema.select(key).names if key else schema.names
+        self._keep = keep
         self._arrow = update_schema(schema.arrow)
         self._view = ArrangementView(since, Frontier(since))
 
@@ -194,6 +204,31 @@ class Arrangement:
         wanted = [surrogate(contiguous(key.column(name)))[0].as_py() for name in self.key]
         kept = [self._matching(part, wanted, as_of) for part in found]
         return self._rows_of([part for part in kept if part.num_rows], bytes_max)
+
+    def gather(self, keys: pa.Table, as_of: int) -> pa.Table:
+        """The rows of many keys at `as_of`, and perhaps some of others: a hash finds them.
+
+        Args:
+            keys: The columns of the key, and perhaps others; a key may be there several times.
+            as_of: A time within the frontiers of `view`.
+
+        Raises:
+            InvalidUsage: `NOT_ARRANGED`: `as_of` is not within the frontiers.
+        """
+        view = self._readable(as_of)
+        hashed = np.unique(_hashes(keys, self.key))
+        found = []
+        for run in view.runs:
+            start = np.searchsorted(run.hashes, hashed, "left")
+            lengths = np.searchsorted(run.hashes, hashed, "right") - start
+            # The places from each start on, one after the other.
+            shifts = np.repeat(start - np.cumsum(lengths) + lengths, lengths)
+            part = take(run.updates, shifts + np.arange(len(shifts)))
+            if run.last > as_of:
+                part = part.filter(pc.less_equal(part.column(TS), as_of))
+            if part.num_rows:
+                found.append(part)
+        return self._rows_of(found, None)
 
     def scan(
         self, as_of: int, *, mask: Mask | None = None, bytes_max: int | None = None
@@ -286,9 +321,12 @@ class Arrangement:
         order = np.argsort(hashes, kind="stable")
         times = table.column(TS)
         # In one piece: look-ups slice it, and a slice of many pieces costs as many.
-        placed = take(table, order).combine_chunks()
+        placed, ordered = take(table, order).combine_chunks(), hashes[order]
         bounds = pc.min_max(times).as_py()
-        return _Run(placed, hashes[order], bounds["min"], bounds["max"])
+        if self._keep is not None:
+            kept = self._keep(placed.append_column(_HASH, pa.array(ordered)))
+            placed, ordered = kept.drop_columns([_HASH]), kept.column(_HASH).chunk(0).to_numpy()
+        return _Run(placed, ordered, bounds["min"], bounds["max"])
 
     def _merge_runs(self, runs: tuple[_Run, ...], since: int) -> tuple[_Run, ...]:
         """Merge from the end while a run is less than `_GROWTH` times as large as the next."""

@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardline.app.compute.cached_frames import CachedFrame, cache_frame
 from shardline.app.compute.holds import find_first_time
 from shardline.app.compute.index.arrangement import Arrangement
 from shardline.app.compute.shard_follower import ShardFollower
-from shardline.app.compute.view.cached_frames import CachedFrame, cache_frame
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.observations import (
     Ended,

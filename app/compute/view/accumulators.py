@@ -112,13 +112,15 @@ class GroupPrograms:
         contents: Over the table `rows`.
         moved: Over the table `changes`, with `_ts` and `_diff`.
         merged: Over the tables `moved` and `state`.
-        gone: Over the same tables; "" if there is no `min` or `max`. If it has a row, the step
-            cannot be computed from the state.
+        merged_found: The same, where `state` has little more than the groups that have moved.
+        gone: Over the same tables as `merged`; "" if there is no `min` or `max`. If it has a row,
+            the step cannot be computed from the state.
     """
 
     contents: str
     moved: str
     merged: str
+    merged_found: str
     gone: str
 
 
@@ -135,7 +137,8 @@ def group_programs(keys: int, calls: Sequence[Accumulators]) -> GroupPrograms:
     return GroupPrograms(
         contents=_contents(keys, key, sums, extremes),
         moved=_moved(keys, key, sums, extremes),
-        merged=_merged(key, sums, extremes, sole=not keys),
+        merged=_merged(key, sums, extremes, _touched(key), sole=not keys),
+        merged_found=_merged(key, sums, extremes, "", sole=not keys),
         gone=_gone(key, sums, extremes) if extremes else "",
     )
 
@@ -169,8 +172,16 @@ def _moved(keys: int, key: list[str], sums: dict[str, str], extremes: Extremes) 
     )
 
 
-def _reached(key: list[str], sums: dict[str, str], extremes: Extremes) -> str:
-    """Each group at each of its times: from when to when, and what it has added up by then."""
+def _touched(key: list[str]) -> str:
+    same = " AND ".join(f"state.{name} <=> moved.{name}" for name in key)
+    return f"LEFT SEMI JOIN moved ON {same}"
+
+
+def _reached(key: list[str], sums: dict[str, str], extremes: Extremes, touched: str) -> str:
+    """Each group at each of its times: from when to when, and what it has added up by then.
+
+    Others than those that have moved may be there, too: they have no next time.
+    """
     known, added = [*key, f"{BEFORE}L AS {TS}", *sums], [*key, TS, *sums]
     reached = [*key, f"{TS} AS _from", f"lead({TS}) OVER at AS _next"]
     reached += [f"sum({name}) OVER until AS {name}" for name in sums]
@@ -178,17 +189,18 @@ def _reached(key: list[str], sums: dict[str, str], extremes: Extremes) -> str:
         known += [there, f"NULL AS {gone}"]
         added += [there, gone]
         reached += [f"{function}({there}) OVER until AS {there}", gone]
-    keys, same = ", ".join(key), " AND ".join(f"state.{name} <=> moved.{name}" for name in key)
-    touched = _select(known, "state", f"LEFT SEMI JOIN moved ON {same}")
+    keys = ", ".join(key)
     return _table(
         reached,
-        f"({touched} UNION ALL {_select(added, 'moved')})",
+        f"({_select(known, 'state', touched)} UNION ALL {_select(added, 'moved')})",
         f"WINDOW at AS (PARTITION BY {keys} ORDER BY {TS}), until AS (PARTITION BY {keys} "
         f"ORDER BY {TS} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)",
     )
 
 
-def _merged(key: list[str], sums: dict[str, str], extremes: Extremes, *, sole: bool) -> str:
+def _merged(
+    key: list[str], sums: dict[str, str], extremes: Extremes, touched: str, *, sole: bool
+) -> str:
     """The state's change: each row doubled, coming at its time, and going at the group's next."""
     rows = [*key, "_from", "_next", *sums]
     rows += [f"CASE WHEN c{there[1:]} > 0 THEN {there} END AS {there}" for _, there, _ in extremes]
@@ -197,7 +209,7 @@ def _merged(key: list[str], sums: dict[str, str], extremes: Extremes, *, sole: b
     columns = [*key, *sums, *(there for _, there, _ in extremes), f"_one.{TS}", f"_one.{DIFF}"]
     return _select(
         columns,
-        _table(rows, _reached(key, sums, extremes)),
+        _table(rows, _reached(key, sums, extremes, touched)),
         f"LATERAL VIEW inline(array(named_struct('{TS}', _from, '{DIFF}', 1L), "
         f"named_struct('{TS}', _next, '{DIFF}', -1L))) _one "
         f"WHERE _there AND _one.{TS} > {BEFORE}L",
@@ -211,9 +223,8 @@ def _gone(key: list[str], sums: dict[str, str], extremes: Extremes) -> str:
         beyond = "<=" if function == "min" else ">="
         # Of a group that is empty and stays so nothing needs to be known.
         lost.append(f"({gone} {beyond} {there} AND (c{there[1:]} > 0 OR _next IS NOT NULL))")
-    return _select(
-        ["1 AS lost"], _reached(key, sums, extremes), f"WHERE {' OR '.join(lost)} LIMIT 1"
-    )
+    reached = _reached(key, sums, extremes, _touched(key))
+    return _select(["1 AS lost"], reached, f"WHERE {' OR '.join(lost)} LIMIT 1")
 
 
 def _select(columns: Sequence[str], source: str, rest: str = "") -> str:

@@ -24,7 +24,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 from pyspark.sql.types import LongType, NullType, StructField, StructType
 
 from shardline.app.compute.view.accumulators import Accumulators, GroupPrograms, group_programs
@@ -73,6 +72,7 @@ class GroupState:
     _contents: KeptPlan
     _moved: KeptPlan
     _merged: KeptPlan
+    _merged_found: KeptPlan
     _gone: KeptPlan | None
 
     def contents(self, session: SparkSession, rows: DataFrame) -> DataFrame:
@@ -83,26 +83,25 @@ class GroupState:
         """What changes of its source add to each group, at each time."""
         return self._moved.over(session, {"changes": changes})
 
-    def merged(self, session: SparkSession, moved: DataFrame, state: DataFrame) -> DataFrame:
+    def merged(
+        self, session: SparkSession, moved: DataFrame, state: DataFrame, *, found: bool
+    ) -> DataFrame:
         """The state's change, with `_ts` and `_diff`; the frames are read more than once.
 
         Args:
             session: The one that the frames are of.
             moved: Rows of `moved`.
             state: The state before the step.
+            found: True if it has little more than the groups that have moved.
         """
-        return self._merged.over(session, {"moved": moved, "state": state})
+        merged = self._merged_found if found else self._merged
+        return merged.over(session, {"moved": moved, "state": state})
 
     def loses_extremes(self, session: SparkSession, moved: DataFrame, state: DataFrame) -> bool:
         """True if the least or greatest value of a group may have gone; args as of `merged`."""
         if self._gone is None:
             return False
         return bool(self._gone.over(session, {"moved": moved, "state": state}).take(1))
-
-    def takes_values_away(self, moved: pa.Table) -> bool:
-        """True if a value may have gone of which some function may show the least or greatest."""
-        gone = [name for name in moved.column_names if name.startswith("g")]
-        return any(moved[name].null_count < moved.num_rows for name in gone)
 
 
 class AggregateRule:
@@ -184,8 +183,9 @@ class AggregateRule:
         state = contents.columns
         both = {"moved": moved.columns, "state": state}
         merged = KeptPlan(session, programs.merged, both)
+        found = KeptPlan(session, programs.merged_found, both)
         gone = KeptPlan(session, programs.gone, both) if programs.gone else None
-        return GroupState(name, source, state, contents, moved, merged, gone)
+        return GroupState(name, source, state, contents, moved, merged, found, gone)
 
     # -- above it -----------------------------------------------------------------------------
 

@@ -53,6 +53,7 @@ from shardline.app.compute.view.output import ViewSink
 from shardline.app.compute.view.output_contents import OutputContents, correct_in_memory
 from shardline.app.compute.view.reports import ViewReports
 from shardline.app.compute.view.session_settings import engine_versions, query_settings
+from shardline.app.compute.view.step_costs import StepCosts
 from shardline.app.compute.view.view_states import StateStep, ViewStates
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.protocol.objects import Strategy, ViewDescription
@@ -93,11 +94,13 @@ class View:
         incarnation: Incarnation,
         description: ViewDescription,
         gate: Callable[[], None],
+        costs: StepCosts | None = None,
     ) -> None:
         """A view whose inputs are there.
 
         Args:
             gate: Raises if nothing may be appended any more.
+            costs: By which the way of a step is chosen, where several are right.
 
         Raises:
             InvalidUsage: An input is not there, or a column's values cannot be compared.
@@ -120,6 +123,7 @@ class View:
         self._contents = OutputContents(host.client, description.name)
         self._changed_rows = 0
         self._one_task = OneTask()
+        self._costs = StepCosts() if costs is None else costs
         self._states = ViewStates(host, description.name, self._sink.writer, gate, self._one_task)
 
     def is_replacing(self) -> bool:
@@ -148,6 +152,9 @@ class View:
         # Changes at the time of the snapshot itself may not be known apart any more.
         strategy: Strategy = "recompute" if interval.starts else self._description.strategy
         output = self._sink.look()
+        if not output.ours and output.upper not in {0, None}:
+            # Of another definition, as its output is.
+            self._states.drop()
         first = floor if output.upper is None else max(floor, output.upper)
         if not output.ours and output.upper is not None:
             end = self._end_beyond(first, end)
@@ -172,7 +179,10 @@ class View:
                     news = self._read_times(session, news, first, end)
                     continue
                 case Recompute():
+                    began_ms = self._host.clock.elapsed_ms()
                     self._recompute(session, step, states)
+                    took_ms = self._host.clock.elapsed_ms() - began_ms
+                    self._costs.note_anew(took_ms, volume_of_shards(states).rows)
             # Whatever the step came to, appended or refused because somebody else was first, the
             # output itself tells where to go on from.
             before, output = output, self._sink.look()
@@ -294,6 +304,11 @@ class View:
     ) -> Strategy:
         """Take the step if the query allows it; how to go on in this micro-batch."""
         host = self._host
+        if self._description.strategy == "incremental" and not self._costs.follows(
+            len(news.known), volume_of_shards(states).rows
+        ):
+            return "recompute"
+        began_ms = host.clock.elapsed_ms()
         inputs = {
             name: datasource.changes(
                 session,
@@ -345,6 +360,7 @@ class View:
             return "recompute"
         self._changed_rows = rows.rows
         if self._sink.append(step, rows, None):
+            self._costs.note_follow(host.clock.elapsed_ms() - began_ms)
             self._reports.report_step(way, rows.rows, None)
         return self._description.strategy
 

@@ -27,12 +27,13 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from shardline.app.compute.cached_frames import cache_frame
 from shardline.app.compute.errors import data_error_text
 from shardline.app.compute.view.accumulators import NEGATIVE
 from shardline.app.compute.view.aggregate_rule import GroupState
-from shardline.app.compute.view.cached_frames import cache_frame
 from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, StepPlan
 from shardline.app.compute.view.correction import correction_frame
 from shardline.app.compute.view.input_changes import find_input_changes, volume_of_shards
@@ -46,7 +47,7 @@ from shardline.datasource.shard.batch import Volume
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.spark_native.jvm import local_relation
 from shardline.datasource.spark_native.small_results import ROWS_MAX
-from shardline.datasource.spark_native.time_interval import stage_interval
+from shardline.datasource.spark_native.time_interval import collect_interval, stage_interval
 
 __all__ = ["StateStep", "ViewStates"]
 
@@ -114,8 +115,7 @@ class ViewStates:
         self._one_task = one_task
         self._resting: dict[str, tuple[int | None, int | None]] = {}
         """For each shard its upper, and until when it is known to stay as it is there."""
-        self._rows = 0
-        self._taken = True
+        self._moved_rows = 0
 
     def drop(self) -> None:
         """Drop all states."""
@@ -238,34 +238,34 @@ class ViewStates:
         self, shard: StateShard, group: GroupState, step: StateStep, state: ShardState
     ) -> bool:
         """Bring a state from before the step to its end; False if the step must be recomputed."""
-        at = state.upper.time
         changed = step.changed & group.source.inputs
         if changed:
             try:
                 source = step.plan.source_step(group, changed)
             except NotIncremental:
                 return False
-            moved = self._moved(group, step, source)
-            if moved is None:
+            before = step.contents(source.before)
+            if not source.fits(before):
                 return False
-            frame, release = moved
-            if frame is not None:
-                try:
-                    return self._merge(shard, group, step, state, frame)
-                finally:
-                    release()
-        self._resting[shard.name] = (at, step.upper)
+            moved = self._moved(group, step, source, before)
+            try:
+                if moved.rows:
+                    return self._merge(shard, group, step, state, moved)
+            finally:
+                moved.release()
+        self._resting[shard.name] = (state.upper.time, step.upper)
         return True
 
     def _moved(
-        self, group: GroupState, step: StateStep, source: StepPlan
-    ) -> tuple[DataFrame | None, Callable[[], None]] | None:
-        """What the step adds to groups, read once; no frame if nothing; None if it does not fit."""
-        session, before = step.session, step.contents(source.before)
-        if not source.fits(before):
-            return None
+        self,
+        group: GroupState,
+        step: StateStep,
+        source: StepPlan,
+        before: Mapping[str, DataFrame],
+    ) -> _Moved:
+        """What the step adds to groups, computed once: what follows reads it more than once."""
+        session = step.session
         volume = volume_of_shards(step.inputs.values()) if before else step.volume
-        self._taken = True
         moved = group.moved(
             session,
             source.over(
@@ -274,17 +274,16 @@ class ViewStates:
                 self._one_task.inputs(session, before, volume),
             ),
         )
-        rows = moved.limit(ROWS_MAX + 1).toArrow() if self._rows <= ROWS_MAX else None
-        if rows is None or rows.num_rows > ROWS_MAX:
-            # Read twice by what follows, and may be dear.
-            cached = cache_frame(moved)
-            self._rows = cached.rows.count()
-            return cached.rows, cached.release
-        self._rows = rows.num_rows
-        self._taken = group.takes_values_away(rows)
-        if not rows.num_rows:
-            return None, _nothing
-        return local_relation(session, rows.to_batches(), moved.schema), _nothing
+        # What the last change came to tells what to expect.
+        if self._moved_rows <= ROWS_MAX:
+            table = moved.limit(ROWS_MAX + 1).toArrow()
+            if table.num_rows <= ROWS_MAX:
+                self._moved_rows = table.num_rows
+                batches = table.to_batches() or [_empty(table)]
+                return _Moved(local_relation(session, batches, moved.schema), table.num_rows, table)
+        cached = cache_frame(moved)
+        self._moved_rows = cached.rows.count()
+        return _Moved(cached.rows, self._moved_rows, None, cached.release)
 
     def _merge(
         self,
@@ -292,20 +291,55 @@ class ViewStates:
         group: GroupState,
         step: StateStep,
         state: ShardState,
-        moved: DataFrame,
+        moved: _Moved,
     ) -> bool:
+        """Append to a state what `moved` makes of it; False if the step must be recomputed."""
         session, at = step.session, state.upper.time
         assert at is not None, shard.name
-        frames = {"moved": moved, "held": shard.contents(session, state, at)}
-        frames = self._one_task.inputs(session, frames, volume_of_shards([state]))
-        if self._taken and group.loses_extremes(session, frames["moved"], frames["held"]):
+        found = None if moved.table is None else shard.arranged.rows(state, moved.table)
+        if found is None:
+            held, volume = shard.contents(session, state, at), volume_of_shards([state])
+        else:
+            held = local_relation(session, found.to_batches() or [_empty(found)], group.schema)
+            volume = Volume(rows=found.num_rows)
+        frames = self._one_task.inputs(session, {"moved": moved.frame, "held": held}, volume)
+        if moved.takes_values_away() and group.loses_extremes(
+            session, frames["moved"], frames["held"]
+        ):
             return False
-        merged = group.merged(session, frames["moved"], frames["held"])
-        rows = stage_interval(merged, shard.options, small=self._rows <= ROWS_MAX // 4)
+        merged = group.merged(session, frames["moved"], frames["held"], found=found is not None)
+        small = collect_interval(merged, shard.options) if found is not None else None
+        rows = stage_interval(merged, shard.options) if small is None else small.stage(small.rows)
         if not shard.append(rows, at, step.upper):
             return False
+        if small is not None:
+            shard.arranged.append(state, small.rows, step.upper)
         self._resting[shard.name] = (step.upper, step.upper)
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """What a step adds to the groups of a state.
+
+    Attributes:
+        frame: One row for each group and time.
+        rows: Their number.
+        table: The same rows; None if they are many.
+        release: Gives up what is kept for them.
+    """
+
+    frame: DataFrame
+    rows: int
+    table: pa.Table | None
+    release: Callable[[], None] = lambda: None
+
+    def takes_values_away(self) -> bool:
+        """True if a value may have gone of which some function shows the least or greatest."""
+        if self.table is None:
+            return True
+        gone = [self.table[name] for name in self.table.column_names if name.startswith("g")]
+        return any(column.null_count < len(column) for column in gone)
 
 
 def _roots(plan: ChangePlan, group: GroupState) -> set[str]:
@@ -317,5 +351,5 @@ def _roots(plan: ChangePlan, group: GroupState) -> set[str]:
     return found
 
 
-def _nothing() -> None:
-    pass
+def _empty(table: pa.Table) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], table.schema)

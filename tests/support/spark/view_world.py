@@ -19,7 +19,7 @@ from shardline.app.execution.observations import Measured
 from shardline.app.project.project import Project
 from shardline.app.protocol.objects import Strategy, ViewDescription
 from shardline.datasource.spark_native.time_interval import Interval
-from support.spark.views import Bench, Input, Row, comparable, contents, no_fence
+from support.spark.views import Bench, Following, Input, Row, comparable, contents, no_fence
 from support.strategies.rows import plain_rows
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class World:
         """
         bench, name = self.bench, kept.name
         tried = replace(kept, strategy="incremental")
-        run = View(bench.host, bench.incarnation(name, START), tried, no_fence)
+        run = View(bench.host, bench.incarnation(name, START), tried, no_fence, Following())
         cuts = [START + 1, LATE, 22, END]
         run.advance(self.session, Interval(START, cuts[0], starts=True))
         for lower, upper in itertools.pairwise(cuts):

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+from typing_extensions import override
 
+from shardline.app.compute.view.step_costs import StepCosts
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.observations import Observation
 from shardline.app.protocol.objects import ViewDescription
@@ -25,10 +27,18 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["Bench", "Input", "Row", "comparable", "contents", "no_fence", "view"]
+__all__ = ["Bench", "Following", "Input", "Row", "comparable", "contents", "no_fence", "view"]
 
 Row = tuple[Any, ...]
 T = TypeVar("T")
+
+
+class Following(StepCosts):
+    """Changes are followed wherever that is right, however small the inputs are."""
+
+    @override
+    def follows(self, times: int, rows: int) -> bool:
+        return True
 
 
 def no_fence() -> None:

@@ -234,3 +234,56 @@ def test_rows_are_found_in_less_than_a_scan() -> None:
     assert found.lookup((13,), 0).num_rows == sum(1 for i in range(100_000) if i % 97 == 13)
     assert set(found.lookup((13,), 0).column("g").to_pylist()) == {13}
     assert model_at([], 0) == Counter()
+
+
+@examples()
+@given(
+    rows=histories(),
+    key=st.sampled_from([("k",), ("t",), ("t", "k"), ("v",)]),
+    cuts=st.lists(st.integers(1, LAST), max_size=4),
+    wanted=st.lists(st.integers(0, 40), max_size=5),
+    data=st.data(),
+)
+def test_rows_of_many_keys_are_gathered(
+    rows: list[tuple[Row, int, int]],
+    key: tuple[str, ...],
+    cuts: list[int],
+    wanted: list[int],
+    data: st.DataObject,
+) -> None:
+    """Each row of a wanted key is there as often as in the contents, and nothing that is not."""
+    found = arranged(rows, key, cuts, since=2)
+    as_of = data.draw(st.integers(2, LAST - 1))
+    places = [SCHEMA.names.index(name) for name in key]
+    keys = [rows[place % len(rows)][0] for place in wanted] if rows else []
+    given_keys = pa.table(
+        [pa.array([row[place] for row in keys], SCHEMA.field(place).type) for place in places],
+        names=list(key),
+    )
+    gathered = shown(found.gather(given_keys, as_of))
+    everything = model(rows, as_of)
+    assert gathered <= everything
+    # By their text: a shard tells -0.0 from 0.0.
+    chosen = {tuple(repr(row[place]) for place in places) for row in keys}
+    of_keys = {
+        repr(row) for row, _, _ in rows if tuple(repr(row[place]) for place in places) in chosen
+    }
+    for text, count in everything.items():
+        if text in of_keys:
+            assert gathered[text] == count
+
+
+def test_runs_are_put_where_the_caller_keeps_them() -> None:
+    """What is read comes from there, and look-ups are the same."""
+    kept: list[pa.Table] = []
+
+    def keep(run: pa.Table) -> pa.Table:
+        kept.append(run)
+        return run
+
+    found = Arrangement(ShardSchema.from_arrow(SCHEMA), ("k",), 0, keep)
+    row = (1, "a", 1.5)
+    found.append(updates_of([(row, 0, 1)], SCHEMA), Frontier(1))
+    found.append(updates_of([((2, "b", 2.5), 1, 1)], SCHEMA), Frontier(2))
+    assert [run.num_rows for run in kept] == [1, 1, 2]  # the third is of both
+    assert contents(found.lookup((1,), 1)) == Counter({row: 1})

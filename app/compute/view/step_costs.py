@@ -1,0 +1,81 @@
+"""The way of a view's next step is chosen by what its last steps have taken.
+
+To follow changes has a fixed cost, of a few jobs of Spark; to run the query anew costs what the
+inputs' size says. For small inputs the second is the cheaper one, and needs no states. So a view
+begins by running its query anew, and follows its changes once that has been predicted to be clearly
+cheaper a few times in a row.
+
+    costs.follows(times, rows)      which way, for a step with changes at so many times
+    costs.note_anew(ms, rows)       what a step has taken
+    costs.note_follow(ms)
+
+Invariants:
+    The way is not changed by one step that took long: predictions must agree for several.
+    Contents of a view do not depend on the choice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+__all__ = ["StepCosts"]
+
+_CLEARLY: Final = 2.0
+"""How much cheaper the other way must be; to change it costs about one step more."""
+
+_IN_A_ROW: Final = 3
+"""Predictions that must agree."""
+
+_FOLLOW_MS: Final = 300.0
+"""What a step that follows changes is taken to cost before there was one; measured."""
+
+_KEPT: Final = 5
+
+
+class StepCosts:
+    """What the steps of one view cost. For one thread."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self._following = False
+        self._against = 0
+        self._anew: tuple[float, int] | None = None
+        self._follow: deque[float] = deque(maxlen=_KEPT)
+
+    def follows(self, times: int, rows: int) -> bool:
+        """True if a step should follow changes.
+
+        Args:
+            times: The number of times at which inputs change in it; the query is run for each.
+            rows: Rows of all inputs.
+        """
+        anew = self._predict_anew(max(times, 1), rows)
+        if anew is None:
+            return self._following
+        # The least: one that also made states, or waited for its turn, tells nothing.
+        follow = min(self._follow, default=_FOLLOW_MS)
+        mine, other = (follow, anew) if self._following else (anew, follow)
+        self._against = self._against + 1 if mine > _CLEARLY * other else 0
+        if self._against >= _IN_A_ROW:
+            self._following, self._against = not self._following, 0
+        return self._following
+
+    def note_anew(self, ms: float, rows: int) -> None:
+        """A step has run the query anew, at one time.
+
+        Args:
+            ms: What it took.
+            rows: Rows of all inputs.
+        """
+        self._anew = (ms, max(rows, 1))
+
+    def note_follow(self, ms: float) -> None:
+        """A step has followed changes, and took so long."""
+        self._follow.append(ms)
+
+    def _predict_anew(self, times: int, rows: int) -> float | None:
+        if self._anew is None:
+            return None
+        ms, then = self._anew
+        return ms * times * max(rows / then, 1.0)

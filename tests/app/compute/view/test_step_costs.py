@@ -1,0 +1,62 @@
+"""The way of a step, as it is chosen from what steps before have taken."""
+
+from __future__ import annotations
+
+from shardline.app.compute.view.step_costs import StepCosts
+
+SLOW_MS = 5_000.0
+ROWS = 1_000_000
+
+
+def follows(costs: StepCosts, steps: int, rows: int = ROWS, times: int = 1) -> list[bool]:
+    return [costs.follows(times, rows) for _ in range(steps)]
+
+
+def test_a_view_of_small_inputs_is_run_anew() -> None:
+    """That is cheaper than the jobs of a step that follows changes."""
+    costs = StepCosts()
+    assert follows(costs, 2) == [False, False]  # nothing is known
+    costs.note_anew(120.0, 100)
+    assert follows(costs, 10, rows=100) == [False] * 10
+
+
+def test_a_large_one_follows_its_changes_when_predictions_have_agreed() -> None:
+    """And keeps to it, as long as that is not clearly dearer."""
+    costs = StepCosts()
+    costs.note_anew(SLOW_MS, ROWS)
+    assert follows(costs, 4) == [False, False, True, True]
+    for _ in range(5):
+        costs.note_follow(SLOW_MS * 0.9)
+    assert follows(costs, 5) == [True] * 5
+
+
+def test_one_slow_step_changes_nothing() -> None:
+    """It may have waited for its turn."""
+    costs = StepCosts()
+    costs.note_anew(400.0, ROWS)
+    assert not any(follows(costs, 5))
+    costs.note_anew(SLOW_MS, ROWS)
+    assert not costs.follows(1, ROWS)
+    costs.note_anew(400.0, ROWS)
+    assert not any(follows(costs, 5))
+
+
+def test_to_follow_is_given_up_where_it_is_clearly_dearer() -> None:
+    """By the best of the last steps."""
+    costs = StepCosts()
+    costs.note_anew(1_000.0, ROWS)
+    assert follows(costs, 3)[-1]
+    for _ in range(5):
+        costs.note_follow(3_000.0)
+    assert follows(costs, 4) == [True, True, False, False]
+
+
+def test_the_prediction_grows_with_the_inputs_and_the_times() -> None:
+    """The query is run once for each time, over all rows."""
+    grown = StepCosts()
+    grown.note_anew(500.0, ROWS)
+    assert not any(follows(grown, 5))
+    assert follows(grown, 3, rows=2 * ROWS)[-1]
+    often = StepCosts()
+    often.note_anew(500.0, ROWS)
+    assert follows(often, 3, times=2)[-1]
