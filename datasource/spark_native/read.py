@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
@@ -18,9 +19,10 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import TIME_MIN, Frontier
 from shardline.datasource.lease import Lease
 from shardline.datasource.read import contents_of, current_schema
+from shardline.datasource.rows.updates import update_schema
 from shardline.datasource.shard.plan import plan_changes, volume_of
 from shardline.datasource.shard_source.batch_reader import ShardBatchReader
-from shardline.datasource.shard_source.fetch_task import ShardPartition
+from shardline.datasource.shard_source.fetch_task import PlanLease, ShardPartition
 from shardline.datasource.shard_source.options import SourceOptions, parse_source
 from shardline.datasource.shard_source.partition_planner import (
     PartitionPlanner,
@@ -40,6 +42,7 @@ __all__ = [
     "make_leased_frame",
     "snapshot",
     "times_of_changes",
+    "updates_in_driver",
 ]
 
 Time = int | str | datetime
@@ -170,16 +173,57 @@ def times_of_changes(
     Raises:
         InvalidUsage: There is no such shard, or nothing of it can be read any more.
     """
+    found = updates_in_driver(
+        client, shard, start=start, end=end, rows_max=rows_max, first_column_only=True
+    )
+    return None if found is None else frozenset(pc.unique(found[TS]).to_pylist())
+
+
+def updates_in_driver(
+    client: ShardClient,
+    shard: str,
+    *,
+    start: int | None,
+    end: int | None,
+    rows_max: int,
+    first_column_only: bool = False,
+) -> pa.Table | None:
+    """The updates with `start <= _ts < end`, read by this process; without a Spark job.
+
+    Args:
+        client: A client of the shard's location.
+        shard: Name of the shard.
+        start: Inclusive; None for all of history, whose times at or before the shard's since have
+            no meaning: their sum is the contents.
+        end: Exclusive, and settled; None for the shard's upper.
+        rows_max: The result is None if more updates than this would have to be read.
+        first_column_only: Leave out all columns of the shard but one.
+
+    Returns:
+        The shard's columns, `_ts`, `_diff`: unconsolidated, in no particular order.
+
+    Raises:
+        InvalidUsage: There is no such shard, or nothing of it can be read any more.
+    """
     with LEASE_KEEPER.planning():
-        take_batch_lease(client, shard, max(start, client.state(shard).since.time or TIME_MIN))
         [state] = client.readable(shard)
-        planned = plan_changes(state, start, end)
+        since = state.since.time or TIME_MIN
+        upper = state.upper.time if end is None else end
+        latest = since if upper is None else upper - 1
+        held = max(latest if start is None else start, since)
+        guard = take_batch_lease(client, shard, held)
+        # Given up soon, unless a frame is made under the same lease.
+        LEASE_KEEPER.keep(_lease_of(client, shard, guard))
+        # Again: only what is read after the lease was taken is protected by it.
+        [state] = client.readable(shard)
+        planned = plan_changes(state, TIME_MIN if start is None else start, end)
         if volume_of(planned).rows > rows_max:
             return None
-        one_column = current_schema(state).names[:1]
-        contents = contents_of(client.machine(shard), state, one_column)
+        names = current_schema(state).names
+        wanted = names[:1] if first_column_only else names
+        contents = contents_of(client.machine(shard), state, wanted)
         batches = [batch for one in planned for batch in contents.changes(one)]
-    return frozenset(time for batch in batches for time in pc.unique(batch[TS]).to_pylist())
+        return pa.Table.from_batches(batches, update_schema(contents.target.arrow))
 
 
 def _format_options(
@@ -255,7 +299,9 @@ def _leases(parsed: SourceOptions, partitions: Sequence[object]) -> list[Lease]:
     """The leases that protect a plan."""
     client = open_client(parsed)
     found = {p.guard.reader: p for p in partitions if isinstance(p, ShardPartition)}
-    return [
-        Lease(client.machine(p.options.shard), reader, p.guard.lease_ms, Frontier(0), 0)
-        for reader, p in found.items()
-    ]
+    return [_lease_of(client, p.options.shard, p.guard) for p in found.values()]
+
+
+def _lease_of(client: ShardClient, shard: str, guard: PlanLease) -> Lease:
+    """The lease that protects a plan."""
+    return Lease(client.machine(shard), guard.reader, guard.lease_ms, Frontier(0), 0)

@@ -205,22 +205,26 @@ class Arrangement:
         kept = [self._matching(part, wanted, as_of) for part in found]
         return self._rows_of([part for part in kept if part.num_rows], bytes_max)
 
-    def gather(self, keys: pa.Table, as_of: int) -> pa.Table:
+    def gather(self, keys: pa.Table, as_of: int, rows_max: int | None = None) -> pa.Table | None:
         """The rows of many keys at `as_of`, and perhaps some of others: a hash finds them.
 
         Args:
             keys: The columns of the key, and perhaps others; a key may be there several times.
             as_of: A time within the frontiers of `view`.
+            rows_max: The result is None if more updates than this would have to be looked at.
 
         Raises:
             InvalidUsage: `NOT_ARRANGED`: `as_of` is not within the frontiers.
         """
         view = self._readable(as_of)
         hashed = np.unique(_hashes(keys, self.key))
-        found = []
+        found, updates = [], 0
         for run in view.runs:
             start = np.searchsorted(run.hashes, hashed, "left")
             lengths = np.searchsorted(run.hashes, hashed, "right") - start
+            updates += int(lengths.sum())
+            if rows_max is not None and updates > rows_max:
+                return None
             # The places from each start on, one after the other.
             shifts = np.repeat(start - np.cumsum(lengths) + lengths, lengths)
             part = take(run.updates, shifts + np.arange(len(shifts)))

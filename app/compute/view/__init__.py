@@ -19,6 +19,14 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
     safe_expressions   expressions that cannot fail
     change_operators   operators that hand times and diffs on
     join_change        the change of a join, one term for each side that has changed
+    look_up            inputs of which a step needs the rows of some keys only
+    found_rows         finds these rows, or leaves it to Spark
+    aggregate_rule     an aggregate, read as a state
+    accumulators       the SQL by which such a state is kept
+    view_states        the states of a view follow its inputs
+    state_shard        the shard of one state
+    state_step         what is known of a step while it is taken
+    step_costs         chooses between changes and the query anew by what they have cost
     query_tree         Spark's plan of a query, read once
     evaluate           a query over frames, in the session of its own streaming query
     correction         the updates that turn one collection into another
@@ -27,6 +35,5 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
     constant           a view without inputs
     idle_advancer      uppers of outputs follow those of inputs while nothing changes
     one_task           small inputs are read by one task
-    cached_frames      frames in Spark's cache such that filters on them find every row
     session_settings   settings of a session that decide what a query means
 """

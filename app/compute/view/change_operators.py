@@ -15,7 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,13 +72,20 @@ class ChangeOperators:
         """The changes of an input."""
         return self._table(node, Leaf(node.input))
 
-    def before(self, node: QueryNode) -> Change:
-        """What an operator of the query gave before the step."""
-        return Change(self.plans.over(node, before=True), ())
+    def before(self, node: QueryNode, found: Mapping[QueryNode, Leaf] | None = None) -> Change:
+        """What an operator of the query gave before the step.
 
-    def all_of(self, node: QueryNode, changed: Change) -> Change:
+        Args:
+            node: The operator.
+            found: Inputs of it of which not all rows are needed: what they stand for.
+        """
+        return Change(self.plans.over(node, before=True, found=found), ())
+
+    def all_of(
+        self, node: QueryNode, changed: Change, found: Mapping[QueryNode, Leaf] | None = None
+    ) -> Change:
         """What an operator gave before the step, and its change, with times and diffs."""
-        there = self.plans.over(node, before=True)
+        there = self.plans.over(node, before=True, found=found)
         marked = self.plans.make(
             "Project", self.plans.sequence([*node.output, *self._marks]), there.plan
         )

@@ -3,6 +3,7 @@
     plan = ChangePlan(session, query, columns)       Spark's plan of the query, made once
     step = plan.step({"orders"})                     for steps in which only `orders` changes
     step.before                                      inputs whose contents before a step it needs
+    step.look_ups                                    inputs of which it needs the rows of some keys
     step.over(session, changes, contents)            the view's rows with `_ts` and `_diff`
     plan.states                                      aggregates of the query, each of them a state
     plan.source_step(state, {"orders"})              for the changes of what such an aggregate reads
@@ -29,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.compute.view.aggregate_rule import AggregateRule, GroupState
@@ -36,6 +38,7 @@ from shardline.app.compute.view.change_operators import Change, ChangeOperators
 from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.join_change import JoinRule, OneSided
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
+from shardline.app.compute.view.look_up import LookUp, LookUps
 from shardline.app.compute.view.query_tree import QueryNode, query_tree
 from shardline.app.sql.kept_aggregates import refusals
 from shardline.app.sql.normal_form import normal_form
@@ -72,29 +75,38 @@ class StepPlan:
     """A view's change, where certain inputs have changed.
 
     Attributes:
-        before: Names of inputs whose contents before a step are needed.
+        before: Names of inputs whose contents before a step are needed, all of them.
+        look_ups: Those of which only some rows are needed, each after those it needs.
+        columns: The columns of the contents of each input.
     """
 
     def __init__(
-        self, operators: Operators, root: Operator, columns: Mapping[str, StructType]
+        self,
+        operators: Operators,
+        root: Operator,
+        columns: Mapping[str, StructType],
+        look_ups: Sequence[LookUp] = (),
     ) -> None:
         """The change is the rows of `root`; `columns` are those of each input's contents."""
         self._operators = operators
         self._root = root
-        self._columns = {name: _types(given) for name, given in columns.items()}
+        self.columns = columns
+        self._types = {name: _types(given) for name, given in columns.items()}
         leaves = set(root.leaves())
         self._changes = frozenset(leaf.name for leaf in leaves if not leaf.before)
-        self.before = frozenset(leaf.name for leaf in leaves if leaf.before)
+        self.before = frozenset(leaf.name for leaf in leaves if leaf.before and not leaf.place)
+        self.look_ups = tuple(look_ups)
 
     def fits(self, contents: Mapping[str, DataFrame]) -> bool:
         """True if contents of inputs have the columns that the plan was made for."""
-        return all(_types(frame.schema) == self._columns[name] for name, frame in contents.items())
+        return all(_types(frame.schema) == self._types[name] for name, frame in contents.items())
 
     def over(
         self,
         session: SparkSession,
         changes: Mapping[str, DataFrame],
         contents: Mapping[str, DataFrame],
+        found: Mapping[Leaf, DataFrame] | None = None,
     ) -> DataFrame:
         """The view's change; nothing is run yet.
 
@@ -102,8 +114,9 @@ class StepPlan:
             session: The one that the frames are of.
             changes: Changes of inputs in the step, with `_ts` and `_diff` as last columns.
             contents: Contents of the inputs in `before`, just before the step, if they fit.
+            found: The rows of each of `look_ups`, or more of the same input.
         """
-        frames = {Leaf(name): changes[name] for name in self._changes}
+        frames = {Leaf(name): changes[name] for name in self._changes} | dict(found or {})
         frames |= {Leaf(name, before=True): contents[name] for name in self.before}
         return self._operators.frame(session, self._root, frames)
 
@@ -130,6 +143,7 @@ class ChangePlan:
             NotIncremental: The query needs more than changes, whichever input changes.
         """
         self._given = dict(columns)
+        self._spark = session
         self._operators = ChangeOperators(session)
         self._joins = JoinRule(session, self._operators)
         self._contents = {name: type(given)(_visible(given)) for name, given in columns.items()}
@@ -174,20 +188,20 @@ class ChangePlan:
         Raises:
             NotIncremental: The query needs more than their changes.
         """
-        names = frozenset(changed)
 
-        def root() -> Operator:
-            below = self._change(self._query, names)
+        def root(look_ups: LookUps) -> Operator:
+            below = self._change(self._query, look_ups)
             return self._operators.project(self._output, below).operator
 
-        return self._kept_step("", names, root)
+        return self._kept_step("", frozenset(changed), root)
 
     def source_step(self, state: GroupState, changed: Collection[str]) -> StepPlan:
         """The same for what a state groups; see `step`."""
-        names = frozenset(changed)
-        return self._kept_step(
-            state.name, names, lambda: self._change(state.source, names).operator
-        )
+
+        def root(look_ups: LookUps) -> Operator:
+            return self._change(state.source, look_ups).operator
+
+        return self._kept_step(state.name, frozenset(changed), root)
 
     def source_contents(self, state: GroupState) -> StepPlan:
         """What a state groups, all of it before a step."""
@@ -195,12 +209,15 @@ class ChangePlan:
         return StepPlan(self._operators.plans, root, self._contents)
 
     def _kept_step(
-        self, name: str, changed: frozenset[str], root: Callable[[], Operator]
+        self, name: str, changed: frozenset[str], root: Callable[[LookUps], Operator]
     ) -> StepPlan:
         key = (name, changed)
         if key not in self._steps:
+            look_ups = LookUps(self._spark, changed)
             try:
-                self._steps[key] = StepPlan(self._operators.plans, root(), self._contents)
+                self._steps[key] = StepPlan(
+                    self._operators.plans, root(look_ups), self._contents, look_ups.made
+                )
             except NotIncremental as refused:
                 self._steps[key] = refused
         found = self._steps[key]
@@ -208,25 +225,29 @@ class ChangePlan:
             raise found
         return found
 
-    def _change(self, node: QueryNode, changed: frozenset[str]) -> Change:
+    def _change(self, node: QueryNode, look_ups: LookUps) -> Change:
         """The change of an operator of the query, handing the two columns on.
 
         Raises:
             NotIncremental: It is not known, or needs more than changes.
         """
         made = self._operators
-        if not node.inputs & changed:
+        if not node.inputs & look_ups.changed:
             # The rows of a constant are in the view since it was computed for the first time.
             return made.nothing(node)
         if node.input:
             return made.input(node)
         if node.kind == "Join":
-            return self._join(node, changed)
-        return self._linear(node, [self._change(child, changed) for child in node.children])
+            return self._join(node, look_ups)
+        if node.kind == "Filter":
+            joined = self._joins.filtered(node, look_ups, partial(self._change, look_ups=look_ups))
+            if joined is not None:
+                return joined
+        return self._linear(node, [self._change(child, look_ups) for child in node.children])
 
-    def _join(self, node: QueryNode, changed: frozenset[str]) -> Change:
+    def _join(self, node: QueryNode, look_ups: LookUps) -> Change:
         try:
-            return self._joins.change(node, changed, lambda side: self._change(side, changed))
+            return self._joins.change(node, look_ups, partial(self._change, look_ups=look_ups))
         except OneSided as refused:
             raise NotIncremental(str(refused)) from None
 

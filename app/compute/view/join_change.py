@@ -27,7 +27,8 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.compute.view.change_operators import Change, ChangeOperators
-from shardline.app.compute.view.kept_plan import Operator
+from shardline.app.compute.view.kept_plan import Leaf, Operator
+from shardline.app.compute.view.look_up import LookUps
 from shardline.app.compute.view.safe_expressions import cannot_fail
 from shardline.datasource.spark_native.java_names import (
     java_class,
@@ -75,39 +76,65 @@ class JoinRule:
         no_hint = scala_object(spark, f"{_CATALYST}.plans.logical.JoinHint")
         self._no_hint = no_hint.NONE()
 
-    def change(self, node: QueryNode, changed: frozenset[str], change_of: ChangeOf) -> Change:
+    def change(self, node: QueryNode, look_ups: LookUps, change_of: ChangeOf) -> Change:
         """The change of a join.
 
         Args:
             node: The join.
-            changed: Names of inputs that have changed.
+            look_ups: Those of the plan, with the names of inputs that have changed.
             change_of: The rule for what is below it.
 
         Raises:
             OneSided: It is not linear in what has changed.
         """
-        kind = _kind(node)
+        kind, changed = _kind(node), look_ups.changed
         if kind in _BOTH:
-            return self._inner_change(node, changed, change_of)
+            return self._inner_change(node, look_ups, change_of)
         kept = _LINEAR_IN.get(kind)
         if kept is None:
             raise OneSided(f"a {kind} join")
         if node.children[1 - kept].inputs & changed:
             raise OneSided(f"the {('right', 'left')[kept]} side of a {kind} join has changed")
-        sides = [self._made.before(side) for side in node.children]
-        sides[kept] = change_of(node.children[kept])
-        return self._made.over(node.plan, sides, sides[kept].hidden)
+        mine, other = node.children[kept], node.children[1 - kept]
+        change = change_of(mine)
+        condition = node.plan.condition()
+        conditions = [*_conjuncts(condition.get())] if condition.isDefined() else []
+        found = look_ups.restrict(other, conditions, [mine])
+        sides = [change, self._made.before(other, found)]
+        return self._made.over(node.plan, sides[::-1] if kept else sides, change.hidden)
 
-    def _inner_change(
-        self, node: QueryNode, changed: frozenset[str], change_of: ChangeOf
-    ) -> Change:
+    def filtered(self, node: QueryNode, look_ups: LookUps, change_of: ChangeOf) -> Change | None:
+        """The change of a filter around an inner join, as of one join; None if it is to stay apart.
+
+        `FROM a, b WHERE a.k = b.k` says only in its filter what connects the two.
+        """
+        if not _is_around_a_join(node):
+            return None
+        sides: list[QueryNode] = []
+        conditions: list[Any] = []
+        _flatten(node, sides, conditions)
+        if not self._may_reorder(sides, conditions):
+            return None
+        return self._terms(node, sides, conditions, look_ups, change_of)
+
+    def _inner_change(self, node: QueryNode, look_ups: LookUps, change_of: ChangeOf) -> Change:
         sides, conditions = self._taken_apart(node)
+        return self._terms(node, sides, conditions, look_ups, change_of)
+
+    def _terms(
+        self,
+        node: QueryNode,
+        sides: Sequence[QueryNode],
+        conditions: Sequence[Any],
+        look_ups: LookUps,
+        change_of: ChangeOf,
+    ) -> Change:
         changes = {
             place: partial(change_of, side)
             for place, side in enumerate(sides)
-            if side.inputs & changed
+            if side.inputs & look_ups.changed
         }
-        join = _InnerJoin(self, self._made, sides, conditions, changes)
+        join = _InnerJoin(self, self._made, sides, conditions, changes, look_ups)
         terms = [join.term(node.output, place) for place in changes]
         return terms[0] if len(terms) == 1 else self._made.union([node.output] * len(terms), terms)
 
@@ -120,12 +147,15 @@ class JoinRule:
         sides: list[QueryNode] = []
         conditions: list[Any] = []
         _flatten(node, sides, conditions)
-        inside = [one for side in sides for one in _expressions(side)]
-        safe = all(cannot_fail(self._spark, one) for one in (*conditions, *inside))
-        if len(sides) == len(node.children) or (safe and _are_disjoint(sides)):
+        if len(sides) == len(node.children) or self._may_reorder(sides, conditions):
             return sides, conditions
         condition = node.plan.condition()
         return list(node.children), [condition.get()] if condition.isDefined() else []
+
+    def _may_reorder(self, sides: Sequence[QueryNode], conditions: Sequence[Any]) -> bool:
+        inside = [one for side in sides for one in _expressions(side)]
+        safe = all(cannot_fail(self._spark, one) for one in (*conditions, *inside))
+        return safe and _are_disjoint(sides)
 
     def pair(self, left: Operator, right: Operator, conditions: Sequence[Any]) -> Operator:
         """The inner join of two operators."""
@@ -150,6 +180,7 @@ class _InnerJoin:
         sides: What is joined, in the order of the query.
         conditions: What holds of the rows, all of it.
         changes: The changes of those sides that have changed, by place, made anew at each use.
+        look_ups: Those of the plan.
     """
 
     rule: JoinRule
@@ -157,32 +188,33 @@ class _InnerJoin:
     sides: Sequence[QueryNode]
     conditions: Sequence[Any]
     changes: Mapping[int, Callable[[], Change]]
+    look_ups: LookUps
 
     def term(self, columns: Sequence[Any], first: int) -> Change:
         """The term of the side at `first`: these columns of the rows that its change makes."""
         ahead = list(self.conditions)
-        so_far: Operator | None = None
-        hidden: list[Any] = []
-        for place in self._ordered(first):
-            side = self._side(place, first)
-            hidden += side.hidden
-            if so_far is None:
-                so_far = side.operator
-                continue
-            there = _both(so_far.plan.outputSet(), side.operator.plan.outputSet())
+        change = self.changes[first]()
+        so_far, hidden = change.operator, [*change.hidden]
+        earlier = [self.sides[first]]
+        there = earlier[0].plan.outputSet()
+        for place in self._ordered(first)[1:]:
+            added = self.sides[place]
+            there = _both(there, added.plan.outputSet())
             now = [one for one in ahead if one.references().subsetOf(there)]
             ahead = [one for one in ahead if one not in now]
+            side = self._side(place, first, self.look_ups.restrict(added, now, earlier))
+            hidden += side.hidden
             so_far = self.rule.pair(so_far, side.operator, now)
-        assert so_far is not None
+            earlier.append(added)
         assert not ahead
         return self.made.joined(columns, so_far, hidden)
 
-    def _side(self, place: int, first: int) -> Change:
-        """What the side at `place` is in the term of the one at `first`."""
+    def _side(self, place: int, first: int, found: Mapping[QueryNode, Leaf]) -> Change:
+        """What a further side, at `place`, is in the term of the one at `first`."""
         side, change = self.sides[place], self.changes.get(place)
         if change is None or place < first:
-            return self.made.before(side)
-        return change() if place == first else self.made.all_of(side, change())
+            return self.made.before(side, found)
+        return self.made.all_of(side, change(), found)
 
     def _ordered(self, first: int) -> list[int]:
         """The places of all sides from `first` on, each connected with those before if any is."""

@@ -48,10 +48,12 @@ class Leaf:
     Attributes:
         name: The input.
         before: True of its contents before a step; else what a caller of the plan says.
+        place: Number of the look-up that finds those rows of them that are needed; 0 for all.
     """
 
     name: str
     before: bool = False
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,18 +148,25 @@ class Operators:
         """The rows of several plans with the same columns, under the attributes of the first."""
         return self.make("Union", self.sequence(plans), False, False)
 
-    def over(self, node: QueryNode, *, before: bool = False) -> Operator:
+    def over(
+        self,
+        node: QueryNode,
+        *,
+        before: bool = False,
+        found: Mapping[QueryNode, Leaf] | None = None,
+    ) -> Operator:
         """An operator of a query, and all that it is over.
 
         Args:
             node: The operator.
             before: True if its inputs stand for their contents before a step.
+            found: Inputs of it that stand for rows that are looked up.
         """
         if node.input:
-            return Operator(self.empty(node.output), (), Leaf(node.input, before))
-        return Operator(
-            node.plan, tuple(self.over(child, before=before) for child in node.children)
-        )
+            leaf = (found or {}).get(node, Leaf(node.input, before))
+            return Operator(self.empty(node.output), (), leaf)
+        children = (self.over(child, before=before, found=found) for child in node.children)
+        return Operator(node.plan, tuple(children))
 
     def frame(
         self, session: SparkSession, root: Operator, frames: Mapping[Leaf, DataFrame]

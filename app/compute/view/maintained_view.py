@@ -34,6 +34,7 @@ from shardline.app.compute.errors import data_error_text
 from shardline.app.compute.view.change_query import ChangeQuery
 from shardline.app.compute.view.correction import check_comparable, correction_frame
 from shardline.app.compute.view.evaluate import fit_columns, parse_columns
+from shardline.app.compute.view.found_rows import FoundRows
 from shardline.app.compute.view.input_changes import (
     InputChanges,
     find_input_changes,
@@ -53,8 +54,9 @@ from shardline.app.compute.view.output import ViewSink
 from shardline.app.compute.view.output_contents import OutputContents, correct_in_memory
 from shardline.app.compute.view.reports import ViewReports
 from shardline.app.compute.view.session_settings import engine_versions, query_settings
+from shardline.app.compute.view.state_step import StateStep
 from shardline.app.compute.view.step_costs import StepCosts
-from shardline.app.compute.view.view_states import StateStep, ViewStates
+from shardline.app.compute.view.view_states import ViewStates
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.protocol.objects import Strategy, ViewDescription
 from shardline.datasource.errors import Determinate
@@ -124,7 +126,15 @@ class View:
         self._changed_rows = 0
         self._one_task = OneTask()
         self._costs = StepCosts() if costs is None else costs
-        self._states = ViewStates(host, description.name, self._sink.writer, gate, self._one_task)
+        self._rows = FoundRows(host)
+        self._states = ViewStates(
+            host,
+            description.name,
+            self._sink.writer,
+            gate,
+            one_task=self._one_task,
+            rows=self._rows,
+        )
 
     def is_replacing(self) -> bool:
         """True if the output is there, and is of another definition than this."""
@@ -369,16 +379,12 @@ class View:
         output = self._changes.step(step.changed) if self._states.follow(step) else None
         if output is None:
             return None, "recompute"
-        before = step.contents(output.before)
-        if not output.fits(before):
+        found = self._rows.find(step, output)
+        if found is None:
             return None, "recompute"
-        volume = volume_of_shards(step.inputs.values()) if before else step.volume
-        changed = output.over(
-            step.session,
-            self._one_task.inputs(step.session, step.changes, volume),
-            self._one_task.inputs(step.session, before, volume),
-        )
-        return changed, "incremental" if before or step.plan.states else "linear"
+        changed = self._one_task.over(step.session, output, step.changes, found)
+        needs_more = found.before or found.frames or step.plan.states
+        return changed, "incremental" if needs_more else "linear"
 
     @cached_property
     def _options(self) -> SinkOptions:

@@ -17,14 +17,18 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from shardline.app.compute.view.change_plan import StepPlan
+    from shardline.app.compute.view.found_rows import Found
     from shardline.datasource.shard.batch import Volume
 
 __all__ = ["OneTask"]
+
+K = TypeVar("K")
 
 _ROWS_MAX: Final = 200_000
 _BYTES_MAX: Final = 16 << 20
@@ -54,6 +58,26 @@ class OneTask:
             frames: The inputs.
             volume: Rows and bytes of all of them together.
         """
+        return self._prepared(session, frames, volume)
+
+    def over(
+        self,
+        session: SparkSession,
+        plan: StepPlan,
+        changes: Mapping[str, DataFrame],
+        found: Found,
+    ) -> DataFrame:
+        """A plan over the changes of a step and what it needs beside them; see `inputs`."""
+        return plan.over(
+            session,
+            self._prepared(session, changes, found.volume),
+            self._prepared(session, found.before, found.volume),
+            self._prepared(session, found.frames, found.volume),
+        )
+
+    def _prepared(
+        self, session: SparkSession, frames: Mapping[K, DataFrame], volume: Volume
+    ) -> dict[K, DataFrame]:
         little = volume.rows <= _ROWS_MAX and volume.size_bytes <= _BYTES_MAX
         if little and self._adaptive is None:
             self._adaptive = session.conf.get(_ADAPTIVE)

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
 from shardline.datasource.spark_native.java_names import read_sequence, scala_object
 
 if TYPE_CHECKING:
@@ -24,8 +27,11 @@ _SAFE: Final = frozenset(
         "Alias",
         "And",
         "AttributeReference",
+        "Between",
         "CaseWhen",
         "Coalesce",
+        "CommonExpressionDef",
+        "CommonExpressionRef",
         "Concat",
         "Contains",
         "EndsWith",
@@ -51,6 +57,7 @@ _SAFE: Final = frozenset(
         "StartsWith",
         "StringTrim",
         "Upper",
+        "With",
         "XxHash64",
     }
 )
@@ -59,9 +66,26 @@ _SAFE: Final = frozenset(
 _CAST: Final = "org.apache.spark.sql.catalyst.expressions.Cast"
 
 
+def _can_be_evaluated(constant: Any) -> bool:
+    """True if an expression without columns has a value: it is the same for all rows."""
+    try:
+        constant.eval(None)
+    except (Py4JError, PySparkException):
+        return False
+    return True
+
+
 def cannot_fail(spark: SparkSession, expression: Any) -> bool:
     """True if no row can make an expression fail; an expression of Spark's."""
     kind = str(expression.getClass().getSimpleName())
+    if expression.foldable():
+        return _can_be_evaluated(expression)
+    if kind == "Like":
+        pattern = expression.right()
+        # Only what follows an escape can be wrong in a pattern.
+        if not pattern.foldable() or "\\" in str(pattern) or expression.escapeChar() != "\\":
+            return False
+        return cannot_fail(spark, expression.left())
     if kind == "Cast":
         given, wanted = expression.child().dataType(), expression.dataType()
         if not scala_object(spark, _CAST).canUpCast(given, wanted):

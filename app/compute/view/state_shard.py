@@ -19,7 +19,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from shardline import datasource
-from shardline.app.compute.view.arranged_state import ArrangedState
 from shardline.app.execution.host import Host
 from shardline.datasource.frontier import TIME_MAX
 from shardline.datasource.shard.commands.append import Appended
@@ -62,7 +61,6 @@ class StateShard:
         """
         self._host = host
         self.name = name
-        self.arranged = ArrangedState(host.client, name, host.checkpoints)
         self._writer = writer
         self._gate = gate
 

@@ -24,11 +24,11 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from shardline.app.compute.cached_frames import cache_frame
 from shardline.app.compute.errors import data_error_text
@@ -36,67 +36,37 @@ from shardline.app.compute.view.accumulators import NEGATIVE
 from shardline.app.compute.view.aggregate_rule import GroupState
 from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, StepPlan
 from shardline.app.compute.view.correction import correction_frame
+from shardline.app.compute.view.found_rows import Found, FoundRows, rows_in_driver
 from shardline.app.compute.view.input_changes import find_input_changes, volume_of_shards
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.state_shard import StateShard
+from shardline.app.compute.view.state_step import StateStep
 from shardline.app.execution.host import Host
 from shardline.app.execution.spark_errors import find_unreadable_part
 from shardline.app.protocol.objects import state_shards
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.batch import Volume
 from shardline.datasource.shard.state import ShardState
-from shardline.datasource.spark_native.jvm import local_relation
 from shardline.datasource.spark_native.small_results import ROWS_MAX
 from shardline.datasource.spark_native.time_interval import collect_interval, stage_interval
 
-__all__ = ["StateStep", "ViewStates"]
+__all__ = ["ViewStates"]
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class StateStep:
-    """A step of a view, as far as it is known; states add to it.
-
-    Attributes:
-        session: The one that the frames are of.
-        plan: The view's.
-        lower: First time, the output's upper.
-        upper: Its end, exclusive; None for no end.
-        inputs: States of the inputs, by name.
-        changes: Changes of the inputs in the step, and of the states that have been brought along.
-        changed: Names of those in which there may be a row.
-        snapshot: Contents of an input at a time.
-        volume: Rows and bytes of the inputs' changes.
-    """
-
-    session: SparkSession
-    plan: ChangePlan
-    lower: int
-    upper: int | None
-    inputs: Mapping[str, ShardState]
-    changes: dict[str, DataFrame]
-    changed: set[str]
-    snapshot: Callable[[str, int], DataFrame]
-    volume: Volume
-    states: dict[str, tuple[StateShard, ShardState]] = field(default_factory=dict)
-
-    def contents(self, names: Collection[str]) -> dict[str, DataFrame]:
-        """Contents before the step, of inputs and of states."""
-        return {name: self._contents(name) for name in names}
-
-    def _contents(self, name: str) -> DataFrame:
-        if name not in self.states:
-            return self.snapshot(name, self.lower - 1)
-        shard, state = self.states[name]
-        return shard.contents(self.session, state, self.lower)
 
 
 class ViewStates:
     """The states of one rendering of a view. Used by one thread at a time."""
 
     def __init__(
-        self, host: Host, view: str, writer: str, gate: Callable[[], None], one_task: OneTask
+        self,
+        host: Host,
+        view: str,
+        writer: str,
+        gate: Callable[[], None],
+        *,
+        one_task: OneTask,
+        rows: FoundRows,
     ) -> None:
         """No I/O.
 
@@ -106,6 +76,7 @@ class ViewStates:
             writer: Name of the durable writer of the view's definition.
             gate: Raises if nothing may be written any more.
             one_task: Of the view.
+            rows: Of the view.
         """
         self._host = host
         self._shards = [
@@ -113,6 +84,7 @@ class ViewStates:
             for place, name in enumerate(state_shards(view), 1)
         ]
         self._one_task = one_task
+        self._rows = rows
         self._resting: dict[str, tuple[int | None, int | None]] = {}
         """For each shard its upper, and until when it is known to stay as it is there."""
         self._moved_rows = 0
@@ -244,10 +216,10 @@ class ViewStates:
                 source = step.plan.source_step(group, changed)
             except NotIncremental:
                 return False
-            before = step.contents(source.before)
-            if not source.fits(before):
+            found = self._rows.find(step, source)
+            if found is None:
                 return False
-            moved = self._moved(group, step, source, before)
+            moved = self._moved(group, step, source, found)
             try:
                 if moved.rows:
                     return self._merge(shard, group, step, state, moved)
@@ -256,31 +228,16 @@ class ViewStates:
         self._resting[shard.name] = (state.upper.time, step.upper)
         return True
 
-    def _moved(
-        self,
-        group: GroupState,
-        step: StateStep,
-        source: StepPlan,
-        before: Mapping[str, DataFrame],
-    ) -> _Moved:
+    def _moved(self, group: GroupState, step: StateStep, source: StepPlan, found: Found) -> _Moved:
         """What the step adds to groups, computed once: what follows reads it more than once."""
         session = step.session
-        volume = volume_of_shards(step.inputs.values()) if before else step.volume
-        moved = group.moved(
-            session,
-            source.over(
-                session,
-                self._one_task.inputs(session, step.changes, volume),
-                self._one_task.inputs(session, before, volume),
-            ),
-        )
+        moved = group.moved(session, self._one_task.over(session, source, step.changes, found))
         # What the last change came to tells what to expect.
         if self._moved_rows <= ROWS_MAX:
             table = moved.limit(ROWS_MAX + 1).toArrow()
             if table.num_rows <= ROWS_MAX:
                 self._moved_rows = table.num_rows
-                batches = table.to_batches() or [_empty(table)]
-                return _Moved(local_relation(session, batches, moved.schema), table.num_rows, table)
+                return _Moved(rows_in_driver(session, table, moved.schema), table.num_rows, table)
         cached = cache_frame(moved)
         self._moved_rows = cached.rows.count()
         return _Moved(cached.rows, self._moved_rows, None, cached.release)
@@ -296,11 +253,11 @@ class ViewStates:
         """Append to a state what `moved` makes of it; False if the step must be recomputed."""
         session, at = step.session, state.upper.time
         assert at is not None, shard.name
-        found = None if moved.table is None else shard.arranged.rows(state, moved.table)
+        found = None if moved.table is None else self._touched(state, moved.table, at)
         if found is None:
             held, volume = shard.contents(session, state, at), volume_of_shards([state])
         else:
-            held = local_relation(session, found.to_batches() or [_empty(found)], group.schema)
+            held = rows_in_driver(session, found, group.schema)
             volume = Volume(rows=found.num_rows)
         frames = self._one_task.inputs(session, {"moved": moved.frame, "held": held}, volume)
         if moved.takes_values_away() and group.loses_extremes(
@@ -312,10 +269,13 @@ class ViewStates:
         rows = stage_interval(merged, shard.options) if small is None else small.stage(small.rows)
         if not shard.append(rows, at, step.upper):
             return False
-        if small is not None:
-            shard.arranged.append(state, small.rows, step.upper)
         self._resting[shard.name] = (step.upper, step.upper)
         return True
+
+    def _touched(self, state: ShardState, moved: pa.Table, at: int) -> pa.Table | None:
+        """The groups of a state that have moved, and perhaps others; None if Spark must search."""
+        key = tuple(name for name in moved.column_names if name.startswith("k"))
+        return self._rows.rows(state, key, moved, at - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +309,3 @@ def _roots(plan: ChangePlan, group: GroupState) -> set[str]:
     for name in group.source.inputs:
         found |= _roots(plan, states[name]) if name in states else {name}
     return found
-
-
-def _empty(table: pa.Table) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], table.schema)

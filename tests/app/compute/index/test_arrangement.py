@@ -260,7 +260,11 @@ def test_rows_of_many_keys_are_gathered(
         [pa.array([row[place] for row in keys], SCHEMA.field(place).type) for place in places],
         names=list(key),
     )
-    gathered = shown(found.gather(given_keys, as_of))
+    rows_found = found.gather(given_keys, as_of)
+    assert rows_found is not None
+    gathered = shown(rows_found)
+    # A bound is about updates, of which there are at least as many as rows of different values.
+    assert (found.gather(given_keys, as_of, 0) is None) or not gathered
     everything = model(rows, as_of)
     assert gathered <= everything
     # By their text: a shard tells -0.0 from 0.0.

@@ -1,0 +1,247 @@
+"""Rows of shards are looked up by key, out of arrangements that all views of a process share.
+
+A step of a view needs the few rows of its inputs that have a key in common with what has changed.
+Parquet files cannot be asked for a thousand keys: each row group has some of them, and all are
+read. Here the rows of a shard are an arrangement by the columns of the key, mapped from files where
+they are many, of which the wanted rows are found by binary search.
+
+    lookups = lookups_of(client, folder)
+    lookups.rows(client, state, ("customer",), keys, as_of=…, user=…)    None: read all of the shard
+
+An arrangement is a cache: made when it is first asked for, brought along by the shard's changes
+since then, and lost at any time, which costs time only. The shard itself is what is durable. One is
+kept for each shard and key, whoever asks (Materialize shares arrangements in the same way). Those
+that have not been asked for the longest go when there is no room.
+
+Invariants:
+    What is found are the rows of the keys at `as_of`, and perhaps rows of other keys.
+    None says nothing about the rows: a caller that gets it reads the shard in another way.
+    No more than `_BYTES_MAX` are kept, of which no run above `_IN_MEMORY_MAX` is in memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+
+from shardline.app.compute.index.arrangement import Arrangement
+from shardline.app.compute.index.mapped_table import mapped
+from shardline.datasource.client import ShardClient
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.batch import Volume
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.spark_native.read import updates_in_driver
+from shardline.datasource.types.schema import ShardSchema
+
+__all__ = ["ROWS_MAX", "ShardLookups", "lookups_of"]
+
+_log = logging.getLogger(__name__)
+
+ROWS_MAX: Final = 200_000
+"""Most updates that are looked at for one answer; above that Spark's scan is the faster way."""
+
+_UPDATES_MAX: Final = 20_000_000
+"""A shard with more updates is not arranged: to decode and sort it would take a minute."""
+
+_BYTES_MAX: Final = 4 << 30
+"""Of all arrangements together, most of it in files: the page cache holds what is used."""
+
+_IN_MEMORY_MAX: Final = 4 << 20
+"""A run with no more bytes needs no file."""
+
+_PAUSE_MAX: Final = 64
+"""How many requests, at most, are answered by None after arranging a shard has failed."""
+
+
+@dataclass(slots=True, eq=False)
+class _ArrangedShard:
+    """The arrangement of one shard by one key.
+
+    Attributes:
+        lock: Held while it is made or brought along; look-ups take no lock.
+        shard: Id of the shard that the arrangement is of.
+        arranged: It; None before the first request, and after it was given up.
+        users: The last time that each user has read at: they will not read at earlier ones.
+        pause: Requests that are still answered by None.
+        failures: Failures in a row.
+        asked: Number of the last request, of all.
+    """
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    shard: str = ""
+    arranged: Arrangement | None = None
+    users: WeakKeyDictionary[Hashable, int] = field(default_factory=WeakKeyDictionary)
+    pause: int = 0
+    failures: int = 0
+    asked: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        arranged = self.arranged
+        return 0 if arranged is None else arranged.view.nbytes
+
+
+class ShardLookups:
+    """The arrangements of a location's shards. Safe for use by several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        """Nothing is arranged yet; files will be on the disk of `folder`, without names."""
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._arranged: dict[tuple[str, tuple[str, ...]], _ArrangedShard] = {}
+        self._requests = 0
+
+    def rows(
+        self,
+        client: ShardClient,
+        state: ShardState,
+        key: tuple[str, ...],
+        keys: pa.Table,
+        *,
+        as_of: int,
+        user: Hashable,
+    ) -> pa.Table | None:
+        """The rows of a shard at `as_of` whose key is among `keys`; None if that is no good way.
+
+        Args:
+            client: Of the location.
+            state: A state of the shard that is readable at `as_of`.
+            key: Columns of the key.
+            keys: Columns of these names, and perhaps others; a key may be there several times.
+            as_of: The time; for one user and shard it never goes back.
+            user: Whose times they are; while it lives, rows stay as of its last one.
+        """
+        found = self._entry(state.name, key)
+        with found.lock:
+            if found.pause:
+                found.pause -= 1
+                return None
+            try:
+                arranged = self._brought_along(client, found, state, key, as_of)
+            except OSError as error:
+                self._pause_after(found, state.name, error)
+                return None
+            if arranged is None:
+                return None
+            found.failures = 0
+            # Before the lock is released: from here on nobody's compaction passes this time.
+            found.users[user] = as_of
+            arranged.compact(min(found.users.values()))
+        self._make_room(found)
+        return arranged.gather(keys, as_of, ROWS_MAX)
+
+    def _entry(self, name: str, key: tuple[str, ...]) -> _ArrangedShard:
+        with self._lock:
+            found = self._arranged.setdefault((name, key), _ArrangedShard())
+            self._requests += 1
+            found.asked = self._requests
+        return found
+
+    def _brought_along(
+        self,
+        client: ShardClient,
+        found: _ArrangedShard,
+        state: ShardState,
+        key: tuple[str, ...],
+        as_of: int,
+    ) -> Arrangement | None:
+        """The arrangement, with contents at `as_of`; None if the shard is too large for one."""
+        arranged = found.arranged if found.shard == state.shard else None
+        columns = ShardSchema.parse(state.schemas[state.schema_id])
+        if arranged is not None and (
+            as_of < arranged.view.since or arranged.schema.arrow != columns.arrow
+        ):
+            arranged = None
+        if arranged is not None and not arranged.view.readable(as_of):
+            arranged = _extended(client, arranged, state)
+        if arranged is None:
+            arranged = self._made(client, state, columns, key, as_of)
+        found.shard, found.arranged = state.shard, arranged
+        return arranged
+
+    def _made(
+        self,
+        client: ShardClient,
+        state: ShardState,
+        columns: ShardSchema,
+        key: tuple[str, ...],
+        as_of: int,
+    ) -> Arrangement | None:
+        parts = (part for batch in state.trace.batches for part in batch.parts)
+        if Volume.of(parts).rows > _UPDATES_MAX:
+            return None
+        arranged = Arrangement(columns, key, as_of, self._keep)
+        rows = updates_in_driver(
+            client, state.name, start=None, end=state.upper.time, rows_max=_UPDATES_MAX
+        )
+        if rows is None:
+            return None
+        arranged.append(rows, state.upper)
+        return arranged if arranged.view.nbytes <= _BYTES_MAX else None
+
+    def _keep(self, run: pa.Table) -> pa.Table:
+        if run.nbytes <= _IN_MEMORY_MAX:
+            return run
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return mapped(run, self._folder)
+
+    def _pause_after(self, found: _ArrangedShard, name: str, error: OSError) -> None:
+        """A disk that is full now may have room again later; trying costs what making does."""
+        found.arranged = None
+        found.pause = min(2**found.failures, _PAUSE_MAX)
+        found.failures += 1
+        _log.warning(
+            "a shard is read whole: its rows cannot be arranged by key",
+            extra={"context": {"shard": name, "reason": str(error), "requests": found.pause}},
+        )
+
+    def _make_room(self, wanted: _ArrangedShard) -> None:
+        """Give up arrangements that have not been asked for the longest, if all are too large.
+
+        A request that reads one of them keeps it until it has its rows.
+        """
+        with self._lock:
+            entries = sorted(self._arranged.values(), key=lambda one: one.asked)
+            size = sum(one.nbytes for one in entries)
+            for one in entries:
+                if size <= _BYTES_MAX:
+                    return
+                if one is not wanted:
+                    size -= one.nbytes
+                    one.arranged = None
+
+
+def _extended(client: ShardClient, arranged: Arrangement, state: ShardState) -> Arrangement | None:
+    """The arrangement up to the upper of `state`; None if its changes are not known any more.
+
+    If reading fails it is left as it was.
+    """
+    lower = arranged.view.upper.time
+    assert lower is not None, state.name  # else it would be readable at all times
+    news = updates_in_driver(
+        client, state.name, start=lower, end=state.upper.time, rows_max=ROWS_MAX
+    )
+    # Asked after the read: a since beyond that time would have moved older updates to `lower`.
+    if news is None or client.state(state.name).since > Frontier(lower - 1):
+        return None
+    arranged.append(news, state.upper)
+    return arranged
+
+
+_shared: WeakKeyDictionary[ShardClient, ShardLookups] = WeakKeyDictionary()
+_shared_lock = threading.Lock()
+
+
+def lookups_of(client: ShardClient, folder: Path) -> ShardLookups:
+    """The look-ups that all users of `client` share; `folder` is of the first one."""
+    with _shared_lock:
+        if client not in _shared:
+            _shared[client] = ShardLookups(folder)
+        return _shared[client]

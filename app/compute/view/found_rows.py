@@ -1,0 +1,137 @@
+"""The rows that a step looks up are found by key, without a job of Spark, where they are few.
+
+    rows = FoundRows(host)
+    found = rows.find(step, plan)
+    found.frames                   for each look-up of the plan its rows, or all of the input
+    found.volume                   how much Spark gets to read
+
+The look-ups of a plan are done in its order: the keys of each are values in the step's changes, or
+in rows that were found before it. Where the changes or what they touch are many, Spark gets all of
+the input, which it joins with many rows in less time than it takes to find and hand over each.
+
+Invariants:
+    Frames have the rows that were looked up, and perhaps others of the same input.
+    All rows are as of right before the step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardline.app.compute.index.shard_lookups import ROWS_MAX, lookups_of
+from shardline.app.compute.view.change_plan import StepPlan
+from shardline.app.compute.view.input_changes import volume_of_shards
+from shardline.app.compute.view.kept_plan import Leaf
+from shardline.app.compute.view.look_up import KeySource, LookUp
+from shardline.app.compute.view.state_step import StateStep
+from shardline.app.execution.host import Host
+from shardline.datasource.shard.batch import Volume
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.spark_native.jvm import local_relation
+from shardline.datasource.spark_native.read import updates_in_driver
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["Found", "FoundRows", "rows_in_driver"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a plan is taken over, beside the step's changes.
+
+    Attributes:
+        before: Contents of the inputs in `StepPlan.before`.
+        frames: Rows of each look-up.
+        volume: An upper bound of what Spark reads: these, and the changes.
+    """
+
+    before: dict[str, DataFrame]
+    frames: dict[Leaf, DataFrame]
+    volume: Volume
+
+
+class FoundRows:
+    """Finds the rows of one view's steps. Used by one thread at a time."""
+
+    def __init__(self, host: Host) -> None:
+        """No I/O."""
+        self._client = host.client
+        self._lookups = lookups_of(host.client, host.checkpoints)
+
+    def find(self, step: StateStep, plan: StepPlan) -> Found | None:
+        """What a plan needs of the time before a step; None if that does not fit it any more."""
+        before = step.contents(plan.before)
+        tables: dict[Leaf, pa.Table | None] = {}
+        frames: dict[Leaf, DataFrame] = {}
+        for one in plan.look_ups:
+            rows = self._looked_up(step, one, tables)
+            tables[one.leaf] = rows
+            frames[one.leaf] = (
+                step.contents(frozenset([one.leaf.name]))[one.leaf.name]
+                if rows is None
+                else rows_in_driver(step.session, rows, plan.columns[one.leaf.name])
+            )
+        checked = before | {leaf.name: frame for leaf, frame in frames.items()}
+        if not plan.fits(checked):
+            return None
+        if before or any(tables[leaf] is None for leaf in frames):
+            return Found(before, frames, volume_of_shards(step.inputs.values()))
+        sizes = [table for leaf, table in tables.items() if leaf in frames and table is not None]
+        volume = Volume(
+            step.volume.rows + sum(table.num_rows for table in sizes),
+            step.volume.size_bytes + sum(table.nbytes for table in sizes),
+        )
+        return Found(before, frames, volume)
+
+    def rows(
+        self, state: ShardState, key: tuple[str, ...], keys: pa.Table, as_of: int
+    ) -> pa.Table | None:
+        """The rows of a shard whose key is among `keys`; None if Spark has to find them."""
+        return self._lookups.rows(self._client, state, key, keys, as_of=as_of, user=self)
+
+    def _looked_up(
+        self, step: StateStep, one: LookUp, tables: dict[Leaf, pa.Table | None]
+    ) -> pa.Table | None:
+        """The rows of a look-up; None if all of the input is to be read."""
+        values = []
+        for source in one.sources:
+            if source.leaf not in tables:
+                tables[source.leaf] = self._changes(step, source.leaf.name)
+            table = tables[source.leaf]
+            if table is None:
+                return None
+            values.append(_keys(table, source, one))
+        # Integers of several widths may be compared with each other.
+        keys = pa.concat_tables(values, promote_options="permissive")
+        if keys.num_rows > ROWS_MAX:
+            return None
+        state, lower, _ = step.shard(one.leaf.name)
+        return self.rows(state, one.key, keys, lower - 1)
+
+    def _changes(self, step: StateStep, name: str) -> pa.Table | None:
+        """The changes of an input or a state in the step; None if they are many."""
+        state, lower, upper = step.shard(name)
+        return updates_in_driver(
+            self._client, state.name, start=lower, end=upper, rows_max=ROWS_MAX
+        )
+
+
+def rows_in_driver(session: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
+    """Rows as a frame that reads no file; their types are those of `schema`."""
+    empty = [pa.RecordBatch.from_pylist([], rows.schema)]
+    return local_relation(session, rows.to_batches() or empty, schema)
+
+
+def _keys(table: pa.Table, source: KeySource, one: LookUp) -> pa.Table:
+    """The keys that rows have, without those that are equal to nothing."""
+    keys = table.select(list(source.columns)).rename_columns(list(one.key))
+    for name, nulls in zip(one.key, one.nulls, strict=True):
+        if not nulls:
+            keys = keys.filter(pc.is_valid(keys.column(name)))
+    return keys

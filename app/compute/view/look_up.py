@@ -1,0 +1,285 @@
+"""Look-ups of a step: of which inputs only rows with certain keys are needed, and which keys.
+
+A side of a join is needed only as far as its rows match a row that is there: of the change, or of
+a side that was looked up before. Where a column of an input has to be equal to a column of another
+one, values of the second are the keys of the first:
+
+    found = LookUps(spark, changed)
+    leaves = found.restrict(side, conditions, earlier)     what the side's inputs stand for
+    found.made                                             look-ups, each after those it needs
+
+Which rows match is still decided by Spark's own join, over the rows that were found. So a look-up
+may find others as well, and anything that is not known to be a plain equality of columns is left
+out: then more rows are found than match, or all of the input is read.
+
+Invariants:
+    Each row that can match is found: keys are compared by types that have one form of each value.
+    A column is followed down through operators that hand rows on one by one, and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from shardline.app.compute.view.kept_plan import Leaf
+from shardline.app.sql.kept_aggregates import spark_type
+from shardline.datasource.spark_native.java_names import read_sequence
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from shardline.app.compute.view.query_tree import QueryNode
+
+__all__ = ["KeySource", "LookUp", "LookUps"]
+
+_PASSING: Final = frozenset(
+    {
+        "Filter",
+        "Generate",
+        "PipeOperator",
+        "Repartition",
+        "RepartitionByExpression",
+        "ResolvedHint",
+        "Sort",
+        "SubqueryAlias",
+    }
+)
+"""Operators over one child that give each row by itself, with the child's columns as they are."""
+
+_ONE_FORM: Final = (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    TimestampNTZType,
+    TimestampType,
+)
+"""Types whose equal values are the same bits, or integers of several widths."""
+
+
+_INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
+
+
+class KeySource(NamedTuple):
+    """Where the values of a key come from: rows of `leaf`, in these columns."""
+
+    leaf: Leaf
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """Rows of an input that are needed.
+
+    Attributes:
+        leaf: What they are called in the plan.
+        key: Columns of the input.
+        sources: Where the values of these come from; all of them are wanted.
+        nulls: For each column of the key, True if NULL is a value of it as any other.
+    """
+
+    leaf: Leaf
+    key: tuple[str, ...]
+    sources: tuple[KeySource, ...]
+    nulls: tuple[bool, ...]
+
+
+class _Column(NamedTuple):
+    """A column of an input."""
+
+    input: QueryNode
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Equality:
+    """A condition by which a column of a side equals one of another side."""
+
+    mine: tuple[_Column, ...]
+    theirs: tuple[_Column, ...]
+    nulls: bool
+
+
+@dataclass(slots=True)
+class LookUps:
+    """Collects the look-ups of one plan.
+
+    Attributes:
+        spark: Any session of the application.
+        changed: Names of inputs that change.
+        made: The look-ups, each after those whose rows it needs.
+    """
+
+    spark: SparkSession
+    changed: frozenset[str]
+    made: list[LookUp] = field(default_factory=list)
+    _all_read: set[QueryNode] = field(default_factory=set)
+    _found: dict[QueryNode, list[Leaf]] = field(default_factory=dict)
+
+    def restrict(
+        self, side: QueryNode, conditions: Sequence[Any], earlier: Sequence[QueryNode]
+    ) -> dict[QueryNode, Leaf]:
+        """What inputs of a side stand for before the step: those left out, for all of their rows.
+
+        Args:
+            side: A side of a join.
+            conditions: All of them must hold of a row of the join.
+            earlier: The sides that are there already. Of each input of these the rows are the
+                change, where it has one, and what was looked up before.
+        """
+        best: list[_Equality] = []
+        for other in earlier:
+            found = [one for condition in conditions for one in self._equal(side, other, condition)]
+            if len(found) > len(best) and self._are_known(found):
+                best = found
+        leaves = self._looked_up(best) if best else {}
+        for node in _inputs(side):
+            if node not in leaves:
+                self._all_read.add(node)
+        return leaves
+
+    def _equal(self, side: QueryNode, other: QueryNode, condition: Any) -> Iterator[_Equality]:
+        kind = _kind(condition)
+        if kind not in {"EqualTo", "EqualNullSafe"}:
+            return
+        left, right = _plain(condition.left()), _plain(condition.right())
+        if left is None or right is None or not self._are_comparable(left, right):
+            return
+        for mine, their in ((left, right), (right, left)):
+            columns, values = _trace(side, mine), _trace(other, their)
+            if columns and values:
+                yield _Equality(tuple(columns), tuple(values), kind == "EqualNullSafe")
+                return
+
+    def _are_comparable(self, left: Any, right: Any) -> bool:
+        mine, their = spark_type(self.spark, left), spark_type(self.spark, right)
+        if isinstance(mine, IntegralType) and isinstance(their, IntegralType):
+            return True
+        if isinstance(mine, StringType) and isinstance(their, StringType):
+            return mine.collation == their.collation == "UTF8_BINARY"
+        return mine == their and isinstance(mine, _ONE_FORM)
+
+    def _are_known(self, equalities: Sequence[_Equality]) -> bool:
+        """True if no input that the values come from was read as a whole."""
+        # One without any rows here is an input of the change that has none itself.
+        return all(c.input not in self._all_read for one in equalities for c in one.theirs)
+
+    def _tables(self, node: QueryNode) -> list[Leaf]:
+        """The rows of an input that a plan has."""
+        changes = [Leaf(node.input)] if node.input in self.changed else []
+        return changes + self._found.get(node, [])
+
+    def _looked_up(self, equalities: Sequence[_Equality]) -> dict[QueryNode, Leaf]:
+        # Each row that an equality gives a side comes from one input of it: of a union from one
+        # branch, whose own columns are then the key.
+        inputs = {column.input for column in equalities[0].mine}
+        equalities = [one for one in equalities if {c.input for c in one.mine} == inputs]
+        sources: dict[QueryNode, list[str]] = {}
+        for one in equalities:
+            for column in one.theirs:
+                sources.setdefault(column.input, []).append(column.name)
+        leaves = {}
+        for node in inputs:
+            key = [_of(one.mine, node) for one in equalities]
+            # In one order, so that views with the same key share an arrangement.
+            order = sorted(range(len(key)), key=lambda place: key[place])
+            # A column that is equal to two others is found by the first of them.
+            order = [p for n, p in enumerate(order) if not n or key[p] != key[order[n - 1]]]
+            leaf = Leaf(node.input, before=True, place=len(self.made) + 1)
+            tables = tuple(
+                KeySource(table, tuple(columns[place] for place in order))
+                for source, columns in sources.items()
+                for table in self._tables(source)
+            )
+            nulls = tuple(equalities[place].nulls for place in order)
+            self.made.append(LookUp(leaf, tuple(key[place] for place in order), tables, nulls))
+            leaves[node] = leaf
+        for node, leaf in leaves.items():
+            self._found.setdefault(node, []).append(leaf)
+        return leaves
+
+
+def _of(columns: Sequence[_Column], node: QueryNode) -> str:
+    return next(column.name for column in columns if column.input is node)
+
+
+def _trace(node: QueryNode, column: Any) -> list[_Column]:
+    """The columns of inputs that a column is, one of each branch; none if it is not known."""
+    if node.input:
+        number = column.exprId()
+        return [
+            _Column(node, str(one.name())) for one in node.output if one.exprId().equals(number)
+        ]
+    match node.kind:
+        case "Project":
+            given = _projected(node, column)
+            return [] if given is None else _trace(node.children[0], given)
+        case "Union":
+            return _trace_union(node, column)
+        case kind if kind in _PASSING and len(node.children) == 1:
+            return _trace(node.children[0], column)
+    return []
+
+
+def _projected(node: QueryNode, column: Any) -> Any | None:
+    """The column below a projection that one of its columns is."""
+    for one in read_sequence(node.plan.projectList()):
+        if not one.exprId().equals(column.exprId()):
+            continue
+        return _plain(one.child() if _kind(one) == "Alias" else one)
+    return None
+
+
+def _plain(expression: Any) -> Any | None:
+    """The column that an expression is; a cast to a wider integer changes no value."""
+    while _kind(expression) == "Cast":
+        given, wanted = (_width(one) for one in (expression.child(), expression))
+        if given < 0 or given > wanted:
+            return None
+        expression = expression.child()
+    return expression if _kind(expression) == "AttributeReference" else None
+
+
+def _trace_union(node: QueryNode, column: Any) -> list[_Column]:
+    """A column of each branch: it has one place in all of them."""
+    places = [p for p, one in enumerate(node.output) if one.exprId().equals(column.exprId())]
+    found: list[_Column] = []
+    for child in node.children if places else ():
+        if not child.inputs:
+            continue  # its rows are constants, and all there
+        below = _trace(child, child.output[places[0]])
+        if not below:
+            return []
+        found += below
+    return found
+
+
+def _inputs(node: QueryNode) -> Iterator[QueryNode]:
+    if node.input:
+        yield node
+    for child in node.children:
+        yield from _inputs(child)
+
+
+def _width(expression: Any) -> int:
+    """The place of an expression's type among the integers, the widest last; -1 of others."""
+    name = str(expression.dataType().simpleString())
+    return _INTEGERS.index(name) if name in _INTEGERS else -1
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())

@@ -1,0 +1,74 @@
+"""A step of a view has what is known of it while it is taken: interval, inputs, states, changes.
+
+States are brought along one after the other, each before what reads it. The step is where each
+finds the shards and changes of those before it, under the names by which the plan knows them.
+
+Invariants:
+    Contents are as of right before the step, whatever has been appended since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from shardline.app.compute.view.change_plan import ChangePlan
+from shardline.app.compute.view.state_shard import StateShard
+from shardline.datasource.shard.batch import Volume
+from shardline.datasource.shard.state import ShardState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["StateStep"]
+
+
+@dataclass(slots=True)
+class StateStep:
+    """A step of a view, as far as it is known; states add to it.
+
+    Attributes:
+        session: The one that the frames are of.
+        plan: The view's.
+        lower: First time, the output's upper.
+        upper: Its end, exclusive; None for no end.
+        inputs: States of the inputs, by name.
+        changes: Changes of the inputs in the step, and of the states that have been brought along.
+        changed: Names of those in which there may be a row.
+        snapshot: Contents of an input at a time.
+        volume: Rows and bytes of the inputs' changes.
+    """
+
+    session: SparkSession
+    plan: ChangePlan
+    lower: int
+    upper: int | None
+    inputs: Mapping[str, ShardState]
+    changes: dict[str, DataFrame]
+    changed: set[str]
+    snapshot: Callable[[str, int], DataFrame]
+    volume: Volume
+    states: dict[str, tuple[StateShard, ShardState]] = field(default_factory=dict)
+
+    def contents(self, names: frozenset[str]) -> dict[str, DataFrame]:
+        """Contents before the step, of inputs and of states."""
+        return {name: self._contents(name) for name in names}
+
+    def shard(self, name: str) -> tuple[ShardState, int, int | None]:
+        """An input or a state by its name: its shard, and the step's interval in it."""
+        if name not in self.states:
+            return self.inputs[name], self.lower, self.upper
+        # A state that nothing has changed may end before the step does, or before it begins.
+        _, state = self.states[name]
+        settled = state.upper.time
+        if settled is None:
+            return state, self.lower, self.upper
+        upper = settled if self.upper is None else min(settled, self.upper)
+        return state, min(self.lower, settled), upper
+
+    def _contents(self, name: str) -> DataFrame:
+        if name not in self.states:
+            return self.snapshot(name, self.lower - 1)
+        shard, state = self.states[name]
+        return shard.contents(self.session, state, self.lower)

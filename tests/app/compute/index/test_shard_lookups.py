@@ -1,0 +1,227 @@
+"""Rows of shards by key, against all rows of the shard; what is shared, and what is given up."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from shardline.app.compute.index import shard_lookups
+from shardline.app.compute.index.shard_lookups import ShardLookups, lookups_of
+from shardline.datasource.client import ShardClient
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.append import Appended
+from shardline.datasource.spark_native.read import updates_in_driver
+from shardline.datasource.types.schema import ShardSchema
+from support.models.shards import World
+
+ROWS = pa.schema([("k", pa.int64()), ("v", pa.string())])
+LAST = 30
+
+
+class User:
+    """Somebody whose steps look rows up."""
+
+
+class Shard:
+    """A shard of rows that come and go at random, and a model of it."""
+
+    def __init__(self, client: ShardClient) -> None:
+        self.client = client
+        self.history: list[tuple[int, tuple[int, str], int]] = []
+        self.upper = 0
+        client.create("t", ShardSchema.from_arrow(ROWS))
+
+    def append(self, *changes: tuple[int, tuple[int, str], int], until: int) -> None:
+        table = pa.table(
+            {
+                "k": [row[0] for _, row, _ in changes],
+                "v": [row[1] for _, row, _ in changes],
+                "_ts": pa.array([time for time, _, _ in changes], pa.int64()),
+                "_diff": pa.array([diff for _, _, diff in changes], pa.int64()),
+            }
+        )
+        found = self.client.writer("t").compare_and_append(
+            table if changes else None, Frontier(self.upper), Frontier(until)
+        )
+        assert isinstance(found, Appended)
+        self.history += changes
+        self.upper = until
+
+    def change(self, draw: random.Random, time: int) -> None:
+        rows = [(time, (draw.randrange(8), draw.choice("abc")), 1) for _ in range(3)]
+        there = list(self.at(time).elements())
+        rows += [(time, row, -1) for row in draw.sample(there, min(2, len(there)))]
+        self.append(*rows, until=time + 1)
+
+    def at(self, time: int) -> Counter[tuple[int, str]]:
+        rows: Counter[tuple[int, str]] = Counter()
+        for when, row, diff in self.history:
+            if when <= time:
+                rows[row] += diff
+        return +rows
+
+
+@pytest.fixture
+def shard() -> Iterator[Shard]:
+    world = World()
+    yield Shard(world.client())
+    world.close()
+
+
+@pytest.fixture
+def lookups(tmp_path: Path) -> ShardLookups:
+    return ShardLookups(tmp_path / "files")
+
+
+def found(
+    lookups: ShardLookups, shard: Shard, keys: list[int | None], as_of: int, user: object
+) -> Counter[tuple[int, str]] | None:
+    state = shard.client.state("t")
+    table = pa.table({"k": pa.array(keys, pa.int64())})
+    rows = lookups.rows(shard.client, state, ("k",), table, as_of=as_of, user=user)
+    return (
+        None if rows is None else Counter(zip(*(c.to_pylist() for c in rows.columns), strict=True))
+    )
+
+
+def expected(shard: Shard, keys: Sequence[int], as_of: int) -> Counter[tuple[int, str]]:
+    return Counter({row: n for row, n in shard.at(as_of).items() if row[0] in keys})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_are_those_of_the_keys_at_each_time(
+    shard: Shard, lookups: ShardLookups, seed: int
+) -> None:
+    """Of several users at times of their own, while the shard changes and is compacted."""
+    draw = random.Random(seed)
+    users = [User(), User()]
+    read = [0, 0]
+    shard.change(draw, 0)
+    for time in range(1, LAST):
+        shard.change(draw, time)
+        place = draw.randrange(2)
+        read[place] = draw.randint(read[place], time)
+        keys = [draw.randrange(9) for _ in range(draw.randrange(4))]
+        assert found(lookups, shard, [*keys, None], read[place], users[place]) == expected(
+            shard, keys, read[place]
+        )
+
+
+def test_an_arrangement_is_made_once_and_brought_along(
+    shard: Shard, lookups: ShardLookups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of the shard is read by the first request alone; later ones read what is new."""
+    read: list[int | None] = []
+    given = updates_in_driver
+
+    def updates(*args: object, start: int | None, **more: object) -> pa.Table | None:
+        read.append(start)
+        return given(*args, start=start, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(shard_lookups, "updates_in_driver", updates)
+    user = User()
+    shard.append((5, (1, "a"), 1), until=6)
+    found(lookups, shard, [1], 5, user)
+    found(lookups, shard, [2], 5, User())
+    shard.append((6, (1, "b"), 1), until=7)
+    assert found(lookups, shard, [1], 6, user) == Counter({(1, "a"): 1, (1, "b"): 1})
+    assert read == [None, 6]
+
+
+def test_a_shard_that_was_made_anew_is_read_anew(shard: Shard, lookups: ShardLookups) -> None:
+    """By its id: name, times and columns are the same."""
+    user = User()
+    shard.append((5, (1, "a"), 1), until=6)
+    assert found(lookups, shard, [1], 5, user) == Counter({(1, "a"): 1})
+    shard.client.drop("t", despite_holders=list(shard.client.state("t").leased))
+    again = Shard(shard.client)
+    again.append((5, (1, "b"), 1), until=6)
+    assert found(lookups, again, [1], 5, user) == Counter({(1, "b"): 1})
+
+
+def test_columns_that_were_added_are_there(shard: Shard, lookups: ShardLookups) -> None:
+    """Rows from before have NULL in them."""
+    user = User()
+    shard.append((5, (1, "a"), 1), until=6)
+    found(lookups, shard, [1], 5, user)
+    shard.client.evolve("t", ShardSchema.from_arrow(ROWS.append(pa.field("w", pa.int32()))))
+    assert found(lookups, shard, [1], 5, user) == Counter({(1, "a", None): 1})
+
+
+def test_the_past_of_a_user_that_is_gone_is_given_up(shard: Shard, lookups: ShardLookups) -> None:
+    """Until then its last time stays readable, however far others are."""
+    slow, fast = User(), User()
+    for time in range(5):
+        shard.append((time, (1, "a"), 1), until=time + 1)
+    found(lookups, shard, [1], 1, slow)
+    found(lookups, shard, [1], 4, fast)
+    assert found(lookups, shard, [1], 1, slow) == Counter({(1, "a"): 2})
+    [entry] = lookups._arranged.values()
+    assert entry.arranged is not None
+    assert entry.arranged.view.since == 1
+    del slow
+    gc.collect()
+    found(lookups, shard, [1], 4, fast)
+    assert entry.arranged.view.since == 4
+
+
+def test_too_many_rows_are_left_to_spark(
+    shard: Shard, lookups: ShardLookups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one answer, and of a shard."""
+    shard.append(*((0, (1, "a"), 1) for _ in range(4)), (0, (2, "b"), 1), until=1)
+    monkeypatch.setattr(shard_lookups, "ROWS_MAX", 3)
+    assert found(lookups, shard, [2], 0, User()) == Counter({(2, "b"): 1})
+    shard.append(*((1, (n, "a"), 1) for n in range(5)), until=2)
+    monkeypatch.setattr(shard_lookups, "_UPDATES_MAX", 5)
+    assert found(lookups, shard, [2], 1, User()) is None
+
+
+def test_a_full_disk_is_tried_again_later(
+    shard: Shard, lookups: ShardLookups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not at each step: to decode a large shard costs as much each time."""
+    shard.append((0, (1, "a"), 1), until=1)
+    tries = []
+
+    def full(*_: object) -> pa.Table:
+        tries.append(1)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shard_lookups, "_IN_MEMORY_MAX", 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(shard_lookups, "mapped", full)
+        answers = [found(lookups, shard, [1], 0, User()) for _ in range(6)]
+    assert answers == [None] * 6
+    assert len(tries) == 3  # the first, the third, and the sixth request
+    rows = [found(lookups, shard, [1], 0, User()) for _ in range(6)]
+    assert rows[-1] == Counter({(1, "a"): 1})
+
+
+def test_what_was_not_asked_for_the_longest_makes_room(
+    shard: Shard, lookups: ShardLookups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that is asked for stays, however large it is."""
+    shard.append(*((0, (n, "a"), 1) for n in range(50)), until=1)
+    user, state = User(), shard.client.state("t")
+    keys = pa.table({"k": [1], "v": ["a"]})
+    for key in (("k",), ("v",)):
+        lookups.rows(shard.client, state, key, keys, as_of=0, user=user)
+    sizes = [one.nbytes for one in lookups._arranged.values()]
+    assert all(sizes)
+    monkeypatch.setattr(shard_lookups, "_BYTES_MAX", sum(sizes) - 1)
+    rows = lookups.rows(shard.client, state, ("k",), keys, as_of=0, user=user)
+    assert rows is not None
+    assert rows.num_rows == 1
+    assert [bool(one.nbytes) for one in lookups._arranged.values()] == [True, False]
+
+
+def test_all_users_of_a_client_share_them(shard: Shard, tmp_path: Path) -> None:
+    """And they go with the client."""
+    assert lookups_of(shard.client, tmp_path) is lookups_of(shard.client, tmp_path / "other")
