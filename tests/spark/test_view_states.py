@@ -1,0 +1,267 @@
+"""States of views are killed, dropped, written to by others and left behind: contents stay right.
+
+Whatever happens to a state between two steps, or in the middle of one, the view's contents are
+those of plain Spark at every time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from msgspec.structs import replace
+from typing_extensions import override
+
+from shardline.app.compute.view.maintained_view import View
+from shardline.app.compute.view.output import ViewSink
+from shardline.app.compute.view.state_shard import StateShard
+from shardline.app.compute.view.step_costs import StepCosts
+from shardline.app.execution.observations import Measured
+from shardline.app.protocol.objects import state_shards
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.append import Appended
+from shardline.datasource.spark_native.time_interval import Interval
+from support.spark.view_world import START, World
+from support.spark.views import Following, contents, no_fence
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+QUERIES: Final = {
+    "groups": "SELECT who, count(*) AS n, sum(price) AS total FROM orders GROUP BY who",
+    "joined": (
+        "SELECT p.city, c.n FROM people p JOIN "
+        "(SELECT who, count(*) AS n FROM orders GROUP BY who) c ON c.who = p.name"
+    ),
+    "nested": (
+        "SELECT n, count(*) AS groups FROM "
+        "(SELECT who, count(*) AS n FROM orders GROUP BY who) GROUP BY n"
+    ),
+}
+CUTS: Final = (START, START + 1, 20, 22, 35, 50)
+"""Ends of steps: the second begins with the first contents, and the last ones have changes."""
+
+TIMES: Final = (10, 12, 20, 23, 40, 43, 49)
+
+
+class Killed(Exception):
+    """The process has ended here."""
+
+
+class Turns(StepCosts):
+    """Every other step is run anew, so that states are left behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked = 0
+
+    @override
+    def follows(self, times: int, rows: int) -> bool:
+        self._asked += 1
+        return self._asked % 2 == 0
+
+
+@pytest.fixture(scope="module")
+def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(spark, tmp_path_factory.mktemp("states"))
+    yield made
+    made.close()
+
+
+class Followed:
+    """A view that is kept step by step, and started again where it ends."""
+
+    def __init__(self, world: World, name: str, query: str, costs: StepCosts) -> None:
+        self.world, self.name, self.query, self._costs = world, name, query, costs
+        kept = world.kept(name, query)
+        self._description = replace(kept, strategy="incremental")
+        self.start()
+
+    def start(self) -> None:
+        """A process that knows nothing of the one before."""
+        bench = self.world.bench
+        incarnation = bench.incarnation(self.name, START)
+        self.view = View(bench.host, incarnation, self._description, no_fence, self._costs)
+
+    def step(self, lower: int, upper: int) -> None:
+        interval = Interval(lower, upper, starts=lower == START)
+        try:
+            self.view.advance(self.world.session, interval)
+        except Killed:
+            self.start()
+            self.view.advance(self.world.session, interval)
+
+    def states(self) -> list[str]:
+        client = self.world.bench.client
+        return [name for name in state_shards(self.name) if client.exists(name)]
+
+    def ways(self) -> set[str]:
+        seen = [o for o in self.world.bench.seen if isinstance(o, Measured) and o.id == self.name]
+        return {name for one in seen for name in one.added if name.startswith("evaluations_")}
+
+    def check(self) -> None:
+        for time in TIMES:
+            found = contents(self.world.bench.client, self.name, time)
+            assert found == self.world.by_spark(self.query, time), time
+
+
+def follow(
+    world: World,
+    name: str,
+    query: str,
+    disturb: Callable[[Followed], None],
+    costs: StepCosts | None = None,
+) -> Followed:
+    """Keep a view, disturbed before each step but the first."""
+    found = Followed(world, name, query, Following() if costs is None else costs)
+    for lower, upper in itertools.pairwise(CUTS):
+        if lower != START:
+            disturb(found)
+        found.step(lower, upper)
+    found.check()
+    return found
+
+
+def drop_states(found: Followed) -> None:
+    for name in found.states():
+        found.world.bench.client.drop(name, despite_holders=_holders(found, name))
+
+
+def _holders(found: Followed, name: str) -> list[str]:
+    state = found.world.bench.client.state(name)
+    return [*state.leased, *state.critical]
+
+
+def write_to_states(found: Followed) -> None:
+    """Somebody else takes all rows out of them."""
+    client = found.world.bench.client
+    for name in found.states():
+        state = client.state(name)
+        upper = state.upper.time
+        assert upper is not None
+        with client.reader(name, purpose="test") as reader:
+            rows = reader.snapshot(upper - 1)
+        gone = rows.append_column("_ts", [[upper] * rows.num_rows])
+        gone = gone.append_column("_diff", [[-1] * rows.num_rows])
+        outcome = client.writer(name).compare_and_append(gone, Frontier(upper), Frontier(upper + 1))
+        assert isinstance(outcome, Appended)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("disturb", [drop_states, write_to_states], ids=lambda one: one.__name__)
+def test_a_state_that_is_lost_is_made_anew(
+    world: World, query: str, disturb: Callable[[Followed], None]
+) -> None:
+    """Dropped, or written to by others: it is not used, and the view follows all the same."""
+    found = follow(world, f"{disturb.__name__}_{query}", QUERIES[query], disturb)
+    assert "evaluations_incremental" in found.ways()
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_state_that_was_left_behind_is_brought_up_to_its_inputs(world: World, query: str) -> None:
+    """Steps that run the query anew do not touch it."""
+    found = follow(world, f"behind_{query}", QUERIES[query], lambda _: None, Turns())
+    assert found.ways() >= {"evaluations_incremental", "evaluations_recompute"}
+
+
+KILLS: Final = {
+    "before a state is written": (StateShard, "append", False),
+    "after a state is written": (StateShard, "append", True),
+    "before the output is written": (ViewSink, "append", False),
+    "after the output is written": (ViewSink, "append", True),
+    "before a state is made": (StateShard, "make_anew", False),
+    "after a state is made": (StateShard, "make_anew", True),
+}
+
+
+@pytest.mark.parametrize("kill", KILLS)
+@pytest.mark.parametrize("query", ["joined", "nested"])
+def test_a_step_that_is_killed_is_taken_once(
+    world: World, query: str, kill: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of its appends was the last one: the first in one step, the second in the next."""
+    cls, name, after = KILLS[kill]
+    given: Callable[..., Any] = getattr(cls, name)
+    left = [0]
+    kills: list[str] = []
+
+    def wrapped(*args: Any, **more: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0 and not after:
+            kills.append(name)
+            raise Killed
+        outcome = given(*args, **more)
+        if left[0] == 0:
+            kills.append(name)
+            raise Killed
+        return outcome
+
+    monkeypatch.setattr(cls, name, wrapped)
+    turns = itertools.cycle([1, 2])
+
+    def arm(_: Followed) -> None:
+        left[0] = next(turns)
+
+    found = follow(world, f"killed_{query}_{list(KILLS).index(kill)}", QUERIES[query], arm)
+    assert kills
+    assert "evaluations_incremental" in found.ways()
+
+
+def test_another_definition_does_not_use_them(world: World) -> None:
+    """Of the same name and columns, over other rows."""
+    found = Followed(world, "changed", QUERIES["groups"], Following())
+    for lower, upper in itertools.pairwise(CUTS[:5]):
+        found.step(lower, upper)
+    assert found.states()
+    query = QUERIES["groups"].replace("FROM orders", "FROM orders WHERE price > 9")
+    found = Followed(world, "changed", query, Following())
+    for lower, upper in itertools.pairwise(CUTS[4:]):
+        found.step(lower, upper)
+    for time in (t for t in TIMES if t >= CUTS[4]):
+        assert contents(world.bench.client, "changed", time) == world.by_spark(query, time), time
+
+
+def test_a_count_below_nothing_is_never_shown(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A state that cannot be right is dropped, and the view recomputed."""
+    dropped: list[str] = []
+    given = StateShard.drop
+
+    def drop(state: StateShard) -> None:
+        dropped.append(state.name)
+        given(state)
+
+    monkeypatch.setattr(StateShard, "drop", drop)
+
+    def forge(found: Followed) -> None:
+        """Take all groups away, under the state's own writer."""
+        client = found.world.bench.client
+        for name in found.states():
+            state = client.state(name)
+            upper = state.upper.time
+            assert upper is not None
+            [writer] = [w for w, mine in state.writers.items() if mine.upper == upper]
+            with client.reader(name, purpose="test") as reader:
+                rows = reader.snapshot(upper - 1)
+            gone = rows.append_column("_ts", [[upper] * rows.num_rows])
+            gone = gone.append_column("_diff", [[-1] * rows.num_rows])
+            outcome = client.writer(name, writer).compare_and_append(
+                gone, Frontier(upper), Frontier(upper + 1), sequence=upper + 1
+            )
+            assert isinstance(outcome, Appended)
+            dropped.clear()
+
+    found = Followed(world, "forged", QUERIES["groups"], Following())
+    for lower, upper in itertools.pairwise(CUTS[:4]):
+        found.step(lower, upper)
+    forge(found)
+    # Rows go at 40 that the state does not know of; at 22 nothing changes.
+    found.step(22, 35)
+    found.step(35, 50)
+    assert "forged_state_1" in dropped
+    assert contents(world.bench.client, "forged", 49) == world.by_spark(QUERIES["groups"], 49)
