@@ -36,11 +36,13 @@ from shardline.app.compute.view.change_operators import Change, ChangeOperators
 from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.join_change import JoinRule, OneSided
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
-from shardline.app.compute.view.query_tree import QueryNode, query_tree
-from shardline.app.sql.kept_aggregates import refusals
+from shardline.app.compute.view.touched_keys import OUTPUT, TouchedRule
+from shardline.app.sql.kept_aggregates import refusal
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.plan_tree import plan_tree
+from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.strategy import choose_strategy
+from shardline.app.sql.touched_keys import Regions, judge
 from shardline.datasource.spark_native.java_names import read_sequence
 from shardline.datasource.types.schema import DIFF, TS
 
@@ -138,16 +140,21 @@ class ChangePlan:
         self.columns: StructType = result.schema
         analysed = plan_of(result)
         normal = normal_form(session, analysed)
-        refused = refusals(session, normal)
-        strategy, reason = choose_strategy(plan_tree(normal.toJSON()), refused)
+        strategy, reason = choose_strategy(plan_tree(normal.toJSON()), judge(session, normal))
         if strategy == "recompute":
             raise NotIncremental(reason)
-        if not analysed.deterministic():
+        if not depends_on_rows_alone(analysed):
             raise NotIncremental("an expression that is not deterministic")
+        self._spark = session
         self._output = read_sequence(analysed.output())
         self.states: list[GroupState] = []
-        self._query = self._with_states(query_tree(normal), AggregateRule(session, self._operators))
+        groups = AggregateRule(session, self._operators)
+        self._query = self._with_states(query_tree(normal), groups)
+        below = [state.source for state in self.states]
+        self._regions = Regions(session, self._query, below=below).by_top
+        self._touched = TouchedRule(session, groups.exact, self._operators)
         self._contents |= {state.name: state.schema for state in self.states}
+        self._contents[OUTPUT] = self.columns
         self._steps: dict[tuple[str, frozenset[str]], StepPlan | NotIncremental] = {}
 
     def _with_states(self, node: QueryNode, rule: AggregateRule) -> QueryNode:
@@ -157,7 +164,7 @@ class ChangePlan:
         children = tuple(self._with_states(child, rule) for child in node.children)
         inputs = frozenset[str]().union(*(child.inputs for child in children))
         above = replace(node, children=children, inputs=inputs)
-        if node.kind != "Aggregate":
+        if node.kind != "Aggregate" or refusal(self._spark, node.plan):
             return above
         # No object has such a name.
         read, state = rule.split(above, f"state {len(self.states) + 1}")
@@ -176,11 +183,22 @@ class ChangePlan:
         """
         names = frozenset(changed)
 
-        def root() -> Operator:
-            below = self._change(self._query, names)
-            return self._operators.project(self._output, below).operator
+        return self._kept_step("", names, lambda: self._root(names).operator)
 
-        return self._kept_step("", names, root)
+    def _root(self, changed: frozenset[str]) -> Change:
+        """The change of the query."""
+        root = self._operators.project(self._output, self._change(self._query, changed))
+        regions = [one for one in self._regions.values() if one.top.inputs & changed]
+        for region in regions:
+            if not region.decided:
+                gone = self._touched.gone(
+                    region, changed, self._change_of(changed), self._output, self.columns
+                )
+                root = self._operators.union([self._output, self._output], [root, gone])
+        return self._touched.consolidated(root, self._output) if regions else root
+
+    def _change_of(self, changed: frozenset[str]) -> Callable[[QueryNode], Change]:
+        return lambda node: self._change(node, changed)
 
     def source_step(self, state: GroupState, changed: Collection[str]) -> StepPlan:
         """The same for what a state groups; see `step`."""
@@ -220,14 +238,20 @@ class ChangePlan:
             return made.nothing(node)
         if node.input:
             return made.input(node)
-        if node.kind == "Join":
+        region = self._regions.get(node)
+        if node.kind == "Join" and (region is None or region.decided):
             return self._join(node, changed)
+        if region is not None:
+            return self._touched.change(region, changed, self._change_of(changed))
         return self._linear(node, [self._change(child, changed) for child in node.children])
 
     def _join(self, node: QueryNode, changed: frozenset[str]) -> Change:
         try:
-            return self._joins.change(node, changed, lambda side: self._change(side, changed))
+            return self._joins.change(node, changed, self._change_of(changed))
         except OneSided as refused:
+            region = self._regions.get(node)
+            if region is not None:
+                return self._touched.change(region, changed, self._change_of(changed))
             raise NotIncremental(str(refused)) from None
 
     def _linear(self, node: QueryNode, below: Sequence[Change]) -> Change:
@@ -245,6 +269,28 @@ class ChangePlan:
             case "Union":
                 return made.union([child.output for child in node.children], below)
         raise NotIncremental(f"the operator {node.kind}")
+
+
+def depends_on_rows_alone(plan: Any) -> bool:
+    """True if no expression of a plan gives other values for the same row.
+
+    An aggregate function over rows in no order may be called not deterministic, too: its result is
+    never evaluated twice.
+    """
+    if bool(plan.deterministic()):
+        return True
+    mine = all(map(_is_of_row, read_sequence(plan.expressions())))
+    return mine and all(map(depends_on_rows_alone, read_sequence(plan.children())))
+
+
+def _is_of_row(expression: Any) -> bool:
+    if bool(expression.deterministic()):
+        return True
+    below = read_sequence(expression.children())
+    if str(expression.getClass().getSimpleName()) != "AggregateExpression":
+        return any(not one.deterministic() for one in below) and all(map(_is_of_row, below))
+    arguments = read_sequence(expression.aggregateFunction().children())
+    return all(bool(one.deterministic()) for one in arguments)
 
 
 def _types(columns: StructType) -> list[tuple[str, str]]:

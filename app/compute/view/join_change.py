@@ -38,7 +38,7 @@ from shardline.datasource.spark_native.java_names import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from shardline.app.compute.view.query_tree import QueryNode
+    from shardline.app.sql.query_tree import QueryNode
 
 __all__ = ["JoinRule", "OneSided"]
 

@@ -54,6 +54,7 @@ from shardline.app.compute.view.output_contents import OutputContents, correct_i
 from shardline.app.compute.view.reports import ViewReports
 from shardline.app.compute.view.session_settings import engine_versions, query_settings
 from shardline.app.compute.view.step_costs import StepCosts
+from shardline.app.compute.view.touched_keys import OUTPUT
 from shardline.app.compute.view.view_states import StateStep, ViewStates
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.protocol.objects import Strategy, ViewDescription
@@ -295,6 +296,10 @@ class View:
             by_driver=_BY_DRIVER,
         )
 
+    def _before(self, session: SparkSession, name: str, at: int) -> DataFrame:
+        """The rows of an input at one time, or those that the view itself has shown."""
+        return self._snapshot(session, self._description.name if name == OUTPUT else name, at)
+
     def _follow_changes(
         self,
         session: SparkSession,
@@ -339,7 +344,7 @@ class View:
             named,
             inputs,
             set(news.changed),
-            partial(self._snapshot, session),
+            partial(self._before, session),
             news.volume,
         )
         changed, way = self._changed(known)
