@@ -296,7 +296,7 @@ def _check_comparable(one: WrittenObject, plan: QueryPlan) -> None:
 
 def _kept(view: ViewDescription, plan: QueryPlan, catalyst: Catalyst) -> ViewDescription:
     query = compact_text(view.query)
-    strategy, reason = choose_strategy(plan.normal_tree, plan.refusals)
+    strategy, reason = choose_strategy(plan.normal_tree, plan.verdicts)
     return replace(
         view,
         query=query,

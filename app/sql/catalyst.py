@@ -30,11 +30,12 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
 from shardline.app.sql.determinism import has_computed_times, is_clock_text
-from shardline.app.sql.kept_aggregates import refusals
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.plan_tree import Node, plan_tree
 from shardline.app.sql.source_options import InvalidOption, SourceOptions
 from shardline.app.sql.spark_errors import SparkProblem, read_spark_error
+from shardline.app.sql.strategy import Verdict
+from shardline.app.sql.touched_keys import judge
 from shardline.datasource.clock import IdGenerator
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class QueryPlan:
         schema: Columns of the result, in Spark's JSON.
         tree: The analysed plan.
         normal_tree: The same in its normal form, by which the strategy of a view is chosen.
-        refusals: Why each aggregate of the normal form cannot be kept.
+        verdicts: On each aggregate, window and join of the normal form.
         culprits: The expressions by which two runs can differ, in the order of the query.
         special: A text made of constants that is read as the current time; "" if there is none.
     """
@@ -104,7 +105,7 @@ class QueryPlan:
     schema: str
     tree: Node
     normal_tree: Node
-    refusals: tuple[str, ...]
+    verdicts: tuple[Verdict, ...]
     culprits: tuple[NondeterministicExpression, ...]
     special: str = ""
 
@@ -183,9 +184,9 @@ class Catalyst:
         special = _special_text(plan) if has_computed_times(tree) else ""
         normal = normal_form(self._spark, plan)
         normal_tree = tree if normal is plan else plan_tree(normal.toJSON())
-        refused = tuple(refusals(self._spark, normal))
+        verdicts = tuple(judge(self._spark, normal))
         return QueryPlan(
-            str(plan.schema().json()), tree, normal_tree, refused, self._culprits(plan), special
+            str(plan.schema().json()), tree, normal_tree, verdicts, self._culprits(plan), special
         )
 
     def reads(self, name: str, options: Mapping[str, str], ddl: str) -> SourceColumns:

@@ -6,7 +6,7 @@ on an order is left to the query: sums of floats, the first text of those that a
 equal, lists. `min` and `max` follow from rows that come, and from rows that go as long as these are
 not the least or the greatest.
 
-    refusals(plan)             for each aggregate of a plan why it must be computed anew, or ""
+    refusal(aggregate)         why an aggregate must be computed anew, or ""
     aggregate_calls(plan)      the calls of one aggregate
 
 Invariants:
@@ -41,7 +41,16 @@ from shardline.datasource.spark_native.java_names import java_class, read_sequen
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["AggregateCall", "aggregate_calls", "refusal", "refusals", "spark_type"]
+__all__ = [
+    "AggregateCall",
+    "aggregate_calls",
+    "aggregate_expressions",
+    "can_be_key",
+    "has_one_form",
+    "is_of_session",
+    "refusal",
+    "spark_type",
+]
 
 _FUNCTIONS: Final = {
     "Average": "avg",
@@ -86,7 +95,7 @@ class AggregateCall:
 def aggregate_calls(aggregate: Any) -> list[AggregateCall]:
     """The calls of an operator `Aggregate` that can be kept, in its order."""
     found: dict[int, AggregateCall] = {}
-    for call in _calls(aggregate):
+    for call in aggregate_expressions(aggregate):
         function, condition = call.aggregateFunction(), call.filter()
         found[int(call.resultId().id())] = AggregateCall(
             _FUNCTIONS[_kind(function)],
@@ -97,35 +106,17 @@ def aggregate_calls(aggregate: Any) -> list[AggregateCall]:
     return list(found.values())
 
 
-def refusals(spark: SparkSession, plan: Any) -> list[str]:
-    """Why each `Aggregate` of a plan cannot be kept, or "" if it can; inputs are not looked into.
-
-    Args:
-        spark: Any session of the application.
-        plan: A plan in its normal form, whose inputs are temporary views.
-
-    Returns:
-        In the order of the plan: an operator before its children, from the first one on.
-    """
-    if _kind(plan) == "View":
-        return []
-    mine = [refusal(spark, plan)] if _kind(plan) == "Aggregate" else []
-    return mine + [
-        one for child in read_sequence(plan.children()) for one in refusals(spark, child)
-    ]
-
-
 def refusal(spark: SparkSession, aggregate: Any) -> str:
     """Why an operator `Aggregate` must be computed anew; "" if it can be kept."""
     keys = read_sequence(aggregate.groupingExpressions())
     if keys and all(key.foldable() for key in keys):
         return "groups by a constant"
     for key in keys:
-        if _kind(key) == "AttributeReference" and key.metadata().contains(_SESSION_WINDOW):
+        if is_of_session(key):
             return "session windows"
-        if not key.foldable() and not _can_be_key(spark_type(spark, key)):
+        if not key.foldable() and not can_be_key(spark_type(spark, key)):
             return f"groups by {key.dataType().sql()}"
-    refused = {_refusal_of_call(spark, call) for call in _calls(aggregate)} - {""}
+    refused = {_refusal_of_call(spark, call) for call in aggregate_expressions(aggregate)} - {""}
     return f"an aggregate ({', '.join(sorted(refused))})" if refused else ""
 
 
@@ -142,9 +133,14 @@ def _refusal_of_call(spark: SparkSession, call: Any) -> str:
     (argument,) = read_sequence(function.children())[:1]
     given = spark_type(spark, argument)
     if kind in {"Max", "Min"}:
-        return "" if _is_decided(given) else f"{name} of {argument.dataType().sql()}"
+        return "" if has_one_form(given) else f"{name} of {argument.dataType().sql()}"
     added_up = isinstance(given, (DecimalType, IntegralType))
     return "" if added_up else f"{name} of {argument.dataType().sql()}"
+
+
+def is_of_session(key: Any) -> bool:
+    """True if an aggregate groups by a session window: its rows are not those of one key."""
+    return _kind(key) == "AttributeReference" and bool(key.metadata().contains(_SESSION_WINDOW))
 
 
 def spark_type(spark: SparkSession, expression: Any) -> DataType:
@@ -155,7 +151,7 @@ def spark_type(spark: SparkSession, expression: Any) -> DataType:
     return columns.fields[0].dataType
 
 
-def _calls(aggregate: Any) -> Iterator[Any]:
+def aggregate_expressions(aggregate: Any) -> Iterator[Any]:
     """Each call of an aggregate function in an operator's results."""
     ahead = list(reversed(read_sequence(aggregate.aggregateExpressions())))
     while ahead:
@@ -166,21 +162,21 @@ def _calls(aggregate: Any) -> Iterator[Any]:
             ahead += reversed(read_sequence(expression.children()))
 
 
-def _is_decided(kind: DataType) -> bool:
+def has_one_form(kind: DataType) -> bool:
     """True if equal values of a type are the same bits, and have an order."""
     if isinstance(kind, StringType):
         return kind.collation == "UTF8_BINARY"
     return isinstance(kind, _SIMPLE)
 
 
-def _can_be_key(kind: DataType) -> bool:
+def can_be_key(kind: DataType) -> bool:
     """True if all rows of a group show the same key; Spark shows -0.0 as 0.0, and one NaN."""
     match kind:
         case ArrayType():
-            return _can_be_key(kind.elementType)
+            return can_be_key(kind.elementType)
         case StructType():
-            return all(_can_be_key(field.dataType) for field in kind.fields)
-    return _is_decided(kind) or isinstance(kind, _FLOATS)
+            return all(can_be_key(field.dataType) for field in kind.fields)
+    return has_one_form(kind) or isinstance(kind, _FLOATS)
 
 
 def _kind(node: Any) -> str:

@@ -5,11 +5,13 @@ when its result over a sum of changes is the sum of its results over each: then 
 alone give the view's change. That holds for operators that look at one row at a time (projections,
 filters, generators), and for UNION ALL of such. With joins of such it is incremental: the change of
 one side is joined with what is on the other one. So it is with aggregates that can be kept
-(`kept_aggregates`): a state has what they have added up. Everything else is run anew and compared.
+(`kept_aggregates`): a state has what they have added up. Other aggregates, window functions and the
+padding of outer joins are computed anew for the keys that rows have changed of (`touched_keys`).
+Everything else is run anew and compared.
 
-    choose_strategy(plan_tree(…), refusals(…))    ("linear", "")
-                                                  ("incremental", "a join of two inputs")
-                                                  ("recompute", "an aggregate (median)")
+    choose_strategy(plan_tree(…), judge(…))    ("linear", "")
+                                               ("incremental", "a join of two inputs")
+                                               ("recompute", "LIMIT")
 
 Invariants:
     An operator is linear because it is in the list, never because it is in no other: unknown ones
@@ -20,14 +22,15 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from shardline.app.protocol.objects import STATES_MAX, Strategy
 from shardline.app.sql.plan_tree import Node
 
-__all__ = ["CONSTANT", "INPUT", "REASONS", "choose_strategy"]
+__all__ = ["CONSTANT", "INPUT", "LINEAR", "REASONS", "Verdict", "choose_strategy"]
 
-_LINEAR: Final = frozenset(
+LINEAR: Final = frozenset(
     {
         "CTERelationDef",
         "CTERelationRef",
@@ -54,6 +57,7 @@ CONSTANT: Final = frozenset({"LocalRelation", "OneRowRelation", "Range"})
 """Operators that read no input: their rows are always the same."""
 
 REASONS: Final = {
+    "AsOfJoin": "a join of two inputs",
     "Deduplicate": "duplicates dropped",
     "Distinct": "DISTINCT",
     "Except": "EXCEPT",
@@ -94,22 +98,52 @@ _JOINED: Final = {
 }
 """Joins whose change follows from the change of a side and from what is on the other one."""
 
-_OTHER_JOINS: Final = {"FullOuter": "a full outer join"}
+_KEYED_JOINS: Final = {
+    "ExistenceJoin": "a subquery in EXISTS or IN",
+    "FullOuter": "a full outer join",
+    "Inner": "a join",
+    "LeftAnti": "an anti join, as NOT EXISTS is,",
+    "LeftOuter": "a left outer join",
+    "LeftSemi": "a semi join, as IN is,",
+    "LeftSingle": "a subquery of one row",
+    "RightOuter": "a right outer join",
+}
+"""Joins that have an equality, by which each of their sides tells which rows meet."""
+
+_OTHER_JOINS: Final = {"FullOuter": "a full outer join", "LeftSingle": "a subquery of one row"}
+_JUDGED: Final = frozenset({"Aggregate", "Join", "Window"})
+_KEYS: Final = {"Aggregate": "group", "Join": "key", "Window": "partition"}
+_STATE: Final = object()
 
 
-def choose_strategy(plan: Node, refusals: Sequence[str]) -> tuple[Strategy, str]:
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What there is to say of an aggregate, a window or a join.
+
+    Attributes:
+        refused: Why it must be computed anew; "" if it need not, or if its kind says why.
+        by_key: True if it is computed anew for the keys that rows have changed of.
+    """
+
+    refused: str = ""
+    by_key: bool = False
+
+
+def choose_strategy(plan: Node, verdicts: Sequence[Verdict]) -> tuple[Strategy, str]:
     """The strategy for a query, and the reason if it is not the best one.
 
     Args:
         plan: The query's analysed plan, over inputs that are temporary views, in its normal form.
-        refusals: Why each of its aggregates cannot be kept (`kept_aggregates.refusals`).
+        verdicts: On each of its aggregates, windows and joins (`touched_keys.judge`).
 
     Returns:
-        `linear` and ""; or `incremental` and its joins and aggregates; or `recompute` and the
-        pieces of the query that demand it.
+        `linear` and ""; or `incremental` and its joins, aggregates and windows; or `recompute` and
+        the pieces of the query that demand it.
     """
-    found = list(dict.fromkeys(_obstacles(plan, refusals)))
-    if len(refusals) > STATES_MAX:
+    obstacles = list(_obstacles(plan, verdicts))
+    states = sum(one is _STATE for *_, one in obstacles)
+    found = list(dict.fromkeys((reason, way) for reason, way, _ in obstacles))
+    if states > STATES_MAX:
         found.append((f"more than {STATES_MAX} aggregates", "recompute"))
     reasons = [reason for reason, way in found if way == "recompute"]
     if not found and not any(node.kind == INPUT for node in plan.walk()):
@@ -121,34 +155,51 @@ def choose_strategy(plan: Node, refusals: Sequence[str]) -> tuple[Strategy, str]
     return "linear", ""
 
 
-def _obstacles(plan: Node, refusals: Sequence[str]) -> Iterator[tuple[str, Strategy]]:
-    """All that is not linear, above the inputs in the order of the plan, with the best way left."""
-    ahead, aggregates = [plan], iter(refusals)
+def _obstacles(plan: Node, verdicts: Sequence[Verdict]) -> Iterator[tuple[str, Strategy, object]]:
+    """All that is not linear, above the inputs in the order of the plan, with the best way left.
+
+    The last of each is `_STATE` if the way needs a state.
+    """
+    ahead, judged = [plan], iter(verdicts)
     while ahead:
         node = ahead.pop()
         if node.kind == INPUT:
             continue
-        if node.kind == "Join" and join_type(node) in _JOINED:
-            yield _JOINED[join_type(node)], "incremental"
-        elif node.kind == "Aggregate":
-            refused = next(aggregates)
-            yield (refused, "recompute") if refused else (_aggregate(node), "incremental")
-        elif node.kind not in _LINEAR | CONSTANT:
-            yield _reason(node), "recompute"
+        if node.kind in _JUDGED:
+            yield _judged(node, next(judged))
+        elif node.kind not in LINEAR | CONSTANT:
+            yield REASONS.get(node.kind, f"the operator {node.kind}"), "recompute", None
         for expression in (inner for tree in node.expressions for inner in tree.walk()):
             if expression.kind in _SUBQUERIES:
-                yield _SUBQUERIES[expression.kind], "recompute"
+                yield _SUBQUERIES[expression.kind], "recompute", None
             elif expression.kind in _WHOLE:
-                yield "a table function in Python, which may look at many rows", "recompute"
+                what = "a table function in Python, which may look at many rows"
+                yield what, "recompute", None
         ahead += reversed(node.children)
 
 
-def _reason(node: Node) -> str:
+def _judged(node: Node, verdict: Verdict) -> tuple[str, Strategy, object]:
+    way: Strategy = "incremental"
+    if verdict.by_key:
+        return f"{_spoken(node)} anew for each {_KEYS[node.kind]} that changes", way, None
+    kind = join_type(node)
+    if node.kind == "Join":
+        if kind in _JOINED:
+            return _JOINED[kind], way, None
+        return f"{_OTHER_JOINS.get(kind, 'a join')} of two inputs", "recompute", None
+    if node.kind == "Window" or verdict.refused:
+        return verdict.refused or _spoken(node), "recompute", None
+    return _spoken(node), way, _STATE
+
+
+def _spoken(node: Node) -> str:
+    """An operator in words."""
     match node.kind:
-        case "Join" | "AsOfJoin":
-            return f"{_OTHER_JOINS.get(join_type(node), 'a join')} of two inputs"
-        case kind:
-            return REASONS.get(kind, f"the operator {kind}")
+        case "Aggregate":
+            return _aggregate(node)
+        case "Window":
+            return _window(node)
+    return _KEYED_JOINS.get(join_type(node), "a join")
 
 
 def _aggregate(node: Node) -> str:
@@ -159,6 +210,21 @@ def _aggregate(node: Node) -> str:
         if call.kind == "AggregateExpression" and call.children
     }
     return f"an aggregate ({', '.join(sorted(functions))})" if functions else "distinct rows"
+
+
+def _window(node: Node) -> str:
+    functions = {
+        _sql_name(_function(call.children[0]).kind)
+        for tree in node.expressions
+        for call in tree.walk()
+        if call.kind == "WindowExpression" and call.children
+    }
+    return f"a window function ({', '.join(sorted(functions))})" if functions else "a window"
+
+
+def _function(node: Node) -> Node:
+    """A function, which stands in an `AggregateExpression` if it is one over many rows."""
+    return node.children[0] if node.kind == "AggregateExpression" and node.children else node
 
 
 def join_type(node: Node) -> str:

@@ -14,6 +14,7 @@ from pyspark.errors import ArithmeticException, NumberFormatException
 from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, StepPlan
 from shardline.app.compute.view.change_query import ChangeQuery
 from shardline.app.compute.view.safe_expressions import cannot_fail
+from shardline.app.compute.view.touched_keys import OUTPUT
 from shardline.app.protocol.objects import ViewDescription
 from shardline.datasource.types.schema import DIFF, TS
 
@@ -112,7 +113,7 @@ def test_inputs_with_other_columns_get_a_plan_of_their_own(spark: SparkSession) 
         ("SELECT a, rand() AS r FROM t", "not deterministic"),
         ("SELECT count(DISTINCT a) AS n FROM t", r"an aggregate \(count\(DISTINCT\)\)"),
         ("SELECT sum(CAST(a AS DOUBLE)) AS n FROM t", r"an aggregate \(sum of DOUBLE\)"),
-        ("SELECT l.a FROM t l FULL JOIN t r ON l.a = r.a", "a full outer join of two inputs"),
+        ("SELECT l.a FROM t l FULL JOIN t r ON l.a < r.a", "a full outer join of two inputs"),
         ("SELECT l.a FROM t l JOIN (SELECT median(a) AS a FROM t) r ON l.a = r.a", "percentile"),
         ("SELECT a FROM t WHERE a > (SELECT max(a) FROM t)", "a scalar subquery"),
         ("SELECT a FROM t WHERE EXISTS (SELECT a FROM t)", "a subquery in EXISTS"),
@@ -185,15 +186,18 @@ def test_diffs_whose_product_does_not_fit_are_an_error(spark: SparkSession) -> N
 def test_an_outer_join_follows_changes_of_one_side(
     spark: SparkSession, join: str, linear_in: str
 ) -> None:
-    """Where the other one changes, it has to be recomputed."""
+    """Without a key. Where the other one changes, it has to be recomputed."""
     columns = {name: changes(spark, "k INT").schema for name in ("t", "u")}
-    plan = ChangePlan(spark, f"SELECT * FROM t {join} u ON t.k = u.k", columns)  # noqa: S608
+    plan = ChangePlan(spark, f"SELECT * FROM t {join} u ON t.k < u.k", columns)  # noqa: S608
     other = {"t": "u", "u": "t"}[linear_in]
-    assert needs(plan.step({linear_in})) == {other: {("k",)}}
+    assert needs(plan.step({linear_in})) == {other: set()}
     with pytest.raises(NotIncremental, match=r"side of a .* join has changed"):
         plan.step({other})
     with pytest.raises(NotIncremental):
         plan.step({"t", "u"})
+    by_key = ChangePlan(spark, f"SELECT * FROM t {join} u ON t.k = u.k", columns)  # noqa: S608
+    assert needs(by_key.step({linear_in})) == {other: {("k",)}}
+    assert set(needs(by_key.step({other}))) == {"t", "u"}
     assert not needs(plan.step(set()))
 
 
@@ -262,6 +266,48 @@ def test_rows_of_the_other_side_are_looked_up_by_what_must_be_equal(
         name: changes(spark, text).schema for name, text in INPUTS.items() if f" {name}" in query
     }
     assert needs(ChangePlan(spark, query, columns).step({"t"})) == keys
+
+
+@pytest.mark.parametrize(
+    ("query", "keys"),
+    [
+        (
+            "SELECT s, max_by(a, b) AS m FROM t GROUP BY s",
+            {"t": {("s",)}, OUTPUT: {("s",)}},  # the output by its own name of the column
+        ),
+        (
+            "SELECT s AS who, collect_list(a) AS m FROM t GROUP BY s HAVING count(*) > 1",
+            {"t": {("s",)}, OUTPUT: {("who",)}},
+        ),
+        ("SELECT *, rank() OVER (PARTITION BY s ORDER BY a) AS r FROM t", {"t": {("s",)}}),
+        ("SELECT *, rank() OVER (PARTITION BY x ORDER BY a) AS r FROM t", {"t": set()}),
+        ("SELECT *, rank() OVER (PARTITION BY x, s ORDER BY a) AS r FROM t", {"t": {("s",)}}),
+        (
+            "SELECT u.s, median(u.a) AS m FROM t, u WHERE t.a = u.a GROUP BY u.s",
+            {"u": {("a",), ("s",)}, "t": {("a",)}},
+        ),
+        (
+            "SELECT u.s, median(u.a) AS m FROM t, u WHERE t.x = u.x GROUP BY u.s",
+            {"u": set(), "t": set()},  # keys are of rows that were not looked up
+        ),
+        ("SELECT u.b FROM u LEFT JOIN t ON u.a = t.a", {"u": {("a",)}, "t": {("a",)}}),
+        ("SELECT u.b FROM u FULL JOIN t ON u.s <=> t.s", {"u": {("s",)}, "t": {("s",)}}),
+        ("SELECT u.b FROM u WHERE a NOT IN (SELECT b FROM t)", None),
+    ],
+)
+def test_rows_of_touched_keys_are_looked_up(
+    spark: SparkSession, query: str, keys: dict[str, set[tuple[str, ...]]] | None
+) -> None:
+    """Also those that the view has shown; where the key is a column of one form."""
+    columns = {
+        name: changes(spark, text).schema for name, text in INPUTS.items() if f" {name}" in query
+    }
+    plan = ChangePlan(spark, query, columns)
+    if keys is None:
+        with pytest.raises(NotIncremental):
+            plan.step({"t"})
+    else:
+        assert needs(plan.step({"t"})) == keys
 
 
 FAILING = {

@@ -160,7 +160,6 @@ CASES = {
     "left_join": Case(
         "SELECT o.id, p.city FROM orders o LEFT JOIN people p ON o.who = p.name",
         how=JOINED,
-        taken="recompute",
     ),
     "left_join_of_constants": Case(
         "SELECT o.id, c.n FROM orders o JOIN visits v ON o.who = v.who "
@@ -173,19 +172,18 @@ CASES = {
         taken=LINEAR,  # nothing is read but changes
     ),
     "full_join": Case(
-        "SELECT o.id, p.name, p.city FROM orders o FULL OUTER JOIN people p ON o.who = p.name"
+        "SELECT o.id, p.name, p.city FROM orders o FULL OUTER JOIN people p ON o.who = p.name",
+        how=JOINED,
     ),
     "semi_join": Case(
         "SELECT id FROM orders o LEFT SEMI JOIN people p ON o.who = p.name",
         "SELECT id FROM orders o WHERE who IN (SELECT name FROM people)",
         JOINED,
-        "recompute",
     ),
     "anti_join": Case(
         "SELECT id FROM orders o LEFT ANTI JOIN people p ON o.who = p.name",
         "SELECT id FROM orders o WHERE NOT EXISTS (SELECT 1 FROM people p WHERE p.name = o.who)",
         JOINED,
-        "recompute",
     ),
     "self_join": Case(
         "SELECT a.id AS one, b.id AS two FROM orders a JOIN orders b "
@@ -211,17 +209,14 @@ CASES = {
     "count_distinct": Case("SELECT count(DISTINCT who) AS n, max(weight) AS w FROM orders"),
     "window": Case(
         "SELECT id, who, row_number() OVER (PARTITION BY who ORDER BY price, id) AS place, "
-        "sum(price) OVER (PARTITION BY who) AS total FROM orders"
+        "sum(price) OVER (PARTITION BY who) AS total FROM orders",
+        how=GROUPED,
     ),
     "lag": Case("SELECT id, lag(price) OVER (ORDER BY id, price) AS before FROM orders"),
     "union": Case("SELECT who FROM orders UNION SELECT name FROM people", how=GROUPED),
-    "except": Case(
-        "SELECT who FROM orders EXCEPT SELECT name FROM people", how=GROUPED, taken="recompute"
-    ),
+    "except": Case("SELECT who FROM orders EXCEPT SELECT name FROM people", how=GROUPED),
     "except_all": Case("SELECT who FROM orders EXCEPT ALL SELECT name FROM people", how=GROUPED),
-    "intersect": Case(
-        "SELECT who FROM orders INTERSECT SELECT name FROM people", how=GROUPED, taken="recompute"
-    ),
+    "intersect": Case("SELECT who FROM orders INTERSECT SELECT name FROM people", how=GROUPED),
     "scalar_subquery": Case("SELECT id FROM orders WHERE price > (SELECT avg(price) FROM orders)"),
     "correlated": Case(
         "SELECT id, (SELECT count(*) FROM visits v WHERE v.who = o.who) AS n FROM orders o"
@@ -230,13 +225,12 @@ CASES = {
         "SELECT id FROM orders o WHERE EXISTS "
         "(SELECT 1 FROM visits v WHERE v.who = o.who AND v.day > 2)",
         how=JOINED,
-        taken="recompute",
     ),
     "not_in": Case(
         "SELECT id FROM orders WHERE who IS NOT NULL AND "
         "who NOT IN (SELECT name FROM people WHERE name IS NOT NULL)",
         how=JOINED,
-        taken="recompute",
+        taken="recompute",  # NULL is no key: its comparison is not a mere equality
     ),
     "top_k": Case("SELECT id, price FROM orders ORDER BY price DESC, id LIMIT 3"),
     "rollup": Case(

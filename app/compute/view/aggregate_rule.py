@@ -30,8 +30,8 @@ from shardline.app.compute.view.accumulators import Accumulators, GroupPrograms,
 from shardline.app.compute.view.change_operators import ChangeOperators
 from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.kept_plan import KeptPlan, plan_of
-from shardline.app.compute.view.query_tree import QueryNode, query_tree
 from shardline.app.sql.kept_aggregates import AggregateCall, aggregate_calls, spark_type
+from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.datasource.spark_native.java_names import (
     java_class,
     read_sequence,
@@ -105,16 +105,20 @@ class GroupState:
 
 
 class AggregateRule:
-    """Takes aggregates apart."""
+    """Takes aggregates apart.
+
+    Attributes:
+        exact: A session in which a number that does not fit is an error.
+    """
 
     def __init__(self, session: SparkSession, operators: ChangeOperators) -> None:
         """For the application of `session`."""
         self._spark = session
         self._made = operators
         self._literals = scala_object(session, f"{_EXPRESSIONS}.Literal")
-        self._exact = session.newSession()
+        self.exact = session.newSession()
         for name, value in _EXACT_ARITHMETIC.items():
-            self._exact.conf.set(name, value)
+            self.exact.conf.set(name, value)
 
     def split(self, node: QueryNode, name: str) -> tuple[QueryNode, GroupState]:
         """What an aggregate is over a state of this name, and that state.
@@ -175,7 +179,7 @@ class AggregateRule:
         return found
 
     def _state(self, name: str, source: QueryNode, programs: GroupPrograms) -> GroupState:
-        session = self._exact
+        session = self.exact
         rows = StructType.fromJson(json.loads(source.plan.schema().json()))
         changes = StructType([*rows.fields, *_HIDDEN])
         contents = KeptPlan(session, programs.contents, {"rows": rows})
@@ -190,7 +194,7 @@ class AggregateRule:
     # -- above it -----------------------------------------------------------------------------
 
     def _leaf(self, state: GroupState) -> QueryNode:
-        empty = self._exact.createDataFrame([], state.schema)
+        empty = self.exact.createDataFrame([], state.schema)
         return QueryNode(plan_of(empty), "State", state.name, (), frozenset([state.name]))
 
     def _buffers(
@@ -216,9 +220,9 @@ class AggregateRule:
         if not wanted:
             return leaf
         named = ", ".join(f"{text} AS b{place}" for place, text in enumerate(texts))
-        empty = {"state": self._exact.createDataFrame([], schema)}
+        empty = {"state": self.exact.createDataFrame([], schema)}
         text = f"SELECT {named} FROM state"  # noqa: S608 - our own names
-        below = _over(query_tree(plan_of(analyse_query(self._exact, text, empty))), leaf)
+        below = _over(query_tree(plan_of(analyse_query(self.exact, text, empty))), leaf)
         columns = [
             self._made.named(found, attribute.name(), attribute.exprId())
             for found, attribute in zip(below.output, wanted, strict=True)

@@ -31,7 +31,7 @@ from shardline.datasource.types.schema import DIFF, TS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from shardline.app.compute.view.query_tree import QueryNode
+    from shardline.app.sql.query_tree import QueryNode
 
 __all__ = ["Change", "ChangeOperators"]
 

@@ -39,11 +39,13 @@ from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.join_change import JoinRule, OneSided
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
 from shardline.app.compute.view.look_up import LookUp, LookUps
-from shardline.app.compute.view.query_tree import QueryNode, query_tree
-from shardline.app.sql.kept_aggregates import refusals
+from shardline.app.compute.view.touched_keys import OUTPUT, TouchedRule
+from shardline.app.sql.kept_aggregates import refusal
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.plan_tree import plan_tree
+from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.strategy import choose_strategy
+from shardline.app.sql.touched_keys import Regions, judge
 from shardline.datasource.spark_native.java_names import read_sequence
 from shardline.datasource.types.schema import DIFF, TS
 
@@ -152,16 +154,20 @@ class ChangePlan:
         self.columns: StructType = result.schema
         analysed = plan_of(result)
         normal = normal_form(session, analysed)
-        refused = refusals(session, normal)
-        strategy, reason = choose_strategy(plan_tree(normal.toJSON()), refused)
+        strategy, reason = choose_strategy(plan_tree(normal.toJSON()), judge(session, normal))
         if strategy == "recompute":
             raise NotIncremental(reason)
-        if not analysed.deterministic():
+        if not depends_on_rows_alone(analysed):
             raise NotIncremental("an expression that is not deterministic")
         self._output = read_sequence(analysed.output())
         self.states: list[GroupState] = []
-        self._query = self._with_states(query_tree(normal), AggregateRule(session, self._operators))
+        groups = AggregateRule(session, self._operators)
+        self._query = self._with_states(query_tree(normal), groups)
+        below = [state.source for state in self.states]
+        self._regions = Regions(session, self._query, below=below).by_top
+        self._touched = TouchedRule(session, groups.exact, self._operators)
         self._contents |= {state.name: state.schema for state in self.states}
+        self._contents[OUTPUT] = self.columns
         self._steps: dict[tuple[str, frozenset[str]], StepPlan | NotIncremental] = {}
 
     def _with_states(self, node: QueryNode, rule: AggregateRule) -> QueryNode:
@@ -171,7 +177,7 @@ class ChangePlan:
         children = tuple(self._with_states(child, rule) for child in node.children)
         inputs = frozenset[str]().union(*(child.inputs for child in children))
         above = replace(node, children=children, inputs=inputs)
-        if node.kind != "Aggregate":
+        if node.kind != "Aggregate" or refusal(self._spark, node.plan):
             return above
         # No object has such a name.
         read, state = rule.split(above, f"state {len(self.states) + 1}")
@@ -190,10 +196,25 @@ class ChangePlan:
         """
 
         def root(look_ups: LookUps) -> Operator:
-            below = self._change(self._query, look_ups)
-            return self._operators.project(self._output, below).operator
+            return self._root(look_ups).operator
 
         return self._kept_step("", frozenset(changed), root)
+
+    def _root(self, look_ups: LookUps) -> Change:
+        """The change of the query."""
+        changed = look_ups.changed
+        root = self._operators.project(self._output, self._change(self._query, look_ups))
+        regions = [one for one in self._regions.values() if one.top.inputs & changed]
+        for region in regions:
+            if not region.decided:
+                gone = self._touched.gone(
+                    region, look_ups, self._change_of(look_ups), self._output, self.columns
+                )
+                root = self._operators.union([self._output, self._output], [root, gone])
+        return self._touched.consolidated(root, self._output) if regions else root
+
+    def _change_of(self, look_ups: LookUps) -> Callable[[QueryNode], Change]:
+        return partial(self._change, look_ups=look_ups)
 
     def source_step(self, state: GroupState, changed: Collection[str]) -> StepPlan:
         """The same for what a state groups; see `step`."""
@@ -237,18 +258,28 @@ class ChangePlan:
             return made.nothing(node)
         if node.input:
             return made.input(node)
-        if node.kind == "Join":
+        region = self._regions.get(node)
+        if node.kind == "Join" and (region is None or region.decided):
             return self._join(node, look_ups)
-        if node.kind == "Filter":
-            joined = self._joins.filtered(node, look_ups, partial(self._change, look_ups=look_ups))
+        if region is not None:
+            return self._touched.change(region, look_ups, self._change_of(look_ups))
+        if node.kind == "Filter" and not self._has_region(node):
+            joined = self._joins.filtered(node, look_ups, self._change_of(look_ups))
             if joined is not None:
                 return joined
         return self._linear(node, [self._change(child, look_ups) for child in node.children])
 
+    def _has_region(self, node: QueryNode) -> bool:
+        """True if something below a node is computed anew by keys, and so not part of a join."""
+        return node in self._regions or any(map(self._has_region, node.children))
+
     def _join(self, node: QueryNode, look_ups: LookUps) -> Change:
         try:
-            return self._joins.change(node, look_ups, partial(self._change, look_ups=look_ups))
+            return self._joins.change(node, look_ups, self._change_of(look_ups))
         except OneSided as refused:
+            region = self._regions.get(node)
+            if region is not None:
+                return self._touched.change(region, look_ups, self._change_of(look_ups))
             raise NotIncremental(str(refused)) from None
 
     def _linear(self, node: QueryNode, below: Sequence[Change]) -> Change:
@@ -266,6 +297,28 @@ class ChangePlan:
             case "Union":
                 return made.union([child.output for child in node.children], below)
         raise NotIncremental(f"the operator {node.kind}")
+
+
+def depends_on_rows_alone(plan: Any) -> bool:
+    """True if no expression of a plan gives other values for the same row.
+
+    An aggregate function over rows in no order may be called not deterministic, too: its result is
+    never evaluated twice.
+    """
+    if bool(plan.deterministic()):
+        return True
+    mine = all(map(_is_of_row, read_sequence(plan.expressions())))
+    return mine and all(map(depends_on_rows_alone, read_sequence(plan.children())))
+
+
+def _is_of_row(expression: Any) -> bool:
+    if bool(expression.deterministic()):
+        return True
+    below = read_sequence(expression.children())
+    if str(expression.getClass().getSimpleName()) != "AggregateExpression":
+        return any(not one.deterministic() for one in below) and all(map(_is_of_row, below))
+    arguments = read_sequence(expression.aggregateFunction().children())
+    return all(bool(one.deterministic()) for one in arguments)
 
 
 def _types(columns: StructType) -> list[tuple[str, str]]:

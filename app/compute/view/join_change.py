@@ -27,6 +27,13 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.compute.view.change_operators import Change, ChangeOperators
+from shardline.app.compute.view.join_tree import (
+    INNER,
+    conjuncts,
+    flatten,
+    is_around_a_join,
+    join_kind,
+)
 from shardline.app.compute.view.kept_plan import Leaf, Operator
 from shardline.app.compute.view.look_up import LookUps
 from shardline.app.compute.view.safe_expressions import cannot_fail
@@ -39,12 +46,11 @@ from shardline.datasource.spark_native.java_names import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from shardline.app.compute.view.query_tree import QueryNode
+    from shardline.app.sql.query_tree import QueryNode
 
 __all__ = ["JoinRule", "OneSided"]
 
 _CATALYST: Final = "org.apache.spark.sql.catalyst"
-_BOTH: Final = frozenset({"Inner", "Cross"})
 _LINEAR_IN: Final = {
     "ExistenceJoin": 0,
     "LeftAnti": 0,
@@ -52,9 +58,6 @@ _LINEAR_IN: Final = {
     "LeftSemi": 0,
     "RightOuter": 1,
 }
-_TRANSPARENT: Final = frozenset({"ResolvedHint", "SubqueryAlias"})
-"""They change neither rows nor columns; a hint was about other sizes."""
-
 _EQUALITIES: Final = frozenset({"EqualTo", "EqualNullSafe"})
 
 ChangeOf = Callable[["QueryNode"], Change]
@@ -87,8 +90,8 @@ class JoinRule:
         Raises:
             OneSided: It is not linear in what has changed.
         """
-        kind, changed = _kind(node), look_ups.changed
-        if kind in _BOTH:
+        kind, changed = join_kind(node), look_ups.changed
+        if kind in INNER:
             return self._inner_change(node, look_ups, change_of)
         kept = _LINEAR_IN.get(kind)
         if kept is None:
@@ -98,7 +101,7 @@ class JoinRule:
         mine, other = node.children[kept], node.children[1 - kept]
         change = change_of(mine)
         condition = node.plan.condition()
-        conditions = [*_conjuncts(condition.get())] if condition.isDefined() else []
+        conditions = [*conjuncts(condition.get())] if condition.isDefined() else []
         found = look_ups.restrict(other, conditions, [mine])
         sides = [change, self._made.before(other, found)]
         return self._made.over(node.plan, sides[::-1] if kept else sides, change.hidden)
@@ -108,11 +111,9 @@ class JoinRule:
 
         `FROM a, b WHERE a.k = b.k` says only in its filter what connects the two.
         """
-        if not _is_around_a_join(node):
+        if not is_around_a_join(node):
             return None
-        sides: list[QueryNode] = []
-        conditions: list[Any] = []
-        _flatten(node, sides, conditions)
+        sides, conditions = flatten(node)
         if not self._may_reorder(sides, conditions):
             return None
         return self._terms(node, sides, conditions, look_ups, change_of)
@@ -144,9 +145,7 @@ class JoinRule:
         In another order a condition is evaluated for other rows. Where anything in the join could
         fail, that order is the query's, or an error of the query might not be one of the change.
         """
-        sides: list[QueryNode] = []
-        conditions: list[Any] = []
-        _flatten(node, sides, conditions)
+        sides, conditions = flatten(node)
         if len(sides) == len(node.children) or self._may_reorder(sides, conditions):
             return sides, conditions
         condition = node.plan.condition()
@@ -269,46 +268,3 @@ def _are_disjoint(sides: Sequence[QueryNode]) -> bool:
 def _both(left: Any, right: Any) -> Any:
     """The columns of two sets."""
     return getattr(left, "$plus$plus")(right)
-
-
-def _kind(node: QueryNode) -> str:
-    """The type of a join as Spark calls it: `Inner`, `LeftOuter`."""
-    return str(node.plan.joinType().getClass().getSimpleName()).rstrip("$")
-
-
-def _flatten(node: QueryNode, sides: list[QueryNode], conditions: list[Any]) -> None:
-    """Add what an inner join joins, and what holds of its rows."""
-    if node.kind == "Join" and _kind(node) in _BOTH:
-        for child in node.children:
-            _flatten(child, sides, conditions)
-        if node.plan.condition().isDefined():
-            conditions.extend(_conjuncts(node.plan.condition().get()))
-        return
-    if not _is_around_a_join(node):
-        sides.append(node)
-        return
-    _flatten(node.children[0], sides, conditions)
-    if node.kind == "Filter":
-        conditions.extend(_conjuncts(node.plan.condition()))
-
-
-def _is_around_a_join(node: QueryNode) -> bool:
-    """True if rows of an inner join pass through, perhaps not all of them, with their columns."""
-    while node.kind != "Join":
-        names = node.kind == "Project" and all(
-            column.getClass().getSimpleName() == "AttributeReference"
-            for column in read_sequence(node.plan.projectList())
-        )
-        if not names and node.kind not in _TRANSPARENT | {"Filter"}:
-            return False
-        (node,) = node.children
-    return _kind(node) in _BOTH
-
-
-def _conjuncts(condition: Any) -> Iterator[Any]:
-    """The conditions that a condition joins by AND."""
-    if condition.getClass().getSimpleName() != "And":
-        yield condition
-        return
-    yield from _conjuncts(condition.left())
-    yield from _conjuncts(condition.right())

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import DataFrame
 
 from shardline.app.compute.view.evaluate import analyse_query
-from shardline.app.compute.view.query_tree import QueryNode, query_tree
+from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.datasource.spark_native.java_names import (
     java_class,
     scala_object,

@@ -34,6 +34,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from shardline.app.compute.view.join_tree import INNER, flatten, join_kind
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.sql.kept_aggregates import spark_type
 from shardline.datasource.spark_native.java_names import read_sequence
@@ -41,7 +42,7 @@ from shardline.datasource.spark_native.java_names import read_sequence
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from shardline.app.compute.view.query_tree import QueryNode
+    from shardline.app.sql.query_tree import QueryNode
 
 __all__ = ["KeySource", "LookUp", "LookUps"]
 
@@ -152,6 +153,98 @@ class LookUps:
                 self._all_read.add(node)
         return leaves
 
+    def touched(
+        self,
+        node: QueryNode,
+        keys: Sequence[Any],
+        sources: Sequence[tuple[QueryNode, Sequence[Any]]],
+    ) -> dict[QueryNode, Leaf]:
+        """What inputs stand for if only rows are needed of keys that have changed.
+
+        Args:
+            node: An operator, perhaps an inner join: of one side of it the key is, and the others
+                are looked up by what connects them with that side.
+            keys: The key: expressions over its columns. NULL is a key.
+            sources: Operators whose changes are there, each with the key over its own columns.
+        """
+        sides, conditions = flatten(node)
+        found = [one for one in self._keyed(keys, sources, sides) if self._are_known([one])]
+        first = next((side for side in sides if _owns(side, found)), None)
+        if first is None:
+            self._all_read.update(_inputs(node))
+            return {}
+        leaves = self._looked_up([one for one in found if _owns(first, [one])])
+        self._all_read.update(set(_inputs(first)) - set(leaves))
+        there, left = [first], [side for side in sides if side is not first]
+        while left:
+            # One that is connected with what is there; if none is, any, which is read whole.
+            tried = [side for side in left if self._is_connected(side, conditions, there)] or left
+            leaves |= self.restrict(tried[0], conditions, there)
+            there.append(tried[0])
+            left.remove(tried[0])
+        return leaves
+
+    def from_output(
+        self,
+        leaf_of: str,
+        columns: Sequence[str],
+        sources: Sequence[tuple[QueryNode, Sequence[Any]]],
+    ) -> Leaf:
+        """What stands for the rows of something that is no input, of keys that have changed.
+
+        Args:
+            leaf_of: Its name.
+            columns: Its columns of the key.
+            sources: As of `touched`; their keys have the types of the columns.
+        """
+        found: list[tuple[str, list[_Column]]] = []
+        for place, name in enumerate(columns):
+            values = self._values(place, sources)
+            if values:
+                found.append((name, values))
+        known = [(n, v) for n, v in found if all(c.input not in self._all_read for c in v)]
+        if not known:
+            return Leaf(leaf_of, before=True)
+        return self._add(leaf_of, [(name, values, True) for name, values in known])
+
+    def _keyed(
+        self,
+        keys: Sequence[Any],
+        sources: Sequence[tuple[QueryNode, Sequence[Any]]],
+        sides: Sequence[QueryNode],
+    ) -> Iterator[_Equality]:
+        """The columns of a key as equalities with columns of what has changed."""
+        for place, key in enumerate(keys):
+            column, values = _plain(key), self._values(place, sources)
+            if column is None or not values:
+                continue
+            for side in sides:
+                mine = _trace(side, column)
+                if mine:
+                    yield _Equality(tuple(mine), tuple(values), nulls=True)
+
+    def _values(
+        self, place: int, sources: Sequence[tuple[QueryNode, Sequence[Any]]]
+    ) -> list[_Column]:
+        """The columns of inputs that have the values of a key's column; none if not all do."""
+        found: list[_Column] = []
+        for node, keys in sources:
+            column = _plain(keys[place])
+            if column is None or not self._are_comparable(column, column):
+                return []
+            traced = _trace(node, column, joins=True)
+            if not traced:
+                return []
+            found += traced
+        return found
+
+    def _is_connected(
+        self, side: QueryNode, conditions: Sequence[Any], there: Sequence[QueryNode]
+    ) -> bool:
+        return any(
+            True for other in there for one in conditions for _ in self._equal(side, other, one)
+        )
+
     def _equal(self, side: QueryNode, other: QueryNode, condition: Any) -> Iterator[_Equality]:
         kind = _kind(condition)
         if kind not in {"EqualTo", "EqualNullSafe"}:
@@ -160,7 +253,7 @@ class LookUps:
         if left is None or right is None or not self._are_comparable(left, right):
             return
         for mine, their in ((left, right), (right, left)):
-            columns, values = _trace(side, mine), _trace(other, their)
+            columns, values = _trace(side, mine), _trace(other, their, joins=True)
             if columns and values:
                 yield _Equality(tuple(columns), tuple(values), kind == "EqualNullSafe")
                 return
@@ -188,37 +281,57 @@ class LookUps:
         # branch, whose own columns are then the key.
         inputs = {column.input for column in equalities[0].mine}
         equalities = [one for one in equalities if {c.input for c in one.mine} == inputs]
-        sources: dict[QueryNode, list[str]] = {}
-        for one in equalities:
-            for column in one.theirs:
-                sources.setdefault(column.input, []).append(column.name)
-        leaves = {}
-        for node in inputs:
-            key = [_of(one.mine, node) for one in equalities]
-            # In one order, so that views with the same key share an arrangement.
-            order = sorted(range(len(key)), key=lambda place: key[place])
-            # A column that is equal to two others is found by the first of them.
-            order = [p for n, p in enumerate(order) if not n or key[p] != key[order[n - 1]]]
-            leaf = Leaf(node.input, before=True, place=len(self.made) + 1)
-            tables = tuple(
-                KeySource(table, tuple(columns[place] for place in order))
-                for source, columns in sources.items()
-                for table in self._tables(source)
+        leaves = {
+            node: self._add(
+                node.input, [(_of(one.mine, node), one.theirs, one.nulls) for one in equalities]
             )
-            nulls = tuple(equalities[place].nulls for place in order)
-            self.made.append(LookUp(leaf, tuple(key[place] for place in order), tables, nulls))
-            leaves[node] = leaf
+            for node in inputs
+        }
+        # Afterwards: one branch of a union is not looked up by what was found of another one.
         for node, leaf in leaves.items():
             self._found.setdefault(node, []).append(leaf)
         return leaves
+
+    def _add(self, name: str, key: Sequence[tuple[str, Sequence[_Column], bool]]) -> Leaf:
+        """Add a look-up: its columns, where their values come from, and if NULL is one."""
+        # In one order, so that views with the same key share an arrangement. A column that is equal
+        # to two others is found by the first of them.
+        chosen = {column: (values, nulls) for column, values, nulls in reversed(key)}
+        order = sorted(chosen)
+        sources: dict[QueryNode, list[str]] = {}
+        for column in order:
+            for value in chosen[column][0]:
+                sources.setdefault(value.input, []).append(value.name)
+        tables = tuple(
+            KeySource(table, tuple(columns))
+            for source, columns in sources.items()
+            for table in self._tables(source)
+        )
+        leaf = Leaf(name, before=True, place=len(self.made) + 1)
+        nulls = tuple(chosen[column][1] for column in order)
+        self.made.append(LookUp(leaf, tuple(order), tables, nulls))
+        return leaf
+
+
+def _owns(side: QueryNode, equalities: Sequence[_Equality]) -> bool:
+    """True if one of the equalities is of inputs of a side."""
+    inputs = set(_inputs(side))
+    return any(column.input in inputs for one in equalities for column in one.mine)
 
 
 def _of(columns: Sequence[_Column], node: QueryNode) -> str:
     return next(column.name for column in columns if column.input is node)
 
 
-def _trace(node: QueryNode, column: Any) -> list[_Column]:
-    """The columns of inputs that a column is, one of each branch; none if it is not known."""
+def _trace(node: QueryNode, column: Any, *, joins: bool = False) -> list[_Column]:
+    """The columns of inputs that a column is, one of each branch; none if it is not known.
+
+    Args:
+        node: An operator.
+        column: One of its columns.
+        joins: True if it may come out of an inner join: its values are some of the input's, but
+            the input's rows are not all that the operator needs.
+    """
     if node.input:
         number = column.exprId()
         return [
@@ -227,11 +340,15 @@ def _trace(node: QueryNode, column: Any) -> list[_Column]:
     match node.kind:
         case "Project":
             given = _projected(node, column)
-            return [] if given is None else _trace(node.children[0], given)
+            return [] if given is None else _trace(node.children[0], given, joins=joins)
         case "Union":
-            return _trace_union(node, column)
+            return _trace_union(node, column, joins=joins)
+        case "Join" if joins and join_kind(node) in INNER:
+            for child in node.children:
+                if any(one.exprId().equals(column.exprId()) for one in child.output):
+                    return _trace(child, column, joins=joins)
         case kind if kind in _PASSING and len(node.children) == 1:
-            return _trace(node.children[0], column)
+            return _trace(node.children[0], column, joins=joins)
     return []
 
 
@@ -254,14 +371,14 @@ def _plain(expression: Any) -> Any | None:
     return expression if _kind(expression) == "AttributeReference" else None
 
 
-def _trace_union(node: QueryNode, column: Any) -> list[_Column]:
+def _trace_union(node: QueryNode, column: Any, *, joins: bool) -> list[_Column]:
     """A column of each branch: it has one place in all of them."""
     places = [p for p, one in enumerate(node.output) if one.exprId().equals(column.exprId())]
     found: list[_Column] = []
     for child in node.children if places else ():
         if not child.inputs:
             continue  # its rows are constants, and all there
-        below = _trace(child, child.output[places[0]])
+        below = _trace(child, child.output[places[0]], joins=joins)
         if not below:
             return []
         found += below

@@ -56,6 +56,7 @@ from shardline.app.compute.view.reports import ViewReports
 from shardline.app.compute.view.session_settings import engine_versions, query_settings
 from shardline.app.compute.view.state_step import StateStep
 from shardline.app.compute.view.step_costs import StepCosts
+from shardline.app.compute.view.touched_keys import OUTPUT
 from shardline.app.compute.view.view_states import ViewStates
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.protocol.objects import Strategy, ViewDescription
@@ -305,6 +306,10 @@ class View:
             by_driver=_BY_DRIVER,
         )
 
+    def _before(self, session: SparkSession, name: str, at: int) -> DataFrame:
+        """The rows of an input at one time, or those that the view itself has shown."""
+        return self._snapshot(session, self._description.name if name == OUTPUT else name, at)
+
     def _follow_changes(
         self,
         session: SparkSession,
@@ -341,6 +346,7 @@ class View:
             return self._follow_changes(session, replace(step, upper=end), news, states)
         # The hold of the stream keeps them: what is older than the step is not compacted into it.
         named = dict(zip(self._description.inputs, states, strict=True))
+        named[OUTPUT] = host.client.machine(self._description.name).state()
         known = StateStep(
             session,
             plan,
@@ -349,7 +355,7 @@ class View:
             named,
             inputs,
             set(news.changed),
-            partial(self._snapshot, session),
+            partial(self._before, session),
             news.volume,
         )
         changed, way = self._changed(known)

@@ -8,7 +8,8 @@ each node of the query as it is written is judged by the same rule, in the same 
 
 Invariants:
     Nothing is claimed that the choice does not bear out: of a linear view every operator is linear,
-    of an incremental one every operator but its joins.
+    of an incremental one every operator that takes rows one by one; what stands in the way of one
+    that is recomputed is named by its reason.
     An operator is linear because its kind is in the list, never because it is in no other.
     Pure, and without Spark.
 """
@@ -37,7 +38,6 @@ _SQL_KINDS: Final = {"Limit": "GlobalLimit"}
 
 _FULL_JOIN: Final = "a full outer join of two inputs"
 _GROUPED: Final = "an aggregate"
-_DEDUPLICATED: Final = "UNION without ALL"
 
 _OUTSIDE: Final = frozenset({"Source", "Persist"})
 """They read and write; what is between them is computed by a strategy."""
@@ -74,12 +74,15 @@ def _alone(view: ViewDescription, operator: OperatorPlan) -> tuple[Strategy | No
         return "incremental", None
     has_subquery = operator.name in _ROW_BY_ROW and len(operator.inputs) > 1
     if view.strategy == "incremental":
-        return ("incremental", None) if has_subquery else ("linear", None)
+        deduplicates = operator.name == "Union" and operator.detail == "UNION"
+        row_by_row = operator.name in _LINEAR and not has_subquery and not deduplicates
+        return ("linear" if row_by_row else "incremental"), None
     if has_subquery:
         return None, None  # only Spark's plan tells which subqueries are joins
     obstacle = _obstacle(operator)
     if obstacle is not None:
-        return "recompute", obstacle
+        # Most kinds stand in the way of some queries only.
+        return ("recompute", obstacle) if obstacle in view.reason else (None, None)
     is_linear = operator.name in _LINEAR and not _may_look_at_many_rows(view, operator)
     return ("linear", None) if is_linear else (None, None)
 
@@ -91,7 +94,7 @@ def _obstacle(operator: OperatorPlan) -> str | None:
     if operator.name == "Aggregate":
         return _GROUPED
     if operator.name == "Union":
-        return _DEDUPLICATED if operator.detail == "UNION" else None
+        return REASONS["Distinct"] if operator.detail == "UNION" else None
     return REASONS.get(_SQL_KINDS.get(operator.name, operator.name))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from shardline.app.sql.determinism import find_clock_literal, find_nondeterminism
 from shardline.app.sql.plan_tree import plan_tree
-from shardline.app.sql.strategy import choose_strategy
+from shardline.app.sql.strategy import Verdict, choose_strategy
 
 LOGICAL = "org.apache.spark.sql.catalyst.plans.logical."
 EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
@@ -31,8 +31,12 @@ def expr(kind: str, *children: Nodes, **fields: Any) -> Nodes:
 INPUT = op("View", op("LogicalRDD"))
 
 
-def strategy(plan: Nodes, *refusals: str) -> tuple[str, str]:
-    return choose_strategy(plan_tree(json.dumps(plan)), refusals)
+KEPT = Verdict()
+KEYED = Verdict(by_key=True)
+
+
+def strategy(plan: Nodes, *verdicts: Verdict) -> tuple[str, str]:
+    return choose_strategy(plan_tree(json.dumps(plan)), verdicts)
 
 
 def test_a_tree_has_the_nodes_in_order() -> None:
@@ -77,7 +81,9 @@ def test_a_deep_plan_needs_no_deep_stack() -> None:
 )  # fmt: skip
 def test_only_what_is_known_to_be_linear_is(plan: Nodes, reason: str) -> None:
     """The list says what is linear; all else is recomputed, with a reason."""
-    assert strategy(plan) == ("recompute" if reason else "linear", reason)
+    joins = sum(node.kind == "Join" for node in plan_tree(json.dumps(plan)).walk())
+    found = "recompute" if reason else "linear"
+    assert strategy(plan, *[KEPT] * joins) == (found, reason)
 
 
 GROUPED = op(
@@ -89,42 +95,90 @@ GROUPED = op(
     ],
 )
 ROWS = op("Aggregate", INPUT, aggregateExpressions=[expr("AttributeReference")])
+RANKED = op(
+    "Window",
+    INPUT,
+    windowExpressions=[
+        expr("Alias", expr("WindowExpression", expr("RowNumber"))),
+        expr("Alias", expr("WindowExpression", expr("AggregateExpression", expr("Sum")))),
+    ],
+)
+RANKS = "a window function (row_number, sum)"
 
 
 @pytest.mark.parametrize(
-    ("plan", "refusals", "found"),
+    ("plan", "verdicts", "found"),
     [
-        (GROUPED, [""], ("incremental", "an aggregate (avg, count_if)")),
-        (ROWS, [""], ("incremental", "distinct rows")),
-        (GROUPED, ["an aggregate (avg of DOUBLE)"], ("recompute", "an aggregate (avg of DOUBLE)")),
-        (op("Union", ROWS, GROUPED), ["", "groups by MAP"], ("recompute", "groups by MAP")),
-        (op("Union", *[ROWS] * 8), [""] * 8, ("incremental", "distinct rows")),
-        (op("Union", *[ROWS] * 9), [""] * 9, ("recompute", "more than 8 aggregates")),
-        (op("Distinct", ROWS), [""], ("recompute", "DISTINCT")),
+        (GROUPED, [KEPT], ("incremental", "an aggregate (avg, count_if)")),
+        (
+            GROUPED,
+            [KEYED],
+            ("incremental", "an aggregate (avg, count_if) anew for each group that changes"),
+        ),
+        (ROWS, [KEPT], ("incremental", "distinct rows")),
+        (
+            GROUPED,
+            [Verdict("an aggregate (avg of DOUBLE)")],
+            ("recompute", "an aggregate (avg of DOUBLE)"),
+        ),
+        (
+            op("Union", ROWS, GROUPED),
+            [KEPT, Verdict("groups by MAP")],
+            ("recompute", "groups by MAP"),
+        ),
+        (op("Union", *[ROWS] * 8), [KEPT] * 8, ("incremental", "distinct rows")),
+        (op("Union", *[ROWS] * 9), [KEPT] * 9, ("recompute", "more than 8 aggregates")),
+        (
+            op("Union", *[ROWS] * 9),
+            [KEYED] * 9,
+            ("incremental", "distinct rows anew for each group that changes"),
+        ),
+        (op("Distinct", ROWS), [KEPT], ("recompute", "DISTINCT")),
+        (RANKED, [KEYED], ("incremental", f"{RANKS} anew for each partition that changes")),
+        (op("Filter", RANKED), [KEPT], ("recompute", RANKS)),
     ],
 )
-def test_aggregates_follow_changes_unless_they_are_refused(
-    plan: Nodes, refusals: list[str], found: tuple[str, str]
+def test_aggregates_and_windows_follow_changes_unless_they_are_refused(
+    plan: Nodes, verdicts: list[Verdict], found: tuple[str, str]
 ) -> None:
-    """Refusals are in the order of the plan."""
-    assert strategy(plan, *refusals) == found
+    """Verdicts are in the order of the plan. Only what is kept as a state counts as one."""
+    assert strategy(plan, *verdicts) == found
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"),
+    ("kind", "without", "by_key"),
     [
-        ("Inner", "a join of two inputs"),
-        ("Cross", "a cross join of two inputs"),
-        ("LeftOuter", "a left outer join (run anew where its right side changes)"),
-        ("RightOuter", "a right outer join (run anew where its left side changes)"),
-        ("LeftSemi", "a semi join, as IN is (run anew where its right side changes)"),
-        ("LeftAnti", "an anti join, as NOT EXISTS is (run anew where its right side changes)"),
+        ("Inner", "a join of two inputs", "a join anew for each key that changes"),
+        (
+            "LeftOuter",
+            "a left outer join (run anew where its right side changes)",
+            "a left outer join anew for each key that changes",
+        ),
+        (
+            "RightOuter",
+            "a right outer join (run anew where its left side changes)",
+            "a right outer join anew for each key that changes",
+        ),
+        (
+            "LeftSemi",
+            "a semi join, as IN is (run anew where its right side changes)",
+            "a semi join, as IN is, anew for each key that changes",
+        ),
+        (
+            "LeftAnti",
+            "an anti join, as NOT EXISTS is (run anew where its right side changes)",
+            "an anti join, as NOT EXISTS is, anew for each key that changes",
+        ),
+        ("FullOuter", "", "a full outer join anew for each key that changes"),
+        ("LeftSingle", "", "a subquery of one row anew for each key that changes"),
     ],
 )
-def test_joins_follow_changes_with_what_is_there(kind: str, reason: str) -> None:
+def test_joins_follow_changes_with_what_is_there(kind: str, without: str, by_key: str) -> None:
     """Their reason says why their view is not linear, and when it is recomputed all the same."""
     join = op("Join", op("Filter", INPUT), INPUT, joinType={"object": f"x.{kind}$"})
-    assert strategy(op("Project", join)) == ("incremental", reason)
+    alone = strategy(op("Project", join), KEPT)
+    assert alone == ("incremental", without) if without else alone[0] == "recompute"
+    assert strategy(op("Project", join), KEYED) == ("incremental", by_key)
 
 
 @pytest.mark.parametrize(

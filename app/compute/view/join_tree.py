@@ -1,0 +1,76 @@
+"""Inner joins are read as one join of many sides, whatever their parentheses, with its conditions.
+
+    sides, conditions = flatten(node)      what is joined, and all that holds of its rows
+
+Filters around and between the joins are among the conditions, and projections that only choose
+columns are passed over: `FROM a, b WHERE a.k = b.k` is the join of `a` and `b` by `k`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from shardline.datasource.spark_native.java_names import read_sequence
+
+if TYPE_CHECKING:
+    from shardline.app.sql.query_tree import QueryNode
+
+__all__ = ["INNER", "conjuncts", "flatten", "is_around_a_join", "join_kind"]
+
+INNER: Final = frozenset({"Inner", "Cross"})
+"""Joins that return the pairs of rows for which their condition holds, and nothing else."""
+
+_TRANSPARENT: Final = frozenset({"ResolvedHint", "SubqueryAlias"})
+"""They change neither rows nor columns; a hint was about other sizes."""
+
+
+def join_kind(node: QueryNode) -> str:
+    """The type of a join as Spark calls it: `Inner`, `LeftOuter`."""
+    return str(node.plan.joinType().getClass().getSimpleName()).rstrip("$")
+
+
+def flatten(node: QueryNode) -> tuple[list[QueryNode], list[Any]]:
+    """The sides of an inner join and its conditions; an operator that is none is its only side."""
+    sides: list[QueryNode] = []
+    conditions: list[Any] = []
+    _flatten(node, sides, conditions)
+    return sides, conditions
+
+
+def _flatten(node: QueryNode, sides: list[QueryNode], conditions: list[Any]) -> None:
+    """Add what an inner join joins, and what holds of its rows."""
+    if node.kind == "Join" and join_kind(node) in INNER:
+        for child in node.children:
+            _flatten(child, sides, conditions)
+        if node.plan.condition().isDefined():
+            conditions.extend(conjuncts(node.plan.condition().get()))
+        return
+    if not is_around_a_join(node):
+        sides.append(node)
+        return
+    _flatten(node.children[0], sides, conditions)
+    if node.kind == "Filter":
+        conditions.extend(conjuncts(node.plan.condition()))
+
+
+def is_around_a_join(node: QueryNode) -> bool:
+    """True if rows of an inner join pass through, perhaps not all of them, with their columns."""
+    while node.kind != "Join":
+        names = node.kind == "Project" and all(
+            column.getClass().getSimpleName() == "AttributeReference"
+            for column in read_sequence(node.plan.projectList())
+        )
+        if not names and node.kind not in _TRANSPARENT | {"Filter"}:
+            return False
+        (node,) = node.children
+    return join_kind(node) in INNER
+
+
+def conjuncts(condition: Any) -> Iterator[Any]:
+    """The conditions that a condition joins by AND."""
+    if condition.getClass().getSimpleName() != "And":
+        yield condition
+        return
+    yield from conjuncts(condition.left())
+    yield from conjuncts(condition.right())

@@ -1,0 +1,413 @@
+"""The pieces of a query that can be computed anew for some keys alone are found here: its regions.
+
+An aggregate is a function of the rows of each group, a window function of those of each partition,
+and of an outer join each side's rows depend on those of the other one with the same key. Operators
+one above the other that have a key in common are one region: what it gives for a key depends on
+what its sources have for that key, and on nothing else.
+
+    regions = Regions(spark, tree, kept)       `kept` tells aggregates that are states
+    regions.by_top[node]                       the region below an operator, and including it
+    regions.verdicts()                         what `strategy` says of the query
+
+What has been shown for a key must go before it comes anew. A region whose results are decided
+(`decided_values`) is computed for the time before, too. Of any other the rows are taken from what
+the view itself has shown: so its key must be among the columns of the query as it is, and nothing
+but operators that take rows one by one may be above it.
+
+Any part of a key is one, too: more rows share it. So a key that is not shown, or that a lower
+operator does not have, is left out as long as another one is left.
+
+Invariants:
+    An operator is in a region because it is in a list, never because it is in no other.
+    A key of no columns is none: its rows are all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from shardline.app.sql.decided_values import holds_map, is_decided
+from shardline.app.sql.kept_aggregates import is_of_session, refusal, spark_type
+from shardline.app.sql.query_tree import QueryNode, query_tree
+from shardline.app.sql.strategy import LINEAR, Verdict
+from shardline.datasource.spark_native.java_names import read_sequence
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Region", "Regions", "Source", "judge", "number_of"]
+
+_BOTH: Final = frozenset({"Cross", "Inner"})
+_KEPT_SIDE: Final = {
+    "ExistenceJoin": 0,
+    "LeftAnti": 0,
+    "LeftOuter": 0,
+    "LeftSemi": 0,
+    "LeftSingle": 0,
+    "RightOuter": 1,
+}
+"""Joins that return each row of a side, or some of them, under the columns of that side."""
+
+_LINEAR_IN_A_SIDE: Final = frozenset(_KEPT_SIDE) - {"LeftSingle"}
+"""They follow that side without a key, too."""
+
+_WITH_COLUMNS_BELOW: Final = frozenset(
+    {
+        "Filter",
+        "Generate",
+        "PipeOperator",
+        "Repartition",
+        "RepartitionByExpression",
+        "ResolvedHint",
+        "Sort",
+        "SubqueryAlias",
+    }
+)
+"""Operators that return each column of their child as it is, for each row by itself."""
+
+_EQUALITIES: Final = frozenset({"EqualTo", "EqualNullSafe"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """What a region reads.
+
+    Attributes:
+        node: The last operator below the region.
+        keys: The key: expressions over its columns.
+        columns: Those of its columns that the region uses.
+    """
+
+    node: QueryNode
+    keys: tuple[Any, ...]
+    columns: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """Operators of which one is on top, and which have a key in common.
+
+    Attributes:
+        top: The last one.
+        nodes: All of them.
+        sources: What they read, in order. A key is of as many expressions in each.
+        decided: True if the same rows below always give the same results.
+        shown: If it is not decided: the places of the key's columns among those of the query.
+    """
+
+    top: QueryNode
+    nodes: frozenset[QueryNode]
+    sources: tuple[Source, ...]
+    decided: bool
+    shown: tuple[int, ...] = ()
+
+
+Shown = Mapping[int, int]
+"""Which columns, by their number, are a column of the query as they are, and at which place."""
+
+_Key = Mapping[QueryNode, Any]
+"""A column of a key: an expression over each source."""
+
+
+class Regions:
+    """The regions of one query."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        root: QueryNode,
+        kept: Callable[[QueryNode], bool] = lambda _: False,
+        below: Sequence[QueryNode] = (),
+    ) -> None:
+        """Find them.
+
+        Args:
+            spark: Any session of the application.
+            root: The query, in its normal form.
+            kept: True of an aggregate that is kept as a state, and so of what has changes.
+            below: What states are of that the query reads.
+        """
+        self._spark = spark
+        self._root = root
+        self._kept = kept
+        self.by_top: dict[QueryNode, Region] = {}
+        self._inside: set[QueryNode] = set()
+        self._refused: dict[QueryNode, str] = {}
+        places = {number_of(one): place for place, one in enumerate(root.output)}
+        self._walk(root, places)
+        for other in below:
+            self._walk(other, None)
+
+    def verdicts(self) -> list[Verdict]:
+        """What there is to say of each aggregate, window and join, in the order of the plan."""
+        return [*self._verdicts(self._root)]
+
+    def _verdicts(self, node: QueryNode) -> Iterator[Verdict]:
+        if node.input:
+            return
+        if node.kind in {"Aggregate", "Join", "Window"}:
+            yield Verdict(self._refused.get(node, ""), by_key=node in self._inside)
+        for child in node.children:
+            yield from self._verdicts(child)
+
+    # -- the query, from its last operator on ----------------------------------------------------
+
+    def _walk(self, node: QueryNode, shown: Shown | None) -> None:
+        """Find the regions at and below a node.
+
+        Args:
+            node: An operator of the query.
+            shown: None if what is above it does more than to take its rows one by one.
+        """
+        if node.input or not node.inputs:
+            return
+        region = self._region(node, shown) if self._can_be_top(node) else None
+        if region is not None:
+            self.by_top[node] = region
+            self._inside |= region.nodes
+            for source in region.sources:
+                self._walk(source.node, None)
+            return
+        if self._must_be_top(node):
+            self._refused[node] = self._why_refused(node)
+        for child in node.children:
+            self._walk(child, None if shown is None else _shown_below(node, shown))
+
+    def _can_be_top(self, node: QueryNode) -> bool:
+        if node.kind == "Aggregate":
+            return not self._kept(node)
+        if node.kind != "Join" or join_kind(node) not in _BOTH:
+            return node.kind in {"Join", "Window"}
+        # An inner join has a rule of its own, over sides that can be computed once more.
+        return not self._is_plain(node)
+
+    def _must_be_top(self, node: QueryNode) -> bool:
+        if node.kind == "Join":
+            return join_kind(node) not in _BOTH and join_kind(node) not in _LINEAR_IN_A_SIDE
+        return node.kind == "Window" or (node.kind == "Aggregate" and not self._kept(node))
+
+    def _why_refused(self, node: QueryNode) -> str:
+        if node.kind == "Aggregate":
+            return refusal(self._spark, node.plan)
+        return ""
+
+    # -- one region ------------------------------------------------------------------------------
+
+    def _region(self, top: QueryNode, shown: Shown | None) -> Region | None:
+        """The region below a node, if it has a key and what it has shown can be retracted."""
+        inner = top.kind == "Join" and join_kind(top) in _BOTH
+        # With all that has the key in common; else the one operator, if its sources have changes.
+        for is_source in (self._is_plain, lambda _: True):
+            nodes, sources = _until(top, is_source)
+            decided = self._is_decided(nodes, sources)
+            if inner and decided:
+                return None
+            found = self._with_key(top, nodes, sources, decided=decided, shown=shown)
+            if found is not None:
+                return found
+        return None
+
+    def _with_key(
+        self,
+        top: QueryNode,
+        nodes: Sequence[QueryNode],
+        sources: Sequence[QueryNode],
+        *,
+        decided: bool,
+        shown: Shown | None,
+    ) -> Region | None:
+        keys: list[_Key] = []
+        places: list[int] = []
+        for given, columns in _candidates(top):
+            key = _reached(given, frozenset(sources))
+            place = next((shown[one] for one in columns if one in shown), None) if shown else None
+            if key is not None and (decided or place is not None):
+                keys.append(key)
+                places.append(-1 if place is None else place)
+        if not keys:
+            return None
+        used = _used(top, nodes)
+        read = tuple(
+            Source(
+                node,
+                tuple(key[node] for key in keys),
+                tuple(one for one in _distinct(node.output) if number_of(one) in used),
+            )
+            for node in sources
+        )
+        return Region(top, frozenset(nodes), read, decided, () if decided else tuple(places))
+
+    def _is_decided(self, nodes: Sequence[QueryNode], sources: Sequence[QueryNode]) -> bool:
+        if not all(is_decided(self._spark, node) for node in nodes):
+            return False
+        types = (spark_type(self._spark, one) for node in sources for one in node.output)
+        return not any(holds_map(kind) for kind in types)
+
+    def _is_plain(self, node: QueryNode) -> bool:
+        """True if the rules for changes of rows and of inner joins are all that a node needs."""
+        if node.input or not node.inputs:
+            return True
+        if node.kind == "Aggregate":
+            return self._kept(node)
+        joined = node.kind == "Join" and join_kind(node) in _BOTH
+        return (joined or node.kind in LINEAR) and all(map(self._is_plain, node.children))
+
+
+def judge(spark: SparkSession, plan: Any) -> list[Verdict]:
+    """What there is to say of each aggregate, window and join of a plan, in its order.
+
+    Args:
+        spark: Any session of the application.
+        plan: A plan in its normal form, whose inputs are temporary views.
+    """
+    return Regions(spark, query_tree(plan), lambda node: not refusal(spark, node.plan)).verdicts()
+
+
+def number_of(attribute: Any) -> int:
+    """The number by which Spark knows a column."""
+    return int(attribute.exprId().id())
+
+
+def join_kind(node: QueryNode) -> str:
+    """The type of a join as Spark calls it: `Inner`, `LeftOuter`."""
+    return str(node.plan.joinType().getClass().getSimpleName()).rstrip("$")
+
+
+def _shown_below(node: QueryNode, shown: Shown) -> Shown | None:
+    """The columns of a node's child that are shown; None if its rows are not taken one by one."""
+    if node.kind in _WITH_COLUMNS_BELOW:
+        return shown
+    if node.kind != "Project":
+        return None
+    found = {}
+    for column in read_sequence(node.plan.projectList()):
+        given = _renamed(column)
+        if given is not None and number_of(column) in shown:
+            found[number_of(given)] = shown[number_of(column)]
+    return found
+
+
+def _until(
+    top: QueryNode, is_source: Callable[[QueryNode], bool]
+) -> tuple[list[QueryNode], list[QueryNode]]:
+    """The operators from `top` on down to its sources, and these; each once, in order."""
+    nodes: list[QueryNode] = [top]
+    sources: list[QueryNode] = []
+    for child in top.children:
+        if is_source(child):
+            sources.append(child)
+        else:
+            below = _until(child, is_source)
+            nodes += below[0]
+            sources += below[1]
+    return nodes, sources
+
+
+def _candidates(top: QueryNode) -> Iterator[tuple[list[tuple[QueryNode, Any]], list[int]]]:
+    """What may be a column of the key of a region: an expression over each child of its top.
+
+    With it, the numbers of the top's columns that are its value.
+    """
+    match top.kind:
+        case "Aggregate":
+            columns = read_sequence(top.plan.aggregateExpressions())
+            for key in read_sequence(top.plan.groupingExpressions()):
+                if _is_column(key) and not is_of_session(key):
+                    given = [one for one in columns if _is_same(_renamed(one), key)]
+                    yield [(top.children[0], key)], [number_of(one) for one in given]
+        case "Window":
+            for key in read_sequence(top.plan.partitionSpec()):
+                if not key.foldable():
+                    yield [(top.children[0], key)], [number_of(key)] if _is_column(key) else []
+        case "Join":
+            kind = join_kind(top)
+            for sides in _equalities(top):
+                shown = sides if kind in _BOTH else []
+                if kind in _KEPT_SIDE:
+                    shown = [sides[_KEPT_SIDE[kind]]]
+                numbers = [number_of(one) for one in shown if _is_column(one)]
+                yield list(zip(top.children, sides, strict=True)), numbers
+
+
+def _reached(given: list[tuple[QueryNode, Any]], sources: frozenset[QueryNode]) -> _Key | None:
+    """The same column over the sources; None if an operator in between does not have it."""
+    found: dict[QueryNode, Any] = {}
+    for node, key in given:
+        if node in sources:
+            found[node] = key
+            continue
+        below = _below(node, key) if _is_column(key) else None
+        reached = None if below is None else _reached(below, sources)
+        if reached is None:
+            return None
+        found |= reached
+    return found
+
+
+def _below(node: QueryNode, key: Any) -> list[tuple[QueryNode, Any]] | None:
+    """A column of an operator that decides which rows belong together, over its children."""
+    if node.kind in _WITH_COLUMNS_BELOW:
+        (child,) = node.children
+        return [(child, key)] if _has(child, key) else None
+    match node.kind:
+        case "Project":
+            columns = read_sequence(node.plan.projectList())
+            given = [_renamed(one) for one in columns if number_of(one) == number_of(key)]
+            return [(node.children[0], given[0])] if given and given[0] is not None else None
+        case "Aggregate" | "Join" | "Window":
+            for below, numbers in _candidates(node):
+                if number_of(key) in numbers:
+                    return below
+    return None
+
+
+def _equalities(join: QueryNode) -> Iterator[list[Any]]:
+    """The pairs of expressions, one over each side, that a join's condition says are equal."""
+    condition = join.plan.condition()
+    ahead = [condition.get()] if condition.isDefined() else []
+    left, right = (side.plan.outputSet() for side in join.children)
+    while ahead:
+        one = ahead.pop()
+        kind = str(one.getClass().getSimpleName())
+        if kind == "And":
+            ahead += [one.right(), one.left()]
+        elif kind in _EQUALITIES and not (one.left().foldable() or one.right().foldable()):
+            for sides in ([one.left(), one.right()], [one.right(), one.left()]):
+                over_left, over_right = (side.references() for side in sides)
+                if over_left.subsetOf(left) and over_right.subsetOf(right):
+                    yield sides
+                    break
+
+
+def _used(top: QueryNode, nodes: Sequence[QueryNode]) -> set[int]:
+    """The numbers of all columns that operators refer to, or that the last of them returns."""
+    used = {number_of(one) for one in top.output}
+    for node in nodes:
+        used |= {number_of(one) for one in read_sequence(node.plan.references().toSeq())}
+    return used
+
+
+def _distinct(columns: Sequence[Any]) -> list[Any]:
+    """Columns, each once."""
+    return list({number_of(one): one for one in columns}.values())
+
+
+def _renamed(column: Any) -> Any | None:
+    """The column that a column of a projection is, perhaps under another name; None for others."""
+    if str(column.getClass().getSimpleName()) == "Alias":
+        column = column.child()
+    return column if _is_column(column) else None
+
+
+def _is_column(expression: Any) -> bool:
+    return str(expression.getClass().getSimpleName()) == "AttributeReference"
+
+
+def _is_same(one: Any | None, other: Any) -> bool:
+    return one is not None and number_of(one) == number_of(other)
+
+
+def _has(node: QueryNode, column: Any) -> bool:
+    return any(number_of(one) == number_of(column) for one in node.output)
