@@ -99,9 +99,15 @@ class Followed:
         client = self.world.bench.client
         return [name for name in state_shards(self.name) if client.exists(name)]
 
-    def ways(self) -> set[str]:
+    def steps(self) -> list[Measured]:
+        """What was reported of each step after the first contents."""
         seen = [o for o in self.world.bench.seen if isinstance(o, Measured) and o.id == self.name]
-        return {name for one in seen for name in one.added if name.startswith("evaluations_")}
+        return seen[1:]
+
+    def ways(self) -> set[str]:
+        return {
+            name for one in self.steps() for name in one.added if name.startswith("evaluations_")
+        }
 
     def check(self) -> None:
         for time in TIMES:
@@ -166,6 +172,9 @@ def test_a_state_that_was_left_behind_is_brought_up_to_its_inputs(world: World, 
     """Steps that run the query anew do not touch it."""
     found = follow(world, f"behind_{query}", QUERIES[query], lambda _: None, Turns())
     assert found.ways() >= {"evaluations_incremental", "evaluations_recompute"}
+    for one in found.steps():
+        assert {"step_ms", "rows_looked_up"} <= set(one.now)
+    assert any(one.now["rows_looked_up"] for one in found.steps())
 
 
 KILLS: Final = {

@@ -63,6 +63,7 @@ class FoundRows:
         """No I/O."""
         self._client = host.client
         self._lookups = lookups_of(host.client, host.checkpoints)
+        self._taken = 0
 
     def find(self, step: StateStep, plan: StepPlan) -> Found | None:
         """What a plan needs of the time before a step; None if that does not fit it any more."""
@@ -93,7 +94,14 @@ class FoundRows:
         self, state: ShardState, key: tuple[str, ...], keys: pa.Table, as_of: int
     ) -> pa.Table | None:
         """The rows of a shard whose key is among `keys`; None if Spark has to find them."""
-        return self._lookups.rows(self._client, state, key, keys, as_of=as_of, user=self)
+        rows = self._lookups.rows(self._client, state, key, keys, as_of=as_of, user=self)
+        self._taken += 0 if rows is None else rows.num_rows
+        return rows
+
+    def taken(self) -> int:
+        """The number of rows that were found since the last call."""
+        found, self._taken = self._taken, 0
+        return found
 
     def _looked_up(
         self, step: StateStep, one: LookUp, tables: dict[Leaf, pa.Table | None]

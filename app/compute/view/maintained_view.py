@@ -190,10 +190,7 @@ class View:
                     news = self._read_times(session, news, first, end)
                     continue
                 case Recompute():
-                    began_ms = self._host.clock.elapsed_ms()
                     self._recompute(session, step, states)
-                    took_ms = self._host.clock.elapsed_ms() - began_ms
-                    self._costs.note_anew(took_ms, volume_of_shards(states).rows)
             # Whatever the step came to, appended or refused because somebody else was first, the
             # output itself tells where to go on from.
             before, output = output, self._sink.look()
@@ -251,6 +248,7 @@ class View:
         self, session: SparkSession, step: Recompute, states: Sequence[ShardState]
     ) -> None:
         error, rows, desired = None, None, None
+        began_ms = self._host.clock.elapsed_ms()
         try:
             result = self._result(session, step.at, states)
             rows, desired = self._corrected_here(result, step.lower)
@@ -267,7 +265,10 @@ class View:
                 self._contents.become(step.upper, desired)
             elif rows is None:
                 self._contents.moved(step.lower, step.upper)
-            self._reports.report_step("recompute", 0 if rows is None else rows.rows, error)
+            took_ms = self._host.clock.elapsed_ms() - began_ms
+            self._costs.note_anew(took_ms, volume_of_shards(states).rows)
+            count = 0 if rows is None else rows.rows
+            self._reports.report_step("recompute", count, error, self._numbers(took_ms, 0))
             if step.lower == 0:
                 self._sink.begin_at(step.at)
 
@@ -376,9 +377,15 @@ class View:
             return "recompute"
         self._changed_rows = rows.rows
         if self._sink.append(step, rows, None):
-            self._costs.note_follow(host.clock.elapsed_ms() - began_ms)
-            self._reports.report_step(way, rows.rows, None)
+            took_ms = host.clock.elapsed_ms() - began_ms
+            self._costs.note_follow(took_ms)
+            numbers = self._numbers(took_ms, self._rows.taken())
+            self._reports.report_step(way, rows.rows, None, numbers)
         return self._description.strategy
+
+    def _numbers(self, took_ms: float, found: int) -> dict[str, float | None]:
+        """What a step came to, beside what had been predicted: gauges."""
+        return {**self._costs.predictions, "step_ms": took_ms, "rows_looked_up": float(found)}
 
     def _changed(self, step: StateStep) -> tuple[DataFrame | None, Strategy]:
         """The view's change, and how it is computed; none if it must be recomputed."""

@@ -9,6 +9,8 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from shardline.app.compute.view.next_step import OutputProgress
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.observations import Health, Hydrated, Measured, Observation, Progress
@@ -65,17 +67,24 @@ class ViewReports:
         me, took_ms = self._incarnation, self._host.clock.elapsed_ms() - self._begun_ms
         self._report(Hydrated(id=me.id, epoch=me.epoch, took_ms=int(took_ms)))
 
-    def report_step(self, strategy: Strategy, rows: int, error: str | None) -> None:
+    def report_step(
+        self,
+        strategy: Strategy,
+        rows: int,
+        error: str | None,
+        now: Mapping[str, float | None] | None = None,
+    ) -> None:
         """Report a step that Spark took, and the view's health if that has changed.
 
         Args:
             strategy: How the step was computed.
             rows: Updates of the output.
             error: Why the query has no rows at this time; None if it has.
+            now: What else there is to say of the step: gauges.
         """
         me = self._incarnation
         added = {"evaluations": 1.0, f"evaluations_{strategy}": 1.0, "updates_out": float(rows)}
-        self._report(Measured(id=me.id, epoch=me.epoch, added=added))
+        self._report(Measured(id=me.id, epoch=me.epoch, added=added, now=dict(now or {})))
         health = Health(
             id=me.id,
             epoch=me.epoch,

@@ -8,6 +8,7 @@ cheaper a few times in a row.
     costs.follows(times, rows)      which way, for a step with changes at so many times
     costs.note_anew(ms, rows)       what a step has taken
     costs.note_follow(ms)
+    costs.predictions               what the next step would take, each way
 
 Invariants:
     The way is not changed by one step that took long: predictions must agree for several.
@@ -17,6 +18,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Final
 
 __all__ = ["StepCosts"]
@@ -42,6 +44,9 @@ class StepCosts:
         self._against = 0
         self._anew: tuple[float, int] | None = None
         self._follow: deque[float] = deque(maxlen=_KEPT)
+        self.predictions: Mapping[str, float | None] = {}
+        """Milliseconds of the last step that was asked about, by the names of gauges; None for
+        unknown."""
 
     def follows(self, times: int, rows: int) -> bool:
         """True if a step should follow changes.
@@ -51,10 +56,11 @@ class StepCosts:
             rows: Rows of all inputs.
         """
         anew = self._predict_anew(max(times, 1), rows)
-        if anew is None:
-            return self._following
         # The least: one that also made states, or waited for its turn, tells nothing.
         follow = min(self._follow, default=_FOLLOW_MS)
+        self.predictions = {"predicted_ms_incremental": follow, "predicted_ms_recompute": anew}
+        if anew is None:
+            return self._following
         mine, other = (follow, anew) if self._following else (anew, follow)
         self._against = self._against + 1 if mine > _CLEARLY * other else 0
         if self._against >= _IN_A_ROW:

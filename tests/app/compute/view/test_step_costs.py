@@ -30,6 +30,21 @@ def test_a_large_one_follows_its_changes_when_predictions_have_agreed() -> None:
     assert follows(costs, 5) == [True] * 5
 
 
+def test_what_is_predicted_can_be_compared_with_what_comes() -> None:
+    """For both ways, whichever is taken; nothing is made up before a query was run."""
+    costs = StepCosts()
+    costs.follows(1, ROWS)
+    assert costs.predictions["predicted_ms_recompute"] is None
+    costs.note_anew(SLOW_MS, ROWS)
+    costs.note_follow(40.0)
+    costs.note_follow(90.0)
+    costs.follows(2, ROWS)
+    assert costs.predictions == {
+        "predicted_ms_incremental": 40.0,
+        "predicted_ms_recompute": 2 * SLOW_MS,
+    }
+
+
 def test_one_slow_step_changes_nothing() -> None:
     """It may have waited for its turn."""
     costs = StepCosts()
