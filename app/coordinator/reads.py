@@ -43,7 +43,7 @@ from shardline.app.sql.queries import SelectRequest, parse_explain, parse_select
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.read import latest_readable
+from shardline.datasource.read import check_begun, latest_readable
 
 __all__ = ["Reads"]
 
@@ -114,6 +114,7 @@ class Reads:
         selected = parse_select(text)
         objects = _objects(selected)
         running = self._check_readable(objects, errors=True)
+        self._check_begun(selected, running)
         as_of = self._skipped_time(objects, selected.as_of, running)
         if as_of is None:
             # Errors have the time of their owner: their upper is never behind that of its rows.
@@ -206,6 +207,19 @@ class Reads:
                 )
             raise unknown_name("object", name, [*readable, *uncreated])
         return running
+
+    def _check_begun(self, selected: SelectRequest, running: Mapping[str, Description]) -> None:
+        """Refuse a date-time before one of the objects began, as `format("shard")` does.
+
+        Raises:
+            InvalidUsage: `BEFORE_FIRST_CHANGE`.
+        """
+        if selected.as_of is None or not selected.as_of_date:
+            return
+        # Not of errors: that there were none before the first one is no surprise.
+        for name in _objects(selected):
+            if name in running:
+                check_begun(self._client.readable(name)[0], selected.as_of)
 
     def _skipped_time(
         self, names: Sequence[str], as_of: int | None, running: Mapping[str, Description]

@@ -59,11 +59,13 @@ class SelectRequest:
         query: The text without `AS OF`.
         inputs: Names that it reads, sorted, in lower case; `introspection.x` for relations.
         as_of: The time at which it reads; None for the latest at which all inputs are settled.
+        as_of_date: True if the time is a date-time, and no number.
     """
 
     query: str
     inputs: tuple[str, ...]
     as_of: int | None = None
+    as_of_date: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,9 @@ def parse_select(text: str, zone: ZoneInfo = _UTC) -> SelectRequest:
         query = _query(text[start:end], start)
     except TextProblem as wrong:
         raise InvalidProject([wrong.at(Script(_FILE, text))]) from None
-    return SelectRequest(query.text, query.inputs, as_of)
+    # A number counts milliseconds in quotes, too.
+    is_date = as_of is not None and not tokens[-1].text.strip().isdecimal()
+    return SelectRequest(query.text, query.inputs, as_of, is_date)
 
 
 def parse_explain(text: str, zone: ZoneInfo = _UTC) -> SelectRequest | str | None:

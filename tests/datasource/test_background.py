@@ -241,3 +241,24 @@ def test_what_is_left_over_is_finished_after_the_last_step(how: str) -> None:
     thread.start()
     assert thread.join(SOON_MS)
     assert acts == (["step", "last"] if how == "stopped" else ["step"])
+
+
+def test_the_clock_of_tests_stands_still_for_threads_in_the_background() -> None:
+    """A test's own wait lets time pass; a timer's takes until it is woken, and no time."""
+    clock, waited = ManualClock(), list[bool]()
+
+    class WokenAtOnce(threading.Event):
+        @override
+        def wait(self, timeout: float | None = None) -> bool:
+            self.set()
+            return super().wait(timeout)
+
+    def wait() -> None:
+        waited.append(clock.wait(WokenAtOnce(), HOUR_MS))
+
+    timer = BackgroundThread("a timer", wait)
+    timer.start()
+    assert timer.join(SOON_MS)
+    assert (waited, clock.elapsed_ms()) == ([True], 0)
+    wait()
+    assert (waited, clock.elapsed_ms()) == ([True, False], HOUR_MS)

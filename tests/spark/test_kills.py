@@ -140,7 +140,6 @@ def assert_counted(application: Application, place: Place) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.xdist_group("main-job")
 def test_a_project_survives_the_loss_of_executors(tmp_path: Path) -> None:
     """SIGKILL of an executor while objects catch up, and of all of them in the steady state.
 

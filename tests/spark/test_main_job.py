@@ -22,7 +22,7 @@ from support.page.browser import chromium_path, pictures_folder
 from support.page.demo_walk import DemoWalk, walk_through
 from support.processes.job import running_job
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("main-job")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SEED = 20130101
 DAYS = 20

@@ -22,7 +22,7 @@ from shardline.jobs.run import main as run
 from support.processes.job import RunningJob, running_job
 from support.spark.projects import Place, rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("main-job")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SQL = """
 CREATE SOURCE orders USING csv OPTIONS (path '${in}/orders', header 'true')

@@ -22,7 +22,6 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.usefixtures("kept_session"),
-    pytest.mark.xdist_group("main-job"),
 ]
 
 SEED = 7

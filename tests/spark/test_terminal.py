@@ -23,7 +23,7 @@ from support.processes.job import BRIEF, JOB_TIMEOUT_S
 from support.tree import ROOT
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("main-job")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PROJECT = """
 CREATE SOURCE orders USING csv OPTIONS (path '${in}', header 'true') SCHEMA (id INT, price INT);

@@ -27,7 +27,10 @@ CREATE MATERIALIZED VIEW large AS SELECT id, price FROM orders WHERE price > 50;
 """
 
 
-OF_OPERATORS = ("dataflow_operators", "dataflow_addresses", "scheduling_elapsed")
+OF_OPERATORS = (
+    *("dataflow_operators", "dataflow_addresses", "dataflow_operator_parents"),
+    *("scheduling_elapsed", "operator_durations_histogram"),
+)
 """Relations whose `id` is that of an operator."""
 
 
@@ -62,6 +65,7 @@ def test_with_a_session_each_storage_is_not_seen(spark: SparkSession, tmp_path: 
         assert ask("storage_exports") == []
         for name in OF_OPERATORS:
             assert {homes[row["id"]] for row in ask(name)} == {"Dataflow: large"}, name
+        assert {row["object_id"] for row in ask("step_phases")} == {"large"}
         # As an object it is there, like all that runs: it says itself how it is.
         assert {row["id"] for row in ask("objects")} == {"orders", "large"}
         assert measured("messages_received", "orders") == [3.0]

@@ -26,7 +26,6 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.submit,
     pytest.mark.slow,
-    pytest.mark.xdist_group("submit"),
 ]
 
 PROBE = """

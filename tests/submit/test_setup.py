@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from support.processes.checkout import Checkout, SetupStory
 
-pytestmark = [pytest.mark.submit, pytest.mark.slow, pytest.mark.xdist_group("submit")]
+pytestmark = [pytest.mark.submit, pytest.mark.slow]
 
 
 def test_a_killed_set_up_leaves_nothing_that_counts_as_complete(setup_story: SetupStory) -> None:

@@ -15,7 +15,7 @@ from support.processes.checkout import JOB_TIMEOUT_S, Checkout, finish
 from support.tree import ROOT
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.submit, pytest.mark.slow, pytest.mark.xdist_group("submit")]
+pytestmark = [pytest.mark.submit, pytest.mark.slow]
 
 WORKER_GONE = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ ]+.*\n)*"

@@ -184,6 +184,20 @@ def test_an_application_that_was_pushed_aside_says_so(site: Site) -> None:
         assert other.closed is None or other.closed.code is CloseCode.REFUSED
 
 
+@pytest.mark.slow
+def test_a_date_before_an_object_began_is_refused(site: Site) -> None:
+    """Its empty answer would be taken for one; a number is any time, and empty then."""
+    with site.application() as application:
+        application.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in application.running())
+        with pytest.raises(InvalidUsage, match=r"BEFORE_FIRST_CHANGE.*'t' began at 1970"):
+            application.sql("SELECT k FROM t AS OF '1970-01-01 00:00:00'")
+        assert application.sql("SELECT k FROM t AS OF 0").to_pylist() == []
+        assert application.sql("SELECT k FROM t AS OF '0'").to_pylist() == []
+        began = application.sql("SELECT k FROM t AS OF '1970-01-01 00:00:00.001'")
+        assert began.to_pylist() == [{"k": 1}]
+
+
 # -- two runtimes ----------------------------------------------------------------------------------
 
 

@@ -123,7 +123,7 @@ def test_a_place_in_a_bound_query_leads_back() -> None:
         ("select * from t as of 17 ", SelectRequest("select * from t", ("t",), 17)),
         (
             "SELECT * FROM t AS OF '1970-01-01 00:00:01.5'",
-            SelectRequest("SELECT * FROM t", ("t",), 1500),
+            SelectRequest("SELECT * FROM t", ("t",), 1500, as_of_date=True),
         ),
         (
             "SELECT * FROM introspection.Objects",

@@ -15,7 +15,7 @@ from shardline.datasource.stores.faulty import Fault, Faulty
 from shardline.datasource.stores.memory import MemoryObjects
 from shardline.datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects
 from shardline.datasource.stores.open import compose_location, open_location
-from support.fakes.clock import ManualClock, SeededIds
+from support.fakes.clock import SeededIds, SharedClock
 
 if TYPE_CHECKING:
     from shardline.datasource.stores.location import Location
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def _memory(kind: type[MemoryObjects] = MemoryObjects) -> MemoryObjects:
-    return kind(f"probe-{SystemIds().token().hex()}", ManualClock())
+    return kind(f"probe-{SystemIds().token().hex()}", SharedClock())
 
 
 def _compose(objects: Objects, if_missing: IfMissing = "create", grace_ms: int = 5) -> Location:
     return compose_location(
-        objects, clock=ManualClock(), ids=SeededIds(), if_missing=if_missing, grace_ms=grace_ms
+        objects, clock=SharedClock(), ids=SeededIds(), if_missing=if_missing, grace_ms=grace_ms
     )
 
 
@@ -111,7 +111,7 @@ def test_a_reader_never_creates_a_location(place: Place) -> None:
     """Where there is none it is told so, and nothing appears."""
     for _ in range(2):
         with pytest.raises(InvalidUsage, match=r"\[LOCATION_NOT_FOUND\] there is no location at"):
-            open_location(place.url, place.options, clock=ManualClock(), ids=SystemIds())
+            open_location(place.url, place.options, clock=SharedClock(), ids=SystemIds())
     assert list(place.objects().entries("")) == []
 
 
@@ -134,7 +134,7 @@ def test_creators_that_race_agree_on_one_location(memory_place: Place) -> None:
 def test_a_location_is_created_through_faults(seed: int) -> None:
     """Lost acknowledgements during the probe neither refuse a good store nor leave anything."""
     raw = _memory()
-    faulty = Faulty(raw, clock=ManualClock(), ids=SeededIds(seed), probability=0.2)
+    faulty = Faulty(raw, clock=SharedClock(), ids=SeededIds(seed), probability=0.2)
     try:
         location = _compose(faulty)
     except Determinate:
@@ -156,7 +156,7 @@ def test_damage_on_the_way_refuses_no_good_store(*, lost: bool) -> None:
         raw = _memory(DamagesOnce)
         assert isinstance(raw, DamagesOnce)
         raw.at = at
-        faulty = Faulty(raw, clock=ManualClock(), ids=SeededIds())
+        faulty = Faulty(raw, clock=SharedClock(), ids=SeededIds())
         faulty.fail("create", *[Fault.AFTER] * 99 * lost)
         location = _compose(faulty)
         at, reads = at + 1, raw.reads
@@ -167,7 +167,7 @@ def test_damage_on_the_way_refuses_no_good_store(*, lost: bool) -> None:
 
 def test_a_bad_store_is_found_through_lost_acknowledgements() -> None:
     """A lie is a lie also when some answers get lost."""
-    faulty = Faulty(_memory(IgnoresConditions), clock=ManualClock(), ids=SeededIds())
+    faulty = Faulty(_memory(IgnoresConditions), clock=SharedClock(), ids=SeededIds())
     faulty.fail("create", Fault.AFTER, Fault.AFTER)
 
     with pytest.raises(InvalidUsage, match="STORE_NOT_ATOMIC"):

@@ -7,11 +7,15 @@ import threading
 
 from typing_extensions import override
 
-__all__ = ["ManualClock", "RecordingClock", "SeededIds"]
+__all__ = ["ManualClock", "RecordingClock", "SeededIds", "SharedClock"]
 
 
 class ManualClock:
-    """A clock that moves only when told to, or when somebody waits: waiting takes no real time.
+    """A clock that moves only when told to, or when a test waits: waiting takes no real time.
+
+    It stands still for threads in the background (daemons, as all of the product are): their timers
+    never fire, and a test calls what they would have called. If their waits let time pass, a lease
+    would run out between two lines of a test, whenever its keeper's thread got a turn.
 
     Both readings move together; `set_back` lets the wall clock jump on its own.
     """
@@ -30,6 +34,11 @@ class ManualClock:
             return self._elapsed_ms
 
     def wait(self, signal: threading.Event, timeout_ms: float) -> bool:
+        if threading.current_thread().daemon:
+            return signal.wait()
+        return self._let_pass(signal, timeout_ms)
+
+    def _let_pass(self, signal: threading.Event, timeout_ms: float) -> bool:
         if signal.is_set():
             return True
         self.advance(timeout_ms)
@@ -46,8 +55,19 @@ class ManualClock:
             self._offset_ms -= milliseconds
 
 
-class RecordingClock(ManualClock):
-    """A clock that keeps the length of each wait, in milliseconds."""
+class SharedClock(ManualClock):
+    """A manual clock that stands still for no thread: whoever waits lets time pass for all.
+
+    For a test of threads that it waits for itself.
+    """
+
+    @override
+    def wait(self, signal: threading.Event, timeout_ms: float) -> bool:
+        return self._let_pass(signal, timeout_ms)
+
+
+class RecordingClock(SharedClock):
+    """A shared clock that keeps the length of each wait, in milliseconds."""
 
     def __init__(self) -> None:
         super().__init__()

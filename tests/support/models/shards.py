@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
@@ -38,7 +37,6 @@ __all__ = [
     "TINY",
     "Crash",
     "Effect",
-    "HeldClock",
     "Mortal",
     "World",
     "dangling",
@@ -79,21 +77,11 @@ def _marker() -> bytes:
     return objects.get(_MARKER) or b""
 
 
-class HeldClock(ManualClock):
-    """A manual clock on which background timers never fire: tests beat by hand."""
-
-    @override
-    def wait(self, signal: threading.Event, timeout_ms: float) -> bool:
-        if threading.current_thread().daemon:
-            return signal.wait()
-        return super().wait(signal, timeout_ms)
-
-
 class World:
     """One store, one clock, one source of ids; as many clients as there are processes."""
 
     def __init__(self, seed: int = 0, objects: Callable[[World], Objects] | None = None) -> None:
-        self.clock = HeldClock()
+        self.clock = ManualClock()
         self.ids = SeededIds(seed)
         self._seed = seed
         self._name = f"world-{next(_numbers)}"
@@ -123,7 +111,7 @@ class World:
         assert isinstance(here, MemoryObjects), "only what is in memory is copied"
         # Other tokens follow, so that none is drawn a second time.
         made = World(self._seed + 1)
-        made.clock = HeldClock(self.clock.now_ms())
+        made.clock = ManualClock(self.clock.now_ms())
         there = made.objects()
         assert isinstance(there, MemoryObjects)
         there._store.objects.update(here._store.objects)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardline.app.compute.view.idle_advancer import IdleAdvancer, get_advancer
+from shardline.datasource.clock import SystemClock
 from support.fakes.clock import ManualClock
 from support.models.shards import World, schema_of
 from support.waiting import wait_until
@@ -47,7 +48,7 @@ def world() -> World:
 def test_each_follower_gets_its_inputs_in_order(world: World) -> None:
     """States come in the order of the inputs; none at all if one of them is not there."""
     one, two, gone = Seen("b", "a"), Seen("a"), Seen("a", "absent")
-    advancer = IdleAdvancer(world.client(), ManualClock(), 1000)
+    advancer = IdleAdvancer(world.client(), SystemClock(), 1)
     with ThreadPoolExecutor(2) as pool:
         for follower in (one, two, gone):
             advancer.add(follower)
@@ -62,7 +63,7 @@ def test_each_follower_gets_its_inputs_in_order(world: World) -> None:
 def test_a_failure_stops_nobody_else(world: World) -> None:
     """The thread lives on after a follower has failed, and ends with the last follower."""
     bad, good = Seen("a", fails=True), Seen("a")
-    advancer = IdleAdvancer(world.client(), ManualClock(), 1000)
+    advancer = IdleAdvancer(world.client(), SystemClock(), 1)
     advancer.add(bad)
     assert bad.came.wait(30)
     advancer.add(good)
@@ -85,7 +86,7 @@ def test_a_runtime_has_one(world: World) -> None:
 def test_an_advancer_goes_with_its_runtime(world: World) -> None:
     """It and the client, with all states that this has cached, are freed with the last view."""
     client = world.client()
-    advancer = get_advancer(client, ManualClock(), 1000)
+    advancer = get_advancer(client, SystemClock(), 1)
     follower = Seen("a")
     advancer.add(follower)
     assert follower.came.wait(30)
