@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql.types import DecimalType, DoubleType, FloatType
 
+from shardline.app.sql.kept_aggregates import spark_type
 from shardline.datasource.spark_native.java_names import read_sequence, scala_object
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ _SAFE: Final = frozenset(
     {
         "Alias",
         "And",
+        "ArrayContains",
         "AttributeReference",
         "Between",
         "CaseWhen",
@@ -33,13 +36,18 @@ _SAFE: Final = frozenset(
         "CommonExpressionDef",
         "CommonExpressionRef",
         "Concat",
+        "ConcatWs",
         "Contains",
+        "DayOfMonth",
+        "DayOfWeek",
+        "DayOfYear",
         "EndsWith",
         "EqualNullSafe",
         "EqualTo",
         "GetStructField",
         "GreaterThan",
         "GreaterThanOrEqual",
+        "Hour",
         "If",
         "In",
         "InSet",
@@ -51,19 +59,42 @@ _SAFE: Final = frozenset(
         "LessThanOrEqual",
         "Literal",
         "Lower",
+        "Minute",
+        "Month",
         "Murmur3Hash",
         "Not",
         "Or",
+        "Quarter",
         "StartsWith",
         "StringTrim",
+        "StringTrimLeft",
+        "StringTrimRight",
+        "Substring",
+        "TruncDate",
+        "TruncTimestamp",
         "Upper",
+        "WeekDay",
+        "WeekOfYear",
         "With",
         "XxHash64",
+        "Year",
+        "YearOfWeek",
     }
 )
 """They give a value, or NULL, for all values of the types that the analyzer lets through."""
 
+_ARITHMETIC: Final = frozenset({"Add", "Multiply", "Subtract"})
 _CAST: Final = "org.apache.spark.sql.catalyst.expressions.Cast"
+_TIMES: Final = frozenset({"timestamp", "timestamp_ntz"})
+
+
+def cannot_fail(spark: SparkSession, expression: Any) -> bool:
+    """True if no row can make an expression fail; an expression of Spark's."""
+    if expression.foldable():
+        return _can_be_evaluated(expression)
+    return _is_safe(spark, expression) and all(
+        cannot_fail(spark, child) for child in read_sequence(expression.children())
+    )
 
 
 def _can_be_evaluated(constant: Any) -> bool:
@@ -75,21 +106,39 @@ def _can_be_evaluated(constant: Any) -> bool:
     return True
 
 
-def cannot_fail(spark: SparkSession, expression: Any) -> bool:
-    """True if no row can make an expression fail; an expression of Spark's."""
-    kind = str(expression.getClass().getSimpleName())
-    if expression.foldable():
-        return _can_be_evaluated(expression)
-    if kind == "Like":
-        pattern = expression.right()
-        # Only what follows an escape can be wrong in a pattern.
-        if not pattern.foldable() or "\\" in str(pattern) or expression.escapeChar() != "\\":
-            return False
-        return cannot_fail(spark, expression.left())
-    if kind == "Cast":
-        given, wanted = expression.child().dataType(), expression.dataType()
-        if not scala_object(spark, _CAST).canUpCast(given, wanted):
-            return False
-    elif kind not in _SAFE:
+def _is_safe(spark: SparkSession, expression: Any) -> bool:
+    """True if an expression gives a value for all values of its arguments."""
+    match str(expression.getClass().getSimpleName()):
+        case "Cast":
+            given, wanted = expression.child().dataType(), expression.dataType()
+            if str(given.typeName()) in _TIMES and str(wanted.typeName()) == "date":
+                return True
+            return bool(scala_object(spark, _CAST).canUpCast(given, wanted))
+        case "Like":
+            # Only what follows an escape can be wrong in a pattern.
+            pattern = expression.right()
+            plain = pattern.foldable() and "\\" not in str(pattern)
+            return plain and bool(expression.escapeChar() == "\\")
+        case kind if kind in _ARITHMETIC:
+            return _has_room(spark, kind, expression)
+        case kind:
+            return kind in _SAFE
+
+
+def _has_room(spark: SparkSession, kind: str, arithmetic: Any) -> bool:
+    """True if the type of a sum, a difference or a product has room for all values of it."""
+    result = spark_type(spark, arithmetic)
+    if isinstance(result, (DoubleType, FloatType)):
+        return True
+    given = [spark_type(spark, one) for one in (arithmetic.left(), arithmetic.right())]
+    sides = [one for one in given if isinstance(one, DecimalType)]
+    if not isinstance(result, DecimalType) or len(sides) < len(given):
         return False
-    return all(cannot_fail(spark, child) for child in read_sequence(expression.children()))
+    scales = [one.scale for one in sides]
+    whole = [one.precision - one.scale for one in sides]
+    if kind == "Multiply":
+        digits, scale = sum(whole) + 1, sum(scales)
+    else:
+        digits, scale = max(whole) + 1, max(scales)
+    # What Spark has cut to 38 digits has lost room for some of them.
+    return bool(result.scale >= scale and result.precision - result.scale >= digits)
