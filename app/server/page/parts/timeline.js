@@ -44,6 +44,8 @@ const MARK_WIDTH = 13;
 /** A pointer that is so far beside a mark still means it. */
 const EDGE_PX = 2;
 const NARROW = 720;
+/** Room for the label of a moment: the margin of the page, and the widest text. */
+const LABEL_PX = 60;
 const ASK_AGAIN_MS = 30_000;
 const FEW = 3;
 
@@ -162,7 +164,11 @@ function drawTrack(view) {
     <svg aria-hidden="true">
       ${ticksOf(from, to, step).map(
         (at) => svg`<svg x=${percent(view, at)} class="tick">
-          <path d="M0 0v42" /><text x="4" y="53">${labelOf(at, zoom.width)}</text>
+          <path d="M0 0v42" /><text
+            x=${isLast(view, at) ? -4 : 4}
+            y="53"
+            text-anchor=${isLast(view, at) ? "end" : "start"}
+          >${labelOf(at, zoom.width)}</text>
         </svg>`,
       )}
       ${
@@ -364,6 +370,15 @@ function box(event) {
  */
 function percent({ from, to }, at) {
   return `${(((at - from) / (to - from)) * 100).toFixed(3)}%`;
+}
+
+/**
+ * True if a label to the right of a moment would reach beyond the window.
+ * @param {View} view
+ * @param {number} at
+ */
+function isLast({ from, to }, at) {
+  return ((to - at) / (to - from)) * window.innerWidth < LABEL_PX;
 }
 
 /**
