@@ -34,6 +34,9 @@ DAYS_FIRST = 16
 A_DAY_IN_S = 15
 """For each in the second half of those, which begins to arrive when all objects run."""
 
+WITH_UI = ("--conf", "spark.ui.enabled=true", "--conf", "spark.ui.port=0")
+"""Spark's own pages, at any free port."""
+
 SOME_IN = r"flights (?!0 )[\d,]+ rows"
 """In a line of progress: flights have been taken in."""
 
@@ -89,13 +92,14 @@ def tell(folder: Path, open_: ExitStack) -> Story:
     visitor = open_.enter_context(visiting())
     told.walk = None if visitor is None else visitor.walk
 
-    with running_job(folder, *first, command="demo") as job:
+    with running_job(folder, *first, command="demo", options=WITH_UI) as job:
         job.wait_for("the first day has arrived", lambda: told.days_arrived > 0)
         told.before_first_day = job.said
         job.wait_for_line(SOME_IN)
         job.wait_for("all objects run", lambda: told.days_arrived > DAYS_FIRST // 2)
         if visitor is not None:
             visitor.walk_through(job.said)
+            visitor.look_into_spark()
             with trouble(told):
                 visitor.see_trouble(busiest_planes="frozen", ranking_out="stalled")
             visitor.see_recovery("busiest_planes", "ranking_out")
@@ -176,6 +180,13 @@ def test_the_page_shows_it(walk: DemoWalk) -> None:
     assert {name for name in objects if name not in walk.text["/"]} == set()
     assert "mean_arr_delay" in walk.text["/object/carrier_ranking"]
     assert all(word in walk.ranking for word in ("carrier", "place", "UA"))
+
+
+def test_an_object_leads_to_its_query_in_sparks_ui(walk: DemoWalk) -> None:
+    """Where each query has the name of its object, its id and its incarnation."""
+    assert re.search(r"^Name: carrier_ranking:u\d+:1$", walk.in_spark, re.MULTILINE)
+    named = set(re.findall(r"\b(\w+):u\d+:\d+", walk.queries))
+    assert named >= {"flights", "delays_by_carrier", "carrier_ranking", "very_late", "ranking_out"}
 
 
 def test_the_page_shows_what_freezes_and_what_fails_and_that_it_recovers(walk: DemoWalk) -> None:

@@ -71,7 +71,10 @@ def states(place: Place) -> dict[str, ShardState]:
 def seen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """A run of the project: two files of orders, a subscription, reads of all kinds."""
     place = Place(tmp_path_factory.mktemp("relations"))
-    settings = RuntimeSettings(interval_ms=500, query_timeout=Duration("180s"))
+    # Patient: some fifty questions are asked while one read waits, and nobody takes a subscription.
+    settings = RuntimeSettings(
+        interval_ms=500, query_timeout=Duration("180s"), subscribe_patience=Duration("600s")
+    )
     data = place.folder / "data"
     with ExitStack() as open_:
         application = open_.enter_context(Application(spark, place.client(), settings, data=data))
@@ -79,6 +82,7 @@ def seen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Seen:
         settled(application, place)
         found = Seen(place)
         where = open_.enter_context(serve_application(application, settings, place.folder))
+        found.address = where.url
         scraper = open_.enter_context(scraping(where.url, place.folder / "prometheus"))
         act(application, found)
         place.put("orders", "b", "id,customer,price\n4,2,500\n5,9,5\n")
@@ -148,12 +152,12 @@ def ask_all(application: Application, found: Seen, scraper: Prometheus | None) -
     text = encode_metrics(application.observing.relations).decode()
     families = list(text_string_to_metric_families(text))
     found.metrics = {sample.name for family in families for sample in family.samples}
-    found.judged = None if scraper is None else judge(scraper)
     ended.set()
     found.objects = dict(application.runtime.lane.state.objects)
     (found.subscription,) = found.objects.keys() - KINDS.keys()
     subscription.close()
     reader.join(PATIENCE_S)
+    found.judged = None if scraper is None else judge(scraper)
 
 
 def has_moved(application: Application, of: str, sender: str, rows: int) -> bool:
@@ -174,7 +178,7 @@ def has_moved(application: Application, of: str, sender: str, rows: int) -> bool
 def ahead(application: Application) -> int:
     """A time that is not settled yet while the relations are asked."""
     assert application.observing is not None
-    return application.observing.sink.clock.now_ms() + 45_000
+    return application.observing.sink.clock.now_ms() + 150_000
 
 
 def read_later(application: Application, as_of: int, ended: threading.Event) -> None:
@@ -477,7 +481,7 @@ def test_the_location_and_its_connections_are_told(seen: Seen) -> None:
     assert row["holder"].endswith(f", process {os.getpid()}")
     assert row["project"] == str(seen.place.folder / "project")
     assert row["location"] == seen.place.client().location.url
-    assert (row["epoch"], row["read_only"], row["address"]) == (1, False, None)
+    assert (row["epoch"], row["read_only"], row["address"]) == (1, False, seen.address)
     assert row["started_at"] is not None
     found = {(r["kind"], r["name"].split()[0], r["state"]) for r in seen.rows["connections"]}
     assert found == {

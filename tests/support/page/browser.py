@@ -208,8 +208,8 @@ _PUT_TIMELINE: Final = """where => {
 
 def _shoot(page: Page, file: Path) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
-    # Where the page ends: at the lower edge of the window it would stand in the middle of a picture of
-    # all of the page, over what is there.
+    # Where the page ends: at the lower edge of the window it would stand in the middle of a picture
+    # of all of the page, over what is there.
     page.evaluate(_PUT_TIMELINE, "static")
     page.screenshot(path=file, full_page=True)
     page.evaluate(_PUT_TIMELINE, "")

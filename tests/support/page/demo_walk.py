@@ -44,6 +44,8 @@ class DemoWalk:
     Attributes:
         text: Of each screen, by its address.
         ranking: Rows that a query of the SQL screen has shown.
+        in_spark: Spark's own page of the query of one object.
+        queries: The queries that run, as Spark lists them.
         troubles: Of each object that was in trouble, its row of the table.
         sentence: Of the whole, when it was.
         recovered: The kinds of marks in the time line, once it was over.
@@ -55,6 +57,8 @@ class DemoWalk:
 
     text: dict[str, str] = field(default_factory=dict)
     ranking: str = ""
+    in_spark: str = ""
+    queries: str = ""
     troubles: dict[str, str] = field(default_factory=dict)
     sentence: str = ""
     recovered: str = ""
@@ -99,6 +103,22 @@ class Visitor:
         expect(table).to_contain_text("place")
         self.walk.ranking = table.inner_text()
         self._shoot("sql")
+
+    def look_into_spark(self) -> None:
+        """Go from an object's page to its query in Spark's own UI, and back."""
+        self._page.goto(self._page.url.partition("/sql")[0] + "/object/carrier_ranking")
+        link = self._page.get_by_role("link", name="its streaming query")
+        address = link.get_attribute("href")
+        assert address is not None
+        # Of another origin: it opens in a window of its own, whose faults are not the page's.
+        with self._page.context.expect_page() as opened:
+            link.click()
+        spark = opened.value
+        expect(spark.locator("body")).to_contain_text("Streaming Query Statistics")
+        self.walk.in_spark = spark.locator("body").inner_text()
+        spark.goto(address.partition("/statistics")[0])
+        self.walk.queries = spark.locator("body").inner_text()
+        spark.close()
 
     def open(self, said: str) -> str:
         """Open the first screen by the printed link; returns the address without its code."""

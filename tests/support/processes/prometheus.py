@@ -97,8 +97,8 @@ class Prometheus:
         return {rule["name"]: rule for group in groups for rule in group["rules"]}
 
     def wait_for_rates(self) -> None:
-        """Wait until it has scraped more than twice, and has judged each rule since."""
-        scraped = "count_over_time(up[5m])"
+        """Wait until it has scraped an answer more than twice, and has judged each rule since."""
+        scraped = "sum_over_time(up[5m])"
         wait_until(
             "it has scraped three times",
             lambda: any(value > 2 for _, value in self.ask(scraped)),
@@ -153,7 +153,7 @@ _SELECTOR: Final = re.compile(r"shardline_\w+(?:\{[^}]*\})?")
 
 @contextmanager
 def scraping(url: str, folder: Path) -> Iterator[Prometheus | None]:
-    """Scrape `url` twice a second, with the rules of conf/, for the length of the `with` block.
+    """Scrape `url` every other second, with the rules of conf/, for the length of the `with` block.
 
     Args:
         url: Of an application, without a slash at its end.
@@ -165,7 +165,7 @@ def scraping(url: str, folder: Path) -> Iterator[Prometheus | None]:
         return
     folder.mkdir(parents=True)
     config = {
-        "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
+        "global": {"scrape_interval": "2s", "evaluation_interval": "2s"},
         "rule_files": [str(ALERTS)],
         "scrape_configs": [
             {

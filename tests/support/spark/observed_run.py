@@ -53,6 +53,7 @@ class Seen:
         before: States of the shards just before the relations were asked.
         after: And just after.
         subscription: Name of the subscription that was open.
+        address: Of its server.
         metrics: Names of all samples of `/metrics`.
         judged: What a Prometheus has made of them; None where there is none.
         refused: Holds that may not be expired, with the error.
@@ -68,6 +69,7 @@ class Seen:
     before: dict[str, ShardState] = field(default_factory=dict)
     after: dict[str, ShardState] = field(default_factory=dict)
     subscription: str = ""
+    address: str = ""
     metrics: set[str] = field(default_factory=set)
     judged: Judged | None = None
     refused: dict[str, str] = field(default_factory=dict)

@@ -36,7 +36,7 @@ import {
 } from "./marks.js";
 import { ago } from "./time.js";
 import { toneMark } from "./verdict.js";
-import { DAY, ZOOMS, zoomOf } from "./zooms.js";
+import { ZOOMS, labelOf, zoomOf } from "./zooms.js";
 
 /** Pixels that a mark takes. */
 const MARK_WIDTH = 13;
@@ -379,18 +379,6 @@ function percent({ from, to }, at) {
  */
 function isLast({ from, to }, at) {
   return ((to - at) / (to - from)) * window.innerWidth < LABEL_PX;
-}
-
-/**
- * @param {number} at
- * @param {number} width  Of the line: the day is told where hours are not enough.
- */
-function labelOf(at, width) {
-  const when = new Date(at);
-  const midnight = when.getHours() === 0 && when.getMinutes() === 0;
-  if (width > DAY || midnight)
-    return when.toLocaleDateString(undefined, { day: "numeric", month: "short" });
-  return when.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit" });
 }
 
 /** @param {string} kind */

@@ -208,7 +208,10 @@ def test_what_stands_together_is_told_by_its_sums(open_page: OpenPage) -> None:
     expect(said).to_contain_text("stalled: disk full; and 1 recovery, 5 rounds of maintenance")
 
 
-@pytest.mark.parametrize(("age", "shown"), [(MINUTE, "1 h"), (5 * HOUR, "6 h"), (72 * HOUR, "1 d")])
+@pytest.mark.parametrize(
+    ("age", "shown"),
+    [(MINUTE, "10 min"), (20 * MINUTE, "1 h"), (5 * HOUR, "6 h"), (72 * HOUR, "1 d")],
+)
 def test_a_short_past_fills_the_line(open_page: OpenPage, age: int, shown: str) -> None:
     """An hour after the start all marks would stand at the edge of a day."""
     world = ServedWorld(Situation("one", seconds=1, hours=0))
