@@ -202,6 +202,7 @@ def take_pictures(
 
 
 _PUT_TIMELINE: Final = """where => {
+  scrollTo(0, 0);
   for (const line of document.querySelectorAll(".timeline")) line.style.position = where;
 }"""
 

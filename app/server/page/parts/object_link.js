@@ -79,6 +79,6 @@ export function drawSentence(page, text, isKnown, longest = 600) {
 /** @param {string} text  Its long names may go on in the next line, but not in the middle of a word. */
 function breakable(text) {
   return text
-    .split(/(?<=\w[._/])(?=\w)/)
+    .split(/(?<=\S{12}[._/])(?=\w)|(?<=\w[._/])(?=\S{12})/)
     .flatMap((piece, at) => (at ? [html`<wbr />`, piece] : [piece]));
 }

@@ -266,6 +266,13 @@ def test_the_line_fits_every_window(open_page: OpenPage, look: str) -> None:
         }"""
     )
     assert overlap <= 0
+    over = seen.page.evaluate(
+        """() => {
+          const box = (name) => document.querySelector(name).getBoundingClientRect();
+          return box(".timeline-said").bottom - box(".timeline-track").top;
+        }"""
+    )
+    assert over <= 0, "the words stand over the marks"
     seen.picture(f"timeline-{look}")
     error, *_ = events(seen.world, "error")
     seen.go(f"/?at={at_ms(error)}")
