@@ -191,7 +191,7 @@ def test_an_object_leads_to_its_query_in_sparks_ui(walk: DemoWalk) -> None:
 
 def test_the_page_shows_what_freezes_and_what_fails_and_that_it_recovers(walk: DemoWalk) -> None:
     """Which, why, and that the others go on; and when that has passed."""
-    assert "cannot be read" in walk.troubles["busiest_planes"]
+    assert "is not there" in walk.troubles["busiest_planes"]
     assert "out/carrier_ranking" in walk.troubles["ranking_out"]
     assert re.match(r"^\d of 10 objects are fresh\.", walk.sentence), walk.sentence
     assert {"error", "recovery"} <= set(re.findall(r"[a-z]+", walk.recovered))
