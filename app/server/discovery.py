@@ -1,24 +1,29 @@
 """Discovery lets other commands find the running application: by a file that only its user reads.
 
     <data>/application.json      {"url": "http://127.0.0.1:4200", "token": "…", "pid": 4711, …}
+    <data>/port                  4200
 
-The file is written whole or not at all, and removed when the application ends. A file that a killed
-application has left leads to an address where nothing answers; the client reports that.
+The first file is written whole or not at all, and removed when the application ends. A file that a
+killed application has left leads to an address where nothing answers; the client reports that. The
+second one stays: an application that may choose its port takes that of the one before it, so that a
+page that was open then finds it again.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
 from shardline.datasource.errors import InvalidUsage
 from shardline.installation import PROGRAM
 
-__all__ = ["ApplicationAddress", "announce", "find", "withdraw"]
+__all__ = ["ApplicationAddress", "announce", "find", "last_port", "withdraw"]
 
 _FILE = "application.json"
+_PORT = "port"
 
 
 class ApplicationAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +43,7 @@ class ApplicationAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def announce(folder: Path, whereabouts: ApplicationAddress) -> None:
-    """Write the file; only this user may read it, because of the token."""
+    """Write the files; only this user may read the first, because of the token."""
     # Created with its mode and then renamed: written in place it would be readable by others, or
     # half written, for a moment.
     fresh = folder / f"{_FILE}.{os.getpid()}"
@@ -47,6 +52,16 @@ def announce(folder: Path, whereabouts: ApplicationAddress) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(msgspec.json.encode(whereabouts))
     fresh.replace(folder / _FILE)
+    (folder / _PORT).write_text(f"{urlsplit(whereabouts.url).port}\n", encoding="ascii")
+
+
+def last_port(folder: Path) -> int:
+    """Return the port of the folder's last application; 0 if it is not known."""
+    try:
+        port = int((folder / _PORT).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0
+    return port if 0 < port < 1 << 16 else 0
 
 
 def withdraw(folder: Path, whereabouts: ApplicationAddress) -> None:

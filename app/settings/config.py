@@ -119,7 +119,7 @@ class RuntimeSettings(_Section, frozen=True):
         unified: True if compute and storage share one session.
         introspection: True if running objects are observed.
         maintenance: True if the application itself compacts and collects shards.
-        listen: Address and port of the HTTP server; port 0 for any that is free.
+        listen: Address and port of the HTTP server; port 0 for the last one, or any that is free.
         token: Token of requests that change something; empty for a new one at each start.
         result_limit: Largest result of a query.
         query_timeout: How long a query waits for its answer.

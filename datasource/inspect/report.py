@@ -32,6 +32,7 @@ from shardline.datasource.shard.state import (
     ShardState,
     is_tombstone,
     last_update,
+    retained_since,
 )
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.spark_types import Array, Atomic, Field, Map, Record, SparkType
@@ -147,7 +148,8 @@ class HolderReport(msgspec.Struct, frozen=True):
         overdue: True for a lease that the next command on the shard will expire.
         behind_ms: How far its since is behind the upper: history that cannot be compacted.
         behind_seqnos: How far its seqno is behind the shard's.
-        gain_ms: How far the shard's since could move if this reader alone were gone.
+        gain_ms: How far the shard's since could go beyond where it may with this reader, if he alone
+            were gone: other readers and the retention policy hold it, too.
         only_bytes: Size of the parts that are kept for this reader alone: states from its seqno on
             name them, but not the newest, and no other reader holds one of these states; null if
             the log was too long to find out.
@@ -397,7 +399,7 @@ def _holder(
         overdue=lease_ms is not None and silent_ms > lease_ms,
         behind_ms=_distance(Frontier(reader.since), _end(state)),
         behind_seqnos=0 if reader.seqno is None else state.seqno - reader.seqno,
-        gain_ms=_gain(state, [Frontier(other.since) for other in others]),
+        gain_ms=_gain(state, Frontier(reader.since), [Frontier(other.since) for other in others]),
         only_bytes=_only_bytes(reader.seqno, [other.seqno for other in others], dropped),
         kept_bytes=_only_bytes(reader.seqno, (), dropped),
     )
@@ -411,10 +413,15 @@ def _end(state: ShardState) -> Frontier:
     return Frontier(0 if last is None else last + 1)
 
 
-def _gain(state: ShardState, others: Sequence[Frontier]) -> int:
-    """The since if only `others` held it; at most the last readable time."""
+def _gain(state: ShardState, own: Frontier, others: Sequence[Frontier]) -> int:
+    """How far the since could go beyond `own`, held by `others` and the shard's policy alone.
+
+    What lies before `own` is not kept for this reader: the next round may free it with him there.
+    """
+    retained = retained_since(state)
     last = Frontier(max((_end(state).time or 0) - 1, 0))
-    return _distance(state.since, min(meet(others), last))
+    bound = min(meet(others), last if retained is None else min(retained, last))
+    return _distance(max(state.since, own), bound)
 
 
 def _distance(start: Frontier, end: Frontier) -> int:

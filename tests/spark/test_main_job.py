@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,16 +20,22 @@ import pyarrow as pa
 import pytest
 
 from shardline.datasource.client import ShardClient
-from support.page.browser import chromium_path, pictures_folder
-from support.page.demo_walk import DemoWalk, walk_through
+from support.page.browser import browsing, chromium_path, pictures_folder
+from support.page.demo_walk import DemoWalk, Visitor
 from support.processes.job import running_job
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SEED = 20130101
 DAYS = 20
-DAYS_FIRST = 12
+DAYS_FIRST = 16
 """Of the first run: the others also show that more days can be asked for later."""
+
+A_DAY_IN_S = 15
+"""For each in the second half of those, which begins to arrive when all objects run."""
+
+WITH_UI = ("--conf", "spark.ui.enabled=true", "--conf", "spark.ui.port=0")
+"""Spark's own pages, at any free port."""
 
 SOME_IN = r"flights (?!0 )[\d,]+ rows"
 """In a line of progress: flights have been taken in."""
@@ -67,32 +75,80 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    """One run interrupted while flights arrive, one killed once all have, and one that ends."""
-    folder = tmp_path_factory.mktemp("main jöb")
-    told = Story(folder / "data")
-    first = ["--data", str(told.data), "--days", str(DAYS_FIRST), "--days-per-second", "0.1"]
-    more = ["--data", str(told.data), "--days", str(DAYS)]
+    """One run interrupted while flights arrive, one killed once all have, and one that ends.
 
-    with running_job(folder, *first, command="demo") as job:
+    All of them are looked at by the same window of a browser, if there is one.
+    """
+    with ExitStack() as open_:
+        return tell(tmp_path_factory.mktemp("main jöb"), open_)
+
+
+def tell(folder: Path, open_: ExitStack) -> Story:
+    """Let it happen in a folder."""
+    told = Story(folder / "data")
+    pace = str(1 / A_DAY_IN_S)
+    first = ["--data", str(told.data), "--days", str(DAYS_FIRST), "--days-per-second", pace]
+    more = ["--data", str(told.data), "--days", str(DAYS)]
+    visitor = open_.enter_context(visiting())
+    told.walk = None if visitor is None else visitor.walk
+
+    with running_job(folder, *first, command="demo", options=WITH_UI) as job:
         job.wait_for("the first day has arrived", lambda: told.days_arrived > 0)
         told.before_first_day = job.said
         job.wait_for_line(SOME_IN)
-        # The second half begins to arrive when all objects run, and takes a minute.
         job.wait_for("all objects run", lambda: told.days_arrived > DAYS_FIRST // 2)
-        if chromium_path():
-            told.walk = walk_through(job.said, pictures_folder())
+        if visitor is not None:
+            visitor.walk_through(job.said)
+            visitor.look_into_spark()
+            with trouble(told):
+                visitor.see_trouble(busiest_planes="frozen", ranking_out="stalled")
+            visitor.see_recovery("busiest_planes", "ranking_out")
         told.interrupted = job.interrupt(), job.said
     with running_job(folder, *more, command="demo") as job:
         # As files: the last run has nothing to land, but may have something to take in.
+        if visitor is not None:
+            job.wait_for_line(r"^page ")
+            visitor.open(job.said)
+            visitor.stay()
         job.wait_for("all days have arrived", lambda: told.days_arrived == DAYS)
         view = random.Random(SEED).choice(["delays_by_carrier", "carrier_ranking"])
         before = told.upper(view)
         job.wait_for(f"{view} goes on", lambda: told.upper(view) > before)
         job.kill("all")
         told.killed = f"when {view} had gone on"
+        if visitor is not None:
+            visitor.see_loss()
     with running_job(folder, *more, command="demo") as job:
+        if visitor is not None:
+            visitor.see_return()
         told.finished = job.finish(), job.said
     return told
+
+
+@contextmanager
+def visiting() -> Iterator[Visitor | None]:
+    """Somebody with a browser, if there is one."""
+    if not chromium_path():
+        yield None
+        return
+    with browsing() as browser:
+        yield Visitor(browser, pictures_folder())
+
+
+@contextmanager
+def trouble(story: Story) -> Iterator[None]:
+    """Take away what a view reads, and where a sink writes; give both back in the end."""
+    parts = story.data / "shards" / "planes" / "part"
+    (target,) = story.data.glob("work/*/out/carrier_ranking")
+    for folder in (parts, target):
+        folder.rename(folder.with_name(f"{folder.name} away"))
+    target.write_text("a file where a folder was")
+    try:
+        yield
+    finally:
+        target.unlink()
+        for folder in (parts, target):
+            folder.with_name(f"{folder.name} away").rename(folder)
 
 
 def test_the_check_holds_after_a_kill(story: Story) -> None:
@@ -109,15 +165,46 @@ def test_days_arrive_while_spark_starts(story: Story) -> None:
     assert "checking the project" not in story.before_first_day
 
 
-def test_the_page_shows_it(story: Story) -> None:
-    """Opened by the printed link while it runs, screen by screen; nothing breaks a rule."""
+@pytest.fixture
+def walk(story: Story) -> DemoWalk:
+    """What was seen in the browser."""
     if story.walk is None:
         pytest.skip("there is no Chromium: install Debian's `chromium`, or name one in CHROMIUM")
-    assert story.walk.wrong == []
+    return story.walk
+
+
+def test_the_page_shows_it(walk: DemoWalk) -> None:
+    """Opened by the printed link while it runs, screen by screen; nothing breaks a rule."""
+    assert walk.wrong == []
     objects = {"flights", "airlines", "very_late", "ranking_out", "carrier_ranking_by_carrier"}
-    assert {name for name in objects if name not in story.walk.text["/"]} == set()
-    assert "mean_arr_delay" in story.walk.text["/object/carrier_ranking"]
-    assert all(word in story.walk.ranking for word in ("carrier", "place", "UA"))
+    assert {name for name in objects if name not in walk.text["/"]} == set()
+    assert "mean_arr_delay" in walk.text["/object/carrier_ranking"]
+    assert all(word in walk.ranking for word in ("carrier", "place", "UA"))
+
+
+def test_an_object_leads_to_its_query_in_sparks_ui(walk: DemoWalk) -> None:
+    """Where each query has the name of its object, its id and its incarnation."""
+    assert re.search(r"^Name: carrier_ranking:u\d+:1$", walk.in_spark, re.MULTILINE)
+    named = set(re.findall(r"\b(\w+):u\d+:\d+", walk.queries))
+    assert named >= {"flights", "delays_by_carrier", "carrier_ranking", "very_late", "ranking_out"}
+
+
+def test_the_page_shows_what_freezes_and_what_fails_and_that_it_recovers(walk: DemoWalk) -> None:
+    """Which, why, and that the others go on; and when that has passed."""
+    assert "is not there" in walk.troubles["busiest_planes"]
+    assert "out/carrier_ranking" in walk.troubles["ranking_out"]
+    assert re.match(r"^\d of 10 objects are fresh\.", walk.sentence), walk.sentence
+    assert {"error", "recovery"} <= set(re.findall(r"[a-z]+", walk.recovered))
+
+
+def test_the_page_says_that_the_application_is_gone_and_goes_on_when_it_is_back(
+    walk: DemoWalk,
+) -> None:
+    """In large letters, with what was there; at the same address, and without a reload."""
+    assert "The application does not answer." in walk.lost
+    assert walk.lost_px >= 24
+    assert "objects are fresh." in walk.kept
+    assert walk.back.startswith("Live, ")
 
 
 def test_ctrl_c_stops_it_cleanly(story: Story) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import threading
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +20,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from shardline.app.coordinator.application import Application
 from shardline.app.introspection.spark_plan.operators import PHASES
+from shardline.app.server.application_server import serve_application
 from shardline.app.server.metrics import encode_metrics
 from shardline.app.settings.config import Duration, RuntimeSettings
 from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.shard.state import ShardState
 from support.models.shards import schema_of, table
+from support.processes.prometheus import NEED, Judged, Prometheus, judge, panels, scraping
 from support.spark.observed_run import (
     KINDS,
     PATIENCE_S,
@@ -68,17 +71,25 @@ def states(place: Place) -> dict[str, ShardState]:
 def seen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """A run of the project: two files of orders, a subscription, reads of all kinds."""
     place = Place(tmp_path_factory.mktemp("relations"))
-    settings = RuntimeSettings(interval_ms=500, query_timeout=Duration("180s"))
-    with Application(spark, place.client(), settings, data=place.folder / "data") as application:
+    # Patient: some fifty questions are asked while one read waits, and nobody takes a subscription.
+    settings = RuntimeSettings(
+        interval_ms=500, query_timeout=Duration("180s"), subscribe_patience=Duration("600s")
+    )
+    data = place.folder / "data"
+    with ExitStack() as open_:
+        application = open_.enter_context(Application(spark, place.client(), settings, data=data))
         application.apply(load(place, SQL).check(spark))
         settled(application, place)
         found = Seen(place)
+        where = open_.enter_context(serve_application(application, settings, place.folder))
+        found.address = where.url
+        scraper = open_.enter_context(scraping(where.url, place.folder / "prometheus"))
         act(application, found)
         place.put("orders", "b", "id,customer,price\n4,2,500\n5,9,5\n")
         settled(application, place)
-        ask_all(application, found)
+        ask_all(application, found, scraper)
         compare(application, found)
-    with Application(spark, place.client(), settings, data=place.folder / "data") as application:
+    with Application(spark, place.client(), settings, data=data) as application:
         look_back(application, found)
     return found
 
@@ -100,7 +111,7 @@ def look_back(application: Application, found: Seen) -> None:
         found.past[name] = rows(name, as_of=found.moment)
 
 
-def ask_all(application: Application, found: Seen) -> None:
+def ask_all(application: Application, found: Seen, scraper: Prometheus | None) -> None:
     """Everything that is known once all of it has been heard of."""
     assert application.observing is not None
     place = found.place
@@ -146,6 +157,7 @@ def ask_all(application: Application, found: Seen) -> None:
     (found.subscription,) = found.objects.keys() - KINDS.keys()
     subscription.close()
     reader.join(PATIENCE_S)
+    found.judged = None if scraper is None else judge(scraper)
 
 
 def has_moved(application: Application, of: str, sender: str, rows: int) -> bool:
@@ -166,7 +178,7 @@ def has_moved(application: Application, of: str, sender: str, rows: int) -> bool
 def ahead(application: Application) -> int:
     """A time that is not settled yet while the relations are asked."""
     assert application.observing is not None
-    return application.observing.sink.clock.now_ms() + 45_000
+    return application.observing.sink.clock.now_ms() + 150_000
 
 
 def read_later(application: Application, as_of: int, ended: threading.Event) -> None:
@@ -469,7 +481,7 @@ def test_the_location_and_its_connections_are_told(seen: Seen) -> None:
     assert row["holder"].endswith(f", process {os.getpid()}")
     assert row["project"] == str(seen.place.folder / "project")
     assert row["location"] == seen.place.client().location.url
-    assert (row["epoch"], row["read_only"], row["address"]) == (1, False, None)
+    assert (row["epoch"], row["read_only"], row["address"]) == (1, False, seen.address)
     assert row["started_at"] is not None
     found = {(r["kind"], r["name"].split()[0], r["state"]) for r in seen.rows["connections"]}
     assert found == {
@@ -533,3 +545,34 @@ def test_dashboards_and_alerts_name_metrics_that_there_are(seen: Seen) -> None:
         named = set(re.findall(r"\bshardline_\w+", (CONF / file).read_text(encoding="utf-8")))
         assert named
         assert named <= seen.metrics, file
+
+
+def judged(seen: Seen) -> Judged:
+    """What a Prometheus has made of the run's metrics."""
+    if seen.judged is None:
+        pytest.skip(NEED)
+    return seen.judged
+
+
+def test_each_panel_of_the_dashboard_has_what_its_legend_names(seen: Seen) -> None:
+    """Each query, asked of a Prometheus that scrapes the application; sizes are the shards' own."""
+    shown = judged(seen).panels
+    assert shown.keys() == set(panels())
+    for panel, series in shown.items():
+        assert series, panel
+        for labels, _ in series:
+            assert {name for name in panel.labels if labels.get(name)} == panel.labels, panel
+    (size,) = (series for panel, series in shown.items() if panel.title == "Size of shards")
+    assert {labels["shard"] for labels, _ in size} >= {"orders", "large", "spent"}
+
+
+def test_each_alert_is_judged_and_looks_at_something(seen: Seen) -> None:
+    """Nothing is chosen by a label, or a value of it, that metrics do not have."""
+    rules = judged(seen).rules
+    assert {name: (rule["health"], rule.get("lastError", "")) for name, rule in rules.items()} == (
+        dict.fromkeys(rules, ("ok", ""))
+    )
+    assert len(rules) > 10
+    chosen = judged(seen).chosen
+    assert len(chosen) > 10
+    assert {text for text, series in chosen.items() if not series} == set()

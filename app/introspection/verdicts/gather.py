@@ -118,10 +118,17 @@ def _without_part(condition: Condition) -> str:
 
 
 def _errors(found: ObjectFacts) -> int:
-    """Live errors: those of the shard, or one if a part has reported them and it was not read."""
+    """Live errors: those of the shard, or one if a part has reported them and it was not read.
+
+    What freezes is an input that cannot be read, and no error of the contents.
+    """
     reported = any(
-        health.namespace in _LIVE_ERRORS and health.error for health in found.health.values()
-    ) or any(namespace in _LIVE_ERRORS for namespace, _ in found.condition.namespaced)
+        health.namespace in _LIVE_ERRORS and health.error and health.status != "frozen"
+        for health in found.health.values()
+    ) or (
+        found.condition.status != "frozen"
+        and any(namespace in _LIVE_ERRORS for namespace, _ in found.condition.namespaced)
+    )
     return max(found.errors or 0, int(reported))
 
 

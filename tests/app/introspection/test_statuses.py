@@ -177,6 +177,23 @@ def test_what_is_frozen_stays_so_between_two_lives(world: World) -> None:
     assert (row["status"], row["error"]) == ("frozen", "part p is not there")
 
 
+def test_a_frozen_view_says_which_part_it_waits_for_in_each_phase(world: World) -> None:
+    """Its contents have no errors, and those who read it wait for it: they are not unreadable."""
+    world.run(DELAYS)
+    world.run(OUT)
+    said = Health(
+        id="delays", epoch=1, namespace="compute", status="frozen", error="part p is not there"
+    )
+    world.tell(said, Failed(id="delays", epoch=1, error="part p is not there"))
+    for phase in ("stopping", "stopped", "suspended", "starting", "running"):
+        epoch = 2 if phase in ("starting", "running") else 1
+        world.tell(Phase(id="delays", epoch=epoch, phase=phase, at_ms=world.clock.now_ms()))
+        rows = {row["object_id"]: row for row in world.rows("verdicts")}
+        view = rows["delays"]
+        assert (view["verdict"], view["because"]) == ("frozen", "part p is not there"), phase
+        assert (rows["out"]["verdict"], rows["out"]["blame_id"]) == ("waiting", "delays"), phase
+
+
 def test_what_the_storage_worker_says_of_a_status_is_so(world: World) -> None:
     """Its status machine has seen more than one observation; each change is in the history once."""
     world.run(FLIGHTS)

@@ -103,6 +103,19 @@ def test_a_holder_says_how_far_since_could_move_without_it() -> None:
     assert list(reports) == ["slow", "quick", "done"], "the one that holds back most is first"
 
 
+def test_what_the_policy_keeps_is_not_kept_for_a_reader() -> None:
+    """Nor what lies between the since and the reader: the next round frees that with him there."""
+    ahead = state(
+        9, batch(0, 100, part("c", 1)), since=20, critical={"slow": hold(40), "quick": hold(70)}
+    )
+    gains = {h.name: h.gain_ms for h in report_shard(ahead, NOW_MS).holders}
+    assert gains == {"slow": 30, "quick": 0}
+    for retain_ms, gain in ((50, 9), (10, 30), (90, 0)):
+        kept = msgspec.structs.replace(ahead, retain_ms=retain_ms)
+        gains = {h.name: h.gain_ms for h in report_shard(kept, NOW_MS).holders}
+        assert gains == {"slow": gain, "quick": 0}, retain_ms
+
+
 @pytest.mark.parametrize(("silent_ms", "overdue"), [(1000, False), (1001, True)])
 def test_a_lease_is_overdue_after_its_silence(silent_ms: int, overdue: bool) -> None:
     """The report uses the same bound as the shard itself, which keeps it at exactly the lease."""

@@ -201,9 +201,19 @@ def take_pictures(
         assert wrong == [], f"{path} {name}"
 
 
+_PUT_TIMELINE: Final = """where => {
+  scrollTo(0, 0);
+  for (const line of document.querySelectorAll(".timeline")) line.style.position = where;
+}"""
+
+
 def _shoot(page: Page, file: Path) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
+    # Where the page ends: at the lower edge of the window it would stand in the middle of a picture
+    # of all of the page, over what is there.
+    page.evaluate(_PUT_TIMELINE, "static")
     page.screenshot(path=file, full_page=True)
+    page.evaluate(_PUT_TIMELINE, "")
     return file
 
 

@@ -376,7 +376,7 @@ class Life:
         return Health(
             id=one.name,
             epoch=one.epoch,
-            namespace="compute" if one.mode != "frozen" else "internal",
+            namespace="compute",
             status=status,  # type: ignore[arg-type]  # one of a status's words
             error=error,
             hint=hint,

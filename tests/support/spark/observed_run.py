@@ -13,6 +13,7 @@ from shardline.app.server.action_log import recorded_action
 from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.shard.state import ShardState
+from support.processes.prometheus import Judged
 from support.spark.projects import QUERIES, SQL, Place
 from support.waiting import wait_until
 
@@ -52,7 +53,9 @@ class Seen:
         before: States of the shards just before the relations were asked.
         after: And just after.
         subscription: Name of the subscription that was open.
+        address: Of its server.
         metrics: Names of all samples of `/metrics`.
+        judged: What a Prometheus has made of them; None where there is none.
         refused: Holds that may not be expired, with the error.
         actions: What actions have said, by name.
         projects: The project's files against what runs: unchanged, changed and broken.
@@ -66,7 +69,9 @@ class Seen:
     before: dict[str, ShardState] = field(default_factory=dict)
     after: dict[str, ShardState] = field(default_factory=dict)
     subscription: str = ""
+    address: str = ""
     metrics: set[str] = field(default_factory=set)
+    judged: Judged | None = None
     refused: dict[str, str] = field(default_factory=dict)
     actions: dict[str, tuple[str, ...]] = field(default_factory=dict)
     projects: list[ComparedProject] = field(default_factory=list)

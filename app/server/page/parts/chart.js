@@ -46,6 +46,12 @@ export const SPANS = [
   1800e3, 3600e3, 7200e3, 14400e3, 43200e3, 86400e3, 172800e3, 604800e3,
 ];
 
+/** Of a logarithmic axis of spans: those that people say. */
+const STOPS = [1, 10, 100, 1e3, 10e3, 60e3, 600e3, 3600e3, 36000e3, 86400e3, 864000e3];
+
+/** Room for the label of one. */
+const STOP_PX = 48;
+
 class PlotPart extends HTMLElement {
   constructor() {
     super();
@@ -127,7 +133,9 @@ class PlotPart extends HTMLElement {
           time: !plot.sayAt,
           distr: plot.logarithmic ? 3 : 1,
           range: (/** @type {any} */ _u, /** @type {number} */ min, /** @type {number} */ max) =>
-            this._plot?.shown ?? (min === max ? [min - 1, max + 1] : [min, max]),
+            plot.logarithmic
+              ? betweenStops(min, max)
+              : (this._plot?.shown ?? (min === max ? [min - 1, max + 1] : [min, max])),
         },
         y: {
           range: (/** @type {any} */ _u, /** @type {number} */ _min, /** @type {number} */ max) => [
@@ -144,6 +152,19 @@ class PlotPart extends HTMLElement {
           // Micro-batches are counted: there is none between two of them.
           ...(plot.kind === "stack"
             ? { incrs: [1, 2, 5, 10, 20, 50, 100, 500, 1e3, 1e4, 1e5, 1e6] }
+            : {}),
+          ...(plot.logarithmic
+            ? {
+                splits: (/** @type {any} */ u) => {
+                  const { min, max } = u.scales.x;
+                  return STOPS.filter((stop) => stop >= min && stop <= max);
+                },
+                filter: (/** @type {any} */ u, /** @type {number[]} */ splits) => {
+                  const room = u.bbox.width / devicePixelRatio / STOP_PX;
+                  const every = Math.ceil(splits.length / Math.max(1, room));
+                  return splits.map((stop, at) => (at % every ? null : stop));
+                },
+              }
             : {}),
           grid: { ...axis.grid, show: !plot.logarithmic },
           values: (/** @type {any} */ _u, /** @type {number[]} */ splits) => {
@@ -189,6 +210,18 @@ class PlotPart extends HTMLElement {
     const when = plot.at[at] === undefined ? "" : sayAt(plot, plot.at[at]);
     this._readout.textContent = numbers.length ? `${when} · ${values.join(" · ")}` : "";
   }
+}
+
+/**
+ * The stops around values, so that there are labels however few there are.
+ * @param {number} min
+ * @param {number} max
+ * @returns {[number, number]}
+ */
+function betweenStops(min, max) {
+  const from = STOPS.filter((stop) => stop <= min).at(-1) ?? STOPS[0];
+  const to = STOPS.find((stop) => stop >= max && stop > from) ?? STOPS[STOPS.length - 1];
+  return [from, to];
 }
 customElements.define("plot-part", PlotPart);
 

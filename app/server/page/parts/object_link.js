@@ -70,8 +70,15 @@ export function drawSentence(page, text, isKnown, longest = 600) {
       drawn.push(html`<a href=${page.address("object", parts[at])}
         ><bdi>${visible(parts[at], 60)}</bdi></a
       >`);
-    } else if (isName) drawn.push(html`<code>${visible(parts[at], longest)}</code>`);
-    else drawn.push(visible(parts[at], longest));
+    } else if (isName) drawn.push(html`<code>${breakable(visible(parts[at], longest))}</code>`);
+    else drawn.push(breakable(visible(parts[at], longest)));
   }
   return drawn;
+}
+
+/** @param {string} text  Its long names may go on in the next line, but not in the middle of a word. */
+function breakable(text) {
+  return text
+    .split(/(?<=\S{12}[._/])(?=\w)|(?<=\w[._/])(?=\S{12})/)
+    .flatMap((piece, at) => (at ? [html`<wbr />`, piece] : [piece]));
 }

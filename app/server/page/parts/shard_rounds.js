@@ -10,8 +10,8 @@ import { moment } from "../words.js";
 import { place } from "./axis.js";
 import { roundKey } from "./shard_words.js";
 
-/** Rounds that are closer than this are one mark. */
-const MARK_PX = 16;
+/** Rounds that are closer than this are one mark: their number has three digits. */
+const MARK_PX = 22;
 
 /**
  * @typedef {{ key: string, x: number, kind: keyof typeof ROUND_PATHS, rounds: Row[] }} Mark

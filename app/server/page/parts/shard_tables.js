@@ -179,7 +179,7 @@ export function drawRoundsTable(page, rounds) {
               ${round.collected == null ? "–" : `${count(round.collected)} blobs`}
             </td>
             <td class="number">${round.swept == null ? "–" : `${count(round.swept)} blobs`}</td>
-            <td>
+            <td class="sentence">
               ${(round.failed ?? []).map((/** @type {string} */ step) => visible(step)).join(", ") || "–"}
             </td>
           </tr>`,

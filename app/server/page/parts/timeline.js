@@ -36,7 +36,7 @@ import {
 } from "./marks.js";
 import { ago } from "./time.js";
 import { toneMark } from "./verdict.js";
-import { DAY, ZOOMS, zoomOf } from "./zooms.js";
+import { ZOOMS, labelOf, zoomOf } from "./zooms.js";
 
 /** Pixels that a mark takes. */
 const MARK_WIDTH = 13;
@@ -44,6 +44,8 @@ const MARK_WIDTH = 13;
 /** A pointer that is so far beside a mark still means it. */
 const EDGE_PX = 2;
 const NARROW = 720;
+/** Room for the label of a moment: the margin of the page, and the widest text. */
+const LABEL_PX = 60;
 const ASK_AGAIN_MS = 30_000;
 const FEW = 3;
 
@@ -162,7 +164,11 @@ function drawTrack(view) {
     <svg aria-hidden="true">
       ${ticksOf(from, to, step).map(
         (at) => svg`<svg x=${percent(view, at)} class="tick">
-          <path d="M0 0v42" /><text x="4" y="53">${labelOf(at, zoom.width)}</text>
+          <path d="M0 0v42" /><text
+            x=${isLast(view, at) ? -4 : 4}
+            y="53"
+            text-anchor=${isLast(view, at) ? "end" : "start"}
+          >${labelOf(at, zoom.width)}</text>
         </svg>`,
       )}
       ${
@@ -367,15 +373,12 @@ function percent({ from, to }, at) {
 }
 
 /**
+ * True if a label to the right of a moment would reach beyond the window.
+ * @param {View} view
  * @param {number} at
- * @param {number} width  Of the line: the day is told where hours are not enough.
  */
-function labelOf(at, width) {
-  const when = new Date(at);
-  const midnight = when.getHours() === 0 && when.getMinutes() === 0;
-  if (width > DAY || midnight)
-    return when.toLocaleDateString(undefined, { day: "numeric", month: "short" });
-  return when.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit" });
+function isLast({ from, to }, at) {
+  return ((to - at) / (to - from)) * window.innerWidth < LABEL_PX;
 }
 
 /** @param {string} kind */

@@ -10,9 +10,10 @@
  */
 const MINUTE = 60_000;
 const HOUR = 60 * MINUTE;
-export const DAY = 24 * HOUR;
+const DAY = 24 * HOUR;
 
 export const ZOOMS = /** @type {Record<string, Zoom>} */ ({
+  "10 min": { width: 10 * MINUTE, step: 2 * MINUTE, narrow: 5 * MINUTE },
   "1 h": { width: HOUR, step: 10 * MINUTE, narrow: 20 * MINUTE },
   "6 h": { width: 6 * HOUR, step: HOUR, narrow: 2 * HOUR },
   "1 d": { width: DAY, step: 3 * HOUR, narrow: 6 * HOUR },
@@ -34,4 +35,17 @@ export function zoomOf(chosen, marks, now) {
   const names = Object.keys(ZOOMS);
   const enough = names.findIndex((name) => ZOOMS[name].width > now - marks[0].at);
   return enough >= 0 && enough < names.indexOf(USUAL) ? names[enough] : USUAL;
+}
+
+/**
+ * The words for a moment at the foot of the line.
+ * @param {number} at
+ * @param {number} width  Of the line: the day is told where hours are not enough.
+ */
+export function labelOf(at, width) {
+  const when = new Date(at);
+  const midnight = when.getHours() === 0 && when.getMinutes() === 0;
+  if (width > DAY || midnight)
+    return when.toLocaleDateString(undefined, { day: "numeric", month: "short" });
+  return when.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit" });
 }

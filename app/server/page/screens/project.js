@@ -31,6 +31,7 @@
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { guard } from "../vendor/lit-html/directives/guard.js";
 import { lineDifference } from "../parts/line_difference.js";
+import { drawSentence } from "../parts/object_link.js";
 import { drawRefusal } from "../parts/refusal.js";
 import { drawTime } from "../parts/time.js";
 import { count, visible } from "../words.js";
@@ -124,9 +125,12 @@ function drawAbout({ project: { name, folder }, at }) {
 function drawProject(page, { changes, problems = [], refused: why = "" }) {
   if (problems.length) return drawProblems(problems);
   return html`${drawPlan(changes)}
-  ${why ? html`<p class="card needs"><b>A run would be refused.</b> ${visible(why, 2000)}</p>` : nothing}
+  ${why ? html`<p class="card needs"><b>A run would be refused.</b> ${drawSentence(page, why, isNone, 2000)}</p>` : nothing}
   ${drawGroups(page, changes)}`;
 }
+
+/** No name in a sentence is a link: what is spoken of stands above, or is no object yet. */
+const isNone = () => false;
 
 /** @param {Problem[]} problems */
 function drawProblems(problems) {
@@ -227,7 +231,7 @@ function drawChange(page, { object, change, now, wanted, why, file, line }) {
     ${
       why.length
         ? html`<ul class="why">
-            ${why.map((one) => html`<li>${visible(one, 1000)}</li>`)}
+            ${why.map((one) => html`<li>${drawSentence(page, one, isNone, 1000)}</li>`)}
           </ul>`
         : nothing
     }

@@ -85,15 +85,17 @@ SCREENS: Final = {
 @pytest.mark.parametrize("look", ["light", "narrow"])
 @pytest.mark.parametrize("name", SCREENS)
 def test_a_screen_has_no_barriers(open_page: OpenPage, name: str, look: str) -> None:
-    """In both schemes of colours."""
+    """In both schemes of colours; pictures are kept, for whoever changes the page."""
     case = SCREENS[name]
-    page = open_page(case.world(), case.path, look, token=True).page
+    seen = open_page(case.world(), case.path, look, token=True)
+    page = seen.page
     expect(page.locator(case.shown).first).to_be_visible()
     if case.open is not None:
         case.open(page)
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         assert find_barriers(page) == [], scheme
+        seen.picture(f"{name.replace(' ', '-')}-{look}-{scheme}")
 
 
 @pytest.mark.parametrize("look", ["light", "dark", "narrow", "narrow-dark"])

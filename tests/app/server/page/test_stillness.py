@@ -1,0 +1,115 @@
+"""The page stays where it is: nothing moves by itself, and nothing is beyond a window's edge."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import pytest
+from playwright.sync_api import expect
+
+from support.page.browser import Look, OpenPage
+from support.page.world import ServedWorld
+
+pytestmark = pytest.mark.browser
+
+_WATCH: Final = """() => {
+  window.moved = [];
+  new PerformanceObserver((list) => {
+    for (const { value, sources } of list.getEntries())
+      window.moved.push([value, ...sources.map(({ node }) => node?.className ?? "")].join(" "));
+  }).observe({ type: "layout-shift" });
+}"""
+
+_WIDTH: Final = "e => e.getBoundingClientRect().width"
+_OF_FLIGHTS: Final = f"({_WIDTH})(document.querySelector('.node[data-node=flights]'))"
+
+_BEYOND: Final = "document.documentElement.scrollWidth - innerWidth"
+
+
+@pytest.mark.parametrize("path", ["/", "/object/flights", "/dataflow/carrier_ranking"])
+def test_nothing_moves_when_numbers_change(open_page: OpenPage, path: str) -> None:
+    """Not even when the connection is lost: Chromium itself counts what has been moved."""
+    seen = open_page("demo", path)
+    live = seen.page.locator(".as-of time")
+    expect(live).to_be_visible()
+    expect(seen.page.locator("h1")).to_be_visible()
+    seen.page.wait_for_load_state("networkidle")
+    shown = live.inner_text()
+    # What is asked for once has come by the next second but one.
+    for _ in range(2):
+        expect(live).not_to_have_text(shown)
+        shown = live.inner_text()
+    seen.page.evaluate(_WATCH)
+    for _ in range(2):
+        expect(live).not_to_have_text(shown)
+        shown = live.inner_text()
+    seen.world.stop_server()
+    expect(seen.page.locator(".as-of.lost")).to_be_visible()
+    assert seen.page.evaluate("window.moved") == []
+
+
+def test_what_is_moved_is_counted(open_page: OpenPage) -> None:
+    """Or that nothing was would mean nothing."""
+    seen = open_page("one")
+    expect(seen.page.locator(".verdicts")).to_be_visible()
+    seen.page.evaluate(_WATCH)
+    seen.page.evaluate("document.querySelector('main').style.paddingTop = '200px'")
+    seen.page.wait_for_function("window.moved.length > 0")
+
+
+@pytest.mark.parametrize("width", [360, 3840])
+def test_each_screen_fits_the_smallest_and_the_largest_window(
+    open_page: OpenPage, width: int
+) -> None:
+    """From a phone to 4k nothing is moved sideways to be read."""
+    world = ServedWorld("fire")
+    seen = open_page(world, "/", Look(width, 2000), token=True)
+    paths = ("/", "/object/busiest_planes", "/dataflow/carrier_ranking", "/shard", "/shard/flights")
+    for path in (*paths, "/sql", "/lane", "/project"):
+        seen.go(path)
+        expect(seen.page.locator("main")).not_to_be_empty()
+        expect(seen.page.locator(".as-of .live-dot:not(.off)")).to_be_visible()
+        assert seen.page.evaluate(_BEYOND) <= 0, path
+
+
+def test_motion_is_for_those_who_want_it(open_page: OpenPage) -> None:
+    """By the system's setting."""
+    page = open_page("one").page
+    button = page.get_by_role("button", name="Keys", exact=True)
+    expect(button).to_be_visible()
+    lasts = "e => getComputedStyle(e).transitionDuration"
+    assert set(str(button.evaluate(lasts)).split(", ")) == {"0s"}
+    page.emulate_media(reduced_motion="no-preference")
+    assert "0.12s" in button.evaluate(lasts)
+
+
+def test_times_are_the_viewers_and_in_utc_on_hover(open_page: OpenPage) -> None:
+    """The browser's zone is Berlin's: an hour or two ahead."""
+    page = open_page("demo", "/object/flights").page
+    since = page.locator(".headline-says time, .object-head time, main time").first
+    expect(since).to_be_visible()
+    told = str(since.get_attribute("title"))
+    (utc,) = re.findall(r"(\d\d):\d\d:\d\d\.\d{3} UTC", told)
+    at = str(since.get_attribute("datetime"))
+    assert at[11:13] == utc
+    local = page.evaluate("at => new Date(at).getHours()", at)
+    assert (local - int(utc)) % 24 in (1, 2)
+    assert re.match(rf"(since )?.*{local:02}:", since.inner_text() + told)
+
+
+def test_the_graph_is_zoomed_by_buttons_and_by_keys(open_page: OpenPage) -> None:
+    """And all of it is in sight again with one of them."""
+    page = open_page("demo").page
+    flights = page.locator(".node[data-node=flights]")
+    expect(flights).to_be_visible()
+    whole = flights.evaluate(_WIDTH)
+    page.get_by_role("button", name="Larger").click()
+    page.wait_for_function(f"w => {_OF_FLIGHTS} > w * 1.1", arg=whole)
+    flights.focus()
+    page.keyboard.press("0")
+    page.wait_for_function(f"w => Math.abs({_OF_FLIGHTS} - w) < 1", arg=whole)
+    page.keyboard.press("-")
+    page.wait_for_function(f"w => {_OF_FLIGHTS} < w * 0.9", arg=whole)
+    page.get_by_role("button", name="Fit all of it").click()
+    page.wait_for_function(f"w => Math.abs({_OF_FLIGHTS} - w) < 1", arg=whole)
