@@ -56,7 +56,7 @@ OUTPUT: Final = "the output"
 
 _EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions"
 _COPIES_MAX: Final = 1_000_000
-"""More rows are not made of one: the step is recomputed, over inputs as Spark's scans repeat them."""
+"""More rows are not made of one: the step is recomputed, and Spark's scan repeats them."""
 
 _AT, _NEXT = "_at", "_next"
 
