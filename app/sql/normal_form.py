@@ -3,12 +3,13 @@
     normal_form(spark, plan)      the same query; `plan` itself if nothing is to be done
 
 `x IN (SELECT …)`, EXISTS and their negations are semi and anti joins, or inside of OR a join that
-adds a column (`ExistenceJoin`). A subquery that gives a value for each outer row is a left join; one
-without outer columns that always has one row is an inner join with it. DISTINCT is an aggregate without functions, INTERSECT and EXCEPT
-are a semi and an anti join below one, and their forms with ALL count rows. What aggregates group by
-are columns. Catalyst's optimizer does all that by rules of its own, which are applied here one by
-one: the whole optimizer adds shapes that depend on statistics. Rules for changes then have little
-to know.
+adds a column (`ExistenceJoin`). A subquery that gives a value for an outer row is a left join, and
+one without outer columns that always has one row an inner join with it. DISTINCT is an aggregate
+without functions, INTERSECT and EXCEPT are a semi and an anti join below one, and their forms with
+ALL count rows. What aggregates group by are columns. Catalyst's optimizer does all that by rules of
+its own, which are applied here one by one: the whole optimizer adds shapes that depend on
+statistics. Only rows without outer columns are joined here. Rules for changes then have little to
+know.
 
 A subquery inside of a subquery is left alone: Catalyst goes into the inner one first, and in
 another order a reference to an outer row is left behind that shows only when the plan is run.
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from shardline.app.sql.strategy import INPUT
 from shardline.datasource.spark_native.java_names import (
     java_class,
     read_sequence,
@@ -63,6 +65,9 @@ _AGGREGATES: Final = (
 """In the optimizer's order, but for the last two: a replaced set operator has neither an expression
 to replace nor one to group by."""
 
+_ONE_FOR_ONE: Final = frozenset({"Project", "SubqueryAlias"})
+"""Operators that give one row for each."""
+
 _WITH_AGGREGATES: Final = frozenset({"Aggregate", "Distinct", "Except", "Intersect"})
 
 
@@ -95,12 +100,10 @@ def _applied(spark: SparkSession, rules: Sequence[str], plan: Any) -> Any:
     return found if _is_whole(found) else plan
 
 
-_ONE_FOR_ONE: Final = frozenset({"Project", "SubqueryAlias"})
-"""Operators that give one row for each."""
-
-
 def _with_single_rows(spark: SparkSession, plan: Any) -> Any:
     """A plan whose subqueries of one row are joined, where filters and projections use them."""
+    if _kind(plan) == INPUT:
+        return plan
     children = [_with_single_rows(spark, child) for child in read_sequence(plan.children())]
     sequence = scala_sequence(spark, children)
     plan = plan.withNewChildren(sequence) if children else plan

@@ -44,6 +44,7 @@ class Step:
         columns: Mapping[str, str],
         before: Mapping[str, Sequence[Row]],
         news: Mapping[str, Sequence[Row]],
+        *,
         shown: Sequence[Row] | None = None,
     ) -> None:
         """Take it.
@@ -152,7 +153,7 @@ SHOWN = {
     "floats": "SELECT k AS key, count(DISTINCT a) AS n, round(sum(x), 2) AS s FROM t GROUP BY k",
     "last_row": "SELECT * FROM (SELECT k, a, row_number() OVER (PARTITION BY k ORDER BY a) AS n "
     "FROM t) WHERE n < 3",
-    "lag": "SELECT concat(k, '!') AS big, k, a - lag(a) OVER (PARTITION BY k ORDER BY a) AS d FROM t",
+    "lag": "SELECT concat(k, '!') AS b, k, a - lag(a) OVER (PARTITION BY k ORDER BY a) AS d FROM t",
     "part_of_the_key": "SELECT k, round(avg(x), 2) AS m FROM t GROUP BY k, a % 2",
     "joined_by_key": "SELECT t.k, t.a, s.x FROM t JOIN "
     "(SELECT k, round(sum(x), 2) AS x FROM t GROUP BY k) s ON t.k = s.k",
@@ -181,7 +182,7 @@ def test_a_shown_row_goes_at_the_first_time_of_its_key(spark: SparkSession) -> N
     """With the bits that it has; other keys stay."""
     shown = [("a", 2, 99.0), ("d", 2, 98.0)]
     query = "SELECT k, count(*) AS n, sum(x) AS s FROM t GROUP BY k"
-    step = Step(spark, query, T, THERE, TWICE, shown)
+    step = Step(spark, query, T, THERE, TWICE, shown=shown)
     gone = [row for row in step.changes if row[2] in {98.0, 99.0}]
     assert gone == [("a", 2, 99.0, 5, -1)]
 
@@ -228,7 +229,7 @@ def test_equal_texts_of_a_collation_are_one_key(spark: SparkSession) -> None:
     query = "SELECT k, count(DISTINCT a) AS n FROM t GROUP BY k"
     news = {"t": [("A", 2, 5, 1), ("a", 1, 6, -1)]}
     for shown in ("a", "A"):
-        step = Step(spark, query, columns, {"t": [("a", 1)]}, news, [(shown, 1)])
+        step = Step(spark, query, columns, {"t": [("a", 1)]}, news, shown=[(shown, 1)])
         lowered = Counter[Row]()
         for (key, number), copies in step.at(5).items():
             lowered[key.lower(), number] += copies
@@ -256,8 +257,9 @@ def test_a_correction_does_not_merge_sessions(spark: SparkSession) -> None:
     session = "session_window(timestamp_seconds(id), '10 seconds') AS w"
     query = f"SELECT {session}, count(*) AS n FROM range(0, 200, 100) GROUP BY w"  # noqa: S608
     wanted = spark.sql(query)
-    held = spark.sql("SELECT named_struct('start', w.start, 'end', w.end) AS w, n, 1L AS _diff "
-                     f"FROM (SELECT {session}, count(*) AS n FROM range(5, 6) GROUP BY w)")  # fmt: skip # noqa: S608, E501
+    shown = f"SELECT {session}, count(*) AS n FROM range(5, 6) GROUP BY w"  # noqa: S608
+    window = "named_struct('start', w.start, 'end', w.end) AS w"
+    held = spark.sql(shown).selectExpr(window, "n", "1L AS _diff")
     found = correction_frame(wanted, held).selectExpr("unix_seconds(w.start)", "n", DIFF)
     assert sorted(map(tuple, found.collect())) == [(0, 1, 1), (5, 1, -1), (100, 1, 1)]
 
@@ -272,8 +274,9 @@ def test_a_correction_does_not_merge_sessions(spark: SparkSession) -> None:
         "SELECT n, count(*) AS c FROM (SELECT k, sum(x) AS n FROM t GROUP BY k) GROUP BY n",
         "SELECT t.a, s.x FROM t JOIN (SELECT k, sum(x) AS x FROM t GROUP BY k) s ON t.k = s.k",
         "SELECT count(*) AS n FROM t GROUP BY session_window(timestamp_seconds(a), '1 second')",
-        "SELECT w, max(n) AS n FROM (SELECT k, session_window(timestamp_seconds(a), '1 second') AS "
-        "w, count(*) AS n FROM t GROUP BY ALL) GROUP BY w",
+        "SELECT w, max(n) AS n FROM "  # noqa: ISC004
+        "(SELECT k, session_window(timestamp_seconds(a), '1 second') AS w, count(*) AS n FROM t "
+        "GROUP BY ALL) GROUP BY w",
     ],
 )
 def test_what_has_no_key_that_tells_is_recomputed(spark: SparkSession, query: str) -> None:
@@ -289,4 +292,4 @@ def test_a_sum_of_diffs_that_cannot_be_is_an_error(spark: SparkSession, diff: in
     query = "SELECT k, median(a) AS m FROM t GROUP BY k"
     reason = NEGATIVE if diff < 0 else "too many copies"
     with pytest.raises(PySparkException, match=reason):
-        Step(spark, query, T, {"t": []}, {"t": [("a", 1, 0.5, 5, diff)]}, [])
+        Step(spark, query, T, {"t": []}, {"t": [("a", 1, 0.5, 5, diff)]}, shown=[])

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.compute.view.aggregate_rule import AggregateRule, GroupState
@@ -42,7 +43,7 @@ from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.plan_tree import plan_tree
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.strategy import choose_strategy
-from shardline.app.sql.touched_keys import Regions, judge
+from shardline.app.sql.touched_keys import Region, Regions, judge
 from shardline.datasource.spark_native.java_names import read_sequence
 from shardline.datasource.types.schema import DIFF, TS
 
@@ -75,12 +76,23 @@ class StepPlan:
 
     Attributes:
         before: Names of inputs whose contents before a step are needed.
+        by_key: True if keys that rows have changed of are computed anew.
     """
 
     def __init__(
-        self, operators: Operators, root: Operator, columns: Mapping[str, StructType]
+        self,
+        operators: Operators,
+        root: Operator,
+        columns: Mapping[str, StructType],
+        numbers: Callable[[], Operator] | None = None,
     ) -> None:
-        """The change is the rows of `root`; `columns` are those of each input's contents."""
+        """The change is the rows of `root`; `columns` are those of each input's contents.
+
+        Args:
+            numbers: Makes rows with the numbers of rows of touched keys; None without such.
+        """
+        self._numbers = numbers
+        self.by_key = numbers is not None
         self._operators = operators
         self._root = root
         self._columns = {name: _types(given) for name, given in columns.items()}
@@ -105,9 +117,29 @@ class StepPlan:
             changes: Changes of inputs in the step, with `_ts` and `_diff` as last columns.
             contents: Contents of the inputs in `before`, just before the step, if they fit.
         """
+        return self._frame(session, self._root, changes, contents)
+
+    def number_of_rows(
+        self,
+        session: SparkSession,
+        changes: Mapping[str, DataFrame],
+        contents: Mapping[str, DataFrame],
+    ) -> int:
+        """How many rows touched keys have at all of their times: a job. Args as of `over`."""
+        assert self._numbers is not None
+        numbers = self._frame(session, self._numbers(), changes, contents).collect()
+        return sum(number for (number,) in numbers)
+
+    def _frame(
+        self,
+        session: SparkSession,
+        root: Operator,
+        changes: Mapping[str, DataFrame],
+        contents: Mapping[str, DataFrame],
+    ) -> DataFrame:
         frames = {Leaf(name): changes[name] for name in self._changes}
         frames |= {Leaf(name, before=True): contents[name] for name in self.before}
-        return self._operators.frame(session, self._root, frames)
+        return self._operators.frame(session, root, frames)
 
 
 class ChangePlan:
@@ -153,6 +185,8 @@ class ChangePlan:
         below = [state.source for state in self.states]
         self._regions = Regions(session, self._query, below=below).by_top
         self._touched = TouchedRule(session, groups.exact, self._operators)
+        self._by_key: dict[Region, None] = {}
+        """Regions that the plan being made computes by key."""
         self._contents |= {state.name: state.schema for state in self.states}
         self._contents[OUTPUT] = self.columns
         self._steps: dict[tuple[str, frozenset[str]], StepPlan | NotIncremental] = {}
@@ -218,13 +252,30 @@ class ChangePlan:
         key = (name, changed)
         if key not in self._steps:
             try:
-                self._steps[key] = StepPlan(self._operators.plans, root(), self._contents)
+                self._by_key.clear()
+                made, regions = root(), tuple(self._by_key)
+                numbers = partial(self._numbers, regions, changed) if regions else None
+                self._steps[key] = StepPlan(self._operators.plans, made, self._contents, numbers)
             except NotIncremental as refused:
                 self._steps[key] = refused
         found = self._steps[key]
         if isinstance(found, NotIncremental):
             raise found
         return found
+
+    def _numbers(self, regions: Sequence[Region], changed: frozenset[str]) -> Operator:
+        """The numbers of rows of touched keys, of these regions."""
+        numbers = [
+            number
+            for region in regions
+            for number in self._touched.number_of_rows(region, changed, self._change_of(changed))
+        ]
+        return Operator(self._operators.plans.union([one.plan for one in numbers]), tuple(numbers))
+
+    def _anew(self, region: Region, changed: frozenset[str]) -> Change:
+        """The change of a region, whose touched keys are computed anew."""
+        self._by_key[region] = None
+        return self._touched.change(region, changed, self._change_of(changed))
 
     def _change(self, node: QueryNode, changed: frozenset[str]) -> Change:
         """The change of an operator of the query, handing the two columns on.
@@ -242,7 +293,7 @@ class ChangePlan:
         if node.kind == "Join" and (region is None or region.decided):
             return self._join(node, changed)
         if region is not None:
-            return self._touched.change(region, changed, self._change_of(changed))
+            return self._anew(region, changed)
         return self._linear(node, [self._change(child, changed) for child in node.children])
 
     def _join(self, node: QueryNode, changed: frozenset[str]) -> Change:
@@ -251,7 +302,7 @@ class ChangePlan:
         except OneSided as refused:
             region = self._regions.get(node)
             if region is not None:
-                return self._touched.change(region, changed, self._change_of(changed))
+                return self._anew(region, changed)
             raise NotIncremental(str(refused)) from None
 
     def _linear(self, node: QueryNode, below: Sequence[Change]) -> Change:

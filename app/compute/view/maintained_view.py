@@ -346,6 +346,7 @@ class View:
             set(news.changed),
             partial(self._before, session),
             news.volume,
+            len(news.known),
         )
         changed, way = self._changed(known)
         if changed is None:
@@ -362,6 +363,7 @@ class View:
             if data_error_text(found) is None:
                 raise
             # At which of the times it fails, and what the view is until then, each of them tells.
+            self._states.drop_if_wrong(found)
             return "recompute"
         self._changed_rows = rows.rows
         if self._sink.append(step, rows, None):
@@ -375,7 +377,7 @@ class View:
         if output is None:
             return None, "recompute"
         before = step.contents(output.before)
-        if not output.fits(before):
+        if not output.fits(before) or step.is_too_large(output, before):
             return None, "recompute"
         volume = volume_of_shards(step.inputs.values()) if before else step.volume
         changed = output.over(

@@ -100,10 +100,30 @@ class TouchedRule:
         moved = self._moved(region, changes)
         touched = self._touched(region, moved, before=region.decided)
         over = {
-            source.node: self._rows(source, changes.get(source.node), moved, touched)
+            source.node: self._consolidated_rows(
+                source, self._rows(source, changes.get(source.node), moved, touched)
+            )
             for source in region.sources
         }
         return self._coming_and_going(self._rebuilt(region.top, over))
+
+    def number_of_rows(
+        self, region: Region, changed: frozenset[str], change_of: ChangeOf
+    ) -> list[Operator]:
+        """How many rows a region's change is computed from; numbers to be added up.
+
+        Args and meaning as of `change`: rows of touched keys, as often as their keys have times.
+        """
+        changes = _changes(region, changed, change_of)
+        moved = self._moved(region, changes)
+        touched = self._touched(region, moved, before=region.decided)
+        return [
+            self._program(
+                "SELECT count(*) AS n FROM rows",
+                {"rows": self._rows(source, changes.get(source.node), moved, touched)},
+            )
+            for source in region.sources
+        ]
 
     def gone(
         self,
@@ -185,8 +205,8 @@ class TouchedRule:
 
     def _rows(
         self, source: Source, change: Change | None, moved: Operator, touched: Operator
-    ) -> _Keyed:
-        """The rows of a source that touched keys have, at each of their times."""
+    ) -> Operator:
+        """The rows of a source that touched keys have by each of their times: `c0` …, diffs."""
         keys, names = _names("k", source.keys), _names("c", source.columns)
         wanted = [
             *zip(source.keys, keys, strict=True),
@@ -208,7 +228,13 @@ class TouchedRule:
             f"SELECT {_listed('one', names)}, {_AT}, {_NEXT}, one.{DIFF} FROM touched "  # noqa: S608
             f"JOIN ({rows}) one ON {_same('touched', 'one', keys)} AND one.{TS} <= {_AT}"
         )
-        found = self._program(text, given, _repeated(names))
+        return self._program(text, given)
+
+    def _consolidated_rows(self, source: Source, rows: Operator) -> _Keyed:
+        """The rows of a source at each time, under the query's attributes, as often as they are."""
+        names = _names("c", source.columns)
+        text = f"SELECT {', '.join(names)}, {_AT}, {_NEXT}, {DIFF} FROM rows"  # noqa: S608
+        found = self._program(text, {"rows": rows}, _repeated(names))
         *columns, at, following = read_sequence(found.plan.output())
         named = [
             self._made.named(one, wanted.name(), wanted.exprId())

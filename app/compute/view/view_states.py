@@ -26,6 +26,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -53,6 +54,10 @@ __all__ = ["StateStep", "ViewStates"]
 
 _log = logging.getLogger(__name__)
 
+TOUCHED_MAX: Final = 10_000_000
+"""Rows of touched keys, counted at each of their times, that one step computes whatever the size of
+its inputs; above it no more than they have."""
+
 
 @dataclass(slots=True)
 class StateStep:
@@ -68,6 +73,7 @@ class StateStep:
         changed: Names of those in which there may be a row.
         snapshot: Contents of an input at a time.
         volume: Rows and bytes of the inputs' changes.
+        times: The number of times at which inputs change, as far as it is known.
     """
 
     session: SparkSession
@@ -79,7 +85,19 @@ class StateStep:
     changed: set[str]
     snapshot: Callable[[str, int], DataFrame]
     volume: Volume
+    times: int
     states: dict[str, tuple[StateShard, ShardState]] = field(default_factory=dict)
+
+    def is_too_large(self, plan: StepPlan, before: Mapping[str, DataFrame]) -> bool:
+        """True if keys that are computed anew have too many rows at their times.
+
+        The query, run anew at each time, has more; but one time after the other. Rows are counted
+        only where there may be so many, as that reads them.
+        """
+        rows = volume_of_shards(self.inputs.values()).rows
+        if not plan.by_key or rows * (self.times + 1) <= TOUCHED_MAX:
+            return False
+        return plan.number_of_rows(self.session, self.changes, before) > max(TOUCHED_MAX, rows)
 
     def contents(self, names: Collection[str]) -> dict[str, DataFrame]:
         """Contents before the step, of inputs and of states."""
@@ -122,6 +140,15 @@ class ViewStates:
         self._resting.clear()
         for shard in self._shards:
             shard.drop()
+
+    def drop_if_wrong(self, error: Exception) -> None:
+        """Drop all states if `error` says that one of them and its inputs disagree."""
+        if NEGATIVE in str(error):
+            _log.warning(
+                "a view's states are dropped, and it is recomputed",
+                extra={"context": {"state": self._shards[0].name, "reason": str(error)[:500]}},
+            )
+            self.drop()
 
     def rested(self, lower: int, upper: int | None) -> None:
         """Nothing has changed in `[lower, upper)`."""
@@ -245,7 +272,7 @@ class ViewStates:
             except NotIncremental:
                 return False
             before = step.contents(source.before)
-            if not source.fits(before):
+            if not source.fits(before) or step.is_too_large(source, before):
                 return False
             moved = self._moved(group, step, source, before)
             try:
