@@ -62,7 +62,7 @@ class Step:
             for name, kinds in columns.items()
         }
         plan = ChangePlan(spark, query, {name: one.schema for name, one in changes.items()})
-        step = plan.step(news)
+        self._step = step = plan.step(news)
         self.needed = step.before
         rows = self._rows(0) if shown is None else list(shown)
         self._shown = Counter(map(_plain, rows))
@@ -71,8 +71,12 @@ class Step:
             for name, kinds in columns.items()
         }
         there[OUTPUT] = spark.createDataFrame(rows, plan.columns)
-        found = step.over(spark, changes, {name: there[name] for name in step.before})
-        self.changes = [tuple(row) for row in found.collect()]
+        self._given = spark, changes, {name: there[name] for name in step.before}
+        self.changes = [tuple(row) for row in step.over(*self._given).collect()]
+
+    def number_of_rows(self) -> int:
+        """How many rows touched keys have, by its plan."""
+        return self._step.number_of_rows(*self._given)
 
     def at(self, time: int) -> Counter[Row]:
         """What the view shows at a time."""
@@ -201,6 +205,19 @@ def test_rows_that_stay_as_they_are_make_no_change(spark: SparkSession) -> None:
     before = {"t": [("a", place, None) for place in range(50)]}
     step = Step(spark, query, T, before, {"t": [("a", 99, None, 5, 1)]})
     assert step.changes == [("a", 99, 51, 5, 1)]
+
+
+def test_rows_of_touched_keys_are_counted(spark: SparkSession) -> None:
+    """As often as their key has times, that before the step among them if it is evaluated."""
+    news = TWICE["t"]
+    there = [(*row, 0, 1) for row in THERE["t"]]
+    times = {(row[0], time) for row in news for time in (0, row[-2])}
+    updates = [(time, row) for key, time in times for row in there + news if row[0] == key]
+    expected = sum(row[-2] <= time for time, row in updates)
+    step = Step(spark, DECIDED["median"], T, THERE, TWICE)
+    assert step.number_of_rows() == expected
+    both = Step(spark, DECIDED["full"], T, THERE, TWICE)
+    assert both.number_of_rows() == 2 * expected
 
 
 ZEROS = {"t": [("a", 1, 0.0, 6, 1), ("a", 1, -0.0, 7, -1), ("b", 2, math.nan, 6, 2)]}
