@@ -115,7 +115,7 @@ def test_inputs_with_other_columns_get_a_plan_of_their_own(spark: SparkSession) 
         ("SELECT sum(CAST(a AS DOUBLE)) AS n FROM t", r"an aggregate \(sum of DOUBLE\)"),
         ("SELECT l.a FROM t l FULL JOIN t r ON l.a < r.a", "a full outer join of two inputs"),
         ("SELECT l.a FROM t l JOIN (SELECT median(a) AS a FROM t) r ON l.a = r.a", "percentile"),
-        ("SELECT a FROM t WHERE a > (SELECT max(a) FROM t)", "a scalar subquery"),
+        ("SELECT a FROM t WHERE a > (SELECT a FROM t)", "a scalar subquery"),
         ("SELECT a FROM t WHERE EXISTS (SELECT a FROM t)", "a subquery in EXISTS"),
         (
             "SELECT a FROM t WHERE a IN (SELECT a FROM t x WHERE x.a IN (SELECT a FROM t))",

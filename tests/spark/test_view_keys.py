@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shardline.app.compute.view.state_step import StateStep
 from support.spark.view_world import World
 
 if TYPE_CHECKING:
@@ -71,3 +72,51 @@ def follows(world: World, name: str, query: str) -> None:
 def test_groups_that_change_are_computed_anew(world: World, name: str) -> None:
     """Whatever the functions; of results that are not decided the shown row goes."""
     follows(world, f"grouped_{name}", AGGREGATES[name])
+
+
+WINDOWS = {
+    "ranks": "SELECT id, rank() OVER (PARTITION BY who ORDER BY price) AS r, "
+    "sum(price) OVER (PARTITION BY upper(who) ORDER BY price) AS s FROM orders",
+    "top_of_each": "SELECT who, id, price FROM orders WHERE id < 5 QUALIFY row_number() OVER "
+    "(PARTITION BY who ORDER BY price DESC, id, cost, weight, tags) <= 2",
+    "over_groups": "SELECT who, day, m, lag(m) OVER (PARTITION BY who ORDER BY day) AS l FROM "
+    "(SELECT who, day, count(DISTINCT price) AS m FROM orders JOIN visits USING (who) "
+    "GROUP BY who, day)",
+    "sessions": "SELECT w.s, count(*) AS n FROM (SELECT who, unix_seconds(session_window("
+    "timestamp_seconds(price), '3 seconds').start) AS s FROM orders "
+    "GROUP BY who, session_window(timestamp_seconds(price), '3 seconds')) w GROUP BY w.s",
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_partitions_that_change_are_computed_anew(world: World, name: str) -> None:
+    """Of window functions, the first rows of each key, and session windows."""
+    follows(world, f"window_{name}", WINDOWS[name])
+
+
+JOINS = {
+    "full": "SELECT o.id, p.name, p.city FROM orders o FULL JOIN people p "
+    "ON upper(o.who) = upper(p.name) AND o.price > 9",
+    "left_of_left": "SELECT o.id, p.city, v.day FROM orders o LEFT JOIN people p ON o.who = p.name "
+    "LEFT JOIN visits v ON v.who = o.who AND v.day > 2",
+    "groups_of_padded": "SELECT p.name, count(o.id) AS n, max(o.weight) AS w FROM people p "
+    "LEFT JOIN orders o ON o.who = p.name GROUP BY p.name",
+    "not_decided_joined": "SELECT o.id, o.who, f.m FROM orders o JOIN (SELECT who, "
+    "avg(weight) AS m FROM orders GROUP BY who) f ON f.who = o.who",
+}
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_join_keys_that_change_are_computed_anew(world: World, name: str) -> None:
+    """Where both sides change."""
+    follows(world, f"joined_{name}", JOINS[name])
+
+
+def test_a_step_of_too_many_rows_is_recomputed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each time, and it is right."""
+    monkeypatch.setattr(StateStep, "is_too_large", lambda *_: True)
+    query = AGGREGATES["median"]
+    kept = world.kept("too_large", query)
+    assert world.follow(kept, partial(world.by_spark, query)) == {"recompute"}

@@ -217,9 +217,18 @@ CASES = {
     "except": Case("SELECT who FROM orders EXCEPT SELECT name FROM people", how=GROUPED),
     "except_all": Case("SELECT who FROM orders EXCEPT ALL SELECT name FROM people", how=GROUPED),
     "intersect": Case("SELECT who FROM orders INTERSECT SELECT name FROM people", how=GROUPED),
-    "scalar_subquery": Case("SELECT id FROM orders WHERE price > (SELECT avg(price) FROM orders)"),
+    "scalar_subquery": Case(
+        "SELECT id FROM orders WHERE price > (SELECT avg(price) FROM orders)", how=GROUPED
+    ),
+    "scalar_subqueries": Case(
+        "SELECT id, price - (SELECT max(day) FROM visits WHERE day < 3) AS d, "
+        "(SELECT count(*) FROM people WHERE city = 'Nowhere') AS n FROM orders",
+        how=GROUPED,
+        taken="recompute",  # the greatest value goes
+    ),
     "correlated": Case(
-        "SELECT id, (SELECT count(*) FROM visits v WHERE v.who = o.who) AS n FROM orders o"
+        "SELECT id, (SELECT count(*) FROM visits v WHERE v.who = o.who) AS n FROM orders o",
+        how=GROUPED,
     ),
     "exists": Case(
         "SELECT id FROM orders o WHERE EXISTS "

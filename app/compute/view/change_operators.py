@@ -159,12 +159,16 @@ class ChangeOperators:
         return java_class(self._spark, f"{_EXPRESSIONS}.{name}")(*fields)
 
     def named(self, expression: Any, name: str, number: Any | None = None) -> Any:
-        """An expression as a column of this name, and of this id if one is given."""
+        """An expression as a column of this name, and of this id if one is given.
+
+        It has no metadata: by those of a session window Spark merges the rows of an aggregate.
+        """
         none = self.plans.sequence([])
         if number is None:
             number = scala_object(self._spark, f"{_EXPRESSIONS}.NamedExpression").newExprId()
-        empty = scala_object(self._spark, "scala.None")
-        return self._expression("Alias", expression, name, number, none, empty, none)
+        empty = scala_object(self._spark, "org.apache.spark.sql.types.Metadata").empty()
+        metadata = scala_object(self._spark, "scala.Option").apply(empty)
+        return self._expression("Alias", expression, name, number, none, metadata, none)
 
     def _checked(self) -> Any:
         """Arithmetic that raises where a result does not fit, whatever the session says."""

@@ -45,7 +45,7 @@ from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.plan_tree import plan_tree
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.strategy import choose_strategy
-from shardline.app.sql.touched_keys import Regions, judge
+from shardline.app.sql.touched_keys import Region, Regions, judge
 from shardline.datasource.spark_native.java_names import read_sequence
 from shardline.datasource.types.schema import DIFF, TS
 
@@ -80,6 +80,8 @@ class StepPlan:
         before: Names of inputs whose contents before a step are needed, all of them.
         look_ups: Those of which only some rows are needed, each after those it needs.
         columns: The columns of the contents of each input.
+        numbers: Makes the plan of the numbers of rows of touched keys, which looks nothing up; None
+            where no keys are computed anew.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class StepPlan:
         root: Operator,
         columns: Mapping[str, StructType],
         look_ups: Sequence[LookUp] = (),
+        numbers: Callable[[], StepPlan] | None = None,
     ) -> None:
         """The change is the rows of `root`; `columns` are those of each input's contents."""
         self._operators = operators
@@ -98,6 +101,7 @@ class StepPlan:
         self._changes = frozenset(leaf.name for leaf in leaves if not leaf.before)
         self.before = frozenset(leaf.name for leaf in leaves if leaf.before and not leaf.place)
         self.look_ups = tuple(look_ups)
+        self.numbers = numbers
 
     def fits(self, contents: Mapping[str, DataFrame]) -> bool:
         """True if contents of inputs have the columns that the plan was made for."""
@@ -166,6 +170,8 @@ class ChangePlan:
         below = [state.source for state in self.states]
         self._regions = Regions(session, self._query, below=below).by_top
         self._touched = TouchedRule(session, groups.exact, self._operators)
+        self._by_key: dict[Region, None] = {}
+        """Regions that the plan being made computes by key."""
         self._contents |= {state.name: state.schema for state in self.states}
         self._contents[OUTPUT] = self.columns
         self._steps: dict[tuple[str, frozenset[str]], StepPlan | NotIncremental] = {}
@@ -236,8 +242,11 @@ class ChangePlan:
         if key not in self._steps:
             look_ups = LookUps(self._spark, changed)
             try:
+                self._by_key.clear()
+                made, regions = root(look_ups), tuple(self._by_key)
+                numbers = partial(self._numbers, regions, changed) if regions else None
                 self._steps[key] = StepPlan(
-                    self._operators.plans, root(look_ups), self._contents, look_ups.made
+                    self._operators.plans, made, self._contents, look_ups.made, numbers
                 )
             except NotIncremental as refused:
                 self._steps[key] = refused
@@ -245,6 +254,23 @@ class ChangePlan:
         if isinstance(found, NotIncremental):
             raise found
         return found
+
+    def _numbers(self, regions: Sequence[Region], changed: frozenset[str]) -> StepPlan:
+        """The numbers of rows of touched keys, of these regions."""
+        look_ups = LookUps(self._spark, changed, by_key=False)
+        numbers = [
+            number
+            for region in regions
+            for number in self._touched.number_of_rows(region, look_ups, self._change_of(look_ups))
+        ]
+        plans = self._operators.plans
+        root = Operator(plans.union([one.plan for one in numbers]), tuple(numbers))
+        return StepPlan(plans, root, self._contents)
+
+    def _anew(self, region: Region, look_ups: LookUps) -> Change:
+        """The change of a region, whose touched keys are computed anew."""
+        self._by_key[region] = None
+        return self._touched.change(region, look_ups, self._change_of(look_ups))
 
     def _change(self, node: QueryNode, look_ups: LookUps) -> Change:
         """The change of an operator of the query, handing the two columns on.
@@ -262,7 +288,7 @@ class ChangePlan:
         if node.kind == "Join" and (region is None or region.decided):
             return self._join(node, look_ups)
         if region is not None:
-            return self._touched.change(region, look_ups, self._change_of(look_ups))
+            return self._anew(region, look_ups)
         if node.kind == "Filter" and not self._has_region(node):
             joined = self._joins.filtered(node, look_ups, self._change_of(look_ups))
             if joined is not None:
@@ -279,7 +305,7 @@ class ChangePlan:
         except OneSided as refused:
             region = self._regions.get(node)
             if region is not None:
-                return self._touched.change(region, look_ups, self._change_of(look_ups))
+                return self._anew(region, look_ups)
             raise NotIncremental(str(refused)) from None
 
     def _linear(self, node: QueryNode, below: Sequence[Change]) -> Change:

@@ -18,6 +18,7 @@ Invariants:
 from __future__ import annotations
 
 from functools import reduce
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
@@ -36,6 +37,10 @@ from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.types.schema import DIFF
 
 __all__ = ["check_comparable", "correction_frame"]
+
+_NOTHING: Final = {"of": ""}
+"""Metadata of columns that are corrected. By those of a session window Spark would go on to merge
+windows where rows are only grouped; none at all would leave them as they are."""
 
 
 def correction_frame(desired: DataFrame | None, held: DataFrame | None) -> DataFrame:
@@ -64,7 +69,7 @@ def _signed(frame: DataFrame | None, sign: int) -> DataFrame | None:
     """`frame` with its diffs, or 1 for each row, times `sign` in its last column."""
     if frame is None:
         return None
-    own = [_column(name) for name in frame.columns if name != DIFF]
+    own = [_column(name).alias(name, metadata=_NOTHING) for name in frame.columns if name != DIFF]
     copies = F.col(DIFF) if DIFF in frame.columns else F.lit(1)
     return frame.select(*own, (copies.cast("bigint") * sign).alias(DIFF))
 

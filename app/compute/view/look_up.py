@@ -122,11 +122,13 @@ class LookUps:
     Attributes:
         spark: Any session of the application.
         changed: Names of inputs that change.
+        by_key: False if nothing is to be looked up, and all of each input is read.
         made: The look-ups, each after those whose rows it needs.
     """
 
     spark: SparkSession
     changed: frozenset[str]
+    by_key: bool = True
     made: list[LookUp] = field(default_factory=list)
     _all_read: set[QueryNode] = field(default_factory=set)
     _found: dict[QueryNode, list[Leaf]] = field(default_factory=dict)
@@ -203,7 +205,7 @@ class LookUps:
             if values:
                 found.append((name, values))
         known = [(n, v) for n, v in found if all(c.input not in self._all_read for c in v)]
-        if not known:
+        if not known or not self.by_key:
             return Leaf(leaf_of, before=True)
         return self._add(leaf_of, [(name, values, True) for name, values in known])
 
@@ -268,6 +270,8 @@ class LookUps:
 
     def _are_known(self, equalities: Sequence[_Equality]) -> bool:
         """True if no input that the values come from was read as a whole."""
+        if not self.by_key:
+            return False
         # One without any rows here is an input of the change that has none itself.
         return all(c.input not in self._all_read for one in equalities for c in one.theirs)
 

@@ -358,6 +358,7 @@ class View:
             set(news.changed),
             partial(self._before, session),
             news.volume,
+            len(news.known),
         )
         changed, way = self._changed(known)
         if changed is None:
@@ -374,6 +375,7 @@ class View:
             if data_error_text(found) is None:
                 raise
             # At which of the times it fails, and what the view is until then, each of them tells.
+            self._states.drop_if_wrong(found)
             return "recompute"
         self._changed_rows = rows.rows
         if self._sink.append(step, rows, None):
@@ -393,7 +395,7 @@ class View:
         if output is None:
             return None, "recompute"
         found = self._rows.find(step, output)
-        if found is None:
+        if found is None or step.is_too_large(output, found.volume):
             return None, "recompute"
         changed = self._one_task.over(step.session, output, step.changes, found)
         needs_more = found.before or found.frames or step.plan.states

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from shardline.app.compute.view.change_plan import ChangePlan
+from shardline.app.compute.view.change_plan import ChangePlan, StepPlan
+from shardline.app.compute.view.input_changes import volume_of_shards
 from shardline.app.compute.view.state_shard import StateShard
 from shardline.datasource.shard.batch import Volume
 from shardline.datasource.shard.state import ShardState
@@ -21,7 +22,11 @@ from shardline.datasource.shard.state import ShardState
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["StateStep"]
+__all__ = ["TOUCHED_MAX", "StateStep"]
+
+TOUCHED_MAX: Final = 10_000_000
+"""Rows of touched keys, counted at each of their times, that one step computes whatever the size of
+its inputs; above it no more than they have."""
 
 
 @dataclass(slots=True)
@@ -38,6 +43,7 @@ class StateStep:
         changed: Names of those in which there may be a row.
         snapshot: Contents of an input at a time.
         volume: Rows and bytes of the inputs' changes.
+        times: The number of times at which inputs change, as far as it is known.
     """
 
     session: SparkSession
@@ -49,7 +55,25 @@ class StateStep:
     changed: set[str]
     snapshot: Callable[[str, int], DataFrame]
     volume: Volume
+    times: int
     states: dict[str, tuple[StateShard, ShardState]] = field(default_factory=dict)
+
+    def is_too_large(self, plan: StepPlan, read: Volume) -> bool:
+        """True if keys that are computed anew have too many rows at their times.
+
+        The query, run anew at each time, has more; but one time after the other. Rows are counted
+        only where there may be so many, as that reads them.
+
+        Args:
+            plan: Of the step, or of what a state groups.
+            read: An upper bound of what the plan reads.
+        """
+        if plan.numbers is None or read.rows * (self.times + 1) <= TOUCHED_MAX:
+            return False
+        counted = plan.numbers()
+        frame = counted.over(self.session, self.changes, self.contents(counted.before))
+        rows = volume_of_shards(self.inputs.values()).rows
+        return sum(int(number) for (number,) in frame.collect()) > max(TOUCHED_MAX, rows)
 
     def contents(self, names: frozenset[str]) -> dict[str, DataFrame]:
         """Contents before the step, of inputs and of states."""

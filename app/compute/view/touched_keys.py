@@ -101,16 +101,37 @@ class TouchedRule:
         moved = self._moved(region, changes)
         touched = self._touched(region, moved, before=region.decided)
         over = {
-            source.node: self._rows(
+            source.node: self._consolidated_rows(
                 source,
-                changes.get(source.node),
-                moved,
-                touched,
-                look_ups.touched(source.node, source.keys, _keyed(region, changes)),
+                self._rows(
+                    source,
+                    changes.get(source.node),
+                    moved,
+                    touched,
+                    look_ups.touched(source.node, source.keys, _keyed(region, changes)),
+                ),
             )
             for source in region.sources
         }
         return self._coming_and_going(self._rebuilt(region.top, over))
+
+    def number_of_rows(
+        self, region: Region, look_ups: LookUps, change_of: ChangeOf
+    ) -> list[Operator]:
+        """How many rows a region's change is computed from; numbers to be added up.
+
+        Args and meaning as of `change`: rows of touched keys, as often as their keys have times.
+        """
+        changes = _changes(region, look_ups.changed, change_of)
+        moved = self._moved(region, changes)
+        touched = self._touched(region, moved, before=region.decided)
+        return [
+            self._program(
+                "SELECT count(*) AS n FROM rows",
+                {"rows": self._rows(source, changes.get(source.node), moved, touched, {})},
+            )
+            for source in region.sources
+        ]
 
     def gone(
         self,
@@ -198,8 +219,8 @@ class TouchedRule:
         moved: Operator,
         touched: Operator,
         needed: Mapping[QueryNode, Leaf],
-    ) -> _Keyed:
-        """The rows of a source that touched keys have, at each of their times.
+    ) -> Operator:
+        """The rows of a source that touched keys have by each of their times: `c0` …, diffs.
 
         Args:
             source: The source.
@@ -229,7 +250,13 @@ class TouchedRule:
             f"SELECT {_listed('one', names)}, {_AT}, {_NEXT}, one.{DIFF} FROM touched "  # noqa: S608
             f"JOIN ({rows}) one ON {_same('touched', 'one', keys)} AND one.{TS} <= {_AT}"
         )
-        found = self._program(text, given, _repeated(names))
+        return self._program(text, given)
+
+    def _consolidated_rows(self, source: Source, rows: Operator) -> _Keyed:
+        """The rows of a source at each time, under the query's attributes, as often as they are."""
+        names = _names("c", source.columns)
+        text = f"SELECT {', '.join(names)}, {_AT}, {_NEXT}, {DIFF} FROM rows"  # noqa: S608
+        found = self._program(text, {"rows": rows}, _repeated(names))
         *columns, at, following = read_sequence(found.plan.output())
         named = [
             self._made.named(one, wanted.name(), wanted.exprId())

@@ -95,6 +95,15 @@ class ViewStates:
         for shard in self._shards:
             shard.drop()
 
+    def drop_if_wrong(self, error: Exception) -> None:
+        """Drop all states if `error` says that one of them and its inputs disagree."""
+        if NEGATIVE in str(error):
+            _log.warning(
+                "a view's states are dropped, and it is recomputed",
+                extra={"context": {"state": self._shards[0].name, "reason": str(error)[:500]}},
+            )
+            self.drop()
+
     def rested(self, lower: int, upper: int | None) -> None:
         """Nothing has changed in `[lower, upper)`."""
         for name, (settled, until) in self._resting.items():
@@ -217,7 +226,7 @@ class ViewStates:
             except NotIncremental:
                 return False
             found = self._rows.find(step, source)
-            if found is None:
+            if found is None or step.is_too_large(source, found.volume):
                 return False
             moved = self._moved(group, step, source, found)
             try:
