@@ -7,7 +7,8 @@ filters, generators), and for UNION ALL of such. With joins of such it is increm
 one side is joined with what is on the other one. So it is with aggregates that can be kept
 (`kept_aggregates`): a state has what they have added up. Other aggregates, window functions and the
 padding of outer joins are computed anew for the keys that rows have changed of (`touched_keys`).
-Everything else is run anew and compared.
+What is left can be run anew over states, which are smaller than the inputs, if it reads nothing
+else: a LIMIT of groups. Everything else is run anew over the inputs, and compared.
 
     choose_strategy(plan_tree(…), judge(…))    ("linear", "")
                                                ("incremental", "a join of two inputs")
@@ -113,7 +114,10 @@ _KEYED_JOINS: Final = {
 _OTHER_JOINS: Final = {"FullOuter": "a full outer join", "LeftSingle": "a subquery of one row"}
 _JUDGED: Final = frozenset({"Aggregate", "Join", "Window"})
 _KEYS: Final = {"Aggregate": "group", "Join": "key", "Window": "partition"}
+_RUN_OVER_STATES: Final = frozenset({"GlobalLimit", "LocalLimit", "Offset"})
 _STATE: Final = object()
+_ABOVE: Final = object()
+_INPUT: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,14 @@ def choose_strategy(plan: Node, verdicts: Sequence[Verdict]) -> tuple[Strategy, 
     """
     obstacles = list(_obstacles(plan, verdicts))
     states = sum(one is _STATE for *_, one in obstacles)
-    found = list(dict.fromkeys((reason, way) for reason, way, _ in obstacles))
+    reads_states_only = states > 0 and all(one is not _INPUT for *_, one in obstacles)
+    found: list[tuple[str, Strategy]] = []
+    for reason, way, one in obstacles:
+        if one is _ABOVE and reads_states_only:
+            found.append((f"{reason}, run anew over groups", "incremental"))
+        elif one is not _INPUT:
+            found.append((reason, way))
+    found = list(dict.fromkeys(found))
     if states > STATES_MAX:
         found.append((f"more than {STATES_MAX} aggregates", "recompute"))
     reasons = [reason for reason, way in found if way == "recompute"]
@@ -158,24 +169,32 @@ def choose_strategy(plan: Node, verdicts: Sequence[Verdict]) -> tuple[Strategy, 
 def _obstacles(plan: Node, verdicts: Sequence[Verdict]) -> Iterator[tuple[str, Strategy, object]]:
     """All that is not linear, above the inputs in the order of the plan, with the best way left.
 
-    The last of each is `_STATE` if the way needs a state.
+    The last of each is `_STATE` if the way needs a state, `_ABOVE` of what must be run anew and is
+    not below a state, and `_INPUT` of an input that is read by what is not below a state.
     """
-    ahead, judged = [plan], iter(verdicts)
+    ahead, judged = [(plan, False)], iter(verdicts)
     while ahead:
-        node = ahead.pop()
+        node, is_below = ahead.pop()
         if node.kind == INPUT:
+            if not is_below:
+                yield "", "linear", _INPUT
             continue
+        mine: object = None
         if node.kind in _JUDGED:
-            yield _judged(node, next(judged))
+            reason, way, mine = _judged(node, next(judged))
+            above = way == "recompute" and not is_below
+            yield reason, way, _ABOVE if above else mine
         elif node.kind not in LINEAR | CONSTANT:
-            yield REASONS.get(node.kind, f"the operator {node.kind}"), "recompute", None
+            above = node.kind in _RUN_OVER_STATES and not is_below
+            reason = REASONS.get(node.kind, f"the operator {node.kind}")
+            yield reason, "recompute", _ABOVE if above else None
         for expression in (inner for tree in node.expressions for inner in tree.walk()):
             if expression.kind in _SUBQUERIES:
                 yield _SUBQUERIES[expression.kind], "recompute", None
             elif expression.kind in _WHOLE:
                 what = "a table function in Python, which may look at many rows"
                 yield what, "recompute", None
-        ahead += reversed(node.children)
+        ahead += [(child, is_below or mine is _STATE) for child in reversed(node.children)]
 
 
 def _judged(node: Node, verdict: Verdict) -> tuple[str, Strategy, object]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+# ruff: noqa: S608 - queries are put together here
 
 QUERIES: Final = {
     "groups": "SELECT who, count(*) AS n, sum(price) AS total FROM orders GROUP BY who",
@@ -274,3 +277,66 @@ def test_a_count_below_nothing_is_never_shown(
     found.step(35, 50)
     assert "forged_state_1" in dropped
     assert contents(world.bench.client, "forged", 49) == world.by_spark(QUERIES["groups"], 49)
+
+
+GROUPS: Final = "(SELECT who, count(*) AS n, sum(price) AS total FROM orders GROUP BY who)"
+ABOVE: Final = {
+    "limit": f"SELECT who, total FROM {GROUPS} ORDER BY total DESC, who LIMIT 2",
+    "offset": f"SELECT who, n FROM {GROUPS} WHERE n > 1 ORDER BY n, who LIMIT 2 OFFSET 1",
+    "window": f"SELECT who, row_number() OVER (ORDER BY n, who) AS place FROM {GROUPS}",
+    "global": f"SELECT median(n) AS middle, max_by(who, (total, who)) AS most FROM {GROUPS}",
+    "two": f"SELECT a.who, b.who AS other FROM {GROUPS} a LEFT JOIN {GROUPS} b ON a.n < b.n "
+    "ORDER BY a.who, b.who LIMIT 3",
+}
+"""Queries with operators above groups that do not follow changes."""
+
+
+@pytest.mark.parametrize("name", ABOVE)
+def test_what_reads_groups_alone_is_run_anew_over_them(world: World, name: str) -> None:
+    """At each time, and not over the inputs."""
+    query = ABOVE[name]
+    kept = world.kept(f"above_{name}", query)
+    assert kept.strategy == "incremental"
+    ways = world.follow(kept, partial(world.by_spark, query))
+    assert ways == {"recompute", "incremental"}
+
+
+def test_what_reads_an_input_as_well_is_run_anew_over_all(world: World) -> None:
+    """To read the input whole is what it costs anyway."""
+    for query in (
+        "SELECT who, price FROM orders ORDER BY price, id, who LIMIT 2",
+        f"SELECT p.name FROM {GROUPS} c, people p WHERE c.who = p.name ORDER BY name LIMIT 2",
+    ):
+        assert world.kept("whole", query).strategy == "recompute"
+
+
+@pytest.mark.parametrize("kill", KILLS)
+def test_a_step_over_groups_that_is_killed_is_taken_once(
+    world: World, kill: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """States are ahead of the output by several times of changes."""
+    cls, name, after = KILLS[kill]
+    given: Callable[..., Any] = getattr(cls, name)
+    armed: list[bool] = []
+
+    def wrapped(*args: Any, **more: Any) -> Any:
+        if not armed:
+            return given(*args, **more)
+        if not after:
+            armed.clear()
+            raise Killed
+        given(*args, **more)
+        armed.clear()
+        raise Killed
+
+    monkeypatch.setattr(cls, name, wrapped)
+    turns = itertools.cycle([False, True])
+
+    def arm(_: Followed) -> None:
+        if next(turns):
+            armed.append(True)
+
+    place = list(KILLS).index(kill)
+    found = follow(world, f"above_killed_{place}", ABOVE["limit"], arm)
+    # A step whose last append was its end has reported nothing; states are made by no other way.
+    assert found.states()

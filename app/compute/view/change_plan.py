@@ -133,6 +133,7 @@ class ChangePlan:
     Attributes:
         columns: Columns of the query's result.
         states: States of the query's aggregates, each before those that read it.
+        over_states: The query over contents of its states; None if it reads inputs as well.
     """
 
     def __init__(
@@ -174,6 +175,7 @@ class ChangePlan:
         """Regions that the plan being made computes by key."""
         self._contents |= {state.name: state.schema for state in self.states}
         self._contents[OUTPUT] = self.columns
+        self.over_states = self._over_states()
         self._steps: dict[tuple[str, frozenset[str]], StepPlan | NotIncremental] = {}
 
     def _with_states(self, node: QueryNode, rule: AggregateRule) -> QueryNode:
@@ -189,6 +191,15 @@ class ChangePlan:
         read, state = rule.split(above, f"state {len(self.states) + 1}")
         self.states.append(state)
         return read
+
+    def _over_states(self) -> StepPlan | None:
+        names = {state.name for state in self.states}
+        if not self._query.inputs <= names:
+            return None
+        plans = self._operators.plans
+        below = Change(plans.over(self._query, before=True), ())
+        root = self._operators.project(self._output, below).operator
+        return StepPlan(plans, root, self._contents)
 
     def fits(self, changes: Mapping[str, DataFrame]) -> bool:
         """True if the frames have the columns that the plan was made for."""

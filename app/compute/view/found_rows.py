@@ -85,8 +85,8 @@ class FoundRows:
             return Found(before, frames, volume_of_shards(step.inputs.values()))
         sizes = [table for leaf, table in tables.items() if leaf in frames and table is not None]
         volume = Volume(
-            step.volume.rows + sum(table.num_rows for table in sizes),
-            step.volume.size_bytes + sum(table.nbytes for table in sizes),
+            step.news.volume.rows + sum(table.num_rows for table in sizes),
+            step.news.volume.size_bytes + sum(table.nbytes for table in sizes),
         )
         return Found(before, frames, volume)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final
 
@@ -31,6 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from shardline import datasource
 from shardline.app.compute.errors import data_error_text
+from shardline.app.compute.view.change_plan import StepPlan
 from shardline.app.compute.view.change_query import ChangeQuery
 from shardline.app.compute.view.correction import check_comparable, correction_frame
 from shardline.app.compute.view.evaluate import fit_columns, parse_columns
@@ -86,6 +87,19 @@ and is started again."""
 
 _BY_DRIVER: Final = 8_192
 """An input or a change with no more updates reaches Spark as rows: no file is opened for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Correction:
+    """What makes an output what its query says at one time.
+
+    Attributes:
+        rows: Updates of the output, staged; None where they are none or not known.
+        desired: The contents afterwards, if they are few.
+    """
+
+    rows: StagedInterval | None = None
+    desired: pa.Table | None = None
 
 
 class View:
@@ -247,30 +261,40 @@ class View:
     def _recompute(
         self, session: SparkSession, step: Recompute, states: Sequence[ShardState]
     ) -> None:
-        error, rows, desired = None, None, None
+        error, correction = None, _Correction()
         began_ms = self._host.clock.elapsed_ms()
         try:
-            result = self._result(session, step.at, states)
-            rows, desired = self._corrected_here(result, step.lower)
-            if rows is None:
-                rows = self._corrected(session, result, step.lower)
+            correction = self._correction(session, self._result(session, step.at, states), step)
         except Exception as found:
             error = data_error_text(found)
             if error is None:
                 raise
-        # What is held in memory follows only what this step itself has appended: where somebody
-        # else was first, the rows of that time are not known here, and the output is read again.
-        if self._sink.append(step, rows, error):
-            if desired is not None:
-                self._contents.become(step.upper, desired)
-            elif rows is None:
-                self._contents.moved(step.lower, step.upper)
+        if self._append_anew(step, correction, error):
             took_ms = self._host.clock.elapsed_ms() - began_ms
             self._costs.note_anew(took_ms, volume_of_shards(states).rows)
-            count = 0 if rows is None else rows.rows
+            count = 0 if correction.rows is None else correction.rows.rows
             self._reports.report_step("recompute", count, error, self._numbers(took_ms, 0))
             if step.lower == 0:
                 self._sink.begin_at(step.at)
+
+    def _correction(self, session: SparkSession, result: DataFrame, step: Recompute) -> _Correction:
+        """What the output lacks of `result`, staged."""
+        rows, desired = self._corrected_here(result, step.lower)
+        if rows is None:
+            rows = self._corrected(session, result, step.lower)
+        return _Correction(rows, desired)
+
+    def _append_anew(self, step: Recompute, correction: _Correction, error: str | None) -> bool:
+        """Make the output what a query says at one time; False if somebody else was first."""
+        # What is held in memory follows only what this step itself has appended: where somebody
+        # else was first, the rows of that time are not known here, and the output is read again.
+        if not self._sink.append(step, correction.rows, error):
+            return False
+        if correction.desired is not None:
+            self._contents.become(step.upper, correction.desired)
+        elif correction.rows is None:
+            self._contents.moved(step.lower, step.upper)
+        return True
 
     def _corrected_here(
         self, result: DataFrame, upper: int
@@ -319,12 +343,29 @@ class View:
         states: Sequence[ShardState],
     ) -> Strategy:
         """Take the step if the query allows it; how to go on in this micro-batch."""
-        host = self._host
         if self._description.strategy == "incremental" and not self._costs.follows(
             len(news.known), volume_of_shards(states).rows
         ):
             return "recompute"
-        began_ms = host.clock.elapsed_ms()
+        began_ms = self._host.clock.elapsed_ms()
+        known = self._begin_step(session, step, news, states)
+        if known is None or not self._states.follow(known):
+            return "recompute"
+        output = self._changes.step(known.changed)
+        if output is not None:
+            return self._append_change(known, output, began_ms)
+        over_states = known.plan.over_states
+        return "recompute" if over_states is None else self._run_over_states(known, over_states)
+
+    def _begin_step(
+        self,
+        session: SparkSession,
+        step: FollowChanges,
+        news: InputChanges,
+        states: Sequence[ShardState],
+    ) -> StateStep | None:
+        """What is known of a step, which may end earlier; None if it must be recomputed."""
+        host = self._host
         inputs = {
             name: datasource.changes(
                 session,
@@ -339,16 +380,16 @@ class View:
         }
         plan = self._changes.plan(session, inputs)
         if plan is None:
-            return "recompute"
+            return None
         # What an interrupted step has brought a state to is read up to there.
         end = self._states.end_of_step(plan, step.lower, step.upper)
         if end != step.upper:
             news = find_input_changes(states, step.lower, end)
-            return self._follow_changes(session, replace(step, upper=end), news, states)
+            return self._begin_step(session, replace(step, upper=end), news, states)
         # The hold of the stream keeps them: what is older than the step is not compacted into it.
         named = dict(zip(self._description.inputs, states, strict=True))
         named[OUTPUT] = host.client.machine(self._description.name).state()
-        known = StateStep(
+        return StateStep(
             session,
             plan,
             step.lower,
@@ -357,13 +398,15 @@ class View:
             inputs,
             set(news.changed),
             partial(self._before, session),
-            news.volume,
-            len(news.known),
+            news,
         )
-        changed, way = self._changed(known)
-        if changed is None:
-            return "recompute"
+
+    def _append_change(self, known: StateStep, output: StepPlan, began_ms: float) -> Strategy:
+        """Append what follows from the changes; how to go on in this micro-batch."""
         try:
+            changed, way = self._changed(known, output)
+            if changed is None:
+                return "recompute"
             # What the last change came to tells what to expect; half, so that one whose changes
             # are as large as that is not run twice every other time.
             rows = stage_interval(
@@ -378,22 +421,48 @@ class View:
             self._states.drop_if_wrong(found)
             return "recompute"
         self._changed_rows = rows.rows
-        if self._sink.append(step, rows, None):
-            took_ms = host.clock.elapsed_ms() - began_ms
-            self._costs.note_follow(took_ms)
-            numbers = self._numbers(took_ms, self._rows.taken())
-            self._reports.report_step(way, rows.rows, None, numbers)
+        if self._sink.append(FollowChanges(known.lower, known.upper), rows, None):
+            self._report_followed(way, rows.rows, began_ms)
         return self._description.strategy
+
+    def _report_followed(self, way: Strategy, rows: int, began_ms: float) -> None:
+        took_ms = self._host.clock.elapsed_ms() - began_ms
+        self._costs.note_follow(took_ms)
+        self._reports.report_step(way, rows, None, self._numbers(took_ms, self._rows.taken()))
 
     def _numbers(self, took_ms: float, found: int) -> dict[str, float | None]:
         """What a step came to, beside what had been predicted: gauges."""
         return {**self._costs.predictions, "step_ms": took_ms, "rows_looked_up": float(found)}
 
-    def _changed(self, step: StateStep) -> tuple[DataFrame | None, Strategy]:
+    def _run_over_states(self, known: StateStep, plan: StepPlan) -> Strategy:
+        """Take the step up to its second change, by what the query says of states at the first.
+
+        States are there already at all times of the step; those that are left are taken next.
+        """
+        session, news, began_ms = known.session, known.news, self._host.clock.elapsed_ms()
+        if news.spread:
+            news = self._read_times(session, news, known.lower, known.upper)
+        times = [time for time in news.known if time >= known.lower]
+        if not times:
+            return "recompute"
+        step = Recompute(times[0], known.lower, times[1] if len(times) > 1 else known.upper)
+        contents = known.states_at(plan.before, step.at)
+        volume = volume_of_shards(state for _, state in known.states.values())
+        try:
+            result = plan.over(session, {}, self._one_task.inputs(session, contents, volume))
+            correction = self._correction(session, fit_columns(result, self._schema), step)
+        except Exception as found:
+            if data_error_text(found) is None:
+                raise
+            self._states.drop_if_wrong(found)
+            return "recompute"
+        if self._append_anew(step, correction, None):
+            rows = 0 if correction.rows is None else correction.rows.rows
+            self._report_followed("incremental", rows, began_ms)
+        return self._description.strategy
+
+    def _changed(self, step: StateStep, output: StepPlan) -> tuple[DataFrame | None, Strategy]:
         """The view's change, and how it is computed; none if it must be recomputed."""
-        output = self._changes.step(step.changed) if self._states.follow(step) else None
-        if output is None:
-            return None, "recompute"
         found = self._rows.find(step, output)
         if found is None or step.is_too_large(output, found.volume):
             return None, "recompute"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from shardline.app.compute.view.change_plan import ChangePlan, StepPlan
-from shardline.app.compute.view.input_changes import volume_of_shards
+from shardline.app.compute.view.input_changes import InputChanges, volume_of_shards
 from shardline.app.compute.view.state_shard import StateShard
 from shardline.datasource.shard.batch import Volume
 from shardline.datasource.shard.state import ShardState
@@ -42,8 +42,7 @@ class StateStep:
         changes: Changes of the inputs in the step, and of the states that have been brought along.
         changed: Names of those in which there may be a row.
         snapshot: Contents of an input at a time.
-        volume: Rows and bytes of the inputs' changes.
-        times: The number of times at which inputs change, as far as it is known.
+        news: When inputs change in the step, as far as their states show it.
     """
 
     session: SparkSession
@@ -54,8 +53,7 @@ class StateStep:
     changes: dict[str, DataFrame]
     changed: set[str]
     snapshot: Callable[[str, int], DataFrame]
-    volume: Volume
-    times: int
+    news: InputChanges
     states: dict[str, tuple[StateShard, ShardState]] = field(default_factory=dict)
 
     def is_too_large(self, plan: StepPlan, read: Volume) -> bool:
@@ -68,7 +66,7 @@ class StateStep:
             plan: Of the step, or of what a state groups.
             read: An upper bound of what the plan reads.
         """
-        if plan.numbers is None or read.rows * (self.times + 1) <= TOUCHED_MAX:
+        if plan.numbers is None or read.rows * (len(self.news.known) + 1) <= TOUCHED_MAX:
             return False
         counted = plan.numbers()
         frame = counted.over(self.session, self.changes, self.contents(counted.before))
@@ -78,6 +76,14 @@ class StateStep:
     def contents(self, names: frozenset[str]) -> dict[str, DataFrame]:
         """Contents before the step, of inputs and of states."""
         return {name: self._contents(name) for name in names}
+
+    def states_at(self, names: frozenset[str], time: int) -> dict[str, DataFrame]:
+        """Contents of states at a time of the step, to whose end they have been brought."""
+        return {
+            name: shard.contents(self.session, state, time + 1)
+            for name, (shard, state) in self.states.items()
+            if name in names
+        }
 
     def shard(self, name: str) -> tuple[ShardState, int, int | None]:
         """An input or a state by its name: its shard, and the step's interval in it."""
