@@ -55,7 +55,7 @@ from shardline.datasource.shard.commands.merge import apply_merge
 from shardline.datasource.shard.description import Description
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.state import Claim, ShardState, is_tombstone
-from shardline.datasource.shard.trace import due_merges, level_of, worn_past
+from shardline.datasource.shard.trace import Due, due_merges, level_of, worn_past
 from shardline.datasource.types.schema import ShardSchema
 
 __all__ = [
@@ -287,13 +287,26 @@ def _out_of_shape(
     most_bytes: int | None,
 ) -> tuple[Batch, ...]:
     factor = machine.settings.compact_factor
-    for due in due_merges(state.trace, factor, is_unclaimed_by(claims)):
-        inputs = state.trace.batches[due.start : due.end]
-        if most_bytes is None or _weight(inputs) <= most_bytes:
+    trace = state.trace
+    for due, weight in _weighed(machine, state, claims):
+        inputs = trace.batches[due.start : due.end]
+        if most_bytes is None or weight <= most_bytes:
             return inputs
         if due.alike and (some := _first_fitting(inputs, factor, most_bytes)):
             return some
     return ()
+
+
+def _weighed(
+    machine: Machine, state: ShardState, claims: tuple[Claim, ...]
+) -> Iterable[tuple[Due, int]]:
+    """The merges that are due, with their weights."""
+    factor = machine.settings.compact_factor
+    if not claims:
+        return machine.finder.find(state.trace, factor, _weight_of_batch)
+    batches = state.trace.batches
+    due = due_merges(state.trace, factor, is_unclaimed_by(claims))
+    return ((one, _weight(batches[one.start : one.end])) for one in due)
 
 
 def is_unclaimed_by(claims: tuple[Claim, ...]) -> Callable[[Batch], bool]:
@@ -318,6 +331,10 @@ def _first_fitting(alike: tuple[Batch, ...], factor: int, most_bytes: int) -> tu
         if not batch.is_empty:
             count, end = count + 1, index + 1
     return alike[:end] if count >= factor else ()
+
+
+def _weight_of_batch(batch: Batch) -> int:
+    return merge_work_bytes(batch.parts)
 
 
 def _weight(inputs: Iterable[Batch]) -> int:

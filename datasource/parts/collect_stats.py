@@ -19,6 +19,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -139,10 +140,18 @@ def _least_and_most(column: pa.ChunkedArray) -> tuple[Any, Any]:
     """Least and greatest as Python values; surrogates where Python's types have less range."""
     natural = pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)
     if not (natural or pa.types.is_integer(column.type)):
-        kind = surrogate(pa.array([], column.type)).type
+        kind = _surrogate_type(column.type)
         column = pa.chunked_array([surrogate(chunk) for chunk in column.chunks], kind)
+    if len(column) == 1:
+        only = column[0].as_py()
+        return only, only
     found = pc.min_max(column)
     return found["min"].as_py(), found["max"].as_py()
+
+
+@lru_cache(maxsize=256)
+def _surrogate_type(kind: pa.DataType) -> pa.DataType:
+    return surrogate(pa.array([], kind)).type
 
 
 # --- the written form --------------------------------------------------------------------------

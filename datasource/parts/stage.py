@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 import pyarrow as pa
@@ -50,6 +50,9 @@ from shardline.datasource.types.stats import encode_stats
 __all__ = ["Staged", "Stager", "UncommittedParts", "delete_blobs"]
 
 _log = logging.getLogger(__name__)
+
+_ONES: Final = pa.repeat(pa.scalar(1, pa.int64()), 1 << 10)
+_DIFF_FIELD: Final = pa.field(DIFF, pa.int64(), nullable=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +100,14 @@ class Stager:
     ids: IdGenerator
     may_inline: bool = True
 
-    def stage(self, data: Iterable[pa.RecordBatch | pa.Table]) -> Staged:
+    def stage(self, data: Iterable[pa.RecordBatch | pa.Table], *, in_order: bool = False) -> Staged:
         """Write all updates of `data` as parts; each batch is checked against the schema first.
 
         Args:
             data: Tables or record batches with the schema's columns by name, in any order, and
                 optionally `_ts` and `_diff`. Without `_ts` the commit sets the time, and then all
                 must be without; without `_diff` every row is added once.
+            in_order: True if all rows are in the shard's sort order, over all tables.
 
         Raises:
             InvalidUsage: The data do not fit the schema; the message names the column. Or some
@@ -113,7 +117,7 @@ class Stager:
         runs: list[Run] = []
         with UncommittedParts(self.blob) as uncommitted:
             for table in self._buffers(data):
-                run = Run((self._part(table),))
+                run = Run((self._part(table, in_order=in_order),))
                 uncommitted.add((run,))
                 runs.append(run)
             uncommitted.hand_over(runs)
@@ -143,28 +147,29 @@ class Stager:
                     yield pa.concat_tables(pieces)
                     pieces, held = [], 0
         if pieces:
-            yield pa.concat_tables(pieces)
+            yield pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces)
 
-    def _part(self, table: pa.Table) -> Part:
-        if table.num_rows > 1:
+    def _part(self, table: pa.Table, *, in_order: bool) -> Part:
+        if table.num_rows > 1 and not in_order:
             table = sort_rows(table, self.key)
         payload = self._inline(table)
         data = payload if payload is not None else self._parquet(table)
         key = new_id("p", self.ids) if payload is not None else self._fresh_key()
         if payload is None:
             self.blob.set(key, data)
-        times = table.column(TS).to_numpy() if TS in table.column_names else None
+        first, last = _bounds(table, TS) if TS in table.column_names else (None, None)
+        least, most = _bounds(table, DIFF)
         diffs = table.column(DIFF).to_numpy()
         return Part(
             key=key,
             rows=table.num_rows,
             size_bytes=len(data),
             schema=self.schema_id,
-            ts_min=None if times is None else int(times.min()),
-            ts_max=None if times is None else int(times.max()),
+            ts_min=first,
+            ts_max=last,
             diff_sum=int(diffs.sum()),
-            diff_min=int(diffs.min()),
-            diff_max=int(diffs.max()),
+            diff_min=least,
+            diff_max=most,
             crc32=zlib.crc32(data),
             encoded_stats=self._stats(table, tiny=payload is not None),
             inline=payload,
@@ -316,8 +321,17 @@ def with_diff(table: pa.Table) -> pa.Table:
     """`table` with a `_diff` column: 1 for each row, unless it has the column already."""
     if DIFF in table.column_names:
         return table
-    ones = pa.repeat(pa.scalar(1, pa.int64()), table.num_rows)
-    return table.append_column(pa.field(DIFF, pa.int64(), nullable=False), ones)
+    rows = table.num_rows
+    ones = _ONES[:rows] if rows <= len(_ONES) else pa.repeat(pa.scalar(1, pa.int64()), rows)
+    return table.append_column(_DIFF_FIELD, ones)
+
+
+def _bounds(table: pa.Table, name: str) -> tuple[int, int]:
+    """Least and greatest value of an int64 column without nulls."""
+    values = table.column(name).to_numpy()
+    if len(values) == 1:
+        return int(values[0]), int(values[0])  # in tiny appends the calls themselves are the work
+    return int(values.min()), int(values.max())
 
 
 def _slices(table: pa.Table, limit: int) -> Iterator[tuple[pa.Table, int]]:

@@ -1,6 +1,7 @@
 """Merges sorted runs into one, and consolidates them, in memory that does not grow with the runs.
 
     merge(runs, columns, since)        updates -> consolidated updates, times advanced to `since`
+    merge_loaded(updates, …)           the same of one table, in any order
     merge_snapshot(runs, columns)      updates -> consolidated snapshot (`_diff` >= 1, no `_ts`)
 
 A run is an iterator of tables (or record batches) of one schema, with `_ts` and `_diff`, sorted by
@@ -38,7 +39,7 @@ from shardline.datasource.rows.updates import (
     row_columns,
 )
 
-__all__ = ["ROWS_OUT", "Run", "merge", "merge_snapshot"]
+__all__ = ["ROWS_OUT", "Run", "merge", "merge_loaded", "merge_snapshot"]
 
 Run = Iterable[pa.Table | pa.RecordBatch]
 Reduce = Callable[[pa.Table], pa.Table]
@@ -66,6 +67,17 @@ def merge(
         InvalidUsage: `DIFF_OVERFLOW`.
     """
     return _merged(runs, columns, partial(_reduce, columns=columns, since=since), rows_out)
+
+
+def merge_loaded(
+    updates: pa.Table, columns: Sequence[str] = (), since: int | None = None
+) -> pa.Table:
+    """As `merge`, of updates in any order that are in memory already; they are sorted once.
+
+    Raises:
+        InvalidUsage: `DIFF_OVERFLOW`.
+    """
+    return _reduce(updates, columns, since)
 
 
 def merge_snapshot(

@@ -65,6 +65,7 @@ from shardline.datasource.shard.group_commit import (
     answer_all,
 )
 from shardline.datasource.shard.merge_budget import MergeBudget
+from shardline.datasource.shard.merge_finder import MergeFinder
 from shardline.datasource.shard.replay import SCAN_MAX, LogReader
 from shardline.datasource.shard.state import (
     RollupRef,
@@ -101,6 +102,7 @@ class Machine:
         name: The shard's name, as its user wrote it.
         location: Where the shard is stored.
         tank: The merge budget that this process's writers of the shard share.
+        finder: Finds the merges that are due, for all of them.
     """
 
     name: str
@@ -109,6 +111,7 @@ class Machine:
     ids: IdGenerator
     settings: ShardSettings
     tank: MergeBudget = field(default_factory=MergeBudget)
+    finder: MergeFinder = field(default_factory=MergeFinder)
     _state: ShardState | None = None
     _directory: str = ""
     _queue: list[Pending] = field(default_factory=list)

@@ -26,6 +26,7 @@ from shardline.datasource.shard.description import Description
 
 __all__ = [
     "Due",
+    "DueWalk",
     "Trace",
     "check_trace",
     "downgrade",
@@ -135,30 +136,62 @@ def due_merges(
         is_free: True for a batch that may be part of a merge. Batches before and after one that
             may not are never merged together; nor are those around a merge that is yielded here.
     """
-    width = factor.bit_length() - 1
-    full: list[_Group] = []
-    groups: list[_Group] = []
-    for index, batch in enumerate(trace.batches):
-        if not is_free(batch):
-            full += _full(groups, factor)
-            groups = []
-            continue
+    walk = DueWalk(factor)
+    for batch in trace.batches:
+        walk.step(batch, is_free=is_free(batch))
+    return iter(walk.due())
+
+
+class DueWalk:
+    """Looks at the batches of a trace for `due_merges`, from the first to the last."""
+
+    def __init__(self, factor: int) -> None:
+        """Begin before the first batch."""
+        self.seen = 0
+        self._factor = factor
+        self._width = factor.bit_length() - 1
+        self._lifted: list[Due] = []
+        self._full: list[_Group] = []
+        self._groups: list[_Group] = []
+
+    def copy(self) -> DueWalk:
+        """A walk that goes on from here by itself."""
+        made = DueWalk(self._factor)
+        made.seen = self.seen
+        made._lifted, made._full = [*self._lifted], [*self._full]
+        made._groups = [*self._groups]
+        return made
+
+    def step(self, batch: Batch, *, is_free: bool = True) -> None:
+        """Look at the next batch."""
+        index, self.seen = self.seen, self.seen + 1
+        if not is_free:
+            self._close()
+            return
         if batch.is_empty:
-            continue
-        tier, start, count = batch.level // width, index, 1
+            return
+        groups = self._groups
+        tier, start, count = batch.level // self._width, index, 1
         if groups and groups[-1].tier < tier:
             while groups and groups[-1].tier < tier:
                 start = groups.pop().start
-            yield Due(start, index + 1, alike=False)
-            full += _full(groups, factor)
-            groups = []
-            continue
+            self._lifted.append(Due(start, index + 1, alike=False))
+            self._close()
+            return
         if groups and groups[-1].tier == tier:
             last = groups.pop()
             start, count = last.start, last.members + 1
         groups.append(_Group(tier, start, index + 1, count))
-    for group in reversed([*full, *_full(groups, factor)]):
-        yield Due(group.start, group.end, alike=True)
+
+    def due(self) -> list[Due]:
+        """The merges of the batches so far, most urgent first."""
+        full = reversed([*self._full, *_full(self._groups, self._factor)])
+        return [*self._lifted, *(Due(one.start, one.end, alike=True) for one in full)]
+
+    def _close(self) -> None:
+        """No later batch is merged with those so far."""
+        self._full += _full(self._groups, self._factor)
+        self._groups = []
 
 
 def worn_past(trace: Trace, is_free: Callable[[Batch], bool] = lambda _: True) -> Due | None:

@@ -10,7 +10,6 @@ import java.util.Map;
 import java.util.TreeMap;
 import java.util.WeakHashMap;
 import java.util.function.Function;
-import org.apache.spark.sql.ExperimentalMethods;
 import org.apache.spark.sql.catalyst.QueryPlanningTracker$;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
@@ -59,8 +58,8 @@ import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * Puts a native plan in the place of each scan of format("shard"), under the same expression ids.
- * Compiled by Spark's own Janino when it is installed (plan_rule.py), so in raw types and without
- * lambdas.
+ * Compiled by Spark's own Janino when the first scan is there (ShardRuleLoader.java, which passes
+ * plans on), so in raw types and without lambdas.
  *
  * <p>The planner is a Python object. Of batch reads it is asked once for each load(): all queries
  * over one loaded frame see one plan, and a load that was left to the Python workers once is left
@@ -68,8 +67,8 @@ import scala.jdk.javaapi.CollectionConverters;
  * planned.
  *
  * <p>No exception of its own leaves it: a query that could not be planned natively keeps its own
- * plan. An exception of a stream that plans its range does leave it: the process that has raised
- * it is gone, and asking it again would hide what was wrong.
+ * plan. Two do leave it: that of a stream that plans its range, since the process that has raised
+ * it is gone, and asking it again would hide what was wrong; and Ctrl-C.
  */
 public class ShardScanRule extends Rule {
   private static final String PYTHON_TABLE =
@@ -101,7 +100,7 @@ public class ShardScanRule extends Rule {
       boolean[] anyNative = {false};
       LogicalPlan swapped = swap(given, anyNative);
       return anyNative[0] ? simplify(swapped) : swapped;
-    } catch (RangeNotPlanned e) {
+    } catch (NotLeft e) {
       Platform.throwException(e.getCause());
     } catch (Exception e) {
       fail(e);
@@ -109,20 +108,6 @@ public class ShardScanRule extends Rule {
       fail(e);
     }
     return plan;
-  }
-
-  /** Adds the rule to the session; streams that start later, and other clones, have it as well. */
-  public void install(SparkSession session) {
-    List rules = rulesOf(session);
-    rules.add(this);
-    put(session, rules);
-  }
-
-  /** Takes the rule away from the session. */
-  public void remove(SparkSession session) {
-    List rules = rulesOf(session);
-    rules.remove(this);
-    put(session, rules);
   }
 
   /** How many leaves were planned natively or left, by what became of them. */
@@ -305,7 +290,7 @@ public class ShardScanRule extends Rule {
     try {
       planned = stream.planInputPartitions(start, end);
     } catch (Throwable e) {
-      throw new RangeNotPlanned(e);
+      throw new NotLeft(e);
     }
     List found = new ArrayList();
     for (int i = 0; i < planned.length; i++) {
@@ -327,6 +312,10 @@ public class ShardScanRule extends Rule {
     Dataset made = (Dataset) planner.apply(request);
     if (request.get("interrupted") != null) {
       Thread.currentThread().interrupt(); // the planner's call has cleared it by its exception
+    }
+    if (request.get("cancelled") != null) {
+      // The one kind of exception that Spark does not keep with the query, which may be run again.
+      throw new NotLeft(new InterruptedException((String) request.get("cancelled")));
     }
     if (made == null) {
       count("left: " + request.get("reason"));
@@ -489,15 +478,6 @@ public class ShardScanRule extends Rule {
     return plan;
   }
 
-  private static List rulesOf(SparkSession session) {
-    return new ArrayList(CollectionConverters.asJava(session.experimental().extraOptimizations()));
-  }
-
-  private static void put(SparkSession session, List rules) {
-    ExperimentalMethods methods = session.experimental();
-    methods.extraOptimizations_$eq(seq(rules));
-  }
-
   private static Seq seq(List items) {
     return CollectionConverters.asScala(items).toSeq();
   }
@@ -578,9 +558,9 @@ public class ShardScanRule extends Rule {
     }
   }
 
-  /** An exception of a stream that was asked to plan. */
-  private static class RangeNotPlanned extends RuntimeException {
-    RangeNotPlanned(Throwable cause) {
+  /** An exception that ends the query: reading by Python workers would not help. */
+  private static class NotLeft extends RuntimeException {
+    NotLeft(Throwable cause) {
       super(cause);
     }
   }

@@ -21,7 +21,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
@@ -43,7 +42,6 @@ __all__ = [
     "MicroBatchLog",
     "Options",
     "clone_session",
-    "compile_rule",
     "current_micro_batch",
     "delete_directory",
     "file_size",
@@ -57,7 +55,6 @@ __all__ = [
     "read_map",
     "rebind_session",
     "relation",
-    "rules_of",
     "select_text",
     "session_of",
 ]
@@ -298,44 +295,7 @@ def delete_directory(spark: SparkSession, url: str) -> None:
         path.getFileSystem(spark._jsc.hadoopConfiguration()).delete(path, True)  # noqa: SLF001
 
 
-# --- rules of the optimizer ---------------------------------------------------------------------
-
-
-def compile_rule(spark: SparkSession, name: str, source: str, planner: object) -> Any:
-    """A new object of the Java class `name` in `source`, made with one argument.
-
-    The class is compiled by Spark's own compiler of generated code, and known to the driver only.
-
-    Args:
-        spark: The session whose driver compiles.
-        name: Name of the class, with its package.
-        source: Java without lambdas and with raw types, as Janino takes it.
-        planner: A Python object that implements a Java interface; it is called back.
-    """
-    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - no public door
-    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
-    # A list: the elements of an array of py4j cannot be Python objects.
-    arguments = java_class(spark, "java.util.ArrayList")()
-    arguments.add(planner)
-    made = _compiled(jvm_of(spark), name, source)
-    return made.getConstructors()[0].newInstance(arguments.toArray())
-
-
-@lru_cache(maxsize=4)
-def _compiled(jvm: Any, name: str, source: str) -> Any:
-    # Once in a JVM: py4j finds methods by the name of a class, and would call those of an older
-    # class of the same name on an object of a newer one.
-    compiler = class_in(jvm, "org.codehaus.janino.SimpleCompiler")()
-    thread = class_in(jvm, "java.lang.Thread").currentThread()
-    compiler.setParentClassLoader(thread.getContextClassLoader())
-    compiler.cook(source)
-    return compiler.getClassLoader().loadClass(name)
-
-
-def rules_of(spark: SparkSession, name: str) -> list[Any]:
-    """The user's optimizer rules of a session that are of the Java class `name`."""
-    found = spark._jsparkSession.experimental().extraOptimizations()  # noqa: SLF001
-    return [rule for rule in read_sequence(found) if rule.getClass().getName() == name]
+# --- sessions -----------------------------------------------------------------------------------
 
 
 def session_of(spark: SparkSession, session: Any) -> SparkSession:

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier, meet
 from shardline.datasource.shard.batch import Part
 from shardline.datasource.shard.plan import volume_of
@@ -41,7 +41,7 @@ from shardline.datasource.spark_native.jvm import file_size
 from shardline.datasource.spark_native.leases import LEASE_KEEPER
 from shardline.datasource.spark_native.read import keep_leases, make_leased_frame
 
-__all__ = ["SMALL_ROWS", "NotNativeError", "plan_load", "plan_micro_batch"]
+__all__ = ["NOT_SETTLED", "SMALL_ROWS", "NotNativeError", "plan_load", "plan_micro_batch"]
 
 _STARTS_MAX: Final = 16
 """Attempts at a plan of the latest contents, each of which compaction may overtake."""
@@ -50,6 +50,10 @@ _STARTS_MAX: Final = 16
 SMALL_ROWS: Final = 5_000
 """Updates of a micro-batch up to which Python workers are as fast: Spark plans and opens files for
 10 to 20 ms of processor time. What was measured is in docs/native-plans.md."""
+
+
+NOT_SETTLED: Final = "the time is not settled yet"
+"""Why a read is left that would have to wait for its time: the Python workers' planner waits."""
 
 
 class NotNativeError(Exception):
@@ -71,17 +75,24 @@ def plan_load(
         times: The times chosen for the query under way, by place; the load's own is added.
 
     Raises:
-        NotNativeError: Spark has no way to the location, or a part cannot be read.
+        NotNativeError: Spark has no way to the location, a part cannot be read, or the time is not
+            settled yet.
         ShardError: The read is refused.
     """
-    parsed = parse_source(options)
+    # No wait: it would hold the optimizer up, and the Python path waits once more in the end.
+    parsed = replace(parse_source(options), wait_timeout_ms=0)
     client = open_client(parsed)
     root = hadoop_url(spark, client.location.url)
     if root is None:
         raise NotNativeError(f"Spark has no file system for '{_scheme(client)}'")
     shape = RowShape.of(parsed, StructType.fromJson(json.loads(schema)))
     with LEASE_KEEPER.planning():
-        partitions = _partitions(client, parsed, shape, times)
+        try:
+            partitions = _partitions(client, parsed, shape, times)
+        except Determinate as refusal:
+            if refusal.code != "NOT_YET_READABLE":
+                raise
+            raise NotNativeError(NOT_SETTLED) from refusal
         try:
             _check_parts(spark, root, partitions)
             return make_leased_frame(spark, parsed, shape, partitions)

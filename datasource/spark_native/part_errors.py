@@ -26,6 +26,7 @@ from pyspark.errors.exceptions import captured
 
 from shardline.datasource.errors import ShardError
 from shardline.datasource.shard_source.fetch_task import ShardPartition, read_partition
+from shardline.datasource.spark_native.interrupts import CANCELLED
 from shardline.datasource.spark_native.jvm import java_causes
 
 __all__ = ["cause_of", "explain_part_errors", "remember_plan"]
@@ -125,6 +126,9 @@ class _Explained:
         self._state = threading.local()
 
     def __call__(self, error: Any) -> captured.CapturedException:
+        if CANCELLED in str(error.getMessage()):
+            # Pressed while a read was planned: it ends the query, as anywhere else in it.
+            return KeyboardInterrupt()  # type: ignore[return-value]
         converted = self._convert_all(error)
         if getattr(self._state, "inside", False):
             return converted  # a cause of the exception that is being converted

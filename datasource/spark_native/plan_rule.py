@@ -28,53 +28,42 @@ import threading
 import traceback
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.resources import files
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
-import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import ShardError
-from shardline.datasource.spark_native.jvm import (
-    compile_rule,
-    read_array,
-    read_map,
-    rules_of,
-    session_of,
-)
+from shardline.datasource.spark_native.compiled_java import java_object
+from shardline.datasource.spark_native.interrupts import CANCELLED, call_interruptibly
+from shardline.datasource.spark_native.jvm import read_array, read_map, session_of
 from shardline.datasource.spark_native.load_plans import (
+    NOT_SETTLED,
     NotNativeError,
     plan_load,
     plan_micro_batch,
 )
 from shardline.datasource.spark_native.part_errors import explain_part_errors
 from shardline.datasource.spark_native.read_counts import READ_COUNTS, ReadCounts, ReadPath
+from shardline.datasource.spark_native.rule_loader import (
+    INTERRUPTED,
+    SETTING,
+    install_loader,
+    is_checked,
+    loader_of,
+)
 from shardline.datasource.spark_native.self_check import FAILED, SelfTest
 
-__all__ = ["SETTING", "NativeReads", "offer_native_reads", "plan_reads_natively"]
+__all__ = ["NativeReads", "make_rule", "plan_reads_natively"]
 
 _log = logging.getLogger(__name__)
 
-SETTING: Final = "spark.shardline.nativeReads"
-"""Setting of a session. With `true` when it starts, its reads are planned natively; with `false`,
-frames that are planned from then on are left as they are."""
-
-_BY_DEFAULT: Final = "false"
-"""The value where a session does not say."""
-
-_CHECKED: Final = "4.3.0"
-"""The version of Spark whose internal classes the rule was checked against."""
-
-_NAME: Final = "shardline_jvm.ShardScanRule"
-
-_INTERRUPTED: Final = "InterruptedException"
-"""Part of the names of all exceptions of a thread of the JVM that is interrupted."""
+_RULE: Final = "ShardScanRule"
 
 _OFF: Final = "turned off"
 _REFUSED: Final = "refused: "
-_QUIET: Final = (_OFF, _REFUSED, "the range is ", FAILED)
+_QUIET: Final = (_OFF, _REFUSED, "the range is ", NOT_SETTLED, FAILED)
 """Reasons that are counted and not logged: somebody's choice, or an error that somebody sees; or
 that was logged as the reason of all reads."""
 
@@ -84,7 +73,7 @@ class NativeReads:
     """The rule of one session."""
 
     _spark: SparkSession
-    _rule: Any
+    _loader: Any
 
     def counts(self) -> dict[str, int]:
         """How many scans were planned natively, or left to the Python workers and why."""
@@ -96,11 +85,19 @@ class NativeReads:
 
     def remove(self) -> None:
         """Take the rule away; frames that have been planned are read as they were planned."""
-        self._rule.remove(self._spark._jsparkSession)  # noqa: SLF001 - no public door
+        self._loader.remove(self._spark._jsparkSession)  # noqa: SLF001 - no public door
+
+    @property
+    def _rule(self) -> Any:
+        return self._loader.load()
 
 
 def plan_reads_natively(spark: SparkSession) -> NativeReads | None:
     """Let `spark` read `format("shard")` by its own Parquet reader; None if it cannot.
+
+    A session that has started in a process with `import shardline` does so without being asked;
+    this is for one that was started with `spark.shardline.nativeReads=false`, and says at once if
+    it can.
 
     Reads of shards on local disk, and on S3 where Spark has s3a with credentials, are planned
     natively from then on. Everything else is read as before: other locations, sessions of Spark
@@ -120,37 +117,35 @@ def plan_reads_natively(spark: SparkSession) -> NativeReads | None:
     return None
 
 
-def offer_native_reads(spark: SparkSession) -> None:
-    """Plan the reads of a session natively that has just started, if its setting says so."""
-    if spark.conf.get(SETTING, _BY_DEFAULT) == "true":
-        plan_reads_natively(spark)
-
-
 def _install(spark: SparkSession) -> NativeReads:
     if getattr(spark, "_jsparkSession", None) is None:
         raise NotNativeError("a session of Spark Connect has no optimizer of its own")
-    if pyspark.__version__ != _CHECKED or spark.version != _CHECKED:
-        raise NotNativeError(f"this is Spark {spark.version}, and not {_CHECKED}")
-    installed = rules_of(spark, _NAME)
-    if installed:
-        return NativeReads(spark, installed[0])
-    rule = _made(spark, _Planner(spark, SelfTest(spark, partial(_read_by_own_rule, spark))))
+    if not is_checked(spark):
+        raise NotNativeError(
+            f"this is Spark {spark.version}, and not the one that it was checked against"
+        )
+    loader = loader_of(spark) or install_loader(spark, partial(make_rule, spark))
+    if loader.load() is None:
+        loader.remove(spark._jsparkSession)  # noqa: SLF001 - no public door
+        raise NotNativeError("the rule could not be made")
+    return NativeReads(spark, loader)
+
+
+def make_rule(spark: SparkSession) -> Any:
+    """The rule of a session, made when its first scan is optimized; None if it cannot be."""
+    planner = _Planner(spark, SelfTest(spark, partial(_read_by_own_rule, spark)))
+    rule = java_object(spark, _RULE, planner)
     one, other = (spark.range(1)._jdf for _ in range(2))  # noqa: SLF001 - no public door
     if not rule.selfTest(one, other):
-        raise NotNativeError("a plan did not fit in the place of another one")
+        _say_not_installed("a plan did not fit in the place of another one")
+        return None
     explain_part_errors()
-    rule.install(spark._jsparkSession)  # noqa: SLF001 - no public door
-    return NativeReads(spark, rule)
+    return rule
 
 
 def _say_not_installed(reason: str) -> None:
     READ_COUNTS.add("not installed", reason)
     _log.warning('format("shard") is read by Python workers: %s', reason)
-
-
-def _made(spark: SparkSession, planner: _Planner) -> Any:
-    source = files(__package__).joinpath("ShardScanRule.java").read_text(encoding="utf-8")
-    return compile_rule(spark, _NAME, source, planner)
 
 
 def _read_by_own_rule(spark: SparkSession, path: str) -> pa.Table:
@@ -161,11 +156,11 @@ def _read_by_own_rule(spark: SparkSession, path: str) -> pa.Table:
     """
     java = spark._jsparkSession.cloneSession()  # noqa: SLF001 - no public door
     session = session_of(spark, java)
-    for rule in rules_of(session, _NAME):
-        rule.remove(java)
+    loader_of(session).remove(java)
     session.conf.set("spark.sql.session.timeZone", "UTC")
     counts = ReadCounts(SystemClock())
-    _made(session, _Planner(session, None, counts)).install(java)
+    planner = _Planner(session, None, counts)
+    install_loader(session, partial(java_object, session, _RULE, planner))
     # A filter and a projection, as queries have them: both are pushed into the plan.
     frame = session.read.format("shard").load(path)
     found = frame.where("n >= 0").select(frame.columns[::-1]).toArrow()
@@ -195,7 +190,10 @@ class _Planner:
     def apply(self, request: Any) -> Any:
         """A Java Dataset of the load's rows; None, with a reason in `request`, to leave it."""
         try:
-            made = self._tested(self._frame(request))._jdf  # noqa: SLF001 - no public door
+            made = call_interruptibly(lambda: self._tested(self._frame(request)))._jdf  # noqa: SLF001
+        except KeyboardInterrupt:
+            request["cancelled"] = CANCELLED
+            return None
         except NotNativeError as why:
             reason = str(why)
             details = str(request.get("details") or why)
@@ -203,7 +201,7 @@ class _Planner:
             # The Python path refuses it too, in the words that users know.
             reason = details = f"{_REFUSED}{refusal.code}"
         except Exception as error:  # noqa: BLE001 - the Python path works without the rule
-            if _INTERRUPTED in str(error):
+            if INTERRUPTED in str(error):
                 # A query that is stopped: its thread must not forget that it is.
                 request["interrupted"] = True
                 request["reason"] = "stopped"

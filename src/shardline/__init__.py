@@ -16,9 +16,9 @@ folders of the repository; a wheel has what they lead to.
 
 `import shardline` loads neither pyspark nor pyarrow: what it offers is loaded when it is asked for.
 It has two effects. Spark's helper processes shall be this very Python, so it changes the
-environment that a JVM inherits (`shardline.spark_python`); and sessions that ask for it by the
-setting `spark.shardline.nativeReads` read `format("shard")` by Spark's own Parquet reader
-(`shardline.session_hook`).
+environment that a JVM inherits (`shardline.spark_python`); and sessions read `format("shard")` by
+Spark's own Parquet reader (`shardline.session_hook`), but for those that have the setting
+`spark.shardline.nativeReads=false`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def __dir__() -> list[str]:
 
 
 def _offer_native_reads(session: object) -> None:
-    module = importlib.import_module("shardline.datasource.spark_native.plan_rule")
+    module = importlib.import_module("shardline.datasource.spark_native.rule_loader")
     module.offer_native_reads(session)
 
 

@@ -1,7 +1,8 @@
 """Rows per second of TPC-H lineitem, in and out of a shard, against Spark's own Parquet.
 
     write    into Parquet, into a shard by Arrow, and into one by Spark's own writer
-    read     out of both copies: all columns, 2 of 16, and a filter that half of the files pass
+    read     out of both copies: all columns, 2 of 16, and a filter that half of the files pass; of
+             the shard plainly, by Python workers with these as options, and by `shardline.snapshot`
     stream   the same out of a stream in micro-batches of two files
 
 A stream's rate is that of its micro-batches but for the first, in which processes start and code is
@@ -26,8 +27,10 @@ from shardline.datasource.clock import Clock
 __all__ = ["measure_read", "measure_stream", "measure_write"]
 
 _WRITE_AIMS = {"shard": 0.45, "shard, native": 0.9}
-_READ_AIMS = {"shard": 0.65, "shard, native": 0.95}
-_STREAM_AIMS = {"shard": 0.85, "shard, native": 0.95}
+_READ_AIMS = {"shard": 1.1, "shard, Python workers": 0.65, "shard, native": 0.95}
+_STREAM_AIMS = {"shard": 0.95, "shard, Python workers": 0.85, "shard, native": 0.95}
+
+_BY_WORKERS = {"nativeReads": "false"}
 
 _FILES_PER_TRIGGER = 2
 
@@ -91,6 +94,7 @@ def measure_read(spark: SparkSession, clock: Clock, copies: Copies, rounds: int)
         cases = {
             "Spark's Parquet": partial(_batch_parquet, spark, copies, question),
             "shard": partial(_batch_shard, spark, copies, question),
+            "shard, Python workers": partial(_batch_workers, spark, copies, question),
             "shard, native": partial(_batch_native, spark, copies, question),
         }
         best = alternate(clock, rounds, cases)
@@ -107,10 +111,13 @@ def measure_stream(spark: SparkSession, copies: Copies, place: Path, rounds: int
                 _stream_parquet(spark, copies, q), discard, place
             ),
             "shard": lambda q=question: _stream(  # type: ignore[misc]
-                _stream_shard(spark, copies, q), discard, place
+                q.of(_stream_shard(spark, copies)), discard, place
+            ),
+            "shard, Python workers": lambda q=question: _stream(  # type: ignore[misc]
+                _stream_shard(spark, copies, **_BY_WORKERS, **q.options), discard, place
             ),
             "shard, native": lambda q=question: _stream(  # type: ignore[misc]
-                _stream_shard(spark, copies, q), discard_natively, place
+                _stream_shard(spark, copies, **_BY_WORKERS, **q.options), discard_natively, place
             ),
         }
         best = in_turns(rounds, cases)
@@ -131,7 +138,12 @@ def _batch_parquet(spark: SparkSession, copies: Copies, question: _Question) -> 
 
 
 def _batch_shard(spark: SparkSession, copies: Copies, question: _Question) -> None:
-    _consume(spark.read.format("shard").options(**question.options).load(copies.shard))
+    _consume(question.of(spark.read.format("shard").load(copies.shard)))
+
+
+def _batch_workers(spark: SparkSession, copies: Copies, question: _Question) -> None:
+    reader = spark.read.format("shard").options(**_BY_WORKERS, **question.options)
+    _consume(reader.load(copies.shard))
 
 
 def _batch_native(spark: SparkSession, copies: Copies, question: _Question) -> None:
@@ -150,8 +162,8 @@ def _stream_parquet(spark: SparkSession, copies: Copies, question: _Question) ->
     return question.of(reader.parquet(copies.parquet))
 
 
-def _stream_shard(spark: SparkSession, copies: Copies, question: _Question) -> DataFrame:
-    reader = spark.readStream.format("shard").options(**question.options)
+def _stream_shard(spark: SparkSession, copies: Copies, **options: str) -> DataFrame:
+    reader = spark.readStream.format("shard").options(**options)
     # From the first change on, and not from a snapshot: cut by time, one time for each file.
     reader = reader.option("startingTimestamp", "0")
     return reader.option("maxFilesPerTrigger", _FILES_PER_TRIGGER).load(copies.shard)

@@ -43,7 +43,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     for name, value in defaults().items():
         builder = builder.config(name, value)
     if chosen := os.environ.get("SHARDLINE_NATIVE_READS"):
-        # With `true` all plain reads are Spark's own Parquet reader's: the same rows and errors.
+        # With `false` all plain reads are the Python workers': the same rows and errors.
         builder = builder.config("spark.shardline.nativeReads", chosen)
     warehouse = tmp_path_factory.mktemp("warehouse")
     session = builder.config("spark.sql.warehouse.dir", str(warehouse)).getOrCreate()
@@ -64,17 +64,11 @@ def kept_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
 def native_reads(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[NativeReads]:
     """Plain reads are planned natively, and ranges of streams of any size; counted from here on."""
     from shardline.datasource.spark_native import load_plans
-    from shardline.datasource.spark_native.plan_rule import offer_native_reads, plan_reads_natively
+    from support.spark.native import fresh_rule
 
     monkeypatch.setattr(load_plans, "SMALL_ROWS", 0)
-    of_session = plan_reads_natively(spark)
-    assert of_session is not None
-    of_session.remove()
-    installed = plan_reads_natively(spark)
-    assert installed is not None
-    yield installed
-    installed.remove()
-    offer_native_reads(spark)
+    with fresh_rule(spark) as installed:
+        yield installed
 
 
 @pytest.fixture(params=["arrow", "native"])

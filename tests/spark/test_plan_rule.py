@@ -24,12 +24,14 @@ from shardline.datasource.frontier import Frontier
 from shardline.datasource.rows.updates import stamp
 from shardline.datasource.shard.commands.readers import expire_leased
 from shardline.datasource.shard_source.batch_reader import common_time
+from shardline.datasource.spark_native import plan_rule
 from shardline.datasource.spark_native.jvm import session_of
 from shardline.datasource.spark_native.leases import LEASE_KEEPER
-from shardline.datasource.spark_native.plan_rule import SETTING, NativeReads
+from shardline.datasource.spark_native.plan_rule import NativeReads
+from shardline.datasource.spark_native.rule_loader import SETTING
 from shardline.datasource.types.schema import ShardSchema
 from support.profiles import wide_examples
-from support.spark.native import TYPES, arrow_of, client_at, collected, ids, put
+from support.spark.native import TYPES, arrow_of, client_at, collected, fresh_rule, ids, put
 from support.strategies.rows import Case, cases, updates_of
 from support.waiting import wait_until
 
@@ -47,10 +49,8 @@ _LOADS = "shardline.datasource.spark_native.load_plans"
 def native(spark: SparkSession) -> Iterator[NativeReads]:
     """The rule, anew for each test."""
     spark.conf.set("spark.sql.timeType.enabled", "true")
-    installed = plan_reads_natively(spark)
-    assert installed is not None
-    yield installed
-    installed.remove()
+    with fresh_rule(spark) as installed:
+        yield installed
     spark.conf.unset(SETTING)
     spark.conf.unset("spark.sql.timeType.enabled")
 
@@ -520,7 +520,28 @@ def test_refusals_have_the_same_words(
         assert (code, said[: len(code) + 2]) == (code, f"[{code}]")
     counts = native.counts()
     assert counts.pop("left: turned off") == len(asked)
-    assert counts == {f"left: refused: {code}": 1 for code in asked}
+    reasons = {code: f"refused: {code}" for code in asked}
+    reasons["NOT_YET_READABLE"] = "the time is not settled yet"
+    assert counts == {f"left: {reasons[code]}": 1 for code in asked}
+
+
+def test_nobody_waits_in_the_optimizer(
+    native: NativeReads, spark: SparkSession, location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read at a time to come is left to the Python workers at once, and they wait for it."""
+    client = client_at(location, inline_part_bytes=0)
+    put(client, "in", 1, ids(1))
+    frame = spark.read.format("shard").option("timestampAsOf", 5).load(f"{location}/in")
+    apply = plan_rule._Planner.apply
+
+    def plan(planner: Any, request: Any) -> Any:
+        made = apply(planner, request)
+        put(client, "in", 5, ids(2))
+        return made
+
+    monkeypatch.setattr(plan_rule._Planner, "apply", plan)
+    assert collected(frame) == [(1,), (2,)]
+    assert native.counts() == {"left: the time is not settled yet": 1}
 
 
 def test_what_is_left_to_python(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from shardline.datasource import plan_reads_natively
 from shardline.datasource.rows.updates import stamp
 from support.profiles import examples
-from support.spark.native import client_at, put
+from support.spark.native import client_at, fresh_rule, put
 from support.strategies.frame_queries import Query, queries, shown
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def families(
         "then": {"shard": "in", "timestampAsOf": 2},
         "other": {"shard": "other"},
     }
-    installed = plan_reads_natively(spark)
-    assert installed is not None
+    rule = ExitStack()
+    installed = rule.enter_context(fresh_rule(spark))
     found: dict[str, dict[str, DataFrame]] = {
         "plain": {
             name: spark.createDataFrame([tuple(row.values()) for row in t.to_pylist()], SCHEMA)
@@ -73,7 +73,7 @@ def families(
     spark.conf.unset("spark.shardline.nativeReads")
     assert installed.counts() == {"left: turned off": 3, "native": 3}
     yield found
-    installed.remove()
+    rule.close()
 
 
 @examples(0.5)

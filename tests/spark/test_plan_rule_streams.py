@@ -12,6 +12,7 @@ from py4j.clientserver import JavaClient
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.state import GroupState
 
 from shardline import datasource
 from shardline.app.introspection.facts import Facts
@@ -19,9 +20,10 @@ from shardline.app.introspection.relation import instant
 from shardline.app.introspection.relations.native_reads import native_reads_relation
 from shardline.datasource import plan_reads_natively
 from shardline.datasource.rows.updates import stamp
-from shardline.datasource.spark_native import load_plans, plan_rule
-from shardline.datasource.spark_native.plan_rule import SETTING, NativeReads
+from shardline.datasource.spark_native import load_plans, plan_rule, rule_loader
+from shardline.datasource.spark_native.plan_rule import NativeReads
 from shardline.datasource.spark_native.read_counts import ReadCounts
+from shardline.datasource.spark_native.rule_loader import SETTING
 from support.fakes.clock import ManualClock
 from support.spark.native import client_at, put
 
@@ -157,6 +159,31 @@ def test_micro_batches_are_the_same(
     assert counts["native"] >= (1 if kind == "cdf" else 2)  # without a snapshot there is one range
 
 
+def outer_join(frame: DataFrame) -> DataFrame:
+    """A stream with itself: each side has state, and rows without a partner wait for their time."""
+    one = frame.selectExpr("timestamp_seconds(id) as at", "id")
+    other = frame.where("id % 3 = 0").selectExpr("timestamp_seconds(id) as seen", "id + 4 as n")
+    near = "id = n AND seen >= at - interval 6 seconds AND seen <= at"
+    left, right = one.withWatermark("at", "2 seconds"), other.withWatermark("seen", "2 seconds")
+    return left.join(right, F.expr(near), "leftOuter").select("id", "n")
+
+
+def sums_in_python(frame: DataFrame) -> DataFrame:
+    """The sum of the ids of each text, in a state of Python's."""
+
+    def add(key: tuple[str], pieces: Iterator[Any], state: GroupState) -> Iterator[Any]:
+        before = state.get[0] if state.exists else 0
+        total = before + int(sum(piece["id"].sum() for piece in pieces))
+        state.update((total,))
+        import pandas as pd
+
+        yield pd.DataFrame({"t": [key[0]], "total": [total]})
+
+    return frame.groupBy("t").applyInPandasWithState(
+        add, "t string, total bigint", "total bigint", "update", "NoTimeout"
+    )
+
+
 STATEFUL: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
     "sums": ("complete", lambda f: f.groupBy("t").agg(F.sum("id"), F.count("*"))),
     "distinct": ("append", lambda f: f.dropDuplicates(["t"])),
@@ -171,6 +198,8 @@ STATEFUL: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
         ),
     ),
     "self-union": ("append", lambda f: f.union(f.where("id > 3")).select("id")),
+    "join": ("append", outer_join),
+    "python": ("update", sums_in_python),
 }
 
 
@@ -407,7 +436,7 @@ def test_reads_are_counted_by_path_and_reason(
         assert "not native: option nativeReads" in explained(spared, mode)
         assert "not native" not in explained(frame, mode)
     native.remove()
-    monkeypatch.setattr(plan_rule, "_CHECKED", "4.2.9")
+    monkeypatch.setattr(rule_loader, "_CHECKED", "4.2.9")
     assert plan_reads_natively(spark) is None
 
     found = [tuple(row) for row in native_reads_relation(counts).rows(Facts(), 0)]
@@ -416,5 +445,10 @@ def test_reads_are_counted_by_path_and_reason(
         ("native", None, 2, at),
         ("python workers", "turned off", 1, at),
         ("python workers", "the native plan has other columns", 1, at),
-        ("not installed", "this is Spark 4.3.0, and not 4.2.9", 1, at),
+        (
+            "not installed",
+            "this is Spark 4.3.0, and not the one that it was checked against",
+            1,
+            at,
+        ),
     ]

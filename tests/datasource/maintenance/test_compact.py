@@ -18,7 +18,7 @@ from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.maintenance.compact import compact, merge_batches
 from shardline.datasource.parts.merge_parts import sources
 from shardline.datasource.parts.stage import Staged
-from shardline.datasource.rows.merge_runs import merge
+from shardline.datasource.rows.merge_runs import merge, merge_loaded
 from shardline.datasource.shard.batch import Batch, Run
 from shardline.datasource.shard.commands.merge import apply_merge
 from shardline.datasource.shard.description import Description
@@ -419,8 +419,12 @@ def test_a_merge_that_loses_an_update_is_refused(
         for merged in merge(*given):  # type: ignore[arg-type]
             yield merged.slice(1)
 
+    def lossy_at_once(*given: object) -> pa.Table:
+        return merge_loaded(*given).slice(1)  # type: ignore[arg-type]
+
     with monkeypatch.context() as patch:
         patch.setattr("shardline.datasource.parts.merge_parts.merge", lossy)
+        patch.setattr("shardline.datasource.parts.merge_parts.merge_loaded", lossy_at_once)
         assert_refused(world, client)
     assert client.compact(SHARD, force=True) == 1
 

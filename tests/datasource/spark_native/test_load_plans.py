@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,12 +15,9 @@ from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard_source.fetch_task import ShardPartition
 from shardline.datasource.shard_source.options import parse_source
 from shardline.datasource.shard_source.row_shape import RowShape
-from shardline.datasource.spark_native import load_plans, plan_rule
+from shardline.datasource.spark_native import load_plans
 from shardline.datasource.spark_native.load_plans import NotNativeError
-from shardline.datasource.spark_native.plan_rule import offer_native_reads
-from shardline.datasource.spark_native.read_counts import ReadCounts
 from shardline.datasource.types.schema import ShardSchema
-from support.fakes.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -176,35 +172,3 @@ def test_a_store_is_asked_for_one_part_until_it_answers(
     for _ in range(2):
         load_plans._check_parts(NO_SPARK, "s3a://bucket", partitions)
     assert asked == [f"s3a://bucket/{part.key}"] * 2
-
-
-class Conf:
-    def __init__(self, value: str | None) -> None:
-        self.value = value
-
-    def get(self, _name: str, default: str) -> str:
-        return default if self.value is None else self.value
-
-
-class Session:
-    """One of Spark Connect: no rule can be installed."""
-
-    def __init__(self, value: str | None) -> None:
-        self.conf = Conf(value)
-
-
-@pytest.mark.parametrize(("value", "wanted"), [("true", True), ("false", False), (None, False)])
-def test_a_session_asks_for_native_reads(
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    value: str | None,
-    wanted: bool,
-) -> None:
-    """It is off unless it is asked for; where it cannot be, a warning and a count say so."""
-    counts = ReadCounts(ManualClock())
-    monkeypatch.setattr(plan_rule, "READ_COUNTS", counts)
-    session: Any = Session(value)
-    with caplog.at_level(logging.WARNING):
-        offer_native_reads(session)
-    assert ("Spark Connect" in caplog.text) == wanted
-    assert [one.path for one in counts.all()] == ["not installed"] * wanted

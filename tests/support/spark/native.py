@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,9 @@ from support.profiles import wide_examples
 from support.strategies.rows import Case, json_types, plain, row_identity
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
 
     from shardline.datasource.spark_native.plan_rule import NativeReads
 
@@ -26,6 +29,22 @@ TYPES = json_types().filter(lambda kind: "geo" not in json.dumps(kind))
 
 few = wide_examples(0.4)
 """Few: each example takes Spark a second."""
+
+
+@contextmanager
+def fresh_rule(spark: SparkSession) -> Iterator[NativeReads]:
+    """Plain reads of the session are planned by a rule that has planned nothing before."""
+    from shardline.datasource.spark_native.plan_rule import plan_reads_natively
+    from shardline.datasource.spark_native.rule_loader import offer_native_reads
+
+    before = plan_reads_natively(spark)
+    assert before is not None
+    before.remove()
+    installed = plan_reads_natively(spark)
+    assert installed is not None
+    yield installed
+    installed.remove()
+    offer_native_reads(spark)
 
 
 @dataclass
