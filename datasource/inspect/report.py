@@ -148,8 +148,8 @@ class HolderReport(msgspec.Struct, frozen=True):
         overdue: True for a lease that the next command on the shard will expire.
         behind_ms: How far its since is behind the upper: history that cannot be compacted.
         behind_seqnos: How far its seqno is behind the shard's.
-        gain_ms: How far the shard's since could go beyond where it may with this reader, if he alone
-            were gone: other readers and the retention policy hold it, too.
+        gain_ms: How far beyond this reader the shard's since could go, if he alone were gone: other
+            readers and the retention policy hold it, too.
         only_bytes: Size of the parts that are kept for this reader alone: states from its seqno on
             name them, but not the newest, and no other reader holds one of these states; null if
             the log was too long to find out.
