@@ -25,11 +25,11 @@ import hmac
 import json
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -52,7 +52,7 @@ from shardline.app.server.action_log import Observe
 from shardline.app.server.api import Query, Services, create_app, read_body
 from shardline.app.server.discovery import ApplicationAddress, announce, last_port, withdraw
 from shardline.app.server.errors_route import errors_route
-from shardline.app.server.http_server import RunningServer, serve
+from shardline.app.server.http_server import serve
 from shardline.app.server.session_codes import SessionCodes, session_route
 from shardline.app.server.shared_answer import SharedAnswer
 from shardline.app.settings.config import RuntimeSettings
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from starlette.requests import Request
     from starlette.responses import Response
-    from starlette.types import ASGIApp
 
 __all__ = ["ServedApplication", "application_routes", "batch_line", "serve_application"]
 
@@ -144,7 +143,8 @@ def serve_application(
     access = Access(token, "loopback" if host in _LOOPBACK else "elsewhere")
     sockets = server_options(application.runtime.compute.limits)
     app = create_app(services, access)
-    with _listen(app, (host, port), folder, sockets) as served:
+    # A page that was open when the application was killed asks for it where it was.
+    with serve(app, host, port, sockets, preferred=last_port(folder)) as served:
         whereabouts = ApplicationAddress(
             url=served.url, token=token, pid=os.getpid(), location=application.location_id
         )
@@ -156,20 +156,6 @@ def serve_application(
         finally:
             application.observing.put(ServerSeen(""))
             withdraw(folder, whereabouts)
-
-
-def _listen(
-    app: ASGIApp, address: tuple[str, int], folder: Path, sockets: Mapping[str, Any]
-) -> RunningServer:
-    """Serve at an address; where any port will do, at the last one if it is still free.
-
-    A page that was open when the application was killed asks for it there.
-    """
-    host, port = address
-    if port == 0 and (last := last_port(folder)):
-        with suppress(InvalidUsage):  # somebody else has it by now
-            return serve(app, host, last, sockets)
-    return serve(app, host, port, sockets)
 
 
 def application_routes(

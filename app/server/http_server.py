@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -77,6 +78,8 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     sockets: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    preferred: int = 0,
 ) -> RunningServer:
     """Start a server for `app`.
 
@@ -85,11 +88,16 @@ def serve(
         host: Address to listen on.
         port: Port to listen on; 0 for any that is free.
         sockets: Options of uvicorn for WebSockets.
+        preferred: Where any port will do, the one that is taken if it is free; 0 for none.
 
     Raises:
         InvalidUsage: The address cannot be bound.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if port == 0 and preferred:
+        with suppress(OSError):  # somebody else has it, or none but root may
+            listening = socket.create_server((host, preferred), family=family)
+            return RunningServer(app, listening, sockets)
     try:
         listening = socket.create_server((host, port), family=family)
     except OSError as error:

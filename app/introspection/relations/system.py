@@ -306,7 +306,7 @@ SYSTEM: Final = (
                 Metric("hold_behind_seconds", "History that a reader holds back.", MS),
             ),
             Column("behind_seqnos", NUMBER, "states that it keeps"),
-            Column("gain", NUMBER, "how far the since could move without it, in ms"),
+            Column("gain", NUMBER, "how far the since could go if it alone were gone, in ms"),
             Column(
                 "kept_size",
                 BYTES,

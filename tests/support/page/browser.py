@@ -203,6 +203,7 @@ def take_pictures(
 
 _PUT_TIMELINE: Final = """where => {
   scrollTo(0, 0);
+  if (where && document.documentElement.scrollHeight <= innerHeight) return;
   for (const line of document.querySelectorAll(".timeline")) line.style.position = where;
 }"""
 

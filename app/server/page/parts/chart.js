@@ -33,6 +33,7 @@
 import uPlotModule from "../vendor/uplot/uPlot.esm.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { clock, utc, visible } from "../words.js";
+import { betweenStops, stopsWithLabels, stopsWithin } from "./stops.js";
 
 /** Its declarations stand in another file than the module, so its type is not found. */
 const uPlot = /** @type {any} */ (uPlotModule);
@@ -46,11 +47,8 @@ export const SPANS = [
   1800e3, 3600e3, 7200e3, 14400e3, 43200e3, 86400e3, 172800e3, 604800e3,
 ];
 
-/** Of a logarithmic axis of spans: those that people say. */
-const STOPS = [1, 10, 100, 1e3, 10e3, 60e3, 600e3, 3600e3, 36000e3, 86400e3, 864000e3];
-
-/** Room for the label of one. */
-const STOP_PX = 48;
+/** Moments that are closer than this are one line. */
+const MARK_PX = 6;
 
 class PlotPart extends HTMLElement {
   constructor() {
@@ -155,15 +153,9 @@ class PlotPart extends HTMLElement {
             : {}),
           ...(plot.logarithmic
             ? {
-                splits: (/** @type {any} */ u) => {
-                  const { min, max } = u.scales.x;
-                  return STOPS.filter((stop) => stop >= min && stop <= max);
-                },
-                filter: (/** @type {any} */ u, /** @type {number[]} */ splits) => {
-                  const room = u.bbox.width / devicePixelRatio / STOP_PX;
-                  const every = Math.ceil(splits.length / Math.max(1, room));
-                  return splits.map((stop, at) => (at % every ? null : stop));
-                },
+                splits: (/** @type {any} */ u) => stopsWithin(u.scales.x),
+                filter: (/** @type {any} */ u, /** @type {number[]} */ splits) =>
+                  stopsWithLabels(splits, u.bbox.width / devicePixelRatio),
               }
             : {}),
           grid: { ...axis.grid, show: !plot.logarithmic },
@@ -210,18 +202,6 @@ class PlotPart extends HTMLElement {
     const when = plot.at[at] === undefined ? "" : sayAt(plot, plot.at[at]);
     this._readout.textContent = numbers.length ? `${when} · ${values.join(" · ")}` : "";
   }
-}
-
-/**
- * The stops around values, so that there are labels however few there are.
- * @param {number} min
- * @param {number} max
- * @returns {[number, number]}
- */
-function betweenStops(min, max) {
-  const from = STOPS.filter((stop) => stop <= min).at(-1) ?? STOPS[0];
-  const to = STOPS.find((stop) => stop >= max && stop > from) ?? STOPS[STOPS.length - 1];
-  return [from, to];
 }
 customElements.define("plot-part", PlotPart);
 
@@ -355,9 +335,11 @@ function drawMarks(u, marks, stroke) {
   ctx.strokeStyle = stroke;
   ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
   ctx.beginPath();
-  for (const { at } of marks) {
+  let last = -MARK_PX;
+  for (const at of marks.map((mark) => mark.at).sort((a, b) => a - b)) {
     const x = Math.round(u.valToPos(at, "x", true)) + 0.5;
-    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    if (x < bbox.left || x > bbox.left + bbox.width || x - last < MARK_PX) continue;
+    last = x;
     ctx.moveTo(x, bbox.top);
     ctx.lineTo(x, bbox.top + bbox.height);
   }
