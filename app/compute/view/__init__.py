@@ -19,7 +19,7 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
     safe_expressions   expressions that cannot fail
     change_operators   operators that hand times and diffs on
     join_change        the change of a join, one term for each side that has changed
-    query_tree         Spark's plan of a query, read once
+    touched_keys       the change of a region, computed anew for keys that rows have changed of
     evaluate           a query over frames, in the session of its own streaming query
     correction         the updates that turn one collection into another
     output             the view's shard and its errors shard, written as one
