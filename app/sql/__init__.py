@@ -10,7 +10,10 @@ Never: changes what a query means by rewriting its text. Spark's plans and expre
 
     tokens, references, queries   Spark's tokens; names that a query reads; statements of `sql`
     catalyst, plan_tree           Spark's analyzer, called from Python; its plans as plain values
-    normal_form                   joins in the place of subqueries in conditions
+    query_tree                    an analysed plan of Spark, read once
+    normal_form                   joins in the place of subqueries
+    kept_aggregates               aggregates that follow from what changes add to them
+    touched_keys, decided_values  what can be computed anew by key; what may be evaluated again
     strategy                      the strategy of a view, and the reason
     determinism, window_frames    expressions by which a result depends on more than its inputs
     problems, spark_errors        errors in a text, with their places

@@ -189,6 +189,29 @@ def test_what_is_not_decided_goes_as_it_was_shown(spark: SparkSession, name: str
     assert step.is_right(), step.changes
 
 
+TWO = T | {"u": "k STRING, b INT"}
+BOTH = TWICE | {"u": [("a", 3, 6, 1), ("d", 4, 5, 1), ("d", 4, 7, -1), (None, 5, 6, 1)]}
+"""Keys at times of their own, of which some change on one side only."""
+
+OF_TWO = {
+    "full": "SELECT t.a, u.b FROM t FULL JOIN u ON t.k = u.k",
+    "groups_of_a_padded_side": "SELECT u.k, median(t.a) AS m FROM t LEFT JOIN u ON t.k = u.k "
+    "GROUP BY u.k",
+    "groups_of_the_kept_side": "SELECT t.k, median(u.b) AS m FROM t LEFT JOIN u ON t.k = u.k "
+    "GROUP BY t.k",
+    "ranks_in_sessions": "SELECT k, rank() OVER (PARTITION BY w ORDER BY n) AS r FROM (SELECT k, "
+    "session_window(timestamp_seconds(a), '2 seconds') AS w, count(*) AS n FROM t GROUP BY ALL)",
+}
+
+
+@pytest.mark.parametrize("name", OF_TWO)
+def test_keys_of_both_sides_are_touched(spark: SparkSession, name: str) -> None:
+    """A key of a side that is padded is none of what is above: NULL has rows of all keys."""
+    there = THERE | {"u": [("c", 7), ("c", 8)]}
+    step = Step(spark, OF_TWO[name], TWO, there, BOTH)
+    assert step.is_right(), step.changes
+
+
 def test_a_shown_row_goes_at_the_first_time_of_its_key(spark: SparkSession) -> None:
     """With the bits that it has; other keys stay."""
     shown = [("a", 2, 99.0), ("d", 2, 98.0)]

@@ -199,7 +199,6 @@ CASES = {
         "SELECT who, count(*) AS n, count(weight) AS w, sum(price) AS s, min(price) AS lo, "
         "max(cost) AS hi, avg(price) AS mean FROM orders GROUP BY who",
         how=GROUPED,
-        taken="recompute",
     ),
     "global_count": Case("SELECT count(*) AS n, sum(cost) AS c FROM orders", how=GROUPED),
     "having": Case(
@@ -224,7 +223,6 @@ CASES = {
         "SELECT id, price - (SELECT max(day) FROM visits WHERE day < 3) AS d, "
         "(SELECT count(*) FROM people WHERE city = 'Nowhere') AS n FROM orders",
         how=GROUPED,
-        taken="recompute",  # the greatest value goes
     ),
     "correlated": Case(
         "SELECT id, (SELECT count(*) FROM visits v WHERE v.who = o.who) AS n FROM orders o",

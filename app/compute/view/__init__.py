@@ -27,7 +27,8 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
     state_shard        the shard of one state
     state_step         what is known of a step while it is taken
     step_costs         chooses between changes and the query anew by what they have cost
-    query_tree         Spark's plan of a query, read once
+    join_tree          inner joins as one join of many sides
+    touched_keys       the change of a region, computed anew for keys that rows have changed of
     evaluate           a query over frames, in the session of its own streaming query
     correction         the updates that turn one collection into another
     output             the view's shard and its errors shard, written as one

@@ -64,10 +64,12 @@ class GroupState:
         name: By which the query above reads it, as an input.
         source: What it groups: an operator with the columns `k1` … and `v1` … of `accumulators`.
         schema: Columns of the state.
+        anew: The state as an operator over its source, for groups of which it does not tell enough.
     """
 
     name: str
     source: QueryNode
+    anew: QueryNode
     schema: StructType
     _contents: KeptPlan
     _moved: KeptPlan
@@ -189,7 +191,19 @@ class AggregateRule:
         merged = KeptPlan(session, programs.merged, both)
         found = KeptPlan(session, programs.merged_found, both)
         gone = KeptPlan(session, programs.gone, both) if programs.gone else None
-        return GroupState(name, source, state, contents, moved, merged, found, gone)
+        empty = {"rows": session.createDataFrame([], rows)}
+        program = query_tree(plan_of(analyse_query(session, programs.contents, empty)))
+        anew = self._placed(program, source)
+        return GroupState(name, source, anew, state, contents, moved, merged, found, gone)
+
+    def _placed(self, node: QueryNode, source: QueryNode) -> QueryNode:
+        """A query over one table, with the rows of `source` as that table."""
+        if node.input:
+            pairs = zip(source.output, node.output, strict=True)
+            columns = [self._made.named(one, own.name(), own.exprId()) for one, own in pairs]
+            return self._project(columns, source)
+        children = tuple(self._placed(child, source) for child in node.children)
+        return replace(node, children=children, inputs=source.inputs)
 
     # -- above it -----------------------------------------------------------------------------
 

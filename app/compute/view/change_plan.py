@@ -168,7 +168,7 @@ class ChangePlan:
         self.states: list[GroupState] = []
         groups = AggregateRule(session, self._operators)
         self._query = self._with_states(query_tree(normal), groups)
-        below = [state.source for state in self.states]
+        below = [node for state in self.states for node in (state.source, state.anew)]
         self._regions = Regions(session, self._query, below=below).by_top
         self._touched = TouchedRule(session, groups.exact, self._operators)
         self._by_key: dict[Region, None] = {}
@@ -240,6 +240,15 @@ class ChangePlan:
             return self._change(state.source, look_ups).operator
 
         return self._kept_step(state.name, frozenset(changed), root)
+
+    def anew_step(self, state: GroupState, changed: Collection[str]) -> StepPlan:
+        """The change of a state, its groups computed anew from all of their rows; see `step`."""
+
+        def root(look_ups: LookUps) -> Operator:
+            change = self._change(state.anew, look_ups)
+            return self._touched.consolidated(change, state.anew.output).operator
+
+        return self._kept_step(f"{state.name} anew", frozenset(changed), root)
 
     def source_contents(self, state: GroupState) -> StepPlan:
         """What a state groups, all of it before a step."""

@@ -13,6 +13,9 @@ step, whatever it was:
     it is of another definition        it is dropped, and made so
     a number of rows below 0           all states are dropped, and the view is recomputed
 
+Where the least or greatest value of a group goes, a state does not tell the next one: its groups
+that have changed are made anew of all of their rows (`touched_keys`), in the same step.
+
 A state is not appended to in a step that leaves it as it is. So it may end long before the output
 does, and that is remembered, or found out from the inputs' history.
 
@@ -269,11 +272,16 @@ class ViewStates:
             held = rows_in_driver(session, found, group.schema)
             volume = Volume(rows=found.num_rows)
         frames = self._one_task.inputs(session, {"moved": moved.frame, "held": held}, volume)
-        if moved.takes_values_away() and group.loses_extremes(
+        lost = moved.takes_values_away() and group.loses_extremes(
             session, frames["moved"], frames["held"]
-        ):
+        )
+        merged = (
+            self._anew(group, step)
+            if lost
+            else group.merged(session, frames["moved"], frames["held"], found=found is not None)
+        )
+        if merged is None:
             return False
-        merged = group.merged(session, frames["moved"], frames["held"], found=found is not None)
         small = collect_interval(merged, shard.options) if found is not None else None
         rows = stage_interval(merged, shard.options) if small is None else small.stage(small.rows)
         if not shard.append(rows, at, step.upper):
@@ -285,6 +293,17 @@ class ViewStates:
         """The groups of a state that have moved, and perhaps others; None if Spark must search."""
         key = tuple(name for name in moved.column_names if name.startswith("k"))
         return self._rows.rows(state, key, moved, at - 1)
+
+    def _anew(self, group: GroupState, step: StateStep) -> DataFrame | None:
+        """A state's change from all rows of the groups that have moved; None if it has no key."""
+        try:
+            plan = step.plan.anew_step(group, step.changed & group.source.inputs)
+        except NotIncremental:
+            return None
+        found = self._rows.find(step, plan)
+        if found is None or step.is_too_large(plan, found.volume):
+            return None
+        return self._one_task.over(step.session, plan, step.changes, found)
 
 
 @dataclass(frozen=True, slots=True)
