@@ -420,7 +420,7 @@ def test_details_are_those_of_the_lane_and_the_disk(seen: Seen) -> None:
     strategies = {name: row["strategy"] for name, row in by_object(seen).items()}
     for name, lane in seen.objects.items():
         assert strategies[name] == getattr(lane.description, "strategy", None)
-    assert (strategies["large"], strategies["best"]) == ("linear", "recompute")
+    assert (strategies["large"], strategies["best"]) == ("linear", "incremental")
     columns = {
         name: [column["name"] for column in json.loads(by_object(seen)[name]["schema"])]
         for name in KINDS

@@ -1,4 +1,4 @@
-"""How the queries of TPC-H and Nexmark are kept, by Spark's analyzer alone: nothing is run."""
+"""The queries of TPC-H and Nexmark follow changes, by Spark's analyzer alone: nothing is run."""
 
 from __future__ import annotations
 
