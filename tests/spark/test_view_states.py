@@ -15,12 +15,14 @@ import pytest
 from msgspec.structs import replace
 from typing_extensions import override
 
+from shardline.app.compute.view.found_rows import FoundRows
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.output import ViewSink
 from shardline.app.compute.view.state_shard import StateShard
 from shardline.app.compute.view.step_costs import StepCosts
 from shardline.app.execution.observations import Measured
 from shardline.app.protocol.objects import state_shards
+from shardline.datasource.errors import MissingBlob
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.commands.append import Appended
 from shardline.datasource.spark_native.time_interval import Interval
@@ -340,3 +342,31 @@ def test_a_step_over_groups_that_is_killed_is_taken_once(
     found = follow(world, f"above_killed_{place}", ABOVE["limit"], arm)
     # A step whose last append was its end has reported nothing; states are made by no other way.
     assert found.states()
+
+
+LOST: Final = {
+    "found by key": (QUERIES["joined"], FoundRows, "rows"),
+    "read whole": (ABOVE["limit"], StateShard, "contents"),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_state_with_a_lost_part_is_made_anew(
+    world: World, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where only what is above reads it: its rows are in the inputs."""
+    query, cls, reads = LOST[name]
+    armed: list[bool] = []
+    lost: list[bool] = []
+    given: Callable[..., Any] = getattr(cls, reads)
+
+    def read(*args: Any, **more: Any) -> Any:
+        if armed:
+            armed.clear()
+            lost.append(True)
+            raise MissingBlob("part 'x' is not there", code="BLOB_DELETED")
+        return given(*args, **more)
+
+    monkeypatch.setattr(cls, reads, read)
+    follow(world, f"lost_{cls.__name__}", query, lambda _: armed.append(True))
+    assert lost

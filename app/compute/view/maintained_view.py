@@ -414,11 +414,9 @@ class View:
                 self._options,
                 small=self._changed_rows <= ROWS_MAX // 2,
             )
-        except Exception as found:
-            if data_error_text(found) is None:
-                raise
+        except Exception as found:  # noqa: BLE001 - raised again if it is not known
             # At which of the times it fails, and what the view is until then, each of them tells.
-            self._states.drop_if_wrong(found)
+            self._states.recompute_after(found, used=bool(known.plan.states))
             return "recompute"
         self._changed_rows = rows.rows
         if self._sink.append(FollowChanges(known.lower, known.upper), rows, None):
@@ -446,15 +444,13 @@ class View:
         if not times:
             return "recompute"
         step = Recompute(times[0], known.lower, times[1] if len(times) > 1 else known.upper)
-        contents = known.states_at(plan.before, step.at)
         volume = volume_of_shards(state for _, state in known.states.values())
         try:
+            contents = known.states_at(plan.before, step.at)
             result = plan.over(session, {}, self._one_task.inputs(session, contents, volume))
             correction = self._correction(session, fit_columns(result, self._schema), step)
-        except Exception as found:
-            if data_error_text(found) is None:
-                raise
-            self._states.drop_if_wrong(found)
+        except Exception as found:  # noqa: BLE001 - as above
+            self._states.recompute_after(found, used=True)
             return "recompute"
         if self._append_anew(step, correction, None):
             rows = 0 if correction.rows is None else correction.rows.rows

@@ -98,9 +98,21 @@ class ViewStates:
         for shard in self._shards:
             shard.drop()
 
-    def drop_if_wrong(self, error: Exception) -> None:
-        """Drop all states if `error` says that one of them and its inputs disagree."""
-        if NEGATIVE in str(error):
+    def recompute_after(self, error: Exception, *, used: bool) -> None:
+        """Return if a step that has met `error` is to be recomputed; the error is raised otherwise.
+
+        States that may be what is wrong are dropped: a part of one that is lost is in no input, so
+        that it would be missed in each further step, and the view could go on without it. If the
+        part is of an input, the recomputation says so.
+
+        Args:
+            error: Of the step.
+            used: True if the step reads states.
+        """
+        damaged = used and (find_unreadable_part(error) is not None or NEGATIVE in str(error))
+        if data_error_text(error) is None and not damaged:
+            raise error
+        if damaged:
             _log.warning(
                 "a view's states are dropped, and it is recomputed",
                 extra={"context": {"state": self._shards[0].name, "reason": str(error)[:500]}},
@@ -136,22 +148,9 @@ class ViewStates:
                 if not self._bring_along(shard, group, step):
                     return False
         except Exception as error:  # noqa: BLE001 - raised again if it is not known
-            return self._recompute_after(error)
+            self.recompute_after(error, used=True)
+            return False
         return True
-
-    def _recompute_after(self, error: Exception) -> bool:
-        """False if the step can be recomputed after `error`, which is raised otherwise."""
-        text = data_error_text(error)
-        damaged = find_unreadable_part(error) is not None or NEGATIVE in str(error)
-        if text is None and not damaged:
-            raise error
-        if damaged:
-            _log.warning(
-                "a view's states are dropped, and it is recomputed",
-                extra={"context": {"state": self._shards[0].name, "reason": str(error)[:500]}},
-            )
-            self.drop()
-        return False
 
     def _bring_along(self, shard: StateShard, group: GroupState, step: StateStep) -> bool:
         state = shard.look()
