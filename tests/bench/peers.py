@@ -1,6 +1,6 @@
 """Runs Delta and Iceberg beside a shard, on the same rows, and prints the table of the README.
 
-    ./spark-submit.sh python -m bench.peers [--scale 0.25] [--rounds 3] [--folder data/bench]
+    PYTHONPATH=tests ./spark-submit.sh python -m bench.peers [--scale 0.25] [--rounds 3]
 
 Each format runs under the newest Spark that it supports, in an environment of its own, which is
 made once below the folder: PySpark from PyPI, the format's jars from Maven Central, both by their
