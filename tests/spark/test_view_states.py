@@ -368,5 +368,5 @@ def test_a_state_with_a_lost_part_is_made_anew(
         return given(*args, **more)
 
     monkeypatch.setattr(cls, reads, read)
-    follow(world, f"lost_{cls.__name__}", query, lambda _: armed.append(True))
+    follow(world, f"lost_{reads}", query, lambda _: armed.append(True))
     assert lost
