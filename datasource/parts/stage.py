@@ -23,7 +23,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Final, Self
 
 import msgspec
@@ -51,7 +51,7 @@ __all__ = ["Staged", "Stager", "UncommittedParts", "delete_blobs"]
 
 _log = logging.getLogger(__name__)
 
-_ONES: Final = pa.repeat(pa.scalar(1, pa.int64()), 1 << 10)
+_ONES_MAX: Final = 1 << 10
 _DIFF_FIELD: Final = pa.field(DIFF, pa.int64(), nullable=False)
 
 
@@ -322,8 +322,15 @@ def with_diff(table: pa.Table) -> pa.Table:
     if DIFF in table.column_names:
         return table
     rows = table.num_rows
-    ones = _ONES[:rows] if rows <= len(_ONES) else pa.repeat(pa.scalar(1, pa.int64()), rows)
+    ones = _ones()[:rows] if rows <= _ONES_MAX else pa.repeat(pa.scalar(1, pa.int64()), rows)
     return table.append_column(_DIFF_FIELD, ones)
+
+
+@cache
+def _ones() -> pa.Array:
+    # Not when the module is loaded: to make a value pyarrow loads pandas, which takes long, and
+    # commands that stage nothing shall start fast.
+    return pa.repeat(pa.scalar(1, pa.int64()), _ONES_MAX)
 
 
 def _bounds(table: pa.Table, name: str) -> tuple[int, int]:

@@ -122,7 +122,7 @@ def test_a_stream_goes_on_where_it_was_killed(tmp_path: Path, whom: str) -> None
     (tmp_path / "reading").unlink(missing_ok=True)
     with copying(tmp_path) as process:
         assert finish(tmp_path, process) == 0
-    assert counts(tmp_path, "end") == {"native": PARTS - done}
+    assert counts(tmp_path, "end").get("native", 0) == PARTS - done
     assert_copied(tmp_path, client)
 
 

@@ -95,7 +95,6 @@ JOINED: Final = {
 
 ANEW: Final = {
     "aggregate": "SELECT count(*) AS n, count(DISTINCT *) AS d, max(struct(*)) AS m FROM numbers",
-    "window": "SELECT *, count(*) OVER (PARTITION BY hash(*)) AS n FROM numbers",
 }
 """Kept by running the query anew."""
 

@@ -196,7 +196,7 @@ def test_the_wheel_holds_files_and_no_tests(wheel: Path) -> None:
     assert [i.filename for i in infos if stat.S_ISLNK(i.external_attr >> 16)] == []
     folders = [ROOT / name for name in ("app", "datasource", "jobs", "conf")]
     files = [p for folder in folders for p in folder.rglob("*") if p.is_file()]
-    code = {p.relative_to(ROOT).as_posix() for p in files if p.suffix != ".pyc"}
+    code = {p.relative_to(ROOT).as_posix() for p in files if "__pycache__" not in p.parts}
     assert {f"shardline/{name}" for name in code} - names == set()
     assert {
         "shardline/py.typed",

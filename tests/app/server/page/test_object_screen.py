@@ -299,7 +299,7 @@ def _details(facts: Facts, _now_ms: int) -> Any:
     schema = '[{"name": "carrier", "type": "string"}, {"name": "<b>n</b>", "type": "bigint"}]'
     for one in facts.objects:
         ui = "javascript:alert(1)" if one == "planes" else "http://127.0.0.1:4040/x"
-        yield one, "recompute", "it has a window", schema, f"/checkpoints/{one}", ui
+        yield one, "recompute", "it has a window function", schema, f"/checkpoints/{one}", ui
 
 
 def _columns(*names: str) -> tuple[Column, ...]:
@@ -360,7 +360,7 @@ def test_phases_percentiles_and_details_are_shown_where_they_are_told(open_page:
         re.compile(r"1 h\s*1.5 s\s*2.5 s\s*7 s\s*1 min 1 s")
     )
     kept = panel(seen.page, "How it is kept up to date")
-    expect(kept).to_contain_text("Because it has a window.")
+    expect(kept).to_contain_text("Because it has a window function.")
     expect(panel(seen.page, "Columns")).to_contain_text("<b>n</b>")
     spark = panel(seen.page, "In Spark")
     expect(spark).to_contain_text("/checkpoints/carrier_ranking")
