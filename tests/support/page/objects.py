@@ -47,7 +47,7 @@ def view(
         inputs=tuple(sorted(inputs)),
         schema="carrier STRING, n BIGINT",
         strategy="linear" if linear else "recompute",
-        reason="" if linear else "row_number() OVER (…) depends on all rows",
+        reason="" if linear else "a window function (row_number)",
     )
 
 
