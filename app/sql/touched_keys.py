@@ -37,7 +37,7 @@ from shardline.datasource.spark_native.java_names import read_sequence
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Region", "Regions", "Source", "judge", "number_of"]
+__all__ = ["WITH_COLUMNS_BELOW", "Region", "Regions", "Source", "judge", "number_of"]
 
 _BOTH: Final = frozenset({"Cross", "Inner"})
 _KEPT_SIDE: Final = {
@@ -53,7 +53,7 @@ _KEPT_SIDE: Final = {
 _LINEAR_IN_A_SIDE: Final = frozenset(_KEPT_SIDE) - {"LeftSingle"}
 """They follow that side without a key, too."""
 
-_WITH_COLUMNS_BELOW: Final = frozenset(
+WITH_COLUMNS_BELOW: Final = frozenset(
     {
         "Filter",
         "Generate",
@@ -277,7 +277,7 @@ def join_kind(node: QueryNode) -> str:
 
 def _shown_below(node: QueryNode, shown: Shown) -> Shown | None:
     """The columns of a node's child that are shown; None if its rows are not taken one by one."""
-    if node.kind in _WITH_COLUMNS_BELOW:
+    if node.kind in WITH_COLUMNS_BELOW:
         return shown
     if node.kind != "Project":
         return None
@@ -348,7 +348,7 @@ def _reached(given: list[tuple[QueryNode, Any]], sources: frozenset[QueryNode]) 
 
 def _below(node: QueryNode, key: Any) -> list[tuple[QueryNode, Any]] | None:
     """A column of an operator that decides which rows belong together, over its children."""
-    if node.kind in _WITH_COLUMNS_BELOW:
+    if node.kind in WITH_COLUMNS_BELOW:
         (child,) = node.children
         return [(child, key)] if _has(child, key) else None
     match node.kind:

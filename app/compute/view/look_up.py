@@ -23,20 +23,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    IntegralType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import IntegralType, StringType
 
 from shardline.app.compute.view.join_tree import INNER, flatten, join_kind
 from shardline.app.compute.view.kept_plan import Leaf
-from shardline.app.sql.kept_aggregates import spark_type
+from shardline.app.sql.kept_aggregates import has_one_form, spark_type
+from shardline.app.sql.touched_keys import WITH_COLUMNS_BELOW
 from shardline.datasource.spark_native.java_names import read_sequence
 
 if TYPE_CHECKING:
@@ -45,32 +37,6 @@ if TYPE_CHECKING:
     from shardline.app.sql.query_tree import QueryNode
 
 __all__ = ["KeySource", "LookUp", "LookUps"]
-
-_PASSING: Final = frozenset(
-    {
-        "Filter",
-        "Generate",
-        "PipeOperator",
-        "Repartition",
-        "RepartitionByExpression",
-        "ResolvedHint",
-        "Sort",
-        "SubqueryAlias",
-    }
-)
-"""Operators over one child that give each row by itself, with the child's columns as they are."""
-
-_ONE_FORM: Final = (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    IntegralType,
-    TimestampNTZType,
-    TimestampType,
-)
-"""Types whose equal values are the same bits, or integers of several widths."""
-
 
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 
@@ -264,9 +230,8 @@ class LookUps:
         mine, their = spark_type(self.spark, left), spark_type(self.spark, right)
         if isinstance(mine, IntegralType) and isinstance(their, IntegralType):
             return True
-        if isinstance(mine, StringType) and isinstance(their, StringType):
-            return mine.collation == their.collation == "UTF8_BINARY"
-        return mine == their and isinstance(mine, _ONE_FORM)
+        same = mine == their or (isinstance(mine, StringType) and isinstance(their, StringType))
+        return same and has_one_form(mine) and has_one_form(their)
 
     def _are_known(self, equalities: Sequence[_Equality]) -> bool:
         """True if no input that the values come from was read as a whole."""
@@ -351,7 +316,7 @@ def _trace(node: QueryNode, column: Any, *, joins: bool = False) -> list[_Column
             for child in node.children:
                 if any(one.exprId().equals(column.exprId()) for one in child.output):
                     return _trace(child, column, joins=joins)
-        case kind if kind in _PASSING and len(node.children) == 1:
+        case kind if kind in WITH_COLUMNS_BELOW and len(node.children) == 1:
             return _trace(node.children[0], column, joins=joins)
     return []
 
