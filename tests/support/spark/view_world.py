@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["START", "World"]
+__all__ = ["START", "Followed", "World"]
 
 WAYS: Final = get_args(Strategy)
 
@@ -58,55 +58,44 @@ VISITS: Final = pa.schema([("who", pa.string()), ("day", pa.int32())])
 NUMBERS: Final = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("c", pa.int64())])
 
 
-class World:
-    """Inputs that were updated at random, and a session to run views in."""
+class Followed:
+    """Inputs with a history, a session to run views in, and what plain Spark makes of each time.
+
+    Attributes:
+        inputs: By name; filled by whoever makes it.
+    """
 
     def __init__(
-        self,
-        spark: SparkSession,
-        folder: Path,
-        times: Sequence[int] = TIMES,
-        apart: Mapping[str, Sequence[int]] | None = None,
+        self, spark: SparkSession, folder: Path, cuts: Sequence[int], looks: Sequence[int]
     ) -> None:
-        """Inputs in a location in `folder`.
+        """No inputs yet, in a location in `folder`.
 
         Args:
-            times: When they change: some of `TIMES`.
-            apart: Those that change at other times, and these.
+            cuts: Where the steps of views end; the last is what inputs are settled to.
+            looks: The times at which contents are compared.
         """
-        self.bench = bench = Bench(spark, str(folder / "lake"), folder / "checkpoints")
+        self.bench = Bench(spark, str(folder / "lake"), folder / "checkpoints")
         self.session = spark.newSession()
-        self._plain: list[_Plain] = []
-        self._times = times
-        draw = random.Random(7)
-        makers: dict[str, Callable[[random.Random], Row]] = {
-            "orders": _order,
-            "people": lambda draw: (_who(draw), draw.choice([None, "Rome", "Oslo"])),
-            "visits": lambda draw: (_who(draw), draw.randrange(5)),
-            "numbers": _numbers,
-        }
-        schemas = {"orders": ORDERS, "people": PEOPLE, "visits": VISITS, "numbers": NUMBERS}
-        self._ducks: dict[int, duckdb.DuckDBPyConnection] = {}
         self.inputs: dict[str, Input] = {}
-        for name, make in makers.items():
-            self.inputs[name] = found = bench.input(name, schemas[name])
-            for time in (apart or {}).get(name, times):
-                rows = [(make(draw), 1) for _ in range(6 if time == START else 2)]
-                there = found.at(time - 1)
-                gone = [(row, -1) for row in draw.sample(there, min(2, len(there)))]
-                late = [0, 3] if time == LATE else [0]
-                changes = [(time + draw.choice(late), row, d) for row, d in rows + gone]
-                found.append(changes, time + 5)
-            found.idle(END)
+        self._cuts = cuts
+        self._looks = looks
+        self._plain: list[_Plain] = []
 
     def kept(self, name: str, query: str) -> ViewDescription:
         """The view as a project that is checked keeps it."""
-        project = Project().view(name, query)
+        return self.all_kept({name: query})[name]
+
+    def all_kept(self, queries: Mapping[str, str]) -> dict[str, ViewDescription]:
+        """Views of one project that is checked, as it keeps them."""
+        project = Project()
+        for name, query in queries.items():
+            project.view(name, query)
         for source, found in self.inputs.items():
             project.source(source, "csv", options={"path": "later"}, schema=_ddl(found))
-        kept = project.check(self.bench.spark).descriptions[name]
-        assert isinstance(kept, ViewDescription)
-        return kept
+        checked = project.check(self.bench.spark).descriptions
+        return {
+            name: kept for name in queries if isinstance(kept := checked[name], ViewDescription)
+        }
 
     def follow(self, kept: ViewDescription, expected: Callable[[int], Counter[Row]]) -> set[str]:
         """Keep a view through all of history, and compare its contents at each time.
@@ -119,21 +108,23 @@ class World:
         bench, name = self.bench, kept.name
         tried = replace(kept, strategy="incremental")
         run = View(bench.host, bench.incarnation(name, START), tried, no_fence, Following())
-        cuts = [START + 1, LATE, 22, END]
-        run.advance(self.session, Interval(START, cuts[0], starts=True))
-        for lower, upper in itertools.pairwise(cuts):
+        run.advance(self.session, Interval(START, self._cuts[0], starts=True))
+        for lower, upper in itertools.pairwise(self._cuts):
             run.advance(self.session, Interval(lower, upper))
-        for time in sorted({t + d for t in self._times for d in (0, 2, 3)} | {END - 1}):
-            assert contents(bench.client, name, time) == expected(time), time
+        for time in self._looks:
+            found, right = contents(bench.client, name, time), expected(time)
+            assert found == right, (time, found - right, right - found)
         assert not self.session.catalog.listTables()
-        steps = [o for o in bench.seen if isinstance(o, Measured) and o.id == name]
-        return {way for way in WAYS if any(f"evaluations_{way}" in one.added for one in steps)}
+        return set(self.steps(name))
 
-    def by_duck(self, query: str, time: int) -> Counter[Row]:
-        """What DuckDB makes of the model's rows at `time`."""
-        if time not in self._ducks:
-            self._ducks[time] = self._duck(time)
-        return Counter(comparable(row) for row in self._ducks[time].execute(query).fetchall())
+    def steps(self, name: str) -> Counter[str]:
+        """How many steps of a view were taken in each way."""
+        steps = [one for one in self.bench.told(Measured) if one.id == name]
+        ways = ((way, one.added.get(f"evaluations_{way}", 0)) for one in steps for way in WAYS)
+        found: Counter[str] = Counter()
+        for way, count in ways:
+            found[way] += int(count)
+        return +found
 
     def by_spark(self, query: str, time: int) -> Counter[Row]:
         """What Spark makes of the model's rows at `time`, as plain tables without a history."""
@@ -149,6 +140,51 @@ class World:
             rows = plain_rows(plain.session.sql(query).toArrow())
             plain.answers[query] = Counter(comparable(row) for row in rows)
         return plain.answers[query]
+
+
+class World(Followed):
+    """Inputs that were updated at random, and a session to run views in."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        folder: Path,
+        times: Sequence[int] = TIMES,
+        apart: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Inputs in a location in `folder`.
+
+        Args:
+            times: When they change: some of `TIMES`.
+            apart: Those that change at other times, and these.
+        """
+        looks = sorted({t + d for t in times for d in (0, 2, 3)} | {END - 1})
+        super().__init__(spark, folder, (START + 1, LATE, 22, END), looks)
+        draw = random.Random(7)
+        makers: dict[str, Callable[[random.Random], Row]] = {
+            "orders": _order,
+            "people": lambda draw: (_who(draw), draw.choice([None, "Rome", "Oslo"])),
+            "visits": lambda draw: (_who(draw), draw.randrange(5)),
+            "numbers": _numbers,
+        }
+        schemas = {"orders": ORDERS, "people": PEOPLE, "visits": VISITS, "numbers": NUMBERS}
+        self._ducks: dict[int, duckdb.DuckDBPyConnection] = {}
+        for name, make in makers.items():
+            self.inputs[name] = found = self.bench.input(name, schemas[name])
+            for time in (apart or {}).get(name, times):
+                rows = [(make(draw), 1) for _ in range(6 if time == START else 2)]
+                there = found.at(time - 1)
+                gone = [(row, -1) for row in draw.sample(there, min(2, len(there)))]
+                late = [0, 3] if time == LATE else [0]
+                changes = [(time + draw.choice(late), row, d) for row, d in rows + gone]
+                found.append(changes, time + 5)
+            found.idle(END)
+
+    def by_duck(self, query: str, time: int) -> Counter[Row]:
+        """What DuckDB makes of the model's rows at `time`."""
+        if time not in self._ducks:
+            self._ducks[time] = self._duck(time)
+        return Counter(comparable(row) for row in self._ducks[time].execute(query).fetchall())
 
     def close(self) -> None:
         """End DuckDB's part."""
