@@ -15,7 +15,7 @@ import pytest
 
 from support.spark.benchmark_data import NEXMARK_MAKERS, TPCH_MAKERS, Maker, Tables
 from support.spark.benchmark_queries import NEXMARK, NEXMARK_TABLES, TPCH, TPCH_TABLES
-from support.spark.view_world import START, Followed
+from support.spark.view_world import START, ViewWorld
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +78,7 @@ def smaller(name: str) -> str:
     return TPCH[name].replace(old, new)
 
 
-class BenchmarkWorld(Followed):
+class BenchmarkWorld(ViewWorld):
     """The tables of a benchmark, and its queries as views."""
 
     def __init__(

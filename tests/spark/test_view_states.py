@@ -26,8 +26,8 @@ from shardline.datasource.errors import MissingBlob
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.commands.append import Appended
 from shardline.datasource.spark_native.time_interval import Interval
-from support.spark.view_world import START, World
-from support.spark.views import Following, contents, no_fence
+from support.spark.view_world import ORDERS, START, ViewWorld, World
+from support.spark.views import Following, Row, contents, no_fence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +80,7 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
 class Followed:
     """A view that is kept step by step, and started again where it ends."""
 
-    def __init__(self, world: World, name: str, query: str, costs: StepCosts) -> None:
+    def __init__(self, world: ViewWorld, name: str, query: str, costs: StepCosts) -> None:
         self.world, self.name, self.query, self._costs = world, name, query, costs
         kept = world.kept(name, query)
         self._description = replace(kept, strategy="incremental")
@@ -342,6 +342,51 @@ def test_a_step_over_groups_that_is_killed_is_taken_once(
     found = follow(world, f"above_killed_{place}", ABOVE["limit"], arm)
     # A step whose last append was its end has reported nothing; states are made by no other way.
     assert found.states()
+
+
+PART: Final = (20, 30, 40)
+"""Times of changes in one part, of which a state of the shard tells the first one alone."""
+
+
+@pytest.fixture(scope="module")
+def one_part(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> ViewWorld:
+    """An input whose changes after the first rows are one part."""
+    made = ViewWorld(spark, tmp_path_factory.mktemp("part"), (START + 1, 50), (START, *PART, 49))
+    found = made.inputs["orders"] = made.bench.input("orders", ORDERS)
+
+    def row(who: str, price: int) -> Row:
+        return (price, who, price, None, None, None)
+
+    found.push(START, (row("ada", 5), 1), (row("bob", 6), 1), (row("cyd", 7), 1))
+    found.append([(time, row("bob", 100 * time), 1) for time in PART], 50)
+    return made
+
+
+@pytest.mark.parametrize("query", [QUERIES["groups"], ABOVE["limit"]], ids=["groups", "above"])
+def test_a_step_that_ends_early_leaves_no_time_of_a_part_behind(
+    one_part: ViewWorld, query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends where a state was left by a kill, or at the next time where what is above is run."""
+    name = "early" if query == ABOVE["limit"] else "killed"
+    found = Followed(one_part, name, query, Following())
+    found.step(START, START + 1)
+    given = StateShard.append
+
+    def append(*args: Any, **more: Any) -> bool:
+        given(*args, **more)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StateShard, "append", append)
+        for upper in (25, 25):  # the first contents of a state are an append of their own
+            with pytest.raises(Killed):
+                found.view.advance(one_part.session, Interval(START + 1, upper))
+    found.start()
+    found.step(START + 1, 50)
+    for time in (START, *PART, 49):
+        right = one_part.by_spark(query, time)
+        assert contents(one_part.bench.client, name, time) == right, time
+    assert found.ways() == {"evaluations_incremental"}
 
 
 LOST: Final = {

@@ -184,9 +184,7 @@ class View:
         if not output.ours and output.upper is not None:
             end = self._end_beyond(first, end)
         states = self._host.client.readable(*self._description.inputs)
-        news = (
-            find_input_changes(states, first, end) if end is None or first < end else InputChanges()
-        )
+        news = _find_news(states, first, end)
         # Counts only looks at which the output has not moved. A step that moves it is progress,
         # whoever took it, however many there are in a micro-batch.
         refused = 0
@@ -210,6 +208,10 @@ class View:
             before, output = output, self._sink.look()
             refused += output == before
             self._reports.report_output(output)
+            if news.spread and output.upper is not None:
+                # Of a part that spans several times only the first is known. A step that ends
+                # before the end has passed it by, and what is left would look like a quiet time.
+                news = _find_news(states, max(first, output.upper), end)
         raise Determinate(
             f"others wrote to view '{self._description.name}' all through one micro-batch",
             code="CONTENTION",
@@ -542,3 +544,9 @@ class View:
         if output is None or output.upper is None or settled is None or not self._reports.hydrated:
             return None
         return max(settled - output.upper, 0)
+
+
+def _find_news(states: Sequence[ShardState], lower: int, upper: int | None) -> InputChanges:
+    """The news of an interval, which may be empty."""
+    is_empty = upper is not None and upper <= lower
+    return InputChanges() if is_empty else find_input_changes(states, lower, upper)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["START", "Followed", "World"]
+__all__ = ["ORDERS", "START", "ViewWorld", "World"]
 
 WAYS: Final = get_args(Strategy)
 
@@ -58,7 +58,7 @@ VISITS: Final = pa.schema([("who", pa.string()), ("day", pa.int32())])
 NUMBERS: Final = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("c", pa.int64())])
 
 
-class Followed:
+class ViewWorld:
     """Inputs with a history, a session to run views in, and what plain Spark makes of each time.
 
     Attributes:
@@ -142,7 +142,7 @@ class Followed:
         return plain.answers[query]
 
 
-class World(Followed):
+class World(ViewWorld):
     """Inputs that were updated at random, and a session to run views in."""
 
     def __init__(
