@@ -1,9 +1,12 @@
-"""Small tables for TPC-H's and Nexmark's queries, with changes of which each query sees some.
+"""Small tables for TPC-H's and Nexmark's queries, with a history of which each query sees a part.
 
-A column's values are drawn from the few that the queries ask for, so that tens of rows are enough:
-dates within the quarters of the texts, brands and nations of their names, keys that meet. Columns
-that no key is made of are NULL at times. Rows come, go, come a second time, and change in single
-columns; what `changes` says of a table at a time is the same for the same seed.
+    history(TPCH_CHANGES, seed)     (time, table, its changes), the first rows at `FIRST`
+
+A column's values are drawn from the few that the queries ask for, so that some hundred rows are
+enough: dates within the quarters of the texts, brands and nations of their names, keys that meet.
+Values that are not of a key are NULL at times. Rows come, go, change in single columns, and some
+are there twice. All tables change at one time; in the end the largest ones lose all of their rows
+and get some of them back.
 
 No query's answer is a matter of ties: what an ORDER BY within a query looks at is drawn once.
 """
@@ -14,90 +17,125 @@ import datetime as dt
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
-__all__ = ["NEXMARK_MAKERS", "TPCH_MAKERS", "Maker", "Tables"]
+__all__ = ["AGAIN", "FIRST", "GONE", "NEXMARK_CHANGES", "TPCH_CHANGES", "Changes", "history"]
 
 Row = tuple[Any, ...]
-Maker = Callable[[random.Random, int], Row]
+_Update = tuple[Row, int]
+_Maker = Callable[[random.Random, int], Row]
 """A row for the key of this number, drawn anew; other numbers have other keys."""
+
+FIRST: Final = 10
+"""The time of the first rows."""
+
+GONE: Final = 43
+"""At this time some tables lose all of their rows."""
+
+AGAIN: Final = 52
+"""At this time they get every other one back."""
 
 _NULLS: Final = 0.04
 """How often a value is NULL that may be."""
 
-_MOSTLY: Final = 0.7
+_CHANGED: Final = 0.35
+"""How often a column of a row that changes is drawn anew."""
+
+_MOSTLY: Final = 0.85
 """How often a value is the one that its row's number gives."""
 
 
-class Tables:
-    """Tables under change; for a seed always the same."""
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What becomes of some tables.
 
-    def __init__(self, makers: Mapping[str, tuple[int, Maker]], seed: int) -> None:
-        """Tables without rows.
+    Attributes:
+        first: Of each how many rows it begins with, and what makes one.
+        some: For each time, how many rows of which tables come; as many change, half as many go.
+        emptied: Those that lose all of their rows.
+    """
 
-        Args:
-            makers: Of each table how many rows it begins with, and what makes one.
-            seed: Of all that is drawn.
-        """
+    first: Mapping[str, tuple[int, _Maker]]
+    some: Mapping[int, Mapping[str, int]]
+    emptied: tuple[str, ...]
+
+    @property
+    def times(self) -> list[int]:
+        """When something changes, ascending."""
+        return sorted({FIRST, *self.some, GONE, AGAIN})
+
+
+def history(changes: Changes, seed: int) -> Iterator[tuple[int, str, list[_Update]]]:
+    """Rows and their diffs, by time and table; the same for the same seed."""
+    tables = _Tables(changes.first, seed)
+    for name in changes.first:
+        yield FIRST, name, tables.first(name)
+    for time in changes.times:
+        for name, count in changes.some.get(time, {}).items():
+            yield time, name, tables.some(name, count)
+    gone = {name: tables.all_gone(name) for name in changes.emptied}
+    for name, rows in gone.items():
+        yield GONE, name, rows
+    for name, rows in gone.items():
+        yield AGAIN, name, tables.again(name, rows)
+
+
+class _Tables:
+    """Tables under change."""
+
+    def __init__(self, makers: Mapping[str, tuple[int, _Maker]], seed: int) -> None:
         self._makers = makers
         self._draw = random.Random(seed)
         self._made: Counter[str] = Counter()
-        self._keys: dict[str, dict[Row, int]] = {name: {} for name in makers}
+        self._numbers: dict[tuple[str, Row], int] = {}
         self._there: dict[str, Counter[Row]] = {name: Counter() for name in makers}
 
-    def first(self, name: str) -> list[tuple[Row, int]]:
+    def first(self, name: str) -> list[_Update]:
         """The rows that a table begins with, one of them twice."""
         rows = [self._new(name) for _ in range(self._makers[name][0])]
         return self._put(name, [*((row, 1) for row in rows), (self._draw.choice(rows), 1)])
 
-    def some(self, name: str, count: int) -> list[tuple[Row, int]]:
-        """So many new rows, as many that change in a few columns, half as many that go, a copy."""
-        there = self._rows(name)
-        new = [(self._new(name), 1) for _ in range(count)]
+    def some(self, name: str, count: int) -> list[_Update]:
+        """New rows, changed ones, some that go, and a copy of one."""
+        there = [row for row, copies in self._there[name].items() if copies]
         chosen = self._draw.sample(there, min(count + count // 2 + 1, len(there)))
-        kept, gone = chosen[:count], chosen[count:]
-        changed = [change for row in kept for change in ((row, -1), (self._changed(name, row), 1))]
-        copies = [(row, 1) for row in self._draw.sample(there, min(1, len(there)))]
-        left = [(row, -1) for row in gone]
-        copied = [(row, diff) for row, diff in copies if row not in chosen]
-        return self._put(name, [*new, *changed, *left, *copied])
+        changed, gone, copied = chosen[:count], chosen[count:-1], chosen[-1:]
+        updates = [(self._new(name), 1) for _ in range(count)]
+        updates += [u for row in changed for u in ((row, -1), (self._changed(name, row), 1))]
+        updates += [(row, -1) for row in gone]
+        return self._put(name, [*updates, *((row, 1) for row in copied)])
 
-    def all_gone(self, name: str) -> list[tuple[Row, int]]:
+    def all_gone(self, name: str) -> list[_Update]:
         """No row is left."""
         return self._put(name, [(row, -n) for row, n in self._there[name].items() if n])
 
-    def again(self, name: str, rows: Sequence[tuple[Row, int]]) -> list[tuple[Row, int]]:
+    def again(self, name: str, gone: Sequence[_Update]) -> list[_Update]:
         """Every other one of the rows that have gone."""
-        return self._put(name, [(row, -diff) for row, diff in rows[::2]])
+        return self._put(name, [(row, -diff) for row, diff in gone[::2]])
 
-    def _rows(self, name: str) -> list[Row]:
-        return [row for row, count in self._there[name].items() if count]
-
-    def _put(self, name: str, changes: list[tuple[Row, int]]) -> list[tuple[Row, int]]:
-        for row, diff in changes:
+    def _put(self, name: str, updates: list[_Update]) -> list[_Update]:
+        for row, diff in updates:
             self._there[name][row] += diff
-        assert min(self._there[name].values(), default=0) >= 0, name
-        return changes
+        assert min(self._there[name].values()) >= 0, name
+        return updates
 
     def _new(self, name: str) -> Row:
         self._made[name] += 1
-        return self._of(name, self._made[name] - 1)
-
-    def _of(self, name: str, number: int) -> Row:
-        row = self._makers[name][1](self._draw, number)
-        self._keys[name][row] = number
-        return row
+        return self._numbered(name, self._made[name] - 1, None)
 
     def _changed(self, name: str, row: Row) -> Row:
         """The row of the same number, with about a third of its columns drawn anew."""
-        number = self._keys[name][row]
-        fresh = self._makers[name][1](self._draw, number)
-        mixed = tuple(
-            new if self._draw.random() < 0.35 else old for old, new in zip(row, fresh, strict=True)
-        )
-        self._keys[name][mixed] = number
-        return mixed
+        return self._numbered(name, self._numbers[name, row], row)
+
+    def _numbered(self, name: str, number: int, old: Row | None) -> Row:
+        row = self._makers[name][1](self._draw, number)
+        if old is not None:
+            pairs = zip(old, row, strict=True)
+            row = tuple(new if self._draw.random() < _CHANGED else one for one, new in pairs)
+        self._numbers[name, row] = number
+        return row
 
 
 def _maybe(draw: random.Random, value: Any) -> Any:
@@ -225,16 +263,33 @@ def _lineitem(draw: random.Random, number: int) -> Row:
     )
 
 
-TPCH_MAKERS: Final[Mapping[str, tuple[int, Maker]]] = {
-    "region": (3, _region),
-    "nation": (6, _nation),
-    "supplier": (10, _supplier),
-    "customer": (20, _customer),
-    "part": (12, _part),
-    "partsupp": (60, _partsupp),
-    "orders": (50, _orders),
-    "lineitem": (320, _lineitem),
-}
+TPCH_CHANGES: Final = Changes(
+    {
+        "region": (3, _region),
+        "nation": (6, _nation),
+        "supplier": (12, _supplier),
+        "customer": (20, _customer),
+        "part": (12, _part),
+        "partsupp": (60, _partsupp),
+        "orders": (50, _orders),
+        "lineitem": (320, _lineitem),
+    },
+    {
+        20: {
+            "region": 1,
+            "nation": 2,
+            "supplier": 4,
+            "customer": 4,
+            "part": 4,
+            "partsupp": 8,
+            "orders": 8,
+            "lineitem": 16,
+        },
+        25: {"customer": 4, "lineitem": 16, "nation": 1, "partsupp": 8, "supplier": 4},
+        GONE: {"partsupp": 8},
+    },
+    ("orders", "lineitem"),
+)
 
 
 # -- Nexmark -------------------------------------------------------------------------------------
@@ -296,9 +351,17 @@ def _side_input(draw: random.Random, number: int) -> Row:
     return number % 5, _maybe(draw, draw.choice(("x", "y")))
 
 
-NEXMARK_MAKERS: Final[Mapping[str, tuple[int, Maker]]] = {
-    "bid": (80, _bid),
-    "auction": (6, _auction),
-    "person": (5, _person),
-    "side_input": (4, _side_input),
-}
+NEXMARK_CHANGES: Final = Changes(
+    {
+        "bid": (80, _bid),
+        "auction": (6, _auction),
+        "person": (5, _person),
+        "side_input": (4, _side_input),
+    },
+    {
+        20: {"bid": 8, "auction": 2, "person": 2, "side_input": 1},
+        25: {"bid": 4, "person": 2},
+        GONE: {"person": 1},
+    },
+    ("bid",),
+)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["ORDERS", "START", "ViewWorld", "World"]
 
@@ -63,6 +63,7 @@ class ViewWorld:
 
     Attributes:
         inputs: By name; filled by whoever makes it.
+        plain: The session in which plain Spark answers.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class ViewWorld:
         """
         self.bench = Bench(spark, str(folder / "lake"), folder / "checkpoints")
         self.session = spark.newSession()
+        self.plain = spark.newSession()
         self.inputs: dict[str, Input] = {}
         self._cuts = cuts
         self._looks = looks
@@ -131,13 +133,16 @@ class ViewWorld:
         there = {name: found.at(time) for name, found in self.inputs.items()}
         plain = next((one for one in self._plain if one.rows == there), None)
         if plain is None:
-            plain = _Plain(there, self.bench.spark.newSession())
+            frames = {
+                name: self.plain.createDataFrame(_table(found, time))
+                for name, found in self.inputs.items()
+            }
+            plain = _Plain(there, frames)
             self._plain.append(plain)
-            for name, found in self.inputs.items():
-                frame = plain.session.createDataFrame(_table(found, time))
-                frame.createOrReplaceTempView(name)
         if query not in plain.answers:
-            rows = plain_rows(plain.session.sql(query).toArrow())
+            for name, frame in plain.frames.items():
+                frame.createOrReplaceTempView(name)
+            rows = plain_rows(self.plain.sql(query).toArrow())
             plain.answers[query] = Counter(comparable(row) for row in rows)
         return plain.answers[query]
 
@@ -204,7 +209,7 @@ class _Plain:
     """Plain tables of some rows, which several times have: made once, and each query asked once."""
 
     rows: dict[str, list[Row]]
-    session: SparkSession
+    frames: dict[str, DataFrame]
     answers: dict[str, Counter[Row]] = field(default_factory=dict)
 
 
