@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from hypothesis import settings
 
+from shardline.app.compute.view.evaluate import parse_columns
 from support.spark.benchmark_data import (
-    AGAIN,
     FIRST,
-    GONE,
     NEXMARK_CHANGES,
     TPCH_CHANGES,
     Changes,
@@ -78,7 +77,6 @@ class BenchmarkWorld(ViewWorld):
         queries: Mapping[str, str],
     ) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
-        from pyspark.sql.types import StructType
 
         assert FIRST == START
         super().__init__(spark, folder, CUTS, changes.times)
@@ -86,7 +84,7 @@ class BenchmarkWorld(ViewWorld):
             for name, value in INTERPRETED.items():
                 session.conf.set(name, value)
         for name, ddl in columns.items():
-            schema = to_arrow_schema(StructType.fromDDL(ddl), timezone="UTC")
+            schema = to_arrow_schema(parse_columns(ddl), timezone="UTC")
             self.inputs[name] = self.bench.input(name, schema)
         for time, name, updates in history(changes, SEED):
             self.inputs[name].push(time, *updates)

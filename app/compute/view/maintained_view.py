@@ -208,10 +208,7 @@ class View:
             before, output = output, self._sink.look()
             refused += output == before
             self._reports.report_output(output)
-            if news.spread and output.upper is not None:
-                # Of a part that spans several times only the first is known. A step that ends
-                # before the end has passed it by, and what is left would look like a quiet time.
-                news = _find_news(states, max(first, output.upper), end)
+            news = _news_left(news, states, output.upper, end)
         raise Determinate(
             f"others wrote to view '{self._description.name}' all through one micro-batch",
             code="CONTENTION",
@@ -544,6 +541,15 @@ class View:
         if output is None or output.upper is None or settled is None or not self._reports.hydrated:
             return None
         return max(settled - output.upper, 0)
+
+
+def _news_left(
+    news: InputChanges, states: Sequence[ShardState], lower: int | None, upper: int | None
+) -> InputChanges:
+    """What is left of the news up to `upper` once the output has reached `lower`."""
+    # Of a part that spans several times only the first is known. A step that ended before the end
+    # has passed it by, and what is left would look like a quiet time.
+    return news if lower is None or not news.spread else _find_news(states, lower, upper)
 
 
 def _find_news(states: Sequence[ShardState], lower: int, upper: int | None) -> InputChanges:

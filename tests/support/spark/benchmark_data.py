@@ -295,7 +295,7 @@ TPCH_CHANGES: Final = Changes(
 # -- Nexmark -------------------------------------------------------------------------------------
 
 _AUCTIONS: Final = (0, 1, 2, 123, 246, 10_001)
-_DAY: Final = dt.datetime(2026, 3, 1, 7, 59, 30, tzinfo=dt.timezone.utc)
+_DAY: Final = dt.datetime(2026, 3, 1, 7, 59, 30, tzinfo=dt.UTC)
 
 
 def _moment(draw: random.Random, number: int, seconds: int) -> dt.datetime:
