@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
 from shardline.app.compute.index.shard_lookups import ROWS_MAX, lookups_of
 from shardline.app.compute.view.change_plan import StepPlan
@@ -59,11 +60,17 @@ class Found:
 class FoundRows:
     """Finds the rows of one view's steps. Used by one thread at a time."""
 
-    def __init__(self, host: Host) -> None:
-        """No I/O."""
+    def __init__(self, host: Host, view: str = "") -> None:
+        """No I/O; `view` is whose steps they are."""
+        self._view = view
         self._client = host.client
         self._lookups = lookups_of(host.client, host.checkpoints)
         self._taken = 0
+
+    @override
+    def __str__(self) -> str:
+        """The name under which it uses arrangements."""
+        return self._view
 
     def find(self, step: StateStep, plan: StepPlan) -> Found | None:
         """What a plan needs of the time before a step; None if that does not fit it any more."""

@@ -53,7 +53,7 @@ from shardline.app.compute.view.next_step import (
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.output import ViewSink
 from shardline.app.compute.view.output_contents import OutputContents, correct_in_memory
-from shardline.app.compute.view.reports import ViewReports
+from shardline.app.compute.view.reports import TakenStep, ViewReports
 from shardline.app.compute.view.session_settings import engine_versions, query_settings
 from shardline.app.compute.view.state_step import StateStep
 from shardline.app.compute.view.step_costs import StepCosts
@@ -139,9 +139,11 @@ class View:
         self._changes = ChangeQuery(description, self._schema)
         self._contents = OutputContents(host.client, description.name)
         self._changed_rows = 0
+        self._reason = ""
+        """Why the step is recomputed, if it is, although the view can follow changes."""
         self._one_task = OneTask()
         self._costs = StepCosts() if costs is None else costs
-        self._rows = FoundRows(host)
+        self._rows = FoundRows(host, description.name)
         self._states = ViewStates(
             host,
             description.name,
@@ -176,6 +178,7 @@ class View:
         floor, end = max(self._as_of, interval.lower), interval.upper
         # Changes at the time of the snapshot itself may not be known apart any more.
         strategy: Strategy = "recompute" if interval.starts else self._description.strategy
+        self._reason = "its first contents" if interval.starts else ""
         output = self._sink.look()
         if not output.ours and output.upper not in {0, None}:
             # Of another definition, as its output is.
@@ -272,10 +275,20 @@ class View:
         if self._append_anew(step, correction, error):
             took_ms = self._host.clock.elapsed_ms() - began_ms
             self._costs.note_anew(took_ms, volume_of_shards(states).rows)
-            count = 0 if correction.rows is None else correction.rows.rows
-            self._reports.report_step("recompute", count, error, self._numbers(took_ms, 0))
+            self._reports.report_step(self._taken_anew(step, correction, took_ms), error)
             if step.lower == 0:
                 self._sink.begin_at(step.at)
+
+    def _taken_anew(self, step: Recompute, correction: _Correction, took_ms: float) -> TakenStep:
+        return TakenStep(
+            "recompute",
+            step.lower,
+            step.upper,
+            0 if correction.rows is None else correction.rows.rows,
+            took_ms,
+            self._costs.predictions,
+            reason=self._reason if self._description.strategy != "recompute" else "",
+        )
 
     def _correction(self, session: SparkSession, result: DataFrame, step: Recompute) -> _Correction:
         """What the output lacks of `result`, staged."""
@@ -346,16 +359,25 @@ class View:
         if self._description.strategy == "incremental" and not self._costs.follows(
             len(news.known), volume_of_shards(states).rows
         ):
-            return "recompute"
+            return self._give_up("its query run anew is the cheaper way")
         began_ms = self._host.clock.elapsed_ms()
         known = self._begin_step(session, step, news, states)
-        if known is None or not self._states.follow(known):
-            return "recompute"
+        if known is None:
+            return self._give_up(self._changes.refused)
+        if not self._states.follow(known):
+            return self._give_up("a state could not follow")
         output = self._changes.step(known.changed)
         if output is not None:
             return self._append_change(known, output, began_ms)
         over_states = known.plan.over_states
-        return "recompute" if over_states is None else self._run_over_states(known, over_states)
+        if over_states is None:
+            return self._give_up(self._changes.refused)
+        return self._run_over_states(known, over_states)
+
+    def _give_up(self, reason: str) -> Strategy:
+        """Recompute, for a reason that the step's report gives."""
+        self._reason = reason
+        return "recompute"
 
     def _begin_step(
         self,
@@ -406,7 +428,7 @@ class View:
         try:
             changed, way = self._changed(known, output)
             if changed is None:
-                return "recompute"
+                return self._give_up("too many rows have the keys that have changed")
             # What the last change came to tells what to expect; half, so that one whose changes
             # are as large as that is not run twice every other time.
             rows = stage_interval(
@@ -417,20 +439,28 @@ class View:
         except Exception as found:  # noqa: BLE001 - raised again if it is not known
             # At which of the times it fails, and what the view is until then, each of them tells.
             self._states.recompute_after(found, used=bool(known.plan.states))
-            return "recompute"
+            return self._give_up("an error at a row, or of a state")
         self._changed_rows = rows.rows
         if self._sink.append(FollowChanges(known.lower, known.upper), rows, None):
-            self._report_followed(way, rows.rows, began_ms)
+            self._report_followed(known, known.upper, way, rows.rows, began_ms)
         return self._description.strategy
 
-    def _report_followed(self, way: Strategy, rows: int, began_ms: float) -> None:
+    def _report_followed(
+        self, known: StateStep, upper: int | None, way: Strategy, rows: int, began_ms: float
+    ) -> None:
         took_ms = self._host.clock.elapsed_ms() - began_ms
         self._costs.note_follow(took_ms)
-        self._reports.report_step(way, rows, None, self._numbers(took_ms, self._rows.taken()))
-
-    def _numbers(self, took_ms: float, found: int) -> dict[str, float | None]:
-        """What a step came to, beside what had been predicted: gauges."""
-        return {**self._costs.predictions, "step_ms": took_ms, "rows_looked_up": float(found)}
+        step = TakenStep(
+            way,
+            known.lower,
+            upper,
+            rows,
+            took_ms,
+            self._costs.predictions,
+            self._rows.taken(),
+            known.news.volume.rows,
+        )
+        self._reports.report_step(step, None)
 
     def _run_over_states(self, known: StateStep, plan: StepPlan) -> Strategy:
         """Take the step up to its second change, by what the query says of states at the first.
@@ -442,7 +472,7 @@ class View:
             news = self._read_times(session, news, known.lower, known.upper)
         times = [time for time in news.known if time >= known.lower]
         if not times:
-            return "recompute"
+            return self._give_up("the times of its change are not known")
         step = Recompute(times[0], known.lower, times[1] if len(times) > 1 else known.upper)
         volume = volume_of_shards(state for _, state in known.states.values())
         try:
@@ -451,10 +481,10 @@ class View:
             correction = self._correction(session, fit_columns(result, self._schema), step)
         except Exception as found:  # noqa: BLE001 - as above
             self._states.recompute_after(found, used=True)
-            return "recompute"
+            return self._give_up("an error at a row, or of a state")
         if self._append_anew(step, correction, None):
             rows = 0 if correction.rows is None else correction.rows.rows
-            self._report_followed("incremental", rows, began_ms)
+            self._report_followed(known, step.upper, "incremental", rows, began_ms)
         return self._description.strategy
 
     def _changed(self, step: StateStep, output: StepPlan) -> tuple[DataFrame | None, Strategy]:
