@@ -132,9 +132,17 @@ def apply(facts: Facts, event: Event, now_ms: int) -> None:
             _peek(facts, event)
         case PeekResponse() | SubscribeResponse() | SubscribeDropped():
             pass  # answers to clients, which say nothing of an object
-        case Started() | Progress() | Hydrated() | Health() | Failed() | Ended():
-            _observed(facts, event, now_ms)
-        case Measured() | Stepped() | Doubted():
+        case (
+            Started()
+            | Progress()
+            | Hydrated()
+            | Health()
+            | Measured()
+            | Stepped()
+            | Doubted()
+            | Failed()
+            | Ended()
+        ):
             _observed(facts, event, now_ms)
         case Wanted():
             facts.wanted = {one.id: one for one in event.objects}
@@ -284,14 +292,9 @@ def _reported(facts: Facts, found: ObjectFacts, event: _Report) -> None:
         case Health():
             found.health[event.namespace] = event
         case Measured():
-            for name, more in event.added.items():
-                found.counters[name] = found.counters.get(name, 0) + more
-            found.gauges.update(event.now)
-        case Stepped():
-            found.view_steps.append(event)
-        case Doubted():
-            row = (event.id, event.finding, event.shard, event.detail)
-            facts.self_checks.add(event.at_ms, row)
+            _measured(found, event)
+        case Stepped() | Doubted():
+            _noted_by_view(facts, found, event)
         case Failed():
             _fails(found, event.error, event.hint)
         case Ended():
@@ -299,6 +302,20 @@ def _reported(facts: Facts, found: ObjectFacts, event: _Report) -> None:
             _works_again(found)
         case _:
             assert_never(event)
+
+
+def _measured(found: ObjectFacts, event: Measured) -> None:
+    for name, more in event.added.items():
+        found.counters[name] = found.counters.get(name, 0) + more
+    found.gauges.update(event.now)
+
+
+def _noted_by_view(facts: Facts, found: ObjectFacts, event: Stepped | Doubted) -> None:
+    if isinstance(event, Stepped):
+        found.view_steps.append(event)
+    else:
+        row = (event.id, event.finding, event.shard, event.detail)
+        facts.self_checks.add(event.at_ms, row)
 
 
 def _moved(found: ObjectFacts, write: Observed) -> None:

@@ -105,7 +105,7 @@ class ViewPlan(ProtocolValue, frozen=True, kw_only=True):
     states: tuple[StatePlan, ...] = ()
     look_ups: tuple[LookUpPlan, ...] = ()
     whole_reads: tuple[WholeRead, ...] = ()
-    recomputed: dict[str, str] = {}
+    recomputed: tuple[tuple[str, str], ...] = ()
 
 
 class PlanRow(NamedTuple):
@@ -141,7 +141,7 @@ def plan_rows(plan: ViewPlan) -> Iterator[PlanRow]:
         yield PlanRow("look-up", found.shard, by)
     for read in plan.whole_reads:
         yield PlanRow("read whole", read.shard, f"where {_listed(read.changes)} changes")
-    for name, reason in plan.recomputed.items():
+    for name, reason in plan.recomputed:
         yield PlanRow("recompute", f"where {name} changes", f"the query is run anew: {reason}")
     if plan.strategy == "recompute" and plan.inputs:
         cost = f"each time at which one changes, the query reads all of {', '.join(plan.inputs)}"

@@ -90,7 +90,7 @@ def plan_view(
         states=states,
         look_ups=found.look_ups(),
         whole_reads=found.whole_reads(),
-        recomputed=found.recomputed,
+        recomputed=tuple(found.recomputed.items()),
     )
 
 
@@ -167,17 +167,17 @@ class _Operators:
 
     def _rule(self, node: QueryNode) -> tuple[str, str]:
         """How an operator's change is computed; and why it cannot be, or ""."""
-        region = self._region_of.get(node)
-        if node.input:
-            return "its changes", ""
-        if not node.inputs:
-            return "rows that never change", ""
+        if not node.inputs or node.input:
+            return "its changes" if node.input else "rows that never change", ""
         if read_sequence(node.plan.subqueries()):
             return "", "a subquery in an expression"
-        if region is not None:
-            return _by_key(region), ""
-        if node in self._state_of:
-            return f"added up in {self._state_of[node].shard}", ""
+        region, state = self._region_of.get(node), self._state_of.get(node)
+        if region is not None or state is not None:
+            kept = "" if state is None else f"added up in {state.shard}"
+            return kept if region is None else _by_key(region), ""
+        return self._rule_of_kind(node)
+
+    def _rule_of_kind(self, node: QueryNode) -> tuple[str, str]:
         match node.kind:
             case "Aggregate":
                 return "", _why_not_kept(node, refusal(self.spark, node.plan))
@@ -185,10 +185,8 @@ class _Operators:
                 return "", _WINDOW if read_sequence(node.plan.partitionSpec()) else _WITHOUT_KEY
             case "Join":
                 return _join_rule(node)
-            case "Sort":
-                return "left out: a view has no order", ""
             case kind if kind in LINEAR | CONSTANT:
-                return "row by row", ""
+                return "left out: a view has no order" if kind == "Sort" else "row by row", ""
         return "", REASONS.get(node.kind, f"the operator {node.kind}")
 
 
@@ -243,34 +241,43 @@ def _is_column(expression: Any) -> bool:
 
 def _described(node: QueryNode) -> str:
     """An operator in a line: its kind, and what tells it from others of this kind."""
-    if node.input:
-        return node.input
-    match node.kind:
-        case "Aggregate":
-            return _of_groups(node)
-        case "Window":
-            keys = ", ".join(_text(one) for one in read_sequence(node.plan.partitionSpec()))
-            return f"Window by {keys}" if keys else "Window over all rows"
-        case "Filter":
-            return f"Filter {_condition(node.plan.condition())}"
-        case "Join":
-            condition = node.plan.condition()
-            on = f" on {_condition(condition.get())}" if condition.isDefined() else ""
-            return f"Join {join_kind(node)}{on}"
-        case "Project":
-            columns = read_sequence(node.plan.projectList())
-            return f"Project {', '.join(str(c.name()) for c in columns if not _is_column(c))}"
-        case "Generate":
-            return f"Generate {_text(node.plan.generator())}"
-    return node.kind
+    told = _TOLD.get(node.kind)
+    return node.input or (node.kind if told is None else f"{node.kind} {told(node)}")
 
 
-def _of_groups(node: QueryNode) -> str:
+def _partitions(node: QueryNode) -> str:
+    keys = ", ".join(_text(one) for one in read_sequence(node.plan.partitionSpec()))
+    return f"by {keys}" if keys else "over all rows"
+
+
+def _join(node: QueryNode) -> str:
+    condition = node.plan.condition()
+    on = f" on {_condition(condition.get())}" if condition.isDefined() else ""
+    return f"{join_kind(node)}{on}"
+
+
+def _computed(node: QueryNode) -> str:
+    columns = read_sequence(node.plan.projectList())
+    return ", ".join(str(one.name()) for one in columns if not _is_column(one))
+
+
+def _groups(node: QueryNode) -> str:
     keys = ", ".join(_text(one) for one in read_sequence(node.plan.groupingExpressions()))
     calls = aggregate_expressions(node.plan)
     names = dict.fromkeys(str(one.aggregateFunction().prettyName()) for one in calls)
     functions = f" ({', '.join(names)})" if names else ""
-    return f"Aggregate by {keys}{functions}" if keys else f"Aggregate of all rows{functions}"
+    return f"by {keys}{functions}" if keys else f"of all rows{functions}"
+
+
+_TOLD: Final = {
+    "Aggregate": _groups,
+    "Filter": lambda node: _condition(node.plan.condition()),
+    "Generate": lambda node: _text(node.plan.generator()),
+    "Join": _join,
+    "Project": _computed,
+    "Window": _partitions,
+}
+"""What tells an operator from others of its kind."""
 
 
 def _condition(expression: Any) -> str:

@@ -1,4 +1,4 @@
-"""Relations of views' steps show what each step took beside its predictions, and failed self-checks.
+"""Relations of views' steps show what each took beside its predictions, and failed self-checks.
 
 view_steps            the newest steps of each view: which way, how many rows, how long
 self_check_history    what views have found to be wrong with what they keep
@@ -73,7 +73,7 @@ VIEW_STEPS: Final = (
     ),
     Relation(
         "self_check_history",
-        "A view has found that what it keeps cannot be right; it was recomputed, its states dropped",
+        "A view has found that what it keeps is wrong: its states were dropped, it was recomputed",
         (
             Column("occurred_at", AT, "when"),
             Column("object_id", TEXT, "the view"),
