@@ -9,7 +9,7 @@ last steps which way was taken, what it came to, and what both ways were predict
 
 Invariants:
     Nothing is changed, and no row is read: sizes are those of shards' states.
-    Plans are made in a copy of the session, with its settings, where no name can be in the way.
+    A plan is made with the settings of the session of compute, as they are at that moment.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from shardline.app.protocol.view_plan import LookUpPlan, PlanRow, StatePlan, Vie
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import unknown_name
 from shardline.datasource.shard.batch import Volume
-from shardline.datasource.spark_native.jvm import session_of
 from shardline.datasource.spark_native.types import struct_of
 from shardline.datasource.types.schema import ShardSchema
 
@@ -165,8 +164,7 @@ def _planned(
 ) -> ViewPlan:
     from shardline.app.compute.view.view_plan import plan_view  # noqa: PLC0415 - as above
 
-    java = spark._jsparkSession.cloneSession()  # noqa: SLF001 - no public door
-    return plan_view(session_of(spark, java), view.name, view.query, columns)
+    return plan_view(spark, view.name, view.query, columns)
 
 
 def _of_arrangement(

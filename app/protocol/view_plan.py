@@ -4,6 +4,7 @@ It is a value, made before anything runs (`compute.view.view_plan`), so that `pl
 `EXPLAIN VIEW` can put sizes and steps beside it, and a test can ask of it what must hold.
 
     plan_rows(plan)       its rows as `EXPLAIN VIEW` and `plan` show them: part, item, detail
+    str(plan)             the same as lines of text
     obstacles(plan)       operators because of which a change is not followed, with the reason
 
 Invariants:
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from typing_extensions import override
 
 from shardline.app.protocol.objects import ProtocolValue, Strategy
 
@@ -106,6 +109,15 @@ class ViewPlan(ProtocolValue, frozen=True, kw_only=True):
     look_ups: tuple[LookUpPlan, ...] = ()
     whole_reads: tuple[WholeRead, ...] = ()
     recomputed: tuple[tuple[str, str], ...] = ()
+
+    @override
+    def __str__(self) -> str:
+        """Its rows as lines, in columns."""
+        rows = list(plan_rows(self))
+        part, item = (max(len(row[place]) for row in rows) for place in (0, 1))
+        return "\n".join(
+            f"{row.part:{part}}  {row.item:{item}}  {row.detail}".rstrip() for row in rows
+        )
 
 
 class PlanRow(NamedTuple):

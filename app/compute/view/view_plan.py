@@ -7,7 +7,7 @@ rule; then a step is planned for each input that may change, as a view does when
 looks up, reads whole or refuses is what the plan says. So nothing is told that is not done.
 
 Invariants:
-    Nothing is run, and no data is read.
+    Nothing is run, no data is read, and nothing is left in the session.
     Operators are judged by the rules that keep the view: `touched_keys`, `kept_aggregates` and
     `strategy`. A query that cannot be planned over changes is one that is recomputed.
 """
@@ -39,6 +39,7 @@ from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.strategy import CONSTANT, JOIN_SIDES, LINEAR, REASONS, choose_strategy
 from shardline.app.sql.touched_keys import Region, Regions, join_kind
 from shardline.datasource.spark_native.java_names import read_sequence
+from shardline.datasource.spark_native.jvm import session_of
 from shardline.datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
@@ -56,12 +57,12 @@ _HIDDEN: Final = [StructField(name, LongType(), nullable=False) for name in (TS,
 
 
 def plan_view(
-    session: SparkSession, view: str, query: str, columns: Mapping[str, StructType]
+    spark: SparkSession, view: str, query: str, columns: Mapping[str, StructType]
 ) -> ViewPlan:
     """The plan of a view.
 
     Args:
-        session: A session like the one that the view runs in: its settings decide what it means.
+        spark: A session like the one that the view runs in: its settings decide what it means.
         view: Name of the view.
         query: Its query, over inputs by their names.
         columns: Columns of each input's contents.
@@ -69,6 +70,9 @@ def plan_view(
     Raises:
         AnalysisException: Spark refuses the query.
     """
+    # A copy, where no temporary view of somebody else has the name of an input.
+    java = spark._jsparkSession.cloneSession()  # noqa: SLF001 - no public door
+    session = session_of(spark, java)
     empty = {name: session.createDataFrame([], given) for name, given in columns.items()}
     normal = normal_form(session, plan_of(analyse_query(session, query, empty)))
     tree = query_tree(normal)
