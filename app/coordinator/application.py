@@ -211,6 +211,7 @@ class Application:
             storage=dict(storage),
             interval_ms=settings.interval_ms,
             interval_max_ms=parse_duration_ms(settings.interval_max),
+            self_check_every=settings.self_check_every,
             bounds=self._bounds,
         )
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -164,6 +164,14 @@ class ShardLookups:
                 view = arranged.view
                 found[name] = ArrangedKey(view.records, view.nbytes, users)
         return found
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Give up what is arranged of these shards; the next request arranges them anew."""
+        wanted = set(names)
+        with self._lock:
+            # The whole entry: a request that is under way would put its arrangement back.
+            kept = {key: one for key, one in self._arranged.items() if key[0] not in wanted}
+            self._arranged = kept
 
     def _entry(self, name: str, key: tuple[str, ...]) -> _ArrangedShard:
         with self._lock:

@@ -16,6 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -104,6 +105,10 @@ class FoundRows:
         rows = self._lookups.rows(self._client, state, key, keys, as_of=as_of, user=self)
         self._taken += 0 if rows is None else rows.num_rows
         return rows
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Give up the arrangements of these shards, in doubt of them: they are made anew."""
+        self._lookups.forget(names)
 
     def taken(self) -> int:
         """The number of rows that were found since the last call."""

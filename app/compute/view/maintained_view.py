@@ -28,14 +28,16 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
 
 from shardline import datasource
 from shardline.app.compute.errors import data_error_text
 from shardline.app.compute.view.change_plan import StepPlan
 from shardline.app.compute.view.change_query import ChangeQuery
+from shardline.app.compute.view.change_times import read_times
 from shardline.app.compute.view.correction import check_comparable, correction_frame
 from shardline.app.compute.view.evaluate import fit_columns, parse_columns
-from shardline.app.compute.view.found_rows import FoundRows
+from shardline.app.compute.view.found_rows import FoundRows, rows_in_driver
 from shardline.app.compute.view.input_changes import (
     InputChanges,
     find_input_changes,
@@ -54,6 +56,7 @@ from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.output import ViewSink
 from shardline.app.compute.view.output_contents import OutputContents, correct_in_memory
 from shardline.app.compute.view.reports import TakenStep, ViewReports
+from shardline.app.compute.view.self_check import SelfCheck, difference, key_of, places_of_key
 from shardline.app.compute.view.session_settings import engine_versions, query_settings
 from shardline.app.compute.view.state_step import StateStep
 from shardline.app.compute.view.step_costs import StepCosts
@@ -65,7 +68,7 @@ from shardline.datasource.errors import Determinate
 from shardline.datasource.frontier import meet
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
-from shardline.datasource.spark_native.read import every_update, times_of_changes
+from shardline.datasource.spark_native.read import every_update
 from shardline.datasource.spark_native.small_results import ROWS_MAX
 from shardline.datasource.spark_native.time_interval import (
     Interval,
@@ -151,7 +154,9 @@ class View:
             gate,
             one_task=self._one_task,
             rows=self._rows,
+            reports=self._reports,
         )
+        self._check = SelfCheck(host)
 
     def is_replacing(self) -> bool:
         """True if the output is there, and is of another definition than this."""
@@ -204,7 +209,7 @@ class View:
                 case FollowChanges():
                     strategy = self._follow_changes(session, step, news, states)
                 case Recompute() if news.spread:
-                    news = self._read_times(session, news, first, end)
+                    news = read_times(session, self._host, news, first, end)
                     continue
                 case Recompute():
                     self._recompute(session, step, states)
@@ -322,16 +327,18 @@ class View:
 
     def _corrected(self, session: SparkSession, result: DataFrame, upper: int) -> StagedInterval:
         """The correction of the output before `upper`, whatever its size, by Spark."""
-        held = None
-        if upper > 0:
-            held = every_update(
-                session,
-                location=self._location,
-                shard=self._description.name,
-                upper=upper,
-                storage=self._host.storage,
-            ).drop(TS)
+        held = self._held(session, upper) if upper > 0 else None
         return stage_interval(correction_frame(result, held), self._options)
+
+    def _held(self, session: SparkSession, upper: int) -> DataFrame:
+        """All updates of the output before `upper`, without times."""
+        return every_update(
+            session,
+            location=self._location,
+            shard=self._description.name,
+            upper=upper,
+            storage=self._host.storage,
+        ).drop(TS)
 
     def _snapshot(self, session: SparkSession, name: str, at: int) -> DataFrame:
         """The rows of an input at one time."""
@@ -365,7 +372,7 @@ class View:
         if known is None:
             return self._give_up(self._changes.refused)
         if not self._states.follow(known):
-            return self._give_up("a state could not follow")
+            return self._give_up(self._states.refusal)
         output = self._changes.step(known.changed)
         if output is not None:
             return self._append_change(known, output, began_ms)
@@ -421,6 +428,7 @@ class View:
             set(news.changed),
             partial(self._before, session),
             news,
+            step.upper is not None and self._check.is_due(),
         )
 
     def _append_change(self, known: StateStep, output: StepPlan, began_ms: float) -> Strategy:
@@ -429,21 +437,52 @@ class View:
             changed, way = self._changed(known, output)
             if changed is None:
                 return self._give_up("too many rows have the keys that have changed")
-            # What the last change came to tells what to expect; half, so that one whose changes
-            # are as large as that is not run twice every other time.
-            rows = stage_interval(
-                fit_columns(changed, self._schema, (TS, DIFF)),
-                self._options,
-                small=self._changed_rows <= ROWS_MAX // 2,
-            )
+            rows = self._staged(known, fit_columns(changed, self._schema, (TS, DIFF)))
         except Exception as found:  # noqa: BLE001 - raised again if it is not known
             # At which of the times it fails, and what the view is until then, each of them tells.
             self._states.recompute_after(found, used=bool(known.plan.states))
-            return self._give_up("an error at a row, or of a state")
+            return self._give_up(self._states.refusal)
+        if rows is None:
+            self._states.drop()
+            self._rows.forget(self._description.inputs)
+            return self._give_up("a self-check has found a difference")
         self._changed_rows = rows.rows
         if self._sink.append(FollowChanges(known.lower, known.upper), rows, None):
             self._report_followed(known, known.upper, way, rows.rows, began_ms)
         return self._description.strategy
+
+    def _staged(self, known: StateStep, changed: DataFrame) -> StagedInterval | None:
+        """The rows of a change, staged; None if a key of them is not what the query gives."""
+        places = places_of_key(known.session, known.plan.query) if known.checked else None
+        few = None if places is None else collect_interval(changed, self._options)
+        if few is not None and places is not None:
+            if few.rows.num_rows and not self._is_right(known, few.rows, places):
+                return None
+            return few.stage(few.rows)
+        # What the last change came to tells what to expect; half, so that one whose changes are as
+        # large as that is not run twice every other time.
+        return stage_interval(changed, self._options, small=self._changed_rows <= ROWS_MAX // 2)
+
+    def _is_right(self, known: StateStep, changed: pa.Table, places: Sequence[int]) -> bool:
+        """True if rows of the output with a key that changes are those of the query, afterwards.
+
+        Before the step is appended, so that what is found to be wrong is not shown.
+        """
+        session, names = known.session, self._schema.names
+        key = key_of(self._check.choose(changed), [names[place] for place in places], self._schema)
+        self._reports.report_self_check()
+        inputs = [known.inputs[name] for name in self._description.inputs]
+        news = rows_in_driver(session, changed.select([*names, DIFF]), self._updates)
+        held = self._held(session, known.lower).select(*self._updates.names).unionAll(news)
+        found = difference(key, self._result(session, known.last, inputs), held)
+        if found:
+            self._reports.report_doubt("audit", self._description.name, found)
+        return not found
+
+    @property
+    def _updates(self) -> StructType:
+        """The view's columns and `_diff`."""
+        return StructType([*self._schema.fields, StructField(DIFF, LongType(), nullable=False)])
 
     def _report_followed(
         self, known: StateStep, upper: int | None, way: Strategy, rows: int, began_ms: float
@@ -469,7 +508,7 @@ class View:
         """
         session, news, began_ms = known.session, known.news, self._host.clock.elapsed_ms()
         if news.spread:
-            news = self._read_times(session, news, known.lower, known.upper)
+            news = read_times(session, self._host, news, known.lower, known.upper)
         times = [time for time in news.known if time >= known.lower]
         if not times:
             return self._give_up("the times of its change are not known")
@@ -481,7 +520,7 @@ class View:
             correction = self._correction(session, fit_columns(result, self._schema), step)
         except Exception as found:  # noqa: BLE001 - as above
             self._states.recompute_after(found, used=True)
-            return self._give_up("an error at a row, or of a state")
+            return self._give_up(self._states.refusal)
         if self._append_anew(step, correction, None):
             rows = 0 if correction.rows is None else correction.rows.rows
             self._report_followed(known, step.upper, "incremental", rows, began_ms)
@@ -500,29 +539,6 @@ class View:
     def _options(self) -> SinkOptions:
         given = {"location": self._location, "shard": self._description.name}
         return parse_sink({**self._host.storage, **given})
-
-    def _read_times(
-        self, session: SparkSession, news: InputChanges, lower: int, upper: int | None
-    ) -> InputChanges:
-        """The news with all times of the inputs whose parts do not tell: these are read."""
-        found: set[int] = set()
-        for name in news.spread:
-            times = times_of_changes(
-                self._host.client, name, start=lower, end=upper, rows_max=ROWS_MAX
-            )
-            if times is not None:
-                found |= times
-                continue
-            updates = datasource.changes(
-                session,
-                location=self._location,
-                shard=name,
-                start=lower,
-                end=upper,
-                storage=self._host.storage,
-            )
-            found |= {row[0] for row in updates.select(TS).distinct().collect()}
-        return news.with_times(found)
 
     @property
     def _location(self) -> str:

@@ -9,12 +9,15 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from shardline.app.compute.view.next_step import OutputProgress
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.observations import (
+    Doubted,
     Health,
     Hydrated,
     Measured,
@@ -24,7 +27,13 @@ from shardline.app.execution.observations import (
 )
 from shardline.app.protocol.objects import Strategy, ViewDescription
 
-__all__ = ["TakenStep", "ViewReports"]
+__all__ = ["Finding", "TakenStep", "ViewReports"]
+
+Finding: TypeAlias = Literal["audit", "negative count", "foreign writer", "lost part"]
+"""Why what a view keeps cannot be right."""
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +81,7 @@ class ViewReports:
         self._as_of = as_of
         self._begun_ms = host.clock.elapsed_ms()
         self._health: Health | None = None
+        self._doubted: set[tuple[Finding, str]] = set()
         self.output: OutputProgress | None = None
         self.hydrated = False
 
@@ -110,6 +120,8 @@ class ViewReports:
             error: Why the query has no rows at this time; None if it has.
         """
         me = self._incarnation
+        if step.way != "recompute":
+            self._doubted.clear()
         added = {
             "evaluations": 1.0,
             f"evaluations_{step.way}": 1.0,
@@ -150,6 +162,40 @@ class ViewReports:
         if health != self._health:
             self._health = health
             self._report(health)
+
+    def report_self_check(self) -> None:
+        """Report that a step was checked, whatever came out."""
+        me = self._incarnation
+        self._report(Measured(id=me.id, epoch=me.epoch, added={"self_checks": 1.0}))
+
+    def report_doubt(self, finding: Finding, shard: str, detail: str = "") -> None:
+        """Report that something that the view keeps cannot be right, and is made anew.
+
+        Each is counted. It is noted once until the view has followed changes again: what is wrong
+        with an input is found in each step.
+
+        Args:
+            finding: How it was found.
+            shard: What is wrong: a state, or the view itself.
+            detail: What was found.
+        """
+        me, detail = self._incarnation, detail[:500]
+        self._report(Measured(id=me.id, epoch=me.epoch, added={"self_check_findings": 1.0}))
+        if (finding, shard) in self._doubted:
+            return
+        self._doubted.add((finding, shard))
+        _log.warning(
+            "what a view keeps cannot be right: it is made anew, and the view recomputed",
+            extra={
+                "context": {"view": me.id, "finding": finding, "shard": shard, "detail": detail}
+            },
+        )
+        at_ms = self._host.clock.now_ms()
+        self._report(
+            Doubted(
+                id=me.id, epoch=me.epoch, at_ms=at_ms, finding=finding, shard=shard, detail=detail
+            )
+        )
 
     def _report(self, observation: Observation) -> None:
         self._host.report(observation)
