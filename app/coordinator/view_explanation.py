@@ -4,8 +4,9 @@
     ViewExplanations(…).table("busy")          `EXPLAIN VIEW busy`: part, item, detail
 
 `plan` and `EXPLAIN VIEW` show the same rows of the same plan. The second adds what is known of a
-view that runs: rows and bytes of its states and arrangements, who shares these, and for each of its
-last steps which way was taken, what it came to, and what both ways were predicted to take.
+view that runs: rows and bytes of its states and arrangements, who shares these, for each of its
+last steps which way was taken, what it came to, and what both ways were predicted to take, and what
+self-checks have found.
 
 Invariants:
     Nothing is changed, and no row is read: sizes are those of shards' states.
@@ -157,6 +158,9 @@ class ViewExplanations:
             return
         for row in self._relations.rows("view_steps", object=name)[-_STEPS_SHOWN:]:
             yield PlanRow("step", str(row["occurred_at"]), _of_step(row))
+        for row in self._relations.rows("self_check_history", object=name)[-_STEPS_SHOWN:]:
+            text = f"{row['finding']} of {row['shard']}: {row['detail'] or 'it was made anew'}"
+            yield PlanRow("finding", str(row["occurred_at"]), text)
 
 
 def _planned(

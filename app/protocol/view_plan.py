@@ -125,7 +125,7 @@ class PlanRow(NamedTuple):
 
     Attributes:
         part: What it is about: `view`, `operator`, `state`, `look-up`, `read whole`, `recompute`;
-            and of a view that runs `input` and `step`.
+            and of a view that runs `input`, `step` and `finding`.
         item: The operator, shard or step.
         detail: What there is to say of it.
     """
