@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from shardline.app.compute.index.shard_lookups import ShardLookups
+from shardline.app.compute.view import maintained_view, view_states
 from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.kept_plan import plan_of
 from shardline.app.compute.view.maintained_view import View
@@ -46,6 +47,7 @@ QUERIES: Final = {
     "groups": GROUPS,
     "limit": f"SELECT who, total FROM ({GROUPS}) ORDER BY total DESC, who LIMIT 2",
     "average": "SELECT who, avg(price) AS mean FROM orders GROUP BY who",
+    "all": "SELECT count(*) AS n, sum(price) AS total FROM orders",
     "nested": f"SELECT n, count(*) AS groups, sum(total) AS total FROM ({GROUPS}) GROUP BY n",
 }
 """Of `limit` and `average` rows do not decide the results: only their states can be compared."""
@@ -154,6 +156,47 @@ def test_a_damaged_state_is_found_and_the_view_is_right(world: World, query: str
         o.reason for o in world.bench.seen if isinstance(o, Stepped) and o.id == checked.name
     ]
     assert "a self-check has found a difference" in reasons
+
+
+RIGHT: Final = {
+    "join": "SELECT o.id, p.city FROM orders o JOIN people p ON o.who = p.name",
+    "outer": "SELECT o.id, p.city FROM orders o LEFT JOIN people p ON o.who = p.name",
+    "groups": "SELECT p.city, count(*) AS n, min(o.price) AS least FROM orders o "
+    "JOIN people p ON o.who = p.name GROUP BY p.city",
+    "floats": "SELECT who, sum(weight) AS kg, count(DISTINCT price) AS n FROM orders GROUP BY who",
+    "window": "SELECT id, who, price, rank() OVER (PARTITION BY who ORDER BY price) AS r FROM orders",
+    "subquery": "SELECT id, price FROM orders WHERE price > (SELECT avg(price) FROM orders)",
+    "union": "SELECT weight, cost, who FROM orders UNION ALL SELECT -0.0D, 1.5BD, name FROM people",
+    "distinct": "SELECT DISTINCT who, tags FROM orders",
+}
+
+
+@pytest.mark.parametrize("query", RIGHT)
+def test_what_is_right_is_never_doubted(world: World, query: str) -> None:
+    """Each step is checked, over NULLs, NaN, -0.0, and rows that are there several times."""
+    checked = Checked(world, f"right_{query}", RIGHT[query])
+    checked.follow(*CUTS)
+    assert checked.doubts() == []
+    assert checked.count("self_checks_unfinished") == 0
+    assert (checked.count("self_checks") > 0) == (query != "floats")
+    assert all(checked.is_right(time) for time in (10, 20, 22, 34, 40, 49))
+
+
+def test_a_check_that_fails_harms_no_step(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is counted as one that could not be made, and the view goes on by its changes."""
+
+    def fail(*_: Any) -> str:
+        raise RuntimeError("a defect of the check")
+
+    monkeypatch.setattr(view_states, "difference", fail)
+    monkeypatch.setattr(maintained_view, "difference", fail)
+    checked = Checked(world, "unfinished", GROUPS)
+    checked.follow(*CUTS)
+    assert checked.doubts() == []
+    assert checked.count("self_checks") == 0
+    assert checked.count("self_checks_unfinished") > 0
+    assert checked.count("evaluations_incremental") > 0
+    assert checked.is_right(49)
 
 
 def test_without_a_check_it_would_be_shown(world: World) -> None:

@@ -147,6 +147,7 @@ class View:
         self._one_task = OneTask()
         self._costs = StepCosts() if costs is None else costs
         self._rows = FoundRows(host, description.name)
+        self._check = SelfCheck(host, self._reports)
         self._states = ViewStates(
             host,
             description.name,
@@ -155,8 +156,8 @@ class View:
             one_task=self._one_task,
             rows=self._rows,
             reports=self._reports,
+            check=self._check,
         )
-        self._check = SelfCheck(host)
 
     def is_replacing(self) -> bool:
         """True if the output is there, and is of another definition than this."""
@@ -468,16 +469,16 @@ class View:
 
         Before the step is appended, so that what is found to be wrong is not shown.
         """
+        name = self._description.name
+        return not self._check.finds(name, lambda: self._difference(known, changed, places))
+
+    def _difference(self, known: StateStep, changed: pa.Table, places: Sequence[int]) -> str:
         session, names = known.session, self._schema.names
         key = key_of(self._check.choose(changed), [names[place] for place in places], self._schema)
-        self._reports.report_self_check()
         inputs = [known.inputs[name] for name in self._description.inputs]
         news = rows_in_driver(session, changed.select([*names, DIFF]), self._updates)
         held = self._held(session, known.lower).select(*self._updates.names).unionAll(news)
-        found = difference(key, self._result(session, known.last, inputs), held)
-        if found:
-            self._reports.report_doubt("audit", self._description.name, found)
-        return not found
+        return difference(key, self._result(session, known.last, inputs), held)
 
     @property
     def _updates(self) -> StructType:

@@ -163,10 +163,10 @@ class ViewReports:
             self._health = health
             self._report(health)
 
-    def report_self_check(self) -> None:
-        """Report that a step was checked, whatever came out."""
-        me = self._incarnation
-        self._report(Measured(id=me.id, epoch=me.epoch, added={"self_checks": 1.0}))
+    def report_self_check(self, *, is_done: bool) -> None:
+        """Report that a step was checked, whatever came out; or that this could not be done."""
+        me, name = self._incarnation, "self_checks" if is_done else "self_checks_unfinished"
+        self._report(Measured(id=me.id, epoch=me.epoch, added={name: 1.0}))
 
     def report_doubt(self, finding: Finding, shard: str, detail: str = "") -> None:
         """Report that something that the view keeps cannot be right, and is made anew.

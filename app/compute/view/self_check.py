@@ -4,8 +4,9 @@ Rules that follow changes add to what is there. If that is wrong (a state that w
 that is stale, a rule with a mistake) it stays wrong, and nothing tells. So one step in many takes a
 row that has changed, and asks the query itself for all rows with the same key:
 
-    check = SelfCheck(host)
+    check = SelfCheck(host, reports)
     check.is_due()                                  for one step in `self_check_every`, at random
+    check.finds("late", compare)                    a difference, which is reported
     difference(key_of(row, columns), desired, held) a sentence; "" where both have the same rows
 
 The key is put to the result of the whole query as a filter, and Spark takes it down through groups,
@@ -16,12 +17,14 @@ of the key that is missing is found as well.
 
 Invariants:
     A check changes nothing. Whoever asks drops what was found to be wrong, and recomputes.
+    A check that fails itself is counted and logged, and harms no step.
     Only results that rows decide to the last bit are compared (`decided_values`): of others two
     right answers may differ.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -30,8 +33,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import TimestampNTZType
 
+from shardline.app.compute.errors import data_error_text
 from shardline.app.compute.view.correction import correction_frame
+from shardline.app.compute.view.reports import ViewReports
 from shardline.app.execution.host import Host
+from shardline.app.execution.spark_errors import error_line
 from shardline.app.sql.decided_values import holds_map, is_decided
 from shardline.app.sql.kept_aggregates import has_one_form, spark_type
 from shardline.app.sql.strategy import LINEAR
@@ -47,6 +53,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SelfCheck", "difference", "key_of", "places_of_key", "with_key"]
 
+_log = logging.getLogger(__name__)
+
 _COMPARED: Final = LINEAR | {"Aggregate", "Join", "Window"}
 """Operators whose results rows may decide; what ties decide in a LIMIT is in no list."""
 
@@ -58,12 +66,13 @@ Key = Mapping[str, Any]
 
 
 class SelfCheck:
-    """Decides which steps of a view are checked."""
+    """The self-checks of one view."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, reports: ViewReports) -> None:
         """No I/O."""
         self._every = host.self_check_every
         self._ids = host.ids
+        self._reports = reports
 
     def is_due(self) -> bool:
         """True for one step in many, at random: a view that is started often is checked, too."""
@@ -74,6 +83,29 @@ class SelfCheck:
         place = int(self._ids.jitter() * rows.num_rows)
         found: dict[str, Any] = rows.slice(place, 1).to_pylist()[0]
         return found
+
+    def finds(self, shard: str, compare: Callable[[], str]) -> bool:
+        """True if a comparison finds a difference, or the query fails where a step did not.
+
+        Args:
+            shard: What is compared, for the report.
+            compare: Returns a difference in a sentence, or "".
+        """
+        found, is_done = "", True
+        try:
+            found = compare()
+        except Exception as error:  # noqa: BLE001 - the step needs nothing of this
+            failed = data_error_text(error)
+            found, is_done = "" if failed is None else f"the query fails: {failed}", False
+            if failed is None:
+                _log.warning(
+                    "a self-check could not be made",
+                    extra={"context": {"shard": shard, "reason": error_line(error)}},
+                )
+        self._reports.report_self_check(is_done=is_done or bool(found))
+        if found:
+            self._reports.report_doubt("audit", shard, found)
+        return bool(found)
 
 
 def key_of(row: Key, names: Iterable[str], schema: StructType) -> dict[str, Any]:

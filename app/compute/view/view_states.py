@@ -77,6 +77,7 @@ class ViewStates:
         one_task: OneTask,
         rows: FoundRows,
         reports: ViewReports,
+        check: SelfCheck,
     ) -> None:
         """No I/O.
 
@@ -88,11 +89,12 @@ class ViewStates:
             one_task: Of the view.
             rows: Of the view.
             reports: Of the view.
+            check: Of the view.
         """
         self._host = host
         self._view = view
         self._reports = reports
-        self._check = SelfCheck(host)
+        self._check = check
         self.refusal = ""
         """Why a step had to be recomputed; "" if none had."""
         self._shards = [
@@ -317,22 +319,25 @@ class ViewStates:
         """
         if group.name not in step.changed or group.name not in step.changes:
             return True
-        columns = [name for name in group.schema.names if name.startswith("k")]
-        touched = step.changes[group.name].limit(ROWS_MAX).toArrow()
-        if not touched.num_rows:
-            return True
-        key = key_of(self._check.choose(touched), columns, group.schema)
-        source = step.plan.source_contents(group)
-        rows = source.over(step.session, {}, step.contents_at_end(source.before))
-        desired = group.contents(step.session, with_key(rows, key))
-        _, state = step.states[group.name]
-        self._reports.report_self_check()
-        found = difference(key, desired, shard.contents(step.session, state, step.last + 1))
-        if found:
-            self._reports.report_doubt("audit", shard.name, found)
+        if self._check.finds(shard.name, lambda: self._difference(shard, group, step)):
             self.refusal = "a self-check has found a difference"
             self.drop()
-        return not found
+            return False
+        return True
+
+    def _difference(self, shard: StateShard, group: GroupState, step: StateStep) -> str:
+        """What a group that the step has changed lacks, or has too much, at its end."""
+        touched = step.changes[group.name].limit(ROWS_MAX).toArrow()
+        if not touched.num_rows:
+            return ""
+        source = step.plan.source_contents(group)
+        rows = source.over(step.session, {}, step.contents_at_end(source.before))
+        # A state of all rows has a key that its source does not have.
+        columns = [name for name in rows.columns if name.startswith("k")]
+        key = key_of(self._check.choose(touched), columns, group.schema)
+        desired = group.contents(step.session, with_key(rows, key))
+        _, state = step.states[group.name]
+        return difference(key, desired, shard.contents(step.session, state, step.last + 1))
 
     def _touched(self, state: ShardState, moved: pa.Table, at: int) -> pa.Table | None:
         """The groups of a state that have moved, and perhaps others; None if Spark must search."""
