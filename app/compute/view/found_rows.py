@@ -122,7 +122,7 @@ class FoundRows:
         values = []
         for source in one.sources:
             if source.leaf not in tables:
-                tables[source.leaf] = self._changes(step, source.leaf.name)
+                tables[source.leaf] = self.changes(step, source.leaf.name)
             table = tables[source.leaf]
             if table is None:
                 return None
@@ -134,7 +134,7 @@ class FoundRows:
         state, lower, _ = step.shard(one.leaf.name)
         return self.rows(state, one.key, keys, lower - 1)
 
-    def _changes(self, step: StateStep, name: str) -> pa.Table | None:
+    def changes(self, step: StateStep, name: str) -> pa.Table | None:
         """The changes of an input or a state in the step; None if they are many."""
         state, lower, upper = step.shard(name)
         return updates_in_driver(

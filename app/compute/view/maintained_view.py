@@ -56,7 +56,7 @@ from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.output import ViewSink
 from shardline.app.compute.view.output_contents import OutputContents, correct_in_memory
 from shardline.app.compute.view.reports import TakenStep, ViewReports
-from shardline.app.compute.view.self_check import SelfCheck, difference, key_of, places_of_key
+from shardline.app.compute.view.self_check import AskedBy, SelfCheck, asked_by, difference, key_of
 from shardline.app.compute.view.session_settings import engine_versions, query_settings
 from shardline.app.compute.view.state_step import StateStep
 from shardline.app.compute.view.step_costs import StepCosts
@@ -454,27 +454,22 @@ class View:
 
     def _staged(self, known: StateStep, changed: DataFrame) -> StagedInterval | None:
         """The rows of a change, staged; None if a key of them is not what the query gives."""
-        places = places_of_key(known.session, known.plan.query) if known.checked else None
-        few = None if places is None else collect_interval(changed, self._options)
-        if few is not None and places is not None:
-            if few.rows.num_rows and not self._is_right(known, few.rows, places):
+        asked = asked_by(known.session, known.plan.query) if known.checked else None
+        few = None if asked is None else collect_interval(changed, self._options)
+        if few is not None and asked is not None:
+            # Before the step is appended, so that what is found to be wrong is not shown.
+            compare = partial(self._difference, known, few.rows, asked)
+            if self._check.finds(self._description.name, compare):
                 return None
             return few.stage(few.rows)
         # What the last change came to tells what to expect; half, so that one whose changes are as
         # large as that is not run twice every other time.
         return stage_interval(changed, self._options, small=self._changed_rows <= ROWS_MAX // 2)
 
-    def _is_right(self, known: StateStep, changed: pa.Table, places: Sequence[int]) -> bool:
-        """True if rows of the output with a key that changes are those of the query, afterwards.
-
-        Before the step is appended, so that what is found to be wrong is not shown.
-        """
-        name = self._description.name
-        return not self._check.finds(name, lambda: self._difference(known, changed, places))
-
-    def _difference(self, known: StateStep, changed: pa.Table, places: Sequence[int]) -> str:
+    def _difference(self, known: StateStep, changed: pa.Table, asked: Sequence[AskedBy]) -> str:
+        """What rows of the output with a touched key lack of the query's, after the step."""
         session, names = known.session, self._schema.names
-        key = key_of(self._check.choose(changed), [names[place] for place in places], self._schema)
+        key = key_of(self._check.touched(known, asked, names, self._rows.changes), self._schema)
         inputs = [known.inputs[name] for name in self._description.inputs]
         news = rows_in_driver(session, changed.select([*names, DIFF]), self._updates)
         held = self._held(session, known.lower).select(*self._updates.names).unionAll(news)

@@ -2,7 +2,7 @@
 
 Rules that follow changes add to what is there. If that is wrong (a state that was damaged, a cache
 that is stale, a rule with a mistake) it stays wrong, and nothing tells. So one step in many takes a
-row that has changed, and asks the query itself for all rows with the same key:
+row of an input that has changed, and asks the query itself for all rows with its values:
 
     check = SelfCheck(host, reports)
     check.is_due()                                  for one step in `self_check_every`, at random
@@ -12,8 +12,8 @@ row that has changed, and asks the query itself for all rows with the same key:
 The key is put to the result of the whole query as a filter, and Spark takes it down through groups,
 partitions and joins to the inputs as far as that is right. So what is compared does not depend on
 which columns are taken: the fewer can be taken down, the more the check costs, at most what it
-costs to run the query anew. Columns that come out of aggregates are left out of it, so that a row
-of the key that is missing is found as well.
+costs to run the query anew. It has the columns of one input alone, and none that are computed: so a
+row is found as well that should be there and is not.
 
 Invariants:
     A check changes nothing. Whoever asks drops what was found to be wrong, and recomputes.
@@ -25,7 +25,8 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -36,6 +37,7 @@ from pyspark.sql.types import TimestampNTZType
 from shardline.app.compute.errors import data_error_text
 from shardline.app.compute.view.correction import correction_frame
 from shardline.app.compute.view.reports import ViewReports
+from shardline.app.compute.view.state_step import StateStep
 from shardline.app.execution.host import Host
 from shardline.app.execution.spark_errors import error_line
 from shardline.app.sql.decided_values import holds_map, is_decided
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
 
     from shardline.app.sql.query_tree import QueryNode
 
-__all__ = ["SelfCheck", "difference", "key_of", "places_of_key", "with_key"]
+__all__ = ["AskedBy", "SelfCheck", "asked_by", "difference", "key_of", "with_key"]
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +86,30 @@ class SelfCheck:
         found: dict[str, Any] = rows.slice(place, 1).to_pylist()[0]
         return found
 
+    def touched(
+        self,
+        step: StateStep,
+        asked: Sequence[AskedBy],
+        names: Sequence[str],
+        changes: Callable[[StateStep, str], pa.Table | None],
+    ) -> dict[str, Any]:
+        """A key that a step has touched: values by columns of the view; {} for all rows.
+
+        Args:
+            step: The step.
+            asked: Of the view's query.
+            names: The view's columns.
+            changes: The changes of an input in the step; None if they are many.
+        """
+        tried = [one for one in asked if one.input in step.news.changed]
+        while tried:
+            one = tried.pop(int(self._ids.jitter() * len(tried)))
+            rows = changes(step, one.input)
+            if rows is not None and rows.num_rows:
+                row = self.choose(rows)
+                return {names[place]: row[name] for place, name in one.columns.items()}
+        return {}
+
     def finds(self, shard: str, compare: Callable[[], str]) -> bool:
         """True if a comparison finds a difference, or the query fails where a step did not.
 
@@ -108,14 +134,13 @@ class SelfCheck:
         return bool(found)
 
 
-def key_of(row: Key, names: Iterable[str], schema: StructType) -> dict[str, Any]:
+def key_of(row: Key, schema: StructType) -> dict[str, Any]:
     """The values of a row by which rows are found: those of columns whose equal values are one."""
-    wanted = set(names)
     return {
         field.name: row[field.name]
         for field in schema.fields
         # What a time without a zone is to Python depends on the zone of the process.
-        if field.name in wanted
+        if field.name in row
         and has_one_form(field.dataType)
         and not isinstance(field.dataType, TimestampNTZType)
     }
@@ -152,15 +177,32 @@ def _equals(frame: DataFrame, name: str, value: object) -> Column:
 # -- what can be checked of a query ---------------------------------------------------------------
 
 
-def places_of_key(spark: SparkSession, query: QueryNode) -> tuple[int, ...] | None:
-    """The places of a query's columns that come out of its inputs as they are.
+@dataclass(frozen=True, slots=True)
+class AskedBy:
+    """Columns of a query that are columns of one input, which stands in it once.
+
+    Attributes:
+        input: The input.
+        columns: Its columns, by the places of the query's columns that they are.
+    """
+
+    input: str
+    columns: Mapping[int, str]
+
+
+def asked_by(spark: SparkSession, query: QueryNode) -> tuple[AskedBy, ...] | None:
+    """The columns by which rows of a query are asked for, where those of an input have changed.
 
     Returns:
         None if the query's results are not decided by its rows.
     """
     if not _is_decided(spark, query):
         return None
-    return tuple(place for place, one in enumerate(query.output) if _is_given(query, one))
+    found: dict[QueryNode, dict[int, str]] = {}
+    for place, column in enumerate(query.output):
+        for leaf, name in _given(query, column):
+            found.setdefault(leaf, {})[place] = name
+    return tuple(AskedBy(leaf.input, columns) for leaf, columns in found.items())
 
 
 def _is_decided(spark: SparkSession, node: QueryNode) -> bool:
@@ -173,12 +215,13 @@ def _is_decided(spark: SparkSession, node: QueryNode) -> bool:
     return all(_is_decided(spark, child) for child in node.children)
 
 
-def _is_given(node: QueryNode, column: Any) -> bool:
-    """True if a column is one of an input, and each operator above takes a filter by it down."""
+def _given(node: QueryNode, column: Any) -> Iterator[tuple[QueryNode, str]]:
+    """The inputs that a column comes out of as it is, through operators that take filters down."""
     if node.input:
-        return True
-    below = _BELOW.get(node.kind)
-    return below is not None and any(_is_given(*one) for one in below(node, column))
+        yield node, str(column.name())
+    elif node.kind in _BELOW:
+        for child, one in _BELOW[node.kind](node, column):
+            yield from _given(child, one)
 
 
 _Below: TypeAlias = "Iterator[tuple[QueryNode, Any]]"

@@ -334,7 +334,7 @@ class ViewStates:
         rows = source.over(step.session, {}, step.contents_at_end(source.before))
         # A state of all rows has a key that its source does not have.
         columns = [name for name in rows.columns if name.startswith("k")]
-        key = key_of(self._check.choose(touched), columns, group.schema)
+        key = key_of(self._check.choose(touched.select(columns)), group.schema)
         desired = group.contents(step.session, with_key(rows, key))
         _, state = step.states[group.name]
         return difference(key, desired, shard.contents(step.session, state, step.last + 1))
