@@ -1,4 +1,4 @@
-"""What a view keeps is damaged on purpose, in the right form: a self-check finds it.
+"""States, outputs and look-ups are damaged on purpose, in a right form: a self-check finds it.
 
 Without one the contents would be wrong from there on, which is shown, too. Expected contents are
 those of plain Spark.
