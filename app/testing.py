@@ -4,10 +4,15 @@
         lab.push("orders", [(1, 10), (2, 60)], at=1000)
         lab.advance(2000)
         assert_df_equality(lab.contents("large"), expected, ignore_row_order=True)
+        assert_follows_changes(lab, "large")
 
 The project is checked like every project, and views are maintained by the very code of the runtime,
-linear or by recomputation; only the streams that drive it are left out. The test sets the time:
-rows take effect at the time they are pushed at, and nothing else moves.
+only the streams that drive it are left out. The test sets the time: rows take effect at the time
+they are pushed at, and nothing else moves.
+
+As in the runtime, a view takes the way that costs less, which for the few rows of a test is to run
+its query anew. `follow_changes=True` lets views follow changes wherever they can, as they do over
+many rows. That a view can, whatever its inputs hold, is what `assert_follows_changes` is about.
 
 Shards are in memory where the machine has a file system there, else in a temporary folder; they
 are removed when the block ends.
@@ -32,11 +37,16 @@ from pyspark.sql import DataFrame
 from typing_extensions import override
 
 from shardline import datasource
+from shardline.app.compute.view.evaluate import parse_columns
 from shardline.app.compute.view.maintained_view import View
+from shardline.app.compute.view.step_costs import StepCosts
+from shardline.app.compute.view.view_plan import plan_view
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.object_shards import create_object_shard, parse_ddl_schema
+from shardline.app.execution.observations import Observation, Stepped
 from shardline.app.project.project import CheckedProject, Project
 from shardline.app.protocol.objects import SourceDescription, ViewDescription, errors_shard
+from shardline.app.protocol.view_plan import ViewPlan, obstacles
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
@@ -49,7 +59,7 @@ from shardline.datasource.types.schema import DIFF, TS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Lab", "LabClock", "Rows"]
+__all__ = ["Lab", "LabClock", "Rows", "assert_follows_changes"]
 
 Rows: TypeAlias = DataFrame | pa.Table | Iterable[Sequence[Any] | Mapping[str, Any]]
 """Rows of a source: a frame, an Arrow table, or tuples or dicts."""
@@ -74,6 +84,15 @@ class LabClock(SystemClock):
         self._now_ms = max(self._now_ms, to_ms)
 
 
+class _AlwaysFollow(StepCosts):
+    """Changes are followed wherever that is right, however few rows there are."""
+
+    @override
+    def follows(self, times: int, rows: int) -> bool:
+        super().follows(times, rows)  # for its predictions
+        return True
+
+
 class Lab:
     """One project under test. Use it as a context manager.
 
@@ -82,12 +101,16 @@ class Lab:
         client: The client of its shards.
     """
 
-    def __init__(self, spark: SparkSession, project: Project | str) -> None:
+    def __init__(
+        self, spark: SparkSession, project: Project | str, *, follow_changes: bool = False
+    ) -> None:
         """Check the project, and make its shards.
 
         Args:
             spark: The session.
             project: The project, or its SQL. Sinks and indexes are checked and then left alone.
+            follow_changes: True if views are to follow changes wherever they can; else each step
+                takes the way that costs less, as in the runtime.
 
         Raises:
             InvalidUsage: The project has problems.
@@ -101,13 +124,15 @@ class Lab:
         self.client = ShardClient.open(str(self._folder / "shards"), clock=self.clock)
         self._pending: list[tuple[int, str, pa.Table, int]] = []
         self._reached = 0
+        self._follows = follow_changes
+        self._steps: list[Stepped] = []
         writes = threading.Event()
         writes.set()
         self._host = Host(
             spark=spark,
             client=self.client,
             storage={},
-            report=lambda _: None,
+            report=self._observe,
             clock=self.clock,
             ids=SystemIds(),
             checkpoints=self._folder / "checkpoints",
@@ -212,7 +237,38 @@ class Lab:
             self._spark, location=self.client.location.url, shard=name, as_of=at
         )
 
+    def plan(self, view: str) -> ViewPlan:
+        """How a view is kept: its operators with their rules, and what it keeps; see `str(plan)`.
+
+        Raises:
+            InvalidUsage: There is no such view.
+        """
+        found = self._found_view(view)
+        columns = {name: parse_columns(self._resolved.schemas[name]) for name in found.inputs}
+        return plan_view(self._spark, found.name, found.query, columns)
+
+    def steps(self, view: str) -> list[Stepped]:
+        """The steps that Spark took for a view so far: the way of each, its rows, and why.
+
+        Raises:
+            InvalidUsage: There is no such view.
+        """
+        found = self._found_view(view)
+        return [one for one in self._steps if one.id == found.name]
+
     # -- inside ----------------------------------------------------------------------------------
+
+    def _observe(self, observation: Observation) -> None:
+        if isinstance(observation, Stepped):
+            self._steps.append(observation)
+
+    def _found_view(self, name: str) -> ViewDescription:
+        found = self._resolved.descriptions.get(name)
+        if isinstance(found, ViewDescription):
+            return found
+        descriptions = self._resolved.descriptions.values()
+        known = [one.name for one in descriptions if isinstance(one, ViewDescription)]
+        raise unknown_name("view", name, known)
 
     def _view(self, number: int, description: ViewDescription) -> View:
         life = Incarnation(
@@ -223,7 +279,8 @@ class Lab:
             operators=(number, 1),
             as_of=0,
         )
-        return View(self._host, life, description, lambda: None)
+        costs = _AlwaysFollow() if self._follows else StepCosts()
+        return View(self._host, life, description, lambda: None, costs)
 
     def _append(
         self, source: SourceDescription, due: list[tuple[int, pa.Table, int]], to: int
@@ -257,6 +314,38 @@ class Lab:
         if not isinstance(rows, DataFrame):
             rows = self._spark.createDataFrame(list(rows), struct_of(schema.record))
         return rows.select(*schema.names).toArrow().cast(schema.arrow)
+
+
+def assert_follows_changes(lab: Lab, view: str, *, of: Iterable[str] = ()) -> None:
+    """Assert that a view can follow the changes of its inputs, so that a change costs what it is.
+
+    A view fails that would be recomputed at each change, and one that would be at the changes of
+    some input, such as a left join by a range at those of its right side.
+
+    Args:
+        lab: Of the project.
+        view: The view.
+        of: Inputs whose changes it must follow; none for all of them.
+
+    Raises:
+        AssertionError: It cannot; names the operators because of which, each with the reason.
+        InvalidUsage: There is no such view, or it has no such input.
+    """
+    plan = lab.plan(view)
+    wanted = tuple(of) or plan.inputs
+    for name in wanted:
+        if name not in plan.inputs:
+            raise unknown_name("input", name, plan.inputs)
+    reasons = [f"{one.text}: {one.obstacle}" for one in obstacles(plan)]
+    if plan.strategy == "recompute" and not reasons:
+        reasons = [plan.reason]
+    reasons += [f"where {name} changes: {why}" for name, why in plan.recomputed if name in wanted]
+    if reasons:
+        listed = "\n".join(f"  {one}" for one in reasons)
+        raise AssertionError(
+            f"view '{view}' does not follow the changes of {', '.join(wanted)}: its query is run "
+            f"anew\n{listed}\n\nits plan:\n{plan}"
+        )
 
 
 def _replaced(

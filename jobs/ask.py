@@ -38,9 +38,11 @@ from shardline.app.cli.status import (
 )
 from shardline.app.cli.subscription_lines import SubscriptionLines
 from shardline.app.cli.terminal import open_console, report_error
+from shardline.app.cli.view_plan_table import view_plan_table
 from shardline.app.compute.peek.results import as_csv, as_json
 from shardline.app.project.dropping import drop_plan_from_json
 from shardline.app.protocol.object_state import VERDICTS
+from shardline.app.protocol.view_plan import PlanRow
 from shardline.app.server.client import (
     drop_objects,
     follow_subscription,
@@ -93,6 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _sql(where: ApplicationAddress, given: argparse.Namespace, console: Console) -> None:
     table = run_query(where, given.query, parse_duration_ms(given.timeout))
     match given.format:
+        case "table" if table.column_names == list(PlanRow._fields):
+            rows = (tuple(map(str, row.values())) for row in table.to_pylist())
+            console.print(view_plan_table(rows))
         case "table":
             console.print(result_table(table))
         case "json":

@@ -128,6 +128,7 @@ def _plan(
     with StartProgress(console) as progress, contextlib.ExitStack() as open_:
         progress.step("starting Spark")
         from shardline.app.coordinator.planning import planned  # noqa: PLC0415 - Spark takes a second to import
+        from shardline.app.coordinator.view_explanation import with_view_plans  # noqa: PLC0415
         from shardline.app.project.project import Project  # noqa: PLC0415
         from shardline.app.project.variables import parse_variables  # noqa: PLC0415
         from shardline.app.spark_session import open_session, settings_within  # noqa: PLC0415
@@ -139,7 +140,10 @@ def _plan(
         spark = capture.start_spark(lambda: open_session("shardline plan", within))
         open_.callback(spark.stop)
         progress.step("checking the project")
-        plan = planned(client, settings.runtime, project.check(spark))
+        resolved = project.check(spark)
+        plan = planned(client, settings.runtime, resolved)
+        progress.step("planning its views")
+        plan = with_view_plans(spark, plan, resolved)
     return _show_plan(plan, _permissions(given), console)
 
 

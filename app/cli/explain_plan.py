@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardline.app.cli.tables import plain_table, utc
+from shardline.app.cli.view_plan_table import view_plan_table
 from shardline.app.project.plan import Plan, Step, StepKind
 from shardline.app.project.replacement import Replacement
 from shardline.app.project.statements import ObjectDescription, kind_of
@@ -26,6 +27,7 @@ from shardline.app.protocol.objects import (
     SourceDescription,
     ViewDescription,
 )
+from shardline.app.protocol.view_plan import plan_rows
 
 __all__ = ["plan_summary", "plan_view"]
 
@@ -69,7 +71,22 @@ def plan_view(plan: Plan) -> RenderableType:
     kept = [d for d in plan.wanted.values() if isinstance(d, ViewDescription)]
     if kept:
         views += [Text(), _strategies(kept)]
+    for one in plan.views:
+        views += [Text(), Text(f"how {one.view} will be kept", style="bold")]
+        views.append(view_plan_table(plan_rows(one)))
+    left = _left_out(plan)
+    if left:
+        views += [Text(), Text(f"not planned here, as they are many: {', '.join(left)}")]
+        views.append(Text("EXPLAIN VIEW name shows each of them when it runs"))
     return Group(*views)
+
+
+def _left_out(plan: Plan) -> list[str]:
+    """Views that are made or changed and have no plan of their own here."""
+    planned = {one.view for one in plan.views}
+    made = [one.description for one in plan.steps if one.act != "drop"]
+    views = [one.name for one in made if isinstance(one, ViewDescription)]
+    return [name for name in views if name not in planned] if planned else []
 
 
 def _replacement(one: Replacement) -> list[str]:

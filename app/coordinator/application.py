@@ -31,6 +31,7 @@ from shardline.app.coordinator.project_comparison import ProjectComparison
 from shardline.app.coordinator.reads import Reads
 from shardline.app.coordinator.shard_actions import ShardActions
 from shardline.app.coordinator.start_holds import StartHolds
+from shardline.app.coordinator.view_explanation import ViewExplanations, with_view_plans
 from shardline.app.coordinator.wakes import Wakes
 from shardline.app.introspection.feeds import RuntimeFeeds
 from shardline.app.lane.commands import KINDS, Kind
@@ -210,6 +211,7 @@ class Application:
             storage=dict(storage),
             interval_ms=settings.interval_ms,
             interval_max_ms=parse_duration_ms(settings.interval_max),
+            self_check_every=settings.self_check_every,
             bounds=self._bounds,
         )
 
@@ -222,6 +224,12 @@ class Application:
             timeout_ms=self.timeout_ms,
             zone=lambda: self._spark.conf.get("spark.sql.session.timeZone") or "UTC",
             shard_bytes=lambda: self._bounds.peeks.shard_bytes,
+            explain_view=ViewExplanations(
+                self._spark,
+                self._client,
+                self.running,
+                None if self.observing is None else self.observing.relations,
+            ).table,
             uncreated=self._explain_uncreated,
         )
 
@@ -386,7 +394,9 @@ class Application:
             InvalidUsage: As of `apply`.
         """
         resolved = Project.parse(files, identity).check(self._spark, self._ids)
-        return self.plan(resolved) if dry_run else self.apply(resolved, allowed)
+        if dry_run:
+            return with_view_plans(self._spark, self.plan(resolved), resolved)
+        return self.apply(resolved, allowed)
 
     def plan_drop(self, names: Sequence[str]) -> DropPlan:
         """Plan a drop: everything that it would delete.

@@ -7,6 +7,7 @@ They choose the time of each read, and leave its execution to the compute contro
     reads.sql("SELECT * FROM flights_errors")                 the errors that reads of it fail with
     reads.sql("SELECT * FROM flights_skipped")                rows that were left out of it
     reads.sql("EXPLAIN SELECT * FROM delays")                 the strategy, and the reason for it
+    reads.sql("EXPLAIN VIEW delays")                          how it is kept up to date
     reads.subscribe("SUBSCRIBE delays WITHOUT SNAPSHOT")      its batches, in order
 
 Invariants:
@@ -64,6 +65,7 @@ class Reads:
         timeout_ms: float,
         zone: Callable[[], str],
         shard_bytes: Callable[[], int],
+        explain_view: Callable[[str], pa.Table],
         uncreated: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         """Make the reads of one application.
@@ -76,6 +78,7 @@ class Reads:
             timeout_ms: Time-out of a query that sets none itself.
             zone: Returns the time zone of the session.
             shard_bytes: Returns the `direct_read_limit` in force.
+            explain_view: Answers `EXPLAIN VIEW`.
             uncreated: Returns why objects of the project are not created yet, by name.
         """
         self._client = client
@@ -85,6 +88,7 @@ class Reads:
         self._timeout_ms = timeout_ms
         self._zone = zone
         self._shard_bytes = shard_bytes
+        self._explain_view = explain_view
         self._uncreated = uncreated
         self._oracle = Oracle()
 
@@ -141,14 +145,6 @@ class Reads:
         if as_of is None:
             as_of = Oracle.choose_serializable([self._client.readable(asked.on)[0].upper])
         return self._compute.subscribe(asked.on, as_of, snapshot=asked.snapshot, up_to=asked.up_to)
-
-    def _explain_view(self, name: str) -> pa.Table:
-        running = self._running()
-        view = running.get(name)
-        if not isinstance(view, ViewDescription):
-            views = [n for n, one in running.items() if isinstance(one, ViewDescription)]
-            raise unknown_name("view", name, views)
-        return pa.table({"view": [name], "strategy": [view.strategy], "reason": [view.reason]})
 
     def _explain_query(self, selected: SelectRequest) -> pa.Table:
         running = self._check_readable(_objects(selected), errors=True)

@@ -53,6 +53,7 @@ class Host:
         interval_ms: Distance of the times that sources give to data, and of their ticks.
         pool: Spark's scheduler pool of the object's kind.
         pace: Slows sources' commits down; None for a commit at each interval.
+        self_check_every: One step of a view in so many recomputes a key; 0 for none.
     """
 
     spark: SparkSession
@@ -67,6 +68,7 @@ class Host:
     interval_ms: int = 1000
     pool: str = "compute"
     pace: CommitPacing | None = None
+    self_check_every: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,10 @@ import msgspec
 
 from shardline.app.protocol.compute import PeekResponse, SubscribeDropped, SubscribeResponse
 from shardline.app.protocol.object_state import Status
+from shardline.app.protocol.objects import Strategy
 
 __all__ = [
+    "Doubted",
     "Ended",
     "Failed",
     "Health",
@@ -28,6 +30,7 @@ __all__ = [
     "Progress",
     "Report",
     "Started",
+    "Stepped",
 ]
 
 
@@ -107,6 +110,56 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     now: dict[str, float | None] = {}
 
 
+class Stepped(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A step of a view that Spark took, beside what it was predicted to take.
+
+    Attributes:
+        at_ms: When it was done.
+        lower: The output's upper before it.
+        upper: The output's upper afterwards.
+        way: How it was computed.
+        reason: Why it was not computed from changes; "" if it was, or if the view never is.
+        rows_changed: Updates of the inputs in it, at most; None if they were not counted.
+        rows_looked_up: Rows that were found by key.
+        updates_out: Updates of the output.
+        took_ms: What it took.
+        predicted_ms_incremental: What it was predicted to take from changes; None for unknown.
+        predicted_ms_recompute: The same of the query run anew.
+    """
+
+    id: str
+    epoch: int
+    at_ms: int
+    lower: int
+    upper: int | None
+    way: Strategy
+    reason: str = ""
+    rows_changed: int | None = None
+    rows_looked_up: int = 0
+    updates_out: int = 0
+    took_ms: float = 0
+    predicted_ms_incremental: float | None = None
+    predicted_ms_recompute: float | None = None
+
+
+class Doubted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A view has found that what it keeps cannot be right, and recomputes.
+
+    Attributes:
+        at_ms: When.
+        finding: `audit`, `negative count`, `foreign writer` or `lost part`.
+        shard: What is wrong: a state, or the view.
+        detail: What was found, in a sentence.
+    """
+
+    id: str
+    epoch: int
+    at_ms: int
+    finding: str
+    shard: str
+    detail: str = ""
+
+
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """An incarnation has ended by an error: it is suspended and started again.
 
@@ -137,6 +190,8 @@ Observation: TypeAlias = (
     | Hydrated
     | Health
     | Measured
+    | Stepped
+    | Doubted
     | Failed
     | Ended
     | PeekResponse

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from shardline.app.execution.causes import without_run_ids
 from shardline.app.execution.observations import (
+    Doubted,
     Ended,
     Failed,
     Health,
@@ -31,6 +32,7 @@ from shardline.app.execution.observations import (
     Measured,
     Progress,
     Started,
+    Stepped,
 )
 from shardline.app.introspection.definitions import (
     is_repeatable,
@@ -86,7 +88,9 @@ __all__ = ["PEEKS_MAX", "apply", "note_status"]
 PEEKS_MAX: Final = 10_000
 """Most peeks under way that are remembered: so many at once means that ends of peeks were lost."""
 
-_Report: TypeAlias = Started | Progress | Hydrated | Health | Measured | Failed | Ended
+_Report: TypeAlias = (
+    Started | Progress | Hydrated | Health | Measured | Stepped | Doubted | Failed | Ended
+)
 
 _OfProcess: TypeAlias = ProcessStarted | SparkSeen | ServerSeen | RuntimeSeen | ClientsSeen
 
@@ -128,7 +132,17 @@ def apply(facts: Facts, event: Event, now_ms: int) -> None:
             _peek(facts, event)
         case PeekResponse() | SubscribeResponse() | SubscribeDropped():
             pass  # answers to clients, which say nothing of an object
-        case Started() | Progress() | Hydrated() | Health() | Measured() | Failed() | Ended():
+        case (
+            Started()
+            | Progress()
+            | Hydrated()
+            | Health()
+            | Measured()
+            | Stepped()
+            | Doubted()
+            | Failed()
+            | Ended()
+        ):
             _observed(facts, event, now_ms)
         case Wanted():
             facts.wanted = {one.id: one for one in event.objects}
@@ -278,9 +292,9 @@ def _reported(facts: Facts, found: ObjectFacts, event: _Report) -> None:
         case Health():
             found.health[event.namespace] = event
         case Measured():
-            for name, more in event.added.items():
-                found.counters[name] = found.counters.get(name, 0) + more
-            found.gauges.update(event.now)
+            _measured(found, event)
+        case Stepped() | Doubted():
+            _noted_by_view(facts, found, event)
         case Failed():
             _fails(found, event.error, event.hint)
         case Ended():
@@ -288,6 +302,20 @@ def _reported(facts: Facts, found: ObjectFacts, event: _Report) -> None:
             _works_again(found)
         case _:
             assert_never(event)
+
+
+def _measured(found: ObjectFacts, event: Measured) -> None:
+    for name, more in event.added.items():
+        found.counters[name] = found.counters.get(name, 0) + more
+    found.gauges.update(event.now)
+
+
+def _noted_by_view(facts: Facts, found: ObjectFacts, event: Stepped | Doubted) -> None:
+    if isinstance(event, Stepped):
+        found.view_steps.append(event)
+    else:
+        row = (event.id, event.finding, event.shard, event.detail)
+        facts.self_checks.add(event.at_ms, row)
 
 
 def _moved(found: ObjectFacts, write: Observed) -> None:

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from shardline.app.execution.observations import Health
+from shardline.app.execution.observations import Health, Stepped
 from shardline.app.introspection.events import (
     Client,
     Installed,
@@ -143,6 +143,7 @@ class ObjectFacts:
             start of this process.
         step_ms: How long the last micro-batch took, and the time of each phase (`step_phases_ms`).
         steps: The newest micro-batches.
+        view_steps: The newest steps of a view.
         lag_trend: Its lag behind the clock in the last minute.
         backlog_trend: What has waited outside in the last minute.
     """
@@ -190,6 +191,7 @@ class ObjectFacts:
     step_ms: int | None = None
     step_phases_ms: dict[str, int] = field(default_factory=dict)
     steps: deque[MicroBatch] = field(default_factory=lambda: deque(maxlen=MICRO_BATCHES_MAX))
+    view_steps: deque[Stepped] = field(default_factory=lambda: deque(maxlen=MICRO_BATCHES_MAX))
     lag_trend: Trend = field(default_factory=Trend)
     backlog_trend: Trend = field(default_factory=Trend)
 
@@ -290,6 +292,7 @@ class Facts:
         commands: The newest records of the lane.
         maintenance: The newest rounds.
         actions: What persons have asked for.
+        self_checks: What views have found to be wrong with what they keep.
         shards: By name, as last inspected.
         received: Counts of the events so far.
         revision: Grows whenever facts are changed.
@@ -335,6 +338,9 @@ class Facts:
         default_factory=lambda: History("maintenance", MONTH_MS, MAINTENANCE_MAX)
     )
     actions: History = field(default_factory=lambda: History("action_history", MONTH_MS, 10_000))
+    self_checks: History = field(
+        default_factory=lambda: History("self_check_history", MONTH_MS, 10_000)
+    )
     defined: dict[str, tuple[object, ...]] = field(default_factory=dict)
     definitions: History = field(
         default_factory=lambda: History("definition_history", MONTH_MS, 10_000, lasting=True)
@@ -357,6 +363,7 @@ class Facts:
             self.lags,
             self.maintenance,
             self.actions,
+            self.self_checks,
             self.definitions,
             self.runs,
         )
@@ -399,6 +406,7 @@ class Facts:
             lags=self.lags.until(at_ms),
             maintenance=self.maintenance.until(at_ms),
             actions=self.actions.until(at_ms),
+            self_checks=self.self_checks.until(at_ms),
             definitions=self.definitions.until(at_ms),
             runs=self.runs.until(at_ms),
         )

@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from typing import Final
 
-from shardline.app.execution.observations import Measured, Progress
+from shardline.app.execution.observations import Measured, Progress, Stepped
 from shardline.app.introspection.events import (
     Event,
     Harvested,
@@ -35,6 +35,7 @@ _MISSABLE: Final = (
     Harvested,
     Measured,
     Progress,
+    Stepped,
     Polled,
     ShardSeen,
     RuntimeSeen,

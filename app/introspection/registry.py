@@ -34,6 +34,7 @@ from shardline.app.introspection.relations.progress import PROGRESS
 from shardline.app.introspection.relations.structure import STRUCTURE
 from shardline.app.introspection.relations.system import SYSTEM
 from shardline.app.introspection.relations.verdicts import VERDICTS
+from shardline.app.introspection.relations.view_steps import VIEW_STEPS
 from shardline.app.introspection.sink import listener_relation
 from shardline.datasource.spark_native.read_counts import ReadCounts
 
@@ -57,6 +58,7 @@ _ALL: Final = (
     *PROGRESS,
     *LAG_DISTRIBUTION,
     *MOVEMENT,
+    *VIEW_STEPS,
     *HEALTH,
     *SYSTEM,
     *PROCESS,

@@ -42,6 +42,7 @@ from shardline.app.protocol.objects import (
     inputs_of,
 )
 from shardline.app.protocol.redaction import redact_description, redact_option
+from shardline.app.protocol.view_plan import ViewPlan
 from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["Change", "Plan", "Step", "StepKind", "make_plan", "plan_from_json", "plan_json"]
@@ -104,6 +105,7 @@ class Plan:
         replaced: Objects of these steps whose shard is dropped and made anew.
         stopped: Sinks that this stops for good.
         owner: The other project whose objects run, for a sentence; "" if this one's do, or none.
+        views: How views that are made or changed will be kept, where that was asked for.
     """
 
     steps: tuple[Step, ...]
@@ -113,6 +115,7 @@ class Plan:
     replaced: tuple[Replacement, ...] = ()
     stopped: tuple[StoppedSink, ...] = ()
     owner: str = ""
+    views: tuple[ViewPlan, ...] = ()
 
     @property
     def empty(self) -> bool:

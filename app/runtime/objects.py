@@ -96,6 +96,7 @@ class RunningObjects:
                 writes=threading.Event(),
                 check_fence=check_fence,
                 interval_ms=options.interval_ms,
+                self_check_every=options.self_check_every,
                 pool=kind,
                 pace=pace,
             )

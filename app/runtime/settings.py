@@ -102,6 +102,7 @@ class RuntimeOptions:
         storage: Options of the location's store.
         interval_ms: As of `Host`.
         interval_max_ms: The most that sources wait between two commits when views cannot follow.
+        self_check_every: As of `Host`.
         bounds: Of all that it does; what the lane's order says of them comes on top.
     """
 
@@ -109,6 +110,7 @@ class RuntimeOptions:
     storage: Mapping[str, str] = field(default_factory=dict)
     interval_ms: int = 1000
     interval_max_ms: int = 10_000
+    self_check_every: int = 1000
     bounds: PartSettings = field(default_factory=PartSettings)
 
 

@@ -29,7 +29,15 @@ from typing import Final
 from shardline.app.protocol.objects import STATES_MAX, Strategy
 from shardline.app.sql.plan_tree import Node
 
-__all__ = ["CONSTANT", "INPUT", "LINEAR", "REASONS", "Verdict", "choose_strategy"]
+__all__ = [
+    "CONSTANT",
+    "INPUT",
+    "JOIN_SIDES",
+    "LINEAR",
+    "REASONS",
+    "Verdict",
+    "choose_strategy",
+]
 
 LINEAR: Final = frozenset(
     {
@@ -98,6 +106,15 @@ _JOINED: Final = {
     "RightOuter": "a right outer join (run anew where its left side changes)",
 }
 """Joins whose change follows from the change of a side and from what is on the other one."""
+
+JOIN_SIDES: Final = {
+    "ExistenceJoin": "left",
+    "LeftAnti": "left",
+    "LeftOuter": "left",
+    "LeftSemi": "left",
+    "RightOuter": "right",
+}
+"""Joins that follow the changes of one side without an equality: that one."""
 
 _KEYED_JOINS: Final = {
     "ExistenceJoin": "a subquery in EXISTS or IN",

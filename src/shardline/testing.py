@@ -5,6 +5,6 @@ from __future__ import annotations
 from shardline.extras import needed_for
 
 with needed_for("shardline.testing"):
-    from shardline.app.testing import Lab
+    from shardline.app.testing import Lab, assert_follows_changes
 
-__all__ = ["Lab"]
+__all__ = ["Lab", "assert_follows_changes"]

@@ -10,7 +10,7 @@ import pytest
 from chispa import assert_df_equality
 
 from shardline.app.project.project import Project
-from shardline.app.testing import Lab
+from shardline.app.testing import Lab, assert_follows_changes
 from shardline.datasource.errors import Determinate, InvalidUsage
 from support.tree import ROOT
 
@@ -48,21 +48,26 @@ def test_a_view_is_tested_in_ten_lines(spark: SparkSession) -> None:
         assert_df_equality(lab.contents("spent", as_of=1499), before, ignore_row_order=True)
 
 
-def test_the_example_of_the_docs_runs(
+def test_the_examples_of_the_docs_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it is written there."""
+    """As they are written there."""
     text = (ROOT / "docs" / "testing.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "orders.sql").write_text(
         "CREATE SOURCE orders USING csv OPTIONS (path 'in') SCHEMA (id INT, price INT);"
         "CREATE MATERIALIZED VIEW large AS SELECT id, price FROM orders WHERE price > 50;"
+        "CREATE SOURCE sales USING csv OPTIONS (path 'in') SCHEMA (customer INT, price INT);"
+        "CREATE MATERIALIZED VIEW spending AS "
+        "SELECT customer, sum(price) AS total FROM sales GROUP BY customer;"
     )
     monkeypatch.chdir(tmp_path)
     said: dict[str, Any] = {}
-    exec(example, said)  # noqa: S102 - our own text
+    for example in examples:
+        exec(example, said)  # noqa: S102 - our own text
     said["test_large_orders"](spark)
+    said["test_spending_follows_changes"](spark)
 
 
 def test_rows_come_and_go(spark: SparkSession) -> None:
@@ -111,3 +116,62 @@ def test_mistakes_are_told(spark: SparkSession) -> None:
             lab.advance(10)
     with pytest.raises(InvalidUsage, match="SYNTAX"):
         Lab(spark, "CREATE SOURCE x;")
+
+
+PLANS = """
+CREATE SOURCE orders USING csv OPTIONS (path 'nowhere') SCHEMA (id INT, customer INT, price INT);
+CREATE SOURCE customers USING csv OPTIONS (path 'nowhere') SCHEMA (customer INT, name STRING);
+CREATE MATERIALIZED VIEW spent AS
+  SELECT customer, sum(price) AS total FROM orders GROUP BY customer;
+CREATE MATERIALIZED VIEW ranking AS
+  SELECT customer, total, row_number() OVER (ORDER BY total, customer) AS place
+  FROM spent WHERE total > 3;
+CREATE MATERIALIZED VIEW before AS
+  SELECT o.id, c.name FROM orders o LEFT JOIN customers c ON o.customer < c.customer;
+"""
+
+
+def test_a_view_that_follows_changes_passes(spark: SparkSession) -> None:
+    """By its plan alone: no row is there, and no step was taken."""
+    with Lab(spark, PLANS) as lab:
+        assert_follows_changes(lab, "spent")
+        assert [state.shard for state in lab.plan("spent").states] == ["spent_state_1"]
+        assert not lab.steps("spent")
+
+
+def test_a_view_that_is_recomputed_fails_with_its_operator(spark: SparkSession) -> None:
+    """The one that stands in the way, with the reason, and nothing else; then the plan."""
+    with Lab(spark, PLANS) as lab, pytest.raises(AssertionError) as failed:
+        assert_follows_changes(lab, "ranking")
+    first, *listed = str(failed.value).split("\n\n", maxsplit=1)[0].splitlines()
+    assert first == "view 'ranking' does not follow the changes of spent: its query is run anew"
+    assert listed == ["  Window over all rows: a window over all rows, without PARTITION BY"]
+    assert "its plan:\nview " in str(failed.value)
+
+
+def test_a_view_must_follow_the_inputs_that_are_named(spark: SparkSession) -> None:
+    """A left join by a range follows its left side, and not its right one."""
+    with Lab(spark, PLANS) as lab:
+        assert_follows_changes(lab, "before", of=["orders"])
+        with pytest.raises(AssertionError, match=r"\n  where customers changes: "):
+            assert_follows_changes(lab, "before")
+        with pytest.raises(InvalidUsage, match="unknown input 'order'"):
+            assert_follows_changes(lab, "before", of=["order"])
+        with pytest.raises(InvalidUsage, match="unknown view 'orders'"):
+            lab.plan("orders")
+
+
+def test_views_of_a_lab_follow_changes_if_they_are_to(spark: SparkSession) -> None:
+    """However few rows there are, with the right contents at each time."""
+    with Lab(spark, PLANS, follow_changes=True) as lab:
+        lab.push("orders", [(1, 1, 10), (2, 2, 20)], at=1)
+        lab.advance(2)
+        for at in range(2, 5):
+            lab.push("orders", [(at, 1, at)], at=at)
+            lab.advance(at + 1)
+        steps = {step.lower: (step.way, step.reason) for step in lab.steps("spent")}
+        for at, total in ((1, 10), (2, 12), (3, 15), (4, 19)):
+            expected = frame(spark, "customer INT, total BIGINT", (1, total), (2, 20))
+            assert_df_equality(lab.contents("spent", at), expected, ignore_row_order=True)
+    assert steps[1] == ("recompute", "its first contents")
+    assert [steps[at] for at in range(2, 5)] == [("incremental", "")] * 3

@@ -32,6 +32,8 @@ from support.spark.observed_run import (
     PATIENCE_S,
     Seen,
     act,
+    check_explained,
+    check_explained_steps,
     compare,
     holds_of,
     hydrated,
@@ -58,6 +60,7 @@ EMPTY = {
     "wallclock_lag_percentiles",
     "wallclock_lag_distribution",
     "native_reads",
+    "self_check_history",
 }
 """Relations that may have nothing to say of a short run, or where reads are not native."""
 
@@ -147,6 +150,8 @@ def ask_all(application: Application, found: Seen, scraper: Prometheus | None) -
     found.before = states(place)
     for name in application.observing.relations.declared:
         found.rows[name] = ask(f"SELECT * FROM introspection.{name}").to_pylist()  # noqa: S608 - a declared name
+    for name in ("spent", "large", "best"):
+        found.explained[name] = ask(f"EXPLAIN VIEW {name}").to_pylist()
     found.after = states(place)
     found.moment = application.observing.sink.clock.now_ms()
     text = encode_metrics(application.observing.relations).decode()
@@ -190,6 +195,13 @@ def read_later(application: Application, as_of: int, ended: threading.Event) -> 
 def test_every_relation_has_rows(seen: Seen) -> None:
     """What an application with all kinds of objects can fill is filled."""
     assert {name for name, rows in seen.rows.items() if not rows} <= EMPTY
+
+
+def test_a_view_that_runs_is_explained(seen: Seen) -> None:
+    """Its operators with their rules, the sizes of what there is, and what its steps took."""
+    check_explained(seen)
+    for name in ("spent", "large", "best"):
+        check_explained_steps(seen, name)
 
 
 def test_another_application_knows_what_there_was(seen: Seen) -> None:

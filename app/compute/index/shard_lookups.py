@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -40,7 +40,7 @@ from shardline.datasource.shard.state import ShardState
 from shardline.datasource.spark_native.read import updates_in_driver
 from shardline.datasource.types.schema import ShardSchema
 
-__all__ = ["ROWS_MAX", "ShardLookups", "lookups_of"]
+__all__ = ["ROWS_MAX", "ArrangedKey", "ShardLookups", "arranged_keys", "lookups_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +86,21 @@ class _ArrangedShard:
     def nbytes(self) -> int:
         arranged = self.arranged
         return 0 if arranged is None else arranged.view.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class ArrangedKey:
+    """What there is now of an arrangement.
+
+    Attributes:
+        updates: Updates in it.
+        size_bytes: Their size, in memory and in mapped files together.
+        users: Who has looked rows up in it and still may, sorted: names of views.
+    """
+
+    updates: int
+    size_bytes: int
+    users: tuple[str, ...]
 
 
 class ShardLookups:
@@ -136,6 +151,27 @@ class ShardLookups:
             arranged.compact(min(found.users.values()))
         self._make_room(found)
         return arranged.gather(keys, as_of, ROWS_MAX)
+
+    def arranged(self) -> dict[tuple[str, tuple[str, ...]], ArrangedKey]:
+        """All arrangements that there are, by shard and key."""
+        with self._lock:
+            entries = dict(self._arranged)
+        found = {}
+        for name, one in entries.items():
+            arranged = one.arranged
+            if arranged is not None:
+                users = tuple(sorted(map(str, list(one.users))))
+                view = arranged.view
+                found[name] = ArrangedKey(view.records, view.nbytes, users)
+        return found
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Give up what is arranged of these shards; the next request arranges them anew."""
+        wanted = set(names)
+        with self._lock:
+            # The whole entry: a request that is under way would put its arrangement back.
+            kept = {key: one for key, one in self._arranged.items() if key[0] not in wanted}
+            self._arranged = kept
 
     def _entry(self, name: str, key: tuple[str, ...]) -> _ArrangedShard:
         with self._lock:
@@ -237,6 +273,13 @@ def _extended(client: ShardClient, arranged: Arrangement, state: ShardState) -> 
 
 _shared: WeakKeyDictionary[ShardClient, ShardLookups] = WeakKeyDictionary()
 _shared_lock = threading.Lock()
+
+
+def arranged_keys(client: ShardClient) -> dict[tuple[str, tuple[str, ...]], ArrangedKey]:
+    """The arrangements that users of `client` have in this process, by shard and key."""
+    with _shared_lock:
+        found = _shared.get(client)
+    return {} if found is None else found.arranged()
 
 
 def lookups_of(client: ShardClient, folder: Path) -> ShardLookups:

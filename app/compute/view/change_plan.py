@@ -132,6 +132,7 @@ class ChangePlan:
 
     Attributes:
         columns: Columns of the query's result.
+        query: The query in its normal form, without states.
         states: States of the query's aggregates, each before those that read it.
         over_states: The query over contents of its states; None if it reads inputs as well.
     """
@@ -167,7 +168,8 @@ class ChangePlan:
         self._output = read_sequence(analysed.output())
         self.states: list[GroupState] = []
         groups = AggregateRule(session, self._operators)
-        self._query = self._with_states(query_tree(normal), groups)
+        self.query = query_tree(normal)
+        self._query = self._with_states(self.query, groups)
         below = [node for state in self.states for node in (state.source, state.anew)]
         self._regions = Regions(session, self._query, below=below).by_top
         self._touched = TouchedRule(session, groups.exact, self._operators)

@@ -37,6 +37,8 @@ class ChangeQuery:
         self._plan: ChangePlan | None = None
         self._doubted = False
         self._refused: set[str] = set()
+        self.refused = ""
+        """Why the view was recomputed last; "" if it never was."""
 
     def plan(self, session: SparkSession, changes: Mapping[str, DataFrame]) -> ChangePlan | None:
         """The plans over changes; None if the view must be recomputed.
@@ -66,7 +68,7 @@ class ChangeQuery:
 
     def _make(self, session: SparkSession, changes: Mapping[str, DataFrame]) -> ChangePlan | None:
         if self._doubted:
-            return None
+            return None  # `refused` says why, since then
         inputs = {name: frame.schema for name, frame in changes.items()}
         try:
             plan = ChangePlan(session, self._description.query, inputs)
@@ -86,10 +88,11 @@ class ChangeQuery:
             "a view is recomputed: its query cannot be taken over changes",
             extra={"context": {"view": self._description.name, "reason": reason}},
         )
-        self._doubted, self._plan = True, None
+        self._doubted, self._plan, self.refused = True, None, reason
 
     def _log_once(self, reason: str) -> None:
         """Say that a step is recomputed by its nature, once for each reason."""
+        self.refused = reason
         if reason not in self._refused:
             self._refused.add(reason)
             _log.info(

@@ -16,11 +16,13 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
 from shardline.app.compute.index.shard_lookups import ROWS_MAX, lookups_of
 from shardline.app.compute.view.change_plan import StepPlan
@@ -59,11 +61,17 @@ class Found:
 class FoundRows:
     """Finds the rows of one view's steps. Used by one thread at a time."""
 
-    def __init__(self, host: Host) -> None:
-        """No I/O."""
+    def __init__(self, host: Host, view: str = "") -> None:
+        """No I/O; `view` is whose steps they are."""
+        self._view = view
         self._client = host.client
         self._lookups = lookups_of(host.client, host.checkpoints)
         self._taken = 0
+
+    @override
+    def __str__(self) -> str:
+        """The name under which it uses arrangements."""
+        return self._view
 
     def find(self, step: StateStep, plan: StepPlan) -> Found | None:
         """What a plan needs of the time before a step; None if that does not fit it any more."""
@@ -98,6 +106,10 @@ class FoundRows:
         self._taken += 0 if rows is None else rows.num_rows
         return rows
 
+    def forget(self, names: Iterable[str]) -> None:
+        """Give up the arrangements of these shards, in doubt of them: they are made anew."""
+        self._lookups.forget(names)
+
     def taken(self) -> int:
         """The number of rows that were found since the last call."""
         found, self._taken = self._taken, 0
@@ -110,7 +122,7 @@ class FoundRows:
         values = []
         for source in one.sources:
             if source.leaf not in tables:
-                tables[source.leaf] = self._changes(step, source.leaf.name)
+                tables[source.leaf] = self.changes(step, source.leaf.name)
             table = tables[source.leaf]
             if table is None:
                 return None
@@ -122,7 +134,7 @@ class FoundRows:
         state, lower, _ = step.shard(one.leaf.name)
         return self.rows(state, one.key, keys, lower - 1)
 
-    def _changes(self, step: StateStep, name: str) -> pa.Table | None:
+    def changes(self, step: StateStep, name: str) -> pa.Table | None:
         """The changes of an input or a state in the step; None if they are many."""
         state, lower, upper = step.shard(name)
         return updates_in_driver(

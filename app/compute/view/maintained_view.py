@@ -28,14 +28,16 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
 
 from shardline import datasource
 from shardline.app.compute.errors import data_error_text
 from shardline.app.compute.view.change_plan import StepPlan
 from shardline.app.compute.view.change_query import ChangeQuery
+from shardline.app.compute.view.change_times import read_times
 from shardline.app.compute.view.correction import check_comparable, correction_frame
 from shardline.app.compute.view.evaluate import fit_columns, parse_columns
-from shardline.app.compute.view.found_rows import FoundRows
+from shardline.app.compute.view.found_rows import FoundRows, rows_in_driver
 from shardline.app.compute.view.input_changes import (
     InputChanges,
     find_input_changes,
@@ -53,7 +55,8 @@ from shardline.app.compute.view.next_step import (
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.output import ViewSink
 from shardline.app.compute.view.output_contents import OutputContents, correct_in_memory
-from shardline.app.compute.view.reports import ViewReports
+from shardline.app.compute.view.reports import TakenStep, ViewReports
+from shardline.app.compute.view.self_check import AskedBy, SelfCheck, asked_by, difference, key_of
 from shardline.app.compute.view.session_settings import engine_versions, query_settings
 from shardline.app.compute.view.state_step import StateStep
 from shardline.app.compute.view.step_costs import StepCosts
@@ -65,7 +68,7 @@ from shardline.datasource.errors import Determinate
 from shardline.datasource.frontier import meet
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
-from shardline.datasource.spark_native.read import every_update, times_of_changes
+from shardline.datasource.spark_native.read import every_update
 from shardline.datasource.spark_native.small_results import ROWS_MAX
 from shardline.datasource.spark_native.time_interval import (
     Interval,
@@ -139,9 +142,12 @@ class View:
         self._changes = ChangeQuery(description, self._schema)
         self._contents = OutputContents(host.client, description.name)
         self._changed_rows = 0
+        self._reason = ""
+        """Why the step is recomputed, if it is, although the view can follow changes."""
         self._one_task = OneTask()
         self._costs = StepCosts() if costs is None else costs
-        self._rows = FoundRows(host)
+        self._rows = FoundRows(host, description.name)
+        self._check = SelfCheck(host, self._reports)
         self._states = ViewStates(
             host,
             description.name,
@@ -149,6 +155,8 @@ class View:
             gate,
             one_task=self._one_task,
             rows=self._rows,
+            reports=self._reports,
+            check=self._check,
         )
 
     def is_replacing(self) -> bool:
@@ -176,6 +184,7 @@ class View:
         floor, end = max(self._as_of, interval.lower), interval.upper
         # Changes at the time of the snapshot itself may not be known apart any more.
         strategy: Strategy = "recompute" if interval.starts else self._description.strategy
+        self._reason = "its first contents" if interval.starts else ""
         output = self._sink.look()
         if not output.ours and output.upper not in {0, None}:
             # Of another definition, as its output is.
@@ -199,7 +208,7 @@ class View:
                 case FollowChanges():
                     strategy = self._follow_changes(session, step, news, states)
                 case Recompute() if news.spread:
-                    news = self._read_times(session, news, first, end)
+                    news = read_times(session, self._host, news, first, end)
                     continue
                 case Recompute():
                     self._recompute(session, step, states)
@@ -271,10 +280,20 @@ class View:
         if self._append_anew(step, correction, error):
             took_ms = self._host.clock.elapsed_ms() - began_ms
             self._costs.note_anew(took_ms, volume_of_shards(states).rows)
-            count = 0 if correction.rows is None else correction.rows.rows
-            self._reports.report_step("recompute", count, error, self._numbers(took_ms, 0))
+            self._reports.report_step(self._taken_anew(step, correction, took_ms), error)
             if step.lower == 0:
                 self._sink.begin_at(step.at)
+
+    def _taken_anew(self, step: Recompute, correction: _Correction, took_ms: float) -> TakenStep:
+        return TakenStep(
+            "recompute",
+            step.lower,
+            step.upper,
+            0 if correction.rows is None else correction.rows.rows,
+            took_ms,
+            self._costs.predictions,
+            reason=self._reason if self._description.strategy != "recompute" else "",
+        )
 
     def _correction(self, session: SparkSession, result: DataFrame, step: Recompute) -> _Correction:
         """What the output lacks of `result`, staged."""
@@ -308,16 +327,18 @@ class View:
 
     def _corrected(self, session: SparkSession, result: DataFrame, upper: int) -> StagedInterval:
         """The correction of the output before `upper`, whatever its size, by Spark."""
-        held = None
-        if upper > 0:
-            held = every_update(
-                session,
-                location=self._location,
-                shard=self._description.name,
-                upper=upper,
-                storage=self._host.storage,
-            ).drop(TS)
+        held = self._held(session, upper) if upper > 0 else None
         return stage_interval(correction_frame(result, held), self._options)
+
+    def _held(self, session: SparkSession, upper: int) -> DataFrame:
+        """All updates of the output before `upper`, without times."""
+        return every_update(
+            session,
+            location=self._location,
+            shard=self._description.name,
+            upper=upper,
+            storage=self._host.storage,
+        ).drop(TS)
 
     def _snapshot(self, session: SparkSession, name: str, at: int) -> DataFrame:
         """The rows of an input at one time."""
@@ -345,16 +366,25 @@ class View:
         if self._description.strategy == "incremental" and not self._costs.follows(
             len(news.known), volume_of_shards(states).rows
         ):
-            return "recompute"
+            return self._give_up("its query run anew is the cheaper way")
         began_ms = self._host.clock.elapsed_ms()
         known = self._begin_step(session, step, news, states)
-        if known is None or not self._states.follow(known):
-            return "recompute"
+        if known is None:
+            return self._give_up(self._changes.refused)
+        if not self._states.follow(known):
+            return self._give_up(self._states.refusal)
         output = self._changes.step(known.changed)
         if output is not None:
             return self._append_change(known, output, began_ms)
         over_states = known.plan.over_states
-        return "recompute" if over_states is None else self._run_over_states(known, over_states)
+        if over_states is None:
+            return self._give_up(self._changes.refused)
+        return self._run_over_states(known, over_states)
+
+    def _give_up(self, reason: str) -> Strategy:
+        """Recompute, for a reason that the step's report gives."""
+        self._reason = reason
+        return "recompute"
 
     def _begin_step(
         self,
@@ -398,6 +428,7 @@ class View:
             set(news.changed),
             partial(self._before, session),
             news,
+            step.upper is not None and self._check.is_due(),
         )
 
     def _append_change(self, known: StateStep, output: StepPlan, began_ms: float) -> Strategy:
@@ -405,31 +436,65 @@ class View:
         try:
             changed, way = self._changed(known, output)
             if changed is None:
-                return "recompute"
-            # What the last change came to tells what to expect; half, so that one whose changes
-            # are as large as that is not run twice every other time.
-            rows = stage_interval(
-                fit_columns(changed, self._schema, (TS, DIFF)),
-                self._options,
-                small=self._changed_rows <= ROWS_MAX // 2,
-            )
+                return self._give_up("too many rows have the keys that have changed")
+            rows = self._staged(known, fit_columns(changed, self._schema, (TS, DIFF)))
         except Exception as found:  # noqa: BLE001 - raised again if it is not known
             # At which of the times it fails, and what the view is until then, each of them tells.
             self._states.recompute_after(found, used=bool(known.plan.states))
-            return "recompute"
+            return self._give_up(self._states.refusal)
+        if rows is None:
+            self._states.drop()
+            self._rows.forget(self._description.inputs)
+            return self._give_up("a self-check has found a difference")
         self._changed_rows = rows.rows
         if self._sink.append(FollowChanges(known.lower, known.upper), rows, None):
-            self._report_followed(way, rows.rows, began_ms)
+            self._report_followed(known, known.upper, way, rows.rows, began_ms)
         return self._description.strategy
 
-    def _report_followed(self, way: Strategy, rows: int, began_ms: float) -> None:
+    def _staged(self, known: StateStep, changed: DataFrame) -> StagedInterval | None:
+        """The rows of a change, staged; None if a key of them is not what the query gives."""
+        asked = asked_by(known.session, known.plan.query) if known.checked else None
+        few = None if asked is None else collect_interval(changed, self._options)
+        if few is not None and asked is not None:
+            # Before the step is appended, so that what is found to be wrong is not shown.
+            compare = partial(self._difference, known, few.rows, asked)
+            if self._check.finds(self._description.name, compare):
+                return None
+            return few.stage(few.rows)
+        # What the last change came to tells what to expect; half, so that one whose changes are as
+        # large as that is not run twice every other time.
+        return stage_interval(changed, self._options, small=self._changed_rows <= ROWS_MAX // 2)
+
+    def _difference(self, known: StateStep, changed: pa.Table, asked: Sequence[AskedBy]) -> str:
+        """What rows of the output with a touched key lack of the query's, after the step."""
+        session, names = known.session, self._schema.names
+        key = key_of(self._check.touched(known, asked, names, self._rows.changes), self._schema)
+        inputs = [known.inputs[name] for name in self._description.inputs]
+        news = rows_in_driver(session, changed.select([*names, DIFF]), self._updates)
+        held = self._held(session, known.lower).select(*self._updates.names).unionAll(news)
+        return difference(key, self._result(session, known.last, inputs), held)
+
+    @property
+    def _updates(self) -> StructType:
+        """The view's columns and `_diff`."""
+        return StructType([*self._schema.fields, StructField(DIFF, LongType(), nullable=False)])
+
+    def _report_followed(
+        self, known: StateStep, upper: int | None, way: Strategy, rows: int, began_ms: float
+    ) -> None:
         took_ms = self._host.clock.elapsed_ms() - began_ms
         self._costs.note_follow(took_ms)
-        self._reports.report_step(way, rows, None, self._numbers(took_ms, self._rows.taken()))
-
-    def _numbers(self, took_ms: float, found: int) -> dict[str, float | None]:
-        """What a step came to, beside what had been predicted: gauges."""
-        return {**self._costs.predictions, "step_ms": took_ms, "rows_looked_up": float(found)}
+        step = TakenStep(
+            way,
+            known.lower,
+            upper,
+            rows,
+            took_ms,
+            self._costs.predictions,
+            self._rows.taken(),
+            known.news.volume.rows,
+        )
+        self._reports.report_step(step, None)
 
     def _run_over_states(self, known: StateStep, plan: StepPlan) -> Strategy:
         """Take the step up to its second change, by what the query says of states at the first.
@@ -438,10 +503,10 @@ class View:
         """
         session, news, began_ms = known.session, known.news, self._host.clock.elapsed_ms()
         if news.spread:
-            news = self._read_times(session, news, known.lower, known.upper)
+            news = read_times(session, self._host, news, known.lower, known.upper)
         times = [time for time in news.known if time >= known.lower]
         if not times:
-            return "recompute"
+            return self._give_up("the times of its change are not known")
         step = Recompute(times[0], known.lower, times[1] if len(times) > 1 else known.upper)
         volume = volume_of_shards(state for _, state in known.states.values())
         try:
@@ -450,10 +515,10 @@ class View:
             correction = self._correction(session, fit_columns(result, self._schema), step)
         except Exception as found:  # noqa: BLE001 - as above
             self._states.recompute_after(found, used=True)
-            return "recompute"
+            return self._give_up(self._states.refusal)
         if self._append_anew(step, correction, None):
             rows = 0 if correction.rows is None else correction.rows.rows
-            self._report_followed("incremental", rows, began_ms)
+            self._report_followed(known, step.upper, "incremental", rows, began_ms)
         return self._description.strategy
 
     def _changed(self, step: StateStep, output: StepPlan) -> tuple[DataFrame | None, Strategy]:
@@ -469,29 +534,6 @@ class View:
     def _options(self) -> SinkOptions:
         given = {"location": self._location, "shard": self._description.name}
         return parse_sink({**self._host.storage, **given})
-
-    def _read_times(
-        self, session: SparkSession, news: InputChanges, lower: int, upper: int | None
-    ) -> InputChanges:
-        """The news with all times of the inputs whose parts do not tell: these are read."""
-        found: set[int] = set()
-        for name in news.spread:
-            times = times_of_changes(
-                self._host.client, name, start=lower, end=upper, rows_max=ROWS_MAX
-            )
-            if times is not None:
-                found |= times
-                continue
-            updates = datasource.changes(
-                session,
-                location=self._location,
-                shard=name,
-                start=lower,
-                end=upper,
-                storage=self._host.storage,
-            )
-            found |= {row[0] for row in updates.select(TS).distinct().collect()}
-        return news.with_times(found)
 
     @property
     def _location(self) -> str:

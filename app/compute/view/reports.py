@@ -9,14 +9,58 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from shardline.app.compute.view.next_step import OutputProgress
 from shardline.app.execution.host import Host, Incarnation
-from shardline.app.execution.observations import Health, Hydrated, Measured, Observation, Progress
+from shardline.app.execution.observations import (
+    Doubted,
+    Health,
+    Hydrated,
+    Measured,
+    Observation,
+    Progress,
+    Stepped,
+)
 from shardline.app.protocol.objects import Strategy, ViewDescription
 
-__all__ = ["ViewReports"]
+__all__ = ["Finding", "TakenStep", "ViewReports"]
+
+Finding: TypeAlias = Literal["audit", "negative count", "foreign writer", "lost part"]
+"""Why what a view keeps cannot be right."""
+
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TakenStep:
+    """What a step came to.
+
+    Attributes:
+        way: How it was computed.
+        lower: The output's upper before it.
+        upper: The output's upper afterwards.
+        updates_out: Updates of the output.
+        took_ms: What it took.
+        predictions: What each way was predicted to take, by the names of gauges.
+        rows_looked_up: Rows that were found by key.
+        rows_changed: Updates of its inputs, at most; None if they were not counted.
+        reason: Why it was recomputed although the view can follow changes; "" if it was not.
+    """
+
+    way: Strategy
+    lower: int
+    upper: int | None
+    updates_out: int
+    took_ms: float
+    predictions: Mapping[str, float | None]
+    rows_looked_up: int = 0
+    rows_changed: int | None = None
+    reason: str = ""
 
 
 class ViewReports:
@@ -37,6 +81,7 @@ class ViewReports:
         self._as_of = as_of
         self._begun_ms = host.clock.elapsed_ms()
         self._health: Health | None = None
+        self._doubted: set[tuple[Finding, str]] = set()
         self.output: OutputProgress | None = None
         self.hydrated = False
 
@@ -67,24 +112,43 @@ class ViewReports:
         me, took_ms = self._incarnation, self._host.clock.elapsed_ms() - self._begun_ms
         self._report(Hydrated(id=me.id, epoch=me.epoch, took_ms=int(took_ms)))
 
-    def report_step(
-        self,
-        strategy: Strategy,
-        rows: int,
-        error: str | None,
-        now: Mapping[str, float | None] | None = None,
-    ) -> None:
+    def report_step(self, step: TakenStep, error: str | None) -> None:
         """Report a step that Spark took, and the view's health if that has changed.
 
         Args:
-            strategy: How the step was computed.
-            rows: Updates of the output.
+            step: The step.
             error: Why the query has no rows at this time; None if it has.
-            now: What else there is to say of the step: gauges.
         """
         me = self._incarnation
-        added = {"evaluations": 1.0, f"evaluations_{strategy}": 1.0, "updates_out": float(rows)}
-        self._report(Measured(id=me.id, epoch=me.epoch, added=added, now=dict(now or {})))
+        if step.way != "recompute":
+            self._doubted.clear()
+        added = {
+            "evaluations": 1.0,
+            f"evaluations_{step.way}": 1.0,
+            "updates_out": float(step.updates_out),
+        }
+        now = {
+            **step.predictions,
+            "step_ms": step.took_ms,
+            "rows_looked_up": float(step.rows_looked_up),
+        }
+        self._report(Measured(id=me.id, epoch=me.epoch, added=added, now=now))
+        self._report(
+            Stepped(
+                id=me.id,
+                epoch=me.epoch,
+                at_ms=self._host.clock.now_ms(),
+                lower=step.lower,
+                upper=step.upper,
+                way=step.way,
+                reason=step.reason,
+                rows_changed=step.rows_changed,
+                rows_looked_up=step.rows_looked_up,
+                updates_out=step.updates_out,
+                took_ms=step.took_ms,
+                **step.predictions,
+            )
+        )
         health = Health(
             id=me.id,
             epoch=me.epoch,
@@ -98,6 +162,40 @@ class ViewReports:
         if health != self._health:
             self._health = health
             self._report(health)
+
+    def report_self_check(self, *, is_done: bool) -> None:
+        """Report that a step was checked, whatever came out; or that this could not be done."""
+        me, name = self._incarnation, "self_checks" if is_done else "self_checks_unfinished"
+        self._report(Measured(id=me.id, epoch=me.epoch, added={name: 1.0}))
+
+    def report_doubt(self, finding: Finding, shard: str, detail: str = "") -> None:
+        """Report that something that the view keeps cannot be right, and is made anew.
+
+        Each is counted. It is noted once until the view has followed changes again: what is wrong
+        with an input is found in each step.
+
+        Args:
+            finding: How it was found.
+            shard: What is wrong: a state, or the view itself.
+            detail: What was found.
+        """
+        me, detail = self._incarnation, detail[:500]
+        self._report(Measured(id=me.id, epoch=me.epoch, added={"self_check_findings": 1.0}))
+        if (finding, shard) in self._doubted:
+            return
+        self._doubted.add((finding, shard))
+        _log.warning(
+            "what a view keeps cannot be right: it is made anew, and the view recomputed",
+            extra={
+                "context": {"view": me.id, "finding": finding, "shard": shard, "detail": detail}
+            },
+        )
+        at_ms = self._host.clock.now_ms()
+        self._report(
+            Doubted(
+                id=me.id, epoch=me.epoch, at_ms=at_ms, finding=finding, shard=shard, detail=detail
+            )
+        )
 
     def _report(self, observation: Observation) -> None:
         self._host.report(observation)

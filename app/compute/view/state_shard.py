@@ -76,6 +76,11 @@ class StateShard:
         fresh = state.upper.time == 0
         return state if fresh or (mine and mine.upper == state.upper.time) else None
 
+    def is_of_another_writer(self) -> bool:
+        """True if it is there, and somebody else has written to it last."""
+        state = self._host.client.machine(self.name).refresh()
+        return state is not None and not is_tombstone(state) and self.look() is None
+
     def contents(self, session: SparkSession, state: ShardState, before: int) -> DataFrame:
         """The rows right before a time, which may be beyond the upper: then those of the upper."""
         settled = state.upper.time

@@ -43,6 +43,7 @@ class StateStep:
         changed: Names of those in which there may be a row.
         snapshot: Contents of an input at a time.
         news: When inputs change in the step, as far as their states show it.
+        checked: True if one of its keys is recomputed, and compared; it has an end then.
     """
 
     session: SparkSession
@@ -54,7 +55,14 @@ class StateStep:
     changed: set[str]
     snapshot: Callable[[str, int], DataFrame]
     news: InputChanges
+    checked: bool = False
     states: dict[str, tuple[StateShard, ShardState]] = field(default_factory=dict)
+
+    @property
+    def last(self) -> int:
+        """The last time of the step, which has an end."""
+        assert self.upper is not None, self.lower
+        return self.upper - 1
 
     def is_too_large(self, plan: StepPlan, read: Volume) -> bool:
         """True if keys that are computed anew have too many rows at their times.
@@ -84,6 +92,11 @@ class StateStep:
             for name, (shard, state) in self.states.items()
             if name in names
         }
+
+    def contents_at_end(self, names: frozenset[str]) -> dict[str, DataFrame]:
+        """Contents at the last time of the step, of inputs and of states."""
+        inputs = {name: self.snapshot(name, self.last) for name in names if name in self.inputs}
+        return inputs | self.states_at(names, self.last)
 
     def shard(self, name: str) -> tuple[ShardState, int, int | None]:
         """An input or a state by its name: its shard, and the step's interval in it."""

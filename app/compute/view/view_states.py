@@ -12,6 +12,10 @@ step, whatever it was:
                                        equal to what the inputs are now, by one aggregation
     it is of another definition        it is dropped, and made so
     a number of rows below 0           all states are dropped, and the view is recomputed
+    another writer was at it           it is made anew
+    a key that was recomputed differs  all states are dropped, and the view is recomputed
+
+The last three cannot be if all is well, and are reported (`ViewReports.report_doubt`).
 
 Where the least or greatest value of a group goes, a state does not tell the next one: its groups
 that have changed are made anew of all of their rows (`touched_keys`), in the same step.
@@ -42,10 +46,12 @@ from shardline.app.compute.view.correction import correction_frame
 from shardline.app.compute.view.found_rows import Found, FoundRows, rows_in_driver
 from shardline.app.compute.view.input_changes import find_input_changes, volume_of_shards
 from shardline.app.compute.view.one_task import OneTask
+from shardline.app.compute.view.reports import ViewReports
+from shardline.app.compute.view.self_check import SelfCheck, difference, key_of, with_key
 from shardline.app.compute.view.state_shard import StateShard
 from shardline.app.compute.view.state_step import StateStep
 from shardline.app.execution.host import Host
-from shardline.app.execution.spark_errors import find_unreadable_part
+from shardline.app.execution.spark_errors import error_line, find_unreadable_part
 from shardline.app.protocol.objects import state_shards
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.batch import Volume
@@ -70,6 +76,8 @@ class ViewStates:
         *,
         one_task: OneTask,
         rows: FoundRows,
+        reports: ViewReports,
+        check: SelfCheck,
     ) -> None:
         """No I/O.
 
@@ -80,8 +88,15 @@ class ViewStates:
             gate: Raises if nothing may be written any more.
             one_task: Of the view.
             rows: Of the view.
+            reports: Of the view.
+            check: Of the view.
         """
         self._host = host
+        self._view = view
+        self._reports = reports
+        self._check = check
+        self.refusal = ""
+        """Why a step had to be recomputed; "" if none had."""
         self._shards = [
             StateShard(host, name, f"{writer}:{place}", gate)
             for place, name in enumerate(state_shards(view), 1)
@@ -109,14 +124,18 @@ class ViewStates:
             error: Of the step.
             used: True if the step reads states.
         """
-        damaged = used and (find_unreadable_part(error) is not None or NEGATIVE in str(error))
+        lost, negative = find_unreadable_part(error) is not None, NEGATIVE in str(error)
+        damaged = used and (lost or negative)
         if data_error_text(error) is None and not damaged:
             raise error
-        if damaged:
-            _log.warning(
-                "a view's states are dropped, and it is recomputed",
-                extra={"context": {"state": self._shards[0].name, "reason": str(error)[:500]}},
+        self.refusal = "an error at a row, or of a state"
+        if damaged or negative:
+            # Which of the states it is the error does not say; without any it is an input.
+            shard = self._shards[0].name if used else self._view
+            self._reports.report_doubt(
+                "negative count" if negative else "lost part", shard, error_line(error)
             )
+        if damaged:
             self.drop()
 
     def rested(self, lower: int, upper: int | None) -> None:
@@ -143,9 +162,12 @@ class ViewStates:
         Returns:
             False if the step must be recomputed.
         """
+        self.refusal = "a state could not follow"
         try:
             for shard, group in zip(self._shards, step.plan.states, strict=False):
                 if not self._bring_along(shard, group, step):
+                    return False
+                if step.checked and not self._is_right(shard, group, step):
                     return False
         except Exception as error:  # noqa: BLE001 - raised again if it is not known
             self.recompute_after(error, used=True)
@@ -155,6 +177,8 @@ class ViewStates:
     def _bring_along(self, shard: StateShard, group: GroupState, step: StateStep) -> bool:
         state = shard.look()
         if state is None:
+            if shard.is_of_another_writer():
+                self._reports.report_doubt("foreign writer", shard.name)
             shard.make_anew(group.schema)
             state = shard.look()
             assert state is not None, shard.name
@@ -287,6 +311,33 @@ class ViewStates:
             return False
         self._resting[shard.name] = (step.upper, step.upper)
         return True
+
+    def _is_right(self, shard: StateShard, group: GroupState, step: StateStep) -> bool:
+        """True if a group that the step has changed is what its source gives; else it is dropped.
+
+        As of the step's end: what it has been before is in it.
+        """
+        if group.name not in step.changed or group.name not in step.changes:
+            return True
+        if self._check.finds(shard.name, lambda: self._difference(shard, group, step)):
+            self.refusal = "a self-check has found a difference"
+            self.drop()
+            return False
+        return True
+
+    def _difference(self, shard: StateShard, group: GroupState, step: StateStep) -> str:
+        """What a group that the step has changed lacks, or has too much, at its end."""
+        touched = step.changes[group.name].limit(ROWS_MAX).toArrow()
+        if not touched.num_rows:
+            return ""
+        source = step.plan.source_contents(group)
+        rows = source.over(step.session, {}, step.contents_at_end(source.before))
+        # A state of all rows has a key that its source does not have.
+        columns = [name for name in rows.columns if name.startswith("k")]
+        key = key_of(self._check.choose(touched.select(columns)), group.schema)
+        desired = group.contents(step.session, with_key(rows, key))
+        _, state = step.states[group.name]
+        return difference(key, desired, shard.contents(step.session, state, step.last + 1))
 
     def _touched(self, state: ShardState, moved: pa.Table, at: int) -> pa.Table | None:
         """The groups of a state that have moved, and perhaps others; None if Spark must search."""

@@ -104,6 +104,11 @@ class ToolsWorld(ServedWorld):
 
     def _answer(self, query: str, given_up: threading.Event) -> pa.Table:
         explained = parse_explain(query)
+        if isinstance(explained, str):
+            operators = ["Filter (flights.arr_delay > 120)", "  flights"]
+            rules = ["row by row", "its changes"]
+            part, item = ["view", "operator", "operator"], ["linear", *operators]
+            return pa.table({"part": part, "item": item, "detail": ["", *rules]})
         if explained is not None:
             reason = "avg() and GROUP BY are Spark's"
             return pa.table({"strategy": ["standard"], "reason": [reason]})

@@ -22,6 +22,8 @@ __all__ = [
     "PATIENCE_S",
     "Seen",
     "act",
+    "check_explained",
+    "check_explained_steps",
     "compare",
     "holds_of",
     "hydrated",
@@ -59,6 +61,7 @@ class Seen:
         refused: Holds that may not be expired, with the error.
         actions: What actions have said, by name.
         projects: The project's files against what runs: unchanged, changed and broken.
+        explained: Rows of EXPLAIN VIEW, by view.
         moment: When the relations were asked, in ms since the epoch.
         past: Rows as of that moment, from another application at the location, by relation.
     """
@@ -75,6 +78,7 @@ class Seen:
     refused: dict[str, str] = field(default_factory=dict)
     actions: dict[str, tuple[str, ...]] = field(default_factory=dict)
     projects: list[ComparedProject] = field(default_factory=list)
+    explained: dict[str, list[dict[str, str]]] = field(default_factory=dict)
     moment: int = 0
     past: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
@@ -172,3 +176,41 @@ def compare(application: Application, found: Seen) -> None:
 
 def hydrated(application: Application) -> bool:
     return all(said(application, "hydration_times", object_id=name) for name in KINDS)
+
+
+def check_explained(seen: Seen) -> None:
+    """EXPLAIN VIEW tells rules, and sizes as shards' own states have them."""
+    large = _parts(seen.explained["large"], "operator")
+    assert large == {"Filter (orders.price > 50)": "row by row", "orders": "its changes"}
+    spent = seen.explained["spent"]
+    assert spent[0]["item"] == "incremental"
+    assert _parts(spent, "operator")["orders"] == "its changes"
+    (state,) = _parts(spent, "state").items()
+    size = f"{_updates(seen, state[0]):,} updates" if state[0] in seen.before else "not made yet"
+    assert state[1].startswith(f"a row for each c.name; {size}")
+    assert _parts(spent, "input")["orders"].startswith(f"{_updates(seen, 'orders')} updates, ")
+    assert _parts(spent, "look-up")["customers"].startswith("by customer, where orders changes; ")
+
+
+def check_explained_steps(seen: Seen, name: str) -> None:
+    """The last steps of a view: way, reason and rows of each, as the relation has them."""
+    shown = [row["detail"] for row in seen.explained[name] if row["part"] == "step"]
+    steps = seen.of("view_steps", object_id=name)
+    assert shown
+    assert [text.split(" ")[0] for text in shown] == [step["way"] for step in steps[-5:]]
+    for text, step in zip(shown, steps[-5:], strict=True):
+        assert f" {step['updates_out']:,} out" in text
+        assert (step["reason"] or "") in text
+        assert step["took_ms"] > 0
+    evaluations = seen.one("measurements", object_id=name, name="evaluations")
+    assert len(steps) == evaluations["value"]
+
+
+def _parts(explained: list[dict[str, str]], part: str) -> dict[str, str]:
+    """The details of one part, by what they are of."""
+    return {row["item"].strip(): row["detail"] for row in explained if row["part"] == part}
+
+
+def _updates(seen: Seen, name: str) -> int:
+    batches = seen.before[name].trace.batches
+    return sum(part.rows for batch in batches for part in batch.parts)

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from typing_extensions import override
 
 from shardline.app.compute.index import shard_lookups
+from shardline.app.compute.index.arrangement import Arrangement
 from shardline.app.compute.index.shard_lookups import ShardLookups, lookups_of
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import Frontier
@@ -220,6 +222,49 @@ def test_what_was_not_asked_for_the_longest_makes_room(
     assert rows is not None
     assert rows.num_rows == 1
     assert [bool(one.nbytes) for one in lookups._arranged.values()] == [True, False]
+
+
+class Named(User):
+    """A user with a name, as a view has."""
+
+    @override
+    def __str__(self) -> str:
+        return "late"
+
+
+def test_what_is_arranged_is_told(shard: Shard, lookups: ShardLookups) -> None:
+    """Its size, and who uses it, as long as they live; nothing that was given up."""
+    user = Named()
+    shard.append((0, (1, "a"), 1), (0, (2, "b"), 1), until=1)
+    assert lookups.arranged() == {}
+    found(lookups, shard, [1], 0, user)
+    (one,) = lookups.arranged().values()
+    assert (one.updates, one.users) == (2, ("late",))
+    assert one.size_bytes > 0
+    del user
+    gc.collect()
+    assert [one.users for one in lookups.arranged().values()] == [()]
+    lookups.forget(["other"])
+    assert lookups.arranged()
+    lookups.forget(["t"])
+    assert lookups.arranged() == {}
+
+
+def test_what_is_forgotten_is_made_anew(shard: Shard, lookups: ShardLookups) -> None:
+    """Also if it was wrong: nothing of it is left."""
+    user = User()
+    shard.append((0, (1, "a"), 1), until=1)
+    found(lookups, shard, [1], 0, user)
+    ((_, wrong),) = lookups._arranged.items()
+    assert wrong.arranged is not None
+    wrong.arranged = Arrangement(wrong.arranged.schema, ("k",), 0)
+    wrong.arranged.append(_NO_UPDATES, Frontier(1))
+    assert found(lookups, shard, [1], 0, user) == Counter()
+    lookups.forget(["t"])
+    assert found(lookups, shard, [1], 0, user) == Counter({(1, "a"): 1})
+
+
+_NO_UPDATES = pa.schema([*ROWS, ("_ts", pa.int64()), ("_diff", pa.int64())]).empty_table()
 
 
 def test_all_users_of_a_client_share_them(shard: Shard, tmp_path: Path) -> None:

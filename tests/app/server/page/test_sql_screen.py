@@ -163,6 +163,16 @@ def test_how_a_query_would_be_answered_is_explained(open_sql: OpenSql) -> None:
     expect(editor(page)).not_to_contain_text("EXPLAIN")
 
 
+def test_the_tree_of_a_views_operators_is_a_tree(open_sql: OpenSql) -> None:
+    """What is below an operator begins further to the right: blanks are shown."""
+    page = open_sql("EXPLAIN VIEW late").page
+    run(page)
+    below = page.get_by_role("cell", name="flights", exact=True)
+    expect(below).to_be_visible()
+    # Not by `to_have_text`, which takes blanks away.
+    assert below.inner_text() == "  flights"
+
+
 def test_names_are_completed(open_sql: OpenSql) -> None:
     """Objects, relations, their columns, and words; Enter takes the one that is chosen."""
     page = open_sql().page

@@ -1,0 +1,53 @@
+"""The exact times at which inputs change are read from rows, where parts do not tell them.
+
+A part that spans several times says only its first and its last one (`input_changes`). To be
+recomputed at each time of a change a view needs all of them, and each once.
+
+    news = read_times(session, host, news, lower, upper)      `news.spread` is empty afterwards
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardline import datasource
+from shardline.app.compute.view.input_changes import InputChanges
+from shardline.app.execution.host import Host
+from shardline.datasource.spark_native.read import times_of_changes
+from shardline.datasource.spark_native.small_results import ROWS_MAX
+from shardline.datasource.types.schema import TS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["read_times"]
+
+
+def read_times(
+    session: SparkSession, host: Host, news: InputChanges, lower: int, upper: int | None
+) -> InputChanges:
+    """The news with all times of the inputs whose parts do not tell: these are read.
+
+    Args:
+        session: Reads them where they are many.
+        host: What the view runs in.
+        news: Of `[lower, upper)`.
+        lower: First time, inclusive.
+        upper: Last time, exclusive; None for no end.
+    """
+    found: set[int] = set()
+    for name in news.spread:
+        times = times_of_changes(host.client, name, start=lower, end=upper, rows_max=ROWS_MAX)
+        if times is not None:
+            found |= times
+            continue
+        updates = datasource.changes(
+            session,
+            location=host.client.location.url,
+            shard=name,
+            start=lower,
+            end=upper,
+            storage=host.storage,
+        )
+        found |= {row[0] for row in updates.select(TS).distinct().collect()}
+    return news.with_times(found)

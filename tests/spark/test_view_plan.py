@@ -1,0 +1,201 @@
+"""The plan of a view says what is done: its rules, states, look-ups, and why it is recomputed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from rich.console import Console
+
+from shardline.app.cli.explain_plan import plan_view as shown_plan
+from shardline.app.cli.view_plan_table import view_plan_table
+from shardline.app.compute.view.evaluate import parse_columns
+from shardline.app.compute.view.view_plan import plan_view
+from shardline.app.coordinator.view_explanation import EXPLAINED_MAX, with_view_plans
+from shardline.app.project.plan import make_plan, plan_from_json, plan_json
+from shardline.app.project.project import Project
+from shardline.app.protocol.view_plan import ViewPlan, obstacles, plan_rows
+from support.spark.benchmark_queries import NEXMARK, NEXMARK_TABLES, TPCH, TPCH_TABLES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+# ruff: noqa: S608 - queries are put together here
+
+TABLES: Final = {
+    "orders": "id BIGINT, who STRING, price INT, weight DOUBLE",
+    "people": "name STRING, city STRING",
+}
+
+
+def planned(spark: SparkSession, query: str) -> ViewPlan:
+    used = {name: parse_columns(ddl) for name, ddl in TABLES.items() if name in query}
+    return plan_view(spark, "v", query, used)
+
+
+def rules(plan: ViewPlan) -> dict[str, str]:
+    return {one.text: one.rule for one in plan.operators}
+
+
+def test_a_linear_view_takes_rows_one_by_one(spark: SparkSession) -> None:
+    """It keeps nothing, and looks nothing up."""
+    plan = planned(spark, "SELECT id, price * 2 AS twice FROM orders WHERE price > 3")
+    assert rules(plan) == {
+        "Project twice": "row by row",
+        "Filter (orders.price > 3)": "row by row",
+        "orders": "its changes",
+    }
+    assert [one.depth for one in plan.operators] == [0, 1, 2]
+    assert (plan.strategy, plan.states, plan.look_ups, plan.recomputed) == ("linear", (), (), ())
+
+
+def test_an_aggregate_over_a_join_has_a_state_and_finds_rows_by_key(spark: SparkSession) -> None:
+    """Each side by what the other one has, and the groups by their key."""
+    query = (
+        "SELECT p.city, count(*) AS n FROM orders o JOIN people p ON o.who = p.name GROUP BY p.city"
+    )
+    plan = planned(spark, query)
+    found = rules(plan)
+    assert found["Aggregate by p.city (count)"] == "added up in v_state_1"
+    joined = "the change of each side, joined with the other side"
+    assert found["Join Inner on (o.who = p.name)"] == joined
+    assert [(one.shard, one.key) for one in plan.states] == [("v_state_1", ("p.city",))]
+    assert {(one.shard, one.columns, one.changes) for one in plan.look_ups} == {
+        ("people", ("name",), ("orders",)),
+        ("orders", ("who",), ("people",)),
+        ("v_state_1", ("p.city",), ("orders", "people")),
+    }
+
+
+def test_touched_keys_say_by_which_key(spark: SparkSession) -> None:
+    """And that the view itself tells what it has shown, where rows do not decide it."""
+    plan = planned(spark, "SELECT who, sum(weight) AS kg FROM orders GROUP BY who")
+    rule = rules(plan)["Aggregate by orders.who (sum)"]
+    assert rule == (
+        "touched keys: anew for each orders.who that changes; what was shown is taken from the view"
+    )
+    assert {(one.shard, one.columns) for one in plan.look_ups} == {
+        ("orders", ("who",)),
+        ("v", ("who",)),
+    }
+
+
+def test_what_is_over_states_alone_is_said(spark: SparkSession) -> None:
+    """A LIMIT of groups is no obstacle."""
+    query = "SELECT who, count(*) AS n FROM orders GROUP BY who ORDER BY n DESC, who LIMIT 2"
+    plan = planned(spark, query)
+    assert plan.strategy == "incremental"
+    assert rules(plan)["GlobalLimit"] == "run anew over the states at each change (LIMIT)"
+    assert not obstacles(plan)
+    assert not plan.recomputed
+
+
+OBSTACLES: Final = {
+    "SELECT id FROM orders ORDER BY price, id LIMIT 3": ("GlobalLimit", "LIMIT"),
+    "SELECT id, row_number() OVER (ORDER BY id) AS place FROM orders": (
+        "Window over all rows",
+        "a window over all rows, without PARTITION BY",
+    ),
+    "SELECT sum(weight) AS kg FROM orders": (
+        "Aggregate of all rows (sum)",
+        "an aggregate (sum of DOUBLE), and there is no GROUP BY by which it could be computed anew",
+    ),
+    "SELECT sum(weight) AS kg FROM orders GROUP BY who": (
+        "Aggregate by orders.who (sum)",
+        (
+            "an aggregate (sum of DOUBLE), whose result the order of rows may decide, and no "
+            "column that it groups by is a column of the view as it is"
+        ),
+    ),
+    "SELECT o.id, p.city FROM orders o FULL JOIN people p ON o.who < p.name": (
+        "Join FullOuter on (o.who < p.name)",
+        "a join without an equality by which its sides meet",
+    ),
+}
+
+
+@pytest.mark.parametrize("query", OBSTACLES)
+def test_an_operator_that_cannot_follow_says_why(spark: SparkSession, query: str) -> None:
+    """It alone, and what each change then costs."""
+    plan = planned(spark, query)
+    assert [(one.text, one.obstacle) for one in obstacles(plan)] == [OBSTACLES[query]]
+    assert plan.strategy == "recompute"
+    last = [*plan_rows(plan)][-1]
+    assert last.detail.startswith("each time at which one changes, the query reads all of orders")
+
+
+def test_an_input_at_whose_change_all_is_run_anew_is_named(spark: SparkSession) -> None:
+    """A side that an outer join without an equality cannot follow."""
+    plan = planned(spark, "SELECT o.id, p.city FROM orders o LEFT JOIN people p ON o.who < p.name")
+    assert plan.strategy == "incremental"
+    assert [name for name, _ in plan.recomputed] == ["people"]
+    assert [(one.shard, one.changes) for one in plan.whole_reads] == [("people", ("orders",))]
+
+
+SOME: Final = {
+    **{name: (TPCH[name], TPCH_TABLES) for name in ("q2", "q4", "q6", "q13", "q20")},
+    **{f"nexmark {name}": (NEXMARK[name], NEXMARK_TABLES) for name in ("q3", "q7", "q18")},
+}
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_plan_and_the_choice_of_the_strategy_agree(spark: SparkSession, name: str) -> None:
+    """What a project's check has chosen is what the plan shows, with its obstacles."""
+    query, tables = SOME[name]
+    used = {one: ddl for one, ddl in tables.items() if one in query}
+    sources = " ".join(
+        f"CREATE SOURCE {one} USING json OPTIONS (path '/nowhere') SCHEMA ({ddl});"
+        for one, ddl in used.items()
+    )
+    text = f"{sources} CREATE MATERIALIZED VIEW v AS {query}"
+    resolved = Project.parse({"all.sql": text}).check(spark)
+    plan = make_plan(resolved.descriptions, {}, columns=resolved.columns)
+    (found,) = with_view_plans(spark, plan, resolved).views
+    wanted = resolved.descriptions["v"]
+    assert (found.strategy, found.reason) == (wanted.strategy, wanted.reason)  # type: ignore[union-attr]
+    assert bool(obstacles(found)) == (found.strategy == "recompute")
+    assert len(found.operators) >= len(used)
+
+
+def printed(view: object, width: int) -> str:
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(view)
+    return capture.get()
+
+
+def test_a_plan_in_a_narrow_terminal_is_folded_and_not_cut(spark: SparkSession) -> None:
+    """Every word is there, and a tree stays one."""
+    query = (
+        "SELECT p.city, count(*) AS n FROM orders o JOIN people p ON o.who = p.name GROUP BY p.city"
+    )
+    plan = planned(spark, query)
+    rows = [*plan_rows(plan)]
+    shown = printed(view_plan_table(rows), 60)
+    assert max(map(len, shown.splitlines())) <= 60
+    assert "…" not in shown
+    wanted = "".join(f"{row.item}{row.detail}" for row in rows)
+    counts = {sign: wanted.count(sign) for sign in set(wanted) if not sign.isspace()}
+    assert all(shown.count(sign) >= count for sign, count in counts.items())
+    first, second = (shown.index(text) for text in ("Aggregate by", "Join Inner"))
+    assert shown.rindex("\n", 0, second) > first
+
+
+def test_a_projects_plan_has_those_of_the_views_that_it_makes(spark: SparkSession) -> None:
+    """Not of those that stay; through JSON, too; and says of which there are too many."""
+    views = [
+        f"CREATE MATERIALIZED VIEW v{n} AS SELECT id FROM t;" for n in range(EXPLAINED_MAX + 2)
+    ]
+    text = "CREATE SOURCE t USING json OPTIONS (path '/nowhere') SCHEMA (id INT); " + " ".join(
+        views
+    )
+    resolved = Project.parse({"all.sql": text}).check(spark)
+    running = {name: resolved.descriptions[name] for name in ("t", "v0")}
+    plan = with_view_plans(spark, make_plan(resolved.descriptions, running), resolved)
+    assert [one.view for one in plan.views] == [f"v{n}" for n in range(1, EXPLAINED_MAX + 1)]
+    assert plan_from_json(plan_json(plan)) == plan
+    shown = printed(shown_plan(plan), 80)
+    assert "how v1 will be kept" in shown
+    assert f"not planned here, as they are many: v{EXPLAINED_MAX + 1}" in shown
