@@ -28,6 +28,7 @@ __all__ = [
     "Progress",
     "Report",
     "Started",
+    "Stepped",
 ]
 
 
@@ -45,6 +46,28 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     epoch: int
     query: str = ""
     run: str = ""
+
+
+class Stepped(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A step that an object has taken in a group: a micro-batch of its own, as far as it can be.
+
+    Attributes:
+        query: Id of the group's streaming query.
+        run: Id of the object's part of that query's run.
+        name: Name that a query of its own would have.
+        number: Number of the group's micro-batch.
+        at_ms: When that began, ms since the epoch.
+        took_ms: How long the object's step took.
+    """
+
+    id: str
+    epoch: int
+    query: str
+    run: str
+    name: str
+    number: int
+    at_ms: int
+    took_ms: int
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -133,6 +156,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 Observation: TypeAlias = (
     Started
+    | Stepped
     | Progress
     | Hydrated
     | Health

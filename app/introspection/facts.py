@@ -285,6 +285,7 @@ class Facts:
             the others' objects only what they say of themselves is known.
         objects: By name.
         run_owners: Names of objects by run id of their queries.
+        group_runs: Run ids of queries that trigger the steps of groups of views.
         peeks: Those under way, by uuid.
         peek_durations: Counts by path and bound.
         commands: The newest records of the lane.
@@ -312,6 +313,7 @@ class Facts:
     domains: Collection[Kind] = KINDS
     objects: dict[str, ObjectFacts] = field(default_factory=dict)
     run_owners: dict[str, str] = field(default_factory=dict)
+    group_runs: set[str] = field(default_factory=set)
     peeks: dict[str, PeekStarted] = field(default_factory=dict)
     peek_durations: Counter[tuple[str, int]] = field(default_factory=Counter)
     commands: deque[Recorded] = field(default_factory=lambda: deque(maxlen=COMMANDS_MAX))

@@ -25,6 +25,7 @@ class ViewReports:
     Attributes:
         output: The output as it was found last; None if it has to be looked at.
         hydrated: True once the output has caught up with the time that the view begins at.
+        steps: How many steps Spark has taken.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class ViewReports:
         self._health: Health | None = None
         self.output: OutputProgress | None = None
         self.hydrated = False
+        self.steps = 0
 
     def report_output(self, output: OutputProgress) -> None:
         """Remember how far the output is, and report it if that is news."""
@@ -82,6 +84,7 @@ class ViewReports:
             error: Why the query has no rows at this time; None if it has.
             now: What else there is to say of the step: gauges.
         """
+        self.steps += 1
         me = self._incarnation
         added = {"evaluations": 1.0, f"evaluations_{strategy}": 1.0, "updates_out": float(rows)}
         self._report(Measured(id=me.id, epoch=me.epoch, added=added, now=dict(now or {})))
