@@ -11,10 +11,11 @@ all that it reads. Where it does not, it has a group of its own inputs, in which
     flights, planes -> busiest            group (flights, planes):  busiest
     busiest, by_carrier -> both           group (busiest, by_carrier)
 
-A view comes by itself, after it has been computed by a streaming query of its own: what hydrates,
-is large or has failed delays nobody. When a view leaves a group those of its members that read it
-belong to another one, since the group no longer waits for it. They ask to move when that has lasted
-some seconds: where all views stop one after the other none needs to.
+A view is brought to where its inputs are before it is a member, by itself: what hydrates or fails
+delays nobody. Views over large inputs, and those that call Python, begin with a streaming query of
+their own, and come when they follow easily, or never. When a view leaves a group those of its
+members that read it belong to another one, since the group no longer waits for it. They ask to move
+when that has lasted some seconds: where all views stop one after the other none needs to.
 
 Everything that takes long, such as ending a streaming query, is done by one thread, so that two
 moves of a view are never under way at once.
@@ -30,7 +31,7 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Protocol
+from typing import Final, Protocol
 from weakref import WeakKeyDictionary, ref
 
 from shardline.app.compute.group.view_group import GroupMember, ViewGroup
@@ -46,6 +47,10 @@ _registries: WeakKeyDictionary[ShardClient, ref[GroupRegistry]] = WeakKeyDiction
 """The registry of each client; its views hold it. Both weakly, as for advancers."""
 
 _registering = threading.Lock()
+
+_ENTER_AT_ONCE: Final = 64
+"""Views that are brought to where their inputs are at a time, before they are members; their steps
+take turns with all others of the process."""
 
 
 class JoiningMember(GroupMember, Protocol):
@@ -107,6 +112,7 @@ class GroupRegistry:
         self._groups: dict[tuple[str, ...], ViewGroup] = {}
         self._members: dict[str, tuple[JoiningMember, ViewGroup]] = {}
         self._mover = EffectPool("view-groups", 1)
+        self._enterers = EffectPool("view-groups-enter", _ENTER_AT_ONCE)
         self._numbers = count(1)
 
     def group_of(self, name: str) -> ViewGroup | None:
@@ -170,12 +176,21 @@ class GroupRegistry:
     def _enter(self, member: JoiningMember, group: ViewGroup) -> None:
         with self._lock:
             self._members[member.name] = member, group
-        group.add(member)
         if member.is_stopped:
             # It has stopped after it said that it would come: nobody else removes it.
             self.remove(member)
-            return
+        else:
+            self._enterers.run(lambda: self._bring_in(member, group))
+
+    def _bring_in(self, member: JoiningMember, group: ViewGroup) -> None:
+        # What it has to do first may be much, which no other view waits for; or may fail.
         group.catch_up(member)
+        with self._lock:
+            if self._members.get(member.name) != (member, group):
+                return
+        group.add(member)
+        if self.group_of(member.name) is not group:
+            group.remove(member.name)  # it has left meanwhile
 
     def _started(self, home: tuple[str, ...]) -> ViewGroup | None:
         group = ViewGroup(self._host, home, next(self._numbers))

@@ -133,6 +133,7 @@ class ViewGroup:
         self._stopping = threading.Event()
         self._query: StreamingQuery | None = None
         self._trigger: TriggerQuery | None = None
+        self._number = 0
         self._threads = max(os.cpu_count() or 1, 2)
         self._pool = EffectPool(self.name, self._threads)
 
@@ -186,14 +187,17 @@ class ViewGroup:
             _log.info("a hold could not be ended", extra={"context": {"error": str(error)}})
 
     def add(self, member: GroupMember) -> None:
-        """Take a member in, whose inputs are the group's, or members; call `catch_up` next."""
-        with self._lock:
-            self._members[member.name] = member
+        """Take a member in, whose inputs are the group's, or members; `catch_up` before."""
+        with self._step_lock:
+            with self._lock:
+                self._members[member.name] = member
+            # Between micro-batches: in the middle of one its inputs may be members that have not
+            # stepped yet, and nothing says when the next one comes.
+            self.catch_up(member)
 
     def catch_up(self, member: GroupMember) -> None:
-        """Bring a new member up to where its inputs are: the next micro-batch may be far off."""
-        with self._step_lock:
-            member.take_step(self._step_to(EMPTY, -1))
+        """Let a view take a step by itself, up to where its inputs are."""
+        member.take_step(self._step_to(EMPTY, self._number))
 
     def remove(self, name: str) -> None:
         """Let nothing begin for a member any more; does nothing if it is none."""
@@ -208,6 +212,7 @@ class ViewGroup:
             with self._step_lock:
                 self._check_not_stopped()
                 interval = self._trigger.interval(frame, number)
+                self._number = number
                 if interval is not None:
                     self._take_steps(self._step_to(Frontier(interval.upper), number))
         except BaseException as error:  # noqa: BLE001 - it goes on, as another class

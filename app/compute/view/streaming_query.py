@@ -156,6 +156,8 @@ class RunningView:
     def start(self) -> None:
         """Start the streaming query and wait until its sources are there."""
         assert self._incarnation.as_of is not None, self._incarnation
+        if self._begin_in_group():
+            return
         if self._starts_anew:
             # The new hold is taken before the one of an earlier checkpoint is given up. In the
             # other order a compaction in between could take the as_of away.
@@ -165,6 +167,27 @@ class RunningView:
         self._start_query(self._incarnation.as_of)
         # Last: a tick needs the query, and a failure may be reported after `Started` only.
         self._advancer.add(self)
+
+    def _begin_in_group(self) -> bool:
+        """Begin without a streaming query of its own, if nobody can be delayed; else False."""
+        host = self._host
+        if not host.writes.is_set() or not self._is_for_groups(host.client.readable(*self.inputs)):
+            return False
+        # The checkpoint first: without it the hold only holds, and is brought forward from now on.
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+        me = self._incarnation
+        assert me.as_of is not None, me
+        as_of = find_first_time(host.client, me.as_of, self.inputs, me.id)
+        for name in self.inputs:
+            host.client.hold(name, self._hold, since=as_of)
+        self._starts_anew, self._asked = False, True
+        self._advancer.add(self)
+        self._groups.ask_to_join(self)
+        return True
+
+    def _is_for_groups(self, states: Sequence[ShardState]) -> bool:
+        """True if no step of it is long, as far as that can be known before one was taken."""
+        return volume_of_shards(states).rows <= _LITTLE and not self._view.calls_python()
 
     def _start_query(self, as_of: int) -> None:
         self._trigger = TriggerQuery(
@@ -226,12 +249,7 @@ class RunningView:
                         # The writer of now has done this one. No hold of its is touched: it may
                         # still need them.
                         return
-                if not self._others_ended:
-                    # Behind the fence: only now is it certain that the others are of runtimes that
-                    # can never write again.
-                    self._check_may_append()
-                    end_other_holds(self._host.client, self._hold, self.inputs)
-                    self._others_ended = True
+                self._end_other_holds()
                 self._step(frame.sparkSession, interval)
                 if interval.upper is None:
                     self._report_end()
@@ -255,6 +273,16 @@ class RunningView:
             began_ms = clock.elapsed_ms()
             self._view.advance(session, interval)
             self._step_ms = clock.elapsed_ms() - began_ms
+
+    def _end_other_holds(self) -> None:
+        """End the holds of other runtimes and definitions, once."""
+        if self._others_ended:
+            return
+        # Behind the fence: only now is it certain that the others are of runtimes that can never
+        # write again.
+        self._check_may_append()
+        end_other_holds(self._host.client, self._hold, self.inputs)
+        self._others_ended = True
 
     def _wait_for_writer(self, upper: int | None) -> bool:
         """Wait; True once another runtime has written up to `upper`, False once writing is allowed.
@@ -319,6 +347,7 @@ class RunningView:
         self._report_failure()
 
     def _step_in_group(self, step: GroupStep) -> None:
+        self._end_other_holds()
         states = self._host.client.readable(*self.inputs)
         end = min(meet(state.upper for state in states), step.end)
         if self._view.upper is not None and end <= Frontier(self._view.upper):
@@ -326,8 +355,10 @@ class RunningView:
         if not self._view.follow(states):
             assert self._incarnation.as_of is not None, self._incarnation
             taken = self._view.steps_taken
+            # It starts, unless the output is further than the as_of: the view knows.
+            interval = Interval(self._incarnation.as_of, end.time, starts=True)
             with self._membership.session_of(step) as session:
-                self._step(session, Interval(self._incarnation.as_of, end.time))
+                self._step(session, interval)
             if self._view.steps_taken > taken:
                 self._report_stepped(step)
                 if self._membership.is_too_slow(self._step_ms):
@@ -371,13 +402,19 @@ class RunningView:
         """Go on by its own streaming query: the group cannot take it in."""
         self._membership.leave()
         self._asked = False
+        if self._query is None:
+            self.start_own_query()
 
     def leave_own_query(self, group: ViewGroup) -> bool:
         """End its own streaming query to step in `group`; False if it cannot."""
         with self._move_lock:
             self._asked = False
-            if self._stopping.is_set() or self._query is None:
+            if self._stopping.is_set():
                 return False
+            if self._query is None:
+                self._membership.enter()
+                self._step_in(group)
+                return True
             if not self._step_lock.acquire(blocking=False):
                 return False  # at work: the next tick asks again
             self._moving = True  # micro-batches that begin from here on do nothing
@@ -390,21 +427,23 @@ class RunningView:
                     # it would ask for history that is gone.
                     self._membership.enter()
                     shutil.rmtree(self._checkpoint, ignore_errors=True)
-                    self._query, self._error, self._group = None, None, group
+                    self._query, self._error = None, None
+                    self._step_in(group)
                     self._moving = False
             except Exception as error:  # noqa: BLE001 - the view is started again, by the lane
                 self._moving = False
                 self._error = error
                 self._report_failure()
                 return False
-            query = group.query
-            self._report_started(query.id, self._membership.run(query.runId))
             return True
 
     def moved_to(self, group: ViewGroup) -> None:
         """Step in another group from now on."""
-        self._group = group
-        self._report_started(group.query.id, self._membership.run(group.query.runId))
+        self._step_in(group)
+
+    def _step_in(self, group: ViewGroup) -> None:
+        query, self._group = group.query, group
+        self._report_started(query.id, self._membership.run(query.runId))
 
     def start_own_query(self) -> None:
         """Go on by a streaming query of its own, from where the output is."""
