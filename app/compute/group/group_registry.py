@@ -48,9 +48,15 @@ _registries: WeakKeyDictionary[ShardClient, ref[GroupRegistry]] = WeakKeyDiction
 
 _registering = threading.Lock()
 
-_ENTER_AT_ONCE: Final = 64
-"""Views that are brought to where their inputs are at a time, before they are members; their steps
-take turns with all others of the process."""
+_ENTER_AT_ONCE: Final = 3
+"""Views that are brought to where their inputs are at a time, before they are members. When all
+views start, those that are done follow their inputs while the next ones are brought in: of 32 at
+once on two cores none was done within a minute."""
+
+_ENTER_PATIENCE_S: Final = 5.0
+"""A view waits no longer for those before it, which may take for ever."""
+
+_ENTER_MOST: Final = 64
 
 
 class JoiningMember(GroupMember, Protocol):
@@ -112,7 +118,8 @@ class GroupRegistry:
         self._groups: dict[tuple[str, ...], ViewGroup] = {}
         self._members: dict[str, tuple[JoiningMember, ViewGroup]] = {}
         self._mover = EffectPool("view-groups", 1)
-        self._enterers = EffectPool("view-groups-enter", _ENTER_AT_ONCE)
+        self._enterers = EffectPool("view-groups-enter", _ENTER_MOST)
+        self._entering = threading.BoundedSemaphore(_ENTER_AT_ONCE)
         self._numbers = count(1)
 
     def group_of(self, name: str) -> ViewGroup | None:
@@ -184,7 +191,12 @@ class GroupRegistry:
 
     def _bring_in(self, member: JoiningMember, group: ViewGroup) -> None:
         # What it has to do first may be much, which no other view waits for; or may fail.
-        group.catch_up(member)
+        taken = self._entering.acquire(timeout=_ENTER_PATIENCE_S)
+        try:
+            group.catch_up(member)
+        finally:
+            if taken:
+                self._entering.release()
         with self._lock:
             if self._members.get(member.name) != (member, group):
                 return
