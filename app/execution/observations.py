@@ -39,13 +39,15 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         id: The object's name; so in all of these.
         epoch: Its incarnation; so in all of these.
         query: Id of the streaming query, stable across restarts; "" if it has none.
-        run: Id of this run of it.
+        run: Id of this run of it; of a view in a group, of its part of the group's run.
+        group: Name of the group of views that the query is of; "" if it is the object's own.
     """
 
     id: str
     epoch: int
     query: str = ""
     run: str = ""
+    group: str = ""
 
 
 class Stepped(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -55,8 +57,8 @@ class Stepped(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         query: Id of the group's streaming query.
         run: Id of the object's part of that query's run.
         name: Name that a query of its own would have.
-        number: Number of the group's micro-batch.
-        at_ms: When that began, ms since the epoch.
+        number: Number of the step, from 1.
+        at_ms: When the group's micro-batch began, ms since the epoch.
         took_ms: How long the object's step took.
     """
 

@@ -243,7 +243,7 @@ def _begin(facts: Facts, found: ObjectFacts, epoch: int) -> None:
         return
     facts.run_owners.pop(found.run, None)
     found.epoch = epoch
-    found.query = found.run = ""
+    found.query = found.run = found.group = ""
     found.heard = found.hydrated = False
     found.health.clear()
     found.states = ()
@@ -271,7 +271,7 @@ def _observed(facts: Facts, event: _Report, now_ms: int) -> None:
 def _reported(facts: Facts, found: ObjectFacts, event: _Report) -> None:
     match event:
         case Started():
-            found.query = event.query
+            found.query, found.group = event.query, event.group
             if event.query:
                 _runs(facts, found, event.run)
         case Progress():

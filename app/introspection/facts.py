@@ -109,6 +109,7 @@ class ObjectFacts:
         epoch: The current incarnation; events of an earlier one are ignored.
         query: Id of its streaming query; "" until one was started.
         run: Id of that query's run.
+        group: Name of the group whose streaming query triggers its steps; "" for one of its own.
         heard: True if Spark's listener has had an event of the run.
         since: Of its shard; its `as_of` where it has none.
         write: Upper of its output.
@@ -154,6 +155,7 @@ class ObjectFacts:
     epoch: int = 0
     query: str = ""
     run: str = ""
+    group: str = ""
     heard: bool = False
     since: Observed = UNSET
     write: Observed = UNSET

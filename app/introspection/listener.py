@@ -194,6 +194,7 @@ def progress_of_step(step: Stepped) -> QueryProgress:
         micro_batch=step.number,
         at_ms=step.at_ms,
         phases_ms={"addBatch": step.took_ms, "triggerExecution": step.took_ms},
+        in_group=True,
     )
 
 

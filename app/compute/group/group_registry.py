@@ -120,6 +120,7 @@ class GroupRegistry:
         self._mover = EffectPool("view-groups", 1)
         self._enterers = EffectPool("view-groups-enter", _ENTER_MOST)
         self._entering = threading.BoundedSemaphore(_ENTER_AT_ONCE)
+        self._move_lock = threading.Lock()
         self._numbers = count(1)
 
     def group_of(self, name: str) -> ViewGroup | None:
@@ -142,6 +143,16 @@ class GroupRegistry:
             del self._members[member.name]
         found[1].remove(member.name)
         self._mover.run(lambda: self._end_if_empty(found[1]))
+
+    def leave(self, member: JoiningMember) -> None:
+        """As `remove`, by a view that stops: its group has ended on return if that was its last.
+
+        What holds an input back must be gone when the last view of it is: it may be dropped next.
+        """
+        group = self.group_of(member.name)
+        self.remove(member)
+        if group is not None:
+            self._end_if_empty(group)
 
     def is_misplaced(self, member: JoiningMember) -> bool:
         """True if a view belongs to another group than the one that it is in."""
@@ -168,17 +179,18 @@ class GroupRegistry:
     # -- by the mover's thread ---------------------------------------------------------------
 
     def _join(self, member: JoiningMember) -> None:
-        with self._lock:
-            home = self._home(member)
-            group = self._groups.get(home)
-        if group is None or not group.is_active():
-            group = self._started(home)
+        with self._move_lock:
+            with self._lock:
+                home = self._home(member)
+                group = self._groups.get(home)
+            if group is None or not group.is_active():
+                group = self._started(home)
+            if group is not None and member.leave_own_query(group):
+                self._enter(member, group)
         if group is None:
             member.stay()
-            return
-        if member.leave_own_query(group):
-            self._enter(member, group)
-        self._end_if_empty(group)
+        else:
+            self._end_if_empty(group)
 
     def _enter(self, member: JoiningMember, group: ViewGroup) -> None:
         with self._lock:
@@ -218,23 +230,24 @@ class GroupRegistry:
 
     def _move(self, member: JoiningMember) -> None:
         """Move a member to where it belongs now."""
-        with self._lock:
-            found = self._members.get(member.name)
-            if found is None or found[0] is not member:
-                return
-            left, home = found[1], self._home(member)
-            if home == left.inputs:
-                return
-            del self._members[member.name]
-            target = self._groups.get(home)
-        left.remove(member.name)
-        if target is None or not target.is_active():
-            target = self._started(home)
+        with self._move_lock:
+            with self._lock:
+                found = self._members.get(member.name)
+                if found is None or found[0] is not member:
+                    return
+                left, home = found[1], self._home(member)
+                if home == left.inputs:
+                    return
+                del self._members[member.name]
+                target = self._groups.get(home)
+            left.remove(member.name)
+            if target is None or not target.is_active():
+                target = self._started(home)
+            if target is not None:
+                member.moved_to(target)
+                self._enter(member, target)
         if target is None:
             member.start_own_query()
-        else:
-            member.moved_to(target)
-            self._enter(member, target)
         self._end_if_empty(left)
 
     def _home(self, member: JoiningMember) -> tuple[str, ...]:
@@ -243,10 +256,11 @@ class GroupRegistry:
         return home_of(member.inputs, homes)
 
     def _end_if_empty(self, group: ViewGroup) -> None:
-        with self._lock:
-            used = any(of is group for _, of in self._members.values())
-            if used:
-                return
-            if self._groups.get(group.inputs) is group:
-                del self._groups[group.inputs]
-        group.stop()
+        # Under the lock of moves: a view that is on its way to the group is no member yet.
+        with self._move_lock:
+            with self._lock:
+                if any(of is group for _, of in self._members.values()):
+                    return
+                if self._groups.get(group.inputs) is group:
+                    del self._groups[group.inputs]
+            group.stop()

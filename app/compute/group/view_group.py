@@ -34,6 +34,8 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
+from statistics import median
 from typing import Final, Protocol
 
 from py4j.protocol import Py4JError
@@ -42,7 +44,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from shardline.app.compute.group.step_order import call_in_order
 from shardline.app.compute.group.trigger_query import TriggerQuery
-from shardline.app.compute.holds import end_hold, hold_place
+from shardline.app.compute.holds import end_group_hold, group_hold_name, use_in_group
 from shardline.app.execution.batch_errors import micro_batch_error
 from shardline.app.execution.host import Host
 from shardline.app.execution.stopped import Stopped
@@ -55,12 +57,14 @@ __all__ = ["GroupMember", "GroupStep", "ViewGroup"]
 _log = logging.getLogger(__name__)
 
 _PATIENCE_MS: Final = 5_000.0
-"""How long the views of a group wait for one of them, at least; see also `_PATIENCE_INTERVALS`."""
-
 _PATIENCE_INTERVALS: Final = 2
+_PATIENCE_TIMES: Final = 4.0
+_PATIENCE_MOST_MS: Final = 60_000.0
+"""How long the views of a group wait for one of them: so many ms, at least; so many intervals; and
+so many times the longest step of the last micro-batch, at most a minute."""
 
 GROUP: Final = "group"
-"""Names of groups, of their queries and their holds begin so: no object's name has a colon."""
+"""Names of groups and of their queries begin so: no object's name has a colon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +73,14 @@ class GroupStep:
 
     Attributes:
         end: Frontier that the step goes up to.
-        number: Number of the micro-batch.
+        typical_ms: How long the steps of its members take; infinite for a step of one alone.
         at_ms: When it began, ms since the epoch.
         query: Id of the group's streaming query.
         run: Id of its run.
     """
 
     end: Frontier
-    number: int
+    typical_ms: float
     at_ms: int
     query: str
     run: str
@@ -125,7 +129,7 @@ class ViewGroup:
         self.name = f"{GROUP}:{digest}"
         self._host = host
         self._query_name = f"{self.name}:{number}"
-        self._hold = f"{self.name}:{hold_place(host.checkpoints)}"
+        self._hold = group_hold_name(self.name, host.checkpoints)
         self._checkpoint = host.checkpoints / f"{self.name.replace(':', '-')}-{number}"
         self._members: dict[str, GroupMember] = {}
         self._lock = threading.Lock()
@@ -133,7 +137,6 @@ class ViewGroup:
         self._stopping = threading.Event()
         self._query: StreamingQuery | None = None
         self._trigger: TriggerQuery | None = None
-        self._number = 0
         self._threads = max(os.cpu_count() or 1, 2)
         self._pool = EffectPool(self.name, self._threads)
 
@@ -170,6 +173,7 @@ class ViewGroup:
         self._trigger = TriggerQuery(
             self._host, self._query_name, self.inputs, begin, self._hold, self._checkpoint
         )
+        use_in_group(self._host.client, self.inputs)
         self._query = self._trigger.start(self._run_micro_batch, self._stopping)
 
     def stop(self) -> None:
@@ -181,7 +185,7 @@ class ViewGroup:
         self._pool.close()
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         try:
-            end_hold(self._host.client, self._hold, self.inputs)
+            end_group_hold(self._host.client, self._hold, self.inputs)
         except ShardError as error:
             # It holds a little history back until the next group of these inputs ends.
             _log.info("a hold could not be ended", extra={"context": {"error": str(error)}})
@@ -197,7 +201,7 @@ class ViewGroup:
 
     def catch_up(self, member: GroupMember) -> None:
         """Let a view take a step by itself, up to where its inputs are."""
-        member.take_step(self._step_to(EMPTY, self._number))
+        member.take_step(self._step_to(EMPTY, inf))
 
     def remove(self, name: str) -> None:
         """Let nothing begin for a member any more; does nothing if it is none."""
@@ -212,9 +216,8 @@ class ViewGroup:
             with self._step_lock:
                 self._check_not_stopped()
                 interval = self._trigger.interval(frame, number)
-                self._number = number
                 if interval is not None:
-                    self._take_steps(self._step_to(Frontier(interval.upper), number))
+                    self._take_steps(Frontier(interval.upper))
         except BaseException as error:  # noqa: BLE001 - it goes on, as another class
             raise micro_batch_error(error, stopping=self._stopping.is_set()) from None
 
@@ -222,13 +225,15 @@ class ViewGroup:
         if self._stopping.is_set():
             raise Stopped
 
-    def _step_to(self, end: Frontier, number: int) -> GroupStep:
-        query = self.query
-        return GroupStep(end, number, self._host.clock.now_ms(), str(query.id), str(query.runId))
+    def _step_to(self, end: Frontier, typical_ms: float) -> GroupStep:
+        query, now_ms = self.query, self._host.clock.now_ms()
+        return GroupStep(end, typical_ms, now_ms, str(query.id), str(query.runId))
 
-    def _take_steps(self, step: GroupStep) -> None:
+    def _take_steps(self, end: Frontier) -> None:
         with self._lock:
             members = dict(self._members)
+        took_ms = [one.expected_ms for one in members.values()]
+        step = self._step_to(end, median(took_ms) if len(took_ms) > 1 else inf)
 
         def take(name: str) -> None:
             with self._lock:
@@ -236,7 +241,11 @@ class ViewGroup:
             if is_member:
                 members[name].take_step(step)
 
-        patience_ms = max(_PATIENCE_MS, _PATIENCE_INTERVALS * self._host.interval_ms)
+        patience_ms = max(
+            _PATIENCE_MS,
+            _PATIENCE_INTERVALS * self._host.interval_ms,
+            min(_PATIENCE_TIMES * max(took_ms, default=0.0), _PATIENCE_MOST_MS),
+        )
         while members:
             shortest_first = sorted(members, key=lambda name: members[name].expected_ms)
             left = call_in_order(

@@ -33,8 +33,10 @@ _HOLDS_MS: Final = 60_000.0
 """How often holds are brought forward: a record in each input, for a minute of history less."""
 
 _LONG_MS: Final = 2_000.0
+_LONG_TIMES: Final = 4.0
 _LONG_IN_A_ROW: Final = 3
-"""After so many steps of such length, or twice the interval's, a view is too slow for a group."""
+"""A view is too slow for a group after so many steps of so many ms, of twice the interval, and of
+so many times what is typical in the group."""
 
 _MISPLACED_MS: Final = 5_000.0
 """How long a view of a view that has left stays where it is: that one may be started again."""
@@ -44,7 +46,11 @@ _PAUSE_MOST_MS: Final = 600_000.0
 
 
 class Membership:
-    """What one view has to do with groups. Used under the view's step lock, but for `cancel`."""
+    """What one view has to do with groups. Used under the view's step lock, but for `cancel`.
+
+    Attributes:
+        steps: How many steps it has begun in groups: the next one's number.
+    """
 
     def __init__(
         self, host: Host, incarnation: Incarnation, hold: str, inputs: Sequence[str]
@@ -61,7 +67,8 @@ class Membership:
         self._apart_until_ms = 0.0
         self._misplaced_ms: float | None = None
         self._pause_ms = _PAUSE_MS
-        self._jobs = f"step of {incarnation.query_name} at {host.ids.token().hex()}"
+        self._jobs = ""
+        self.steps = 0
 
     def may_join(self) -> bool:
         """True if it was not let go lately."""
@@ -107,16 +114,17 @@ class Membership:
             session._jsparkSession  # noqa: SLF001
         )
         # The words by which Spark describes a micro-batch, and introspection finds it.
+        run = self._jobs = self.run(step.run)
         words = (
-            f"{self._incarnation.query_name}\nid = {step.query}\nrunId = {self.run(step.run)}\n"
-            f"batch = {step.number}"
+            f"{self._incarnation.query_name}\nid = {step.query}\nrunId = {run}\n"
+            f"batch = {self.steps}"
         )
-        with job_group(session, self._jobs, pool=self._host.pool, description=words):
+        with job_group(session, run, pool=self._host.pool, description=words):
             yield session
 
     def run(self, run: str) -> str:
         """The id under which introspection knows the view's part of a group's run."""
-        return f"{run}/{self._incarnation.id}"
+        return f"{run}/{self._incarnation.id}:{self._incarnation.epoch}"
 
     def cancel(self) -> None:
         """End the jobs of a step that is under way, for good; any thread."""
@@ -135,8 +143,13 @@ class Membership:
             return True
         return False
 
-    def is_too_slow(self, took_ms: float) -> bool:
-        """True if its steps, the last of which took so long, keep a group waiting."""
-        most_ms = max(_LONG_MS, 2.0 * self._host.interval_ms)
+    def is_too_slow(self, took_ms: float, typical_ms: float) -> bool:
+        """True if its steps, the last of which took so long, keep a group waiting.
+
+        Args:
+            took_ms: How long the last one took.
+            typical_ms: How long those of the group take: on a busy machine all do.
+        """
+        most_ms = max(_LONG_MS, 2.0 * self._host.interval_ms, _LONG_TIMES * typical_ms)
         self._long = self._long + 1 if took_ms > most_ms else 0
         return self._long >= _LONG_IN_A_ROW

@@ -201,9 +201,9 @@ class RunningView:
         self._query = self._trigger.start(self._run_micro_batch, self._stopping)
         self._report_started(self._query.id, self._query.runId)
 
-    def _report_started(self, query: str, run: str) -> None:
+    def _report_started(self, query: str, run: str, group: str = "") -> None:
         me = self._incarnation
-        self._host.report(Started(id=me.id, epoch=me.epoch, query=query, run=run))
+        self._host.report(Started(id=me.id, epoch=me.epoch, query=query, run=run, group=group))
 
     def stop(self) -> None:
         """End it, and wait until nothing of it commits any more; may be repeated."""
@@ -214,8 +214,8 @@ class RunningView:
         self._advancer.remove(self)
         if self._host.pace is not None:
             self._host.pace.forget(self._incarnation.id)
-        self._groups.remove(self)
         self._membership.cancel()
+        self._groups.leave(self)
         with self._move_lock:
             # Behind a move that is under way: it would start a query that nobody ends.
             if self._query is not None:
@@ -357,11 +357,12 @@ class RunningView:
             taken = self._view.steps_taken
             # It starts, unless the output is further than the as_of: the view knows.
             interval = Interval(self._incarnation.as_of, end.time, starts=True)
+            self._membership.steps += 1
             with self._membership.session_of(step) as session:
                 self._step(session, interval)
             if self._view.steps_taken > taken:
                 self._report_stepped(step)
-                if self._membership.is_too_slow(self._step_ms):
+                if self._membership.is_too_slow(self._step_ms, step.typical_ms):
                     self.let_go("its steps take long")
         if end.is_empty:
             self._report_end()
@@ -375,7 +376,7 @@ class RunningView:
                 query=step.query,
                 run=self._membership.run(step.run),
                 name=me.query_name,
-                number=step.number,
+                number=self._membership.steps,
                 at_ms=step.at_ms,
                 took_ms=int(self._step_ms),
             )
@@ -443,7 +444,7 @@ class RunningView:
 
     def _step_in(self, group: ViewGroup) -> None:
         query, self._group = group.query, group
-        self._report_started(query.id, self._membership.run(query.runId))
+        self._report_started(query.id, self._membership.run(query.runId), group.name)
 
     def start_own_query(self) -> None:
         """Go on by a streaming query of its own, from where the output is."""
