@@ -126,7 +126,7 @@ DETAILS: Final = (
             Column(
                 "view_group",
                 TEXT,
-                "of a view: the group whose streaming query triggers its steps; NULL: one of its own",
+                "of a view: the group whose query triggers its steps; NULL: a query of its own",
             ),
         ),
         _details,
