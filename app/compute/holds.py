@@ -13,6 +13,12 @@ run the same view side by side, one to write and one to take over.
 The hold that the coordinator takes when it chooses an as_of, until the dataflow has its own, is
 named in the same way with the number 0: if the coordinator dies it ends together with the others.
 
+Of a group of views, which has no durable state but its members' shards:
+
+    group:<its inputs>:<where>
+
+It ends with the group. One that a process has left behind ends when a view of that input goes.
+
 A hold ends when the definition goes (`end_view_holds`), when another runtime has taken over for
 good (`end_other_holds`), or when its checkpoint is gone (`end_hold`).
 
@@ -26,10 +32,13 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
+import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from shardline.app.execution.host import Incarnation
 from shardline.datasource.client import ShardClient
@@ -38,15 +47,25 @@ from shardline.datasource.shard.commands.readers import expire_readers
 from shardline.datasource.shard.state import is_tombstone
 
 __all__ = [
+    "end_group_hold",
     "end_hold",
     "end_other_holds",
     "end_start_holds",
     "end_view_holds",
     "find_first_time",
+    "group_hold_name",
     "hold_name",
     "hold_place",
     "start_hold_name",
+    "use_in_group",
 ]
+
+_OF_GROUP: Final = "group:"
+
+_in_groups: WeakKeyDictionary[ShardClient, Counter[str]] = WeakKeyDictionary()
+"""How many groups of this process read a shard, by client."""
+
+_in_groups_lock = threading.Lock()
 
 _SUBSCRIPTION: Final = re.compile(r"view:(t[0-9a-f]{32}):0:begin")
 """The hold of a subscription that has not begun; its name is a token of its controller."""
@@ -109,6 +128,35 @@ def hold_place(checkpoints: Path) -> str:
 def end_view_holds(client: ShardClient, view: str, inputs: Sequence[str]) -> None:
     """End all holds of a view that is dropped or no longer reads these inputs; may be repeated."""
     _expire_holds(client, inputs, lambda name: name.startswith(f"view:{view}:"))
+    with _in_groups_lock:
+        used = _in_groups.get(client, Counter())
+        left = [name for name in inputs if not used[name]]
+    # Of groups that have ended without it: a process was killed. None can need it any more.
+    _expire_holds(client, left, lambda name: name.startswith(_OF_GROUP))
+
+
+def group_hold_name(group: str, checkpoints: Path) -> str:
+    """Name of the hold of a group's streaming query.
+
+    Args:
+        group: Name of the group, which begins with `group:`.
+        checkpoints: As for `hold_name`.
+    """
+    assert group.startswith(_OF_GROUP), group
+    return f"{group}:{hold_place(checkpoints)}"
+
+
+def use_in_group(client: ShardClient, inputs: Sequence[str]) -> None:
+    """Note that a group of this process reads these shards, until `end_group_hold`."""
+    with _in_groups_lock:
+        _in_groups.setdefault(client, Counter()).update(inputs)
+
+
+def end_group_hold(client: ShardClient, hold: str, inputs: Sequence[str]) -> None:
+    """End the hold of a group whose streaming query has ended."""
+    with _in_groups_lock:
+        _in_groups.setdefault(client, Counter()).subtract(inputs)
+    end_hold(client, hold, inputs)
 
 
 def end_other_holds(client: ShardClient, own: str, inputs: Sequence[str]) -> None:

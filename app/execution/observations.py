@@ -23,6 +23,7 @@ __all__ = [
     "Doubted",
     "Ended",
     "Failed",
+    "GroupStepped",
     "Health",
     "Hydrated",
     "Measured",
@@ -41,13 +42,37 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         id: The object's name; so in all of these.
         epoch: Its incarnation; so in all of these.
         query: Id of the streaming query, stable across restarts; "" if it has none.
-        run: Id of this run of it.
+        run: Id of this run of it; of a view in a group, of its part of the group's run.
+        group: Name of the group of views that the query is of; "" if it is the object's own.
     """
 
     id: str
     epoch: int
     query: str = ""
     run: str = ""
+    group: str = ""
+
+
+class GroupStepped(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A step that an object has taken in a group: a micro-batch of its own, as far as it can be.
+
+    Attributes:
+        query: Id of the group's streaming query.
+        run: Id of the object's part of that query's run.
+        name: Name that a query of its own would have.
+        number: Number of the step, from 1.
+        at_ms: When the group's micro-batch began, ms since the epoch.
+        took_ms: How long the object's step took.
+    """
+
+    id: str
+    epoch: int
+    query: str
+    run: str
+    name: str
+    number: int
+    at_ms: int
+    took_ms: int
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -186,6 +211,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 Observation: TypeAlias = (
     Started
+    | GroupStepped
     | Progress
     | Hydrated
     | Health

@@ -27,6 +27,7 @@ from shardline.app.execution.observations import (
     Doubted,
     Ended,
     Failed,
+    GroupStepped,
     Health,
     Hydrated,
     Measured,
@@ -102,6 +103,10 @@ _WHOLE: Final = "triggerExecution"
 _ROWS: Final = ("updates_committed", "updates_out", "messages_committed")
 """Counters of rows that have come into an object's output, or gone from it."""
 
+_GROUPS: Final = "group:"
+"""So the names of the streaming queries begin that trigger the steps of several views. What each of
+these does, it reports itself."""
+
 _PROVEN_MS: Final = 60_000
 """An object that runs for so long works again, also if nothing that it does is heard of: as long as
 the lane waits before a failure is no longer "in a row"."""
@@ -130,8 +135,8 @@ def apply(facts: Facts, event: Event, now_ms: int) -> None:
             _harvested(facts, event)
         case PeekStarted() | PeekDecided() | PeekEnded():
             _peek(facts, event)
-        case PeekResponse() | SubscribeResponse() | SubscribeDropped():
-            pass  # answers to clients, which say nothing of an object
+        case PeekResponse() | SubscribeResponse() | SubscribeDropped() | GroupStepped():
+            pass  # answers to clients say nothing of an object; a step comes as progress of a query
         case (
             Started()
             | Progress()
@@ -252,7 +257,7 @@ def _begin(facts: Facts, found: ObjectFacts, epoch: int) -> None:
         return
     facts.run_owners.pop(found.run, None)
     found.epoch = epoch
-    found.query = found.run = ""
+    found.query = found.run = found.group = ""
     found.heard = found.hydrated = False
     found.health.clear()
     found.states = ()
@@ -280,7 +285,7 @@ def _observed(facts: Facts, event: _Report, now_ms: int) -> None:
 def _reported(facts: Facts, found: ObjectFacts, event: _Report) -> None:
     match event:
         case Started():
-            found.query = event.query
+            found.query, found.group = event.query, event.group
             if event.query:
                 _runs(facts, found, event.run)
         case Progress():
@@ -467,6 +472,9 @@ def _owner(facts: Facts, event: _OfQuery) -> ObjectFacts | None:
     if event.run in facts.run_owners:
         return facts.objects[facts.run_owners[event.run]]
     name = event.name if isinstance(event, QueryStarted | QueryProgress) else ""
+    if event.run in facts.group_runs or name.startswith(_GROUPS):
+        facts.group_runs.add(event.run)
+        return None
     found = facts.objects.get(name.split(":")[0])
     if found is None:
         facts.received.foreign += 1

@@ -225,6 +225,8 @@ class QueryProgress(msgspec.Struct, frozen=True, kw_only=True):
         micro_batch: Its number, from 0.
         at_ms: When it was triggered.
         phases_ms: How long each phase took; `triggerExecution` is all of it.
+        in_group: True of a step that a streaming query of a group has triggered: it may have had no
+            job.
     """
 
     query: str
@@ -235,6 +237,7 @@ class QueryProgress(msgspec.Struct, frozen=True, kw_only=True):
     phases_ms: dict[str, int]
     inputs: tuple[InputProgress, ...] = ()
     states: tuple[StateProgress, ...] = ()
+    in_group: bool = False
 
 
 class Harvested(msgspec.Struct, frozen=True, kw_only=True):

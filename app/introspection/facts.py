@@ -109,6 +109,7 @@ class ObjectFacts:
         epoch: The current incarnation; events of an earlier one are ignored.
         query: Id of its streaming query; "" until one was started.
         run: Id of that query's run.
+        group: Name of the group whose streaming query triggers its steps; "" for one of its own.
         heard: True if Spark's listener has had an event of the run.
         since: Of its shard; its `as_of` where it has none.
         write: Upper of its output.
@@ -155,6 +156,7 @@ class ObjectFacts:
     epoch: int = 0
     query: str = ""
     run: str = ""
+    group: str = ""
     heard: bool = False
     since: Observed = UNSET
     write: Observed = UNSET
@@ -287,6 +289,7 @@ class Facts:
             the others' objects only what they say of themselves is known.
         objects: By name.
         run_owners: Names of objects by run id of their queries.
+        group_runs: Run ids of queries that trigger the steps of groups of views.
         peeks: Those under way, by uuid.
         peek_durations: Counts by path and bound.
         commands: The newest records of the lane.
@@ -315,6 +318,7 @@ class Facts:
     domains: Collection[Kind] = KINDS
     objects: dict[str, ObjectFacts] = field(default_factory=dict)
     run_owners: dict[str, str] = field(default_factory=dict)
+    group_runs: set[str] = field(default_factory=set)
     peeks: dict[str, PeekStarted] = field(default_factory=dict)
     peek_durations: Counter[tuple[str, int]] = field(default_factory=Counter)
     commands: deque[Recorded] = field(default_factory=lambda: deque(maxlen=COMMANDS_MAX))

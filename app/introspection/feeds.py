@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shardline.app.execution.observations import Observation
+from shardline.app.execution.observations import GroupStepped, Observation
 from shardline.app.introspection.events import (
     Dropped,
     Event,
@@ -39,7 +39,7 @@ from shardline.app.introspection.events import (
     WantedObject,
 )
 from shardline.app.introspection.history import HistoryKeeper
-from shardline.app.introspection.listener import QueryListener
+from shardline.app.introspection.listener import QueryListener, progress_of_step
 from shardline.app.introspection.live import LiveTables
 from shardline.app.introspection.poll import ShardPoller
 from shardline.app.introspection.sink import Sink
@@ -122,6 +122,7 @@ class RuntimeFeeds:
         self._sessions: list[SparkSession] = []
         self._keeper: Callable[[], HistoryKeeper] | None = None
         self._paused = False
+        self._ask_for_plans: list[Callable[[Event], None]] = []
         self._watching: ExitStack | None = None
 
     def attach(self, session: SparkSession) -> None:
@@ -201,6 +202,8 @@ class RuntimeFeeds:
         listener = QueryListener(self.sink.inbox, harvester.ask)
         harvester.start()
         ending.callback(harvester.stop)
+        self._ask_for_plans.append(harvester.ask)
+        ending.callback(self._ask_for_plans.remove, harvester.ask)
         session.streams.addListener(listener)
         ending.callback(session.streams.removeListener, listener)
 
@@ -222,7 +225,14 @@ class RuntimeFeeds:
 
     def report(self, observation: Observation) -> None:
         """Take a report of a running object."""
-        self.put(observation)
+        if not isinstance(observation, GroupStepped):
+            self.put(observation)
+            return
+        # Of what a streaming query of its own does, Spark's listener tells.
+        event = progress_of_step(observation)
+        self.put(event)
+        for ask in self._ask_for_plans:
+            ask(event)
 
     def put(self, event: Event) -> None:
         """Take an event; left out during a pause."""

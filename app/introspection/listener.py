@@ -35,6 +35,7 @@ from pyspark.sql.streaming.listener import (
 )
 from typing_extensions import override
 
+from shardline.app.execution.observations import GroupStepped
 from shardline.app.introspection.events import (
     Event,
     InputProgress,
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
         QueryStartedEvent,
     )
 
-__all__ = ["QueryListener", "progress_of"]
+__all__ = ["QueryListener", "progress_of", "progress_of_step"]
 
 _log = logging.getLogger(__name__)
 
@@ -181,6 +182,19 @@ def progress_of(progress: dict[str, Any]) -> QueryProgress:
             )
             for s in progress.get("stateOperators", ())
         ),
+    )
+
+
+def progress_of_step(step: GroupStepped) -> QueryProgress:
+    """The progress event that a micro-batch of the object's own would have caused."""
+    return QueryProgress(
+        query=step.query,
+        run=step.run,
+        name=step.name,
+        micro_batch=step.number,
+        at_ms=step.at_ms,
+        phases_ms={"addBatch": step.took_ms, "triggerExecution": step.took_ms},
+        in_group=True,
     )
 
 

@@ -41,6 +41,7 @@ __all__ = [
     "MicroBatch",
     "MicroBatchLog",
     "Options",
+    "clone_of",
     "clone_session",
     "current_micro_batch",
     "delete_directory",
@@ -279,6 +280,11 @@ def clone_session(frame: DataFrame, settings: Mapping[str, str]) -> Any:
     for name, value in settings.items():
         clone.conf().set(name, value)
     return clone
+
+
+def clone_of(spark: SparkSession) -> SparkSession:
+    """A session of the same settings, views and functions; what changes in it stays in it."""
+    return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())  # noqa: SLF001
 
 
 def rebind_session(frame: DataFrame, session: Any) -> Any:

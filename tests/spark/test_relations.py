@@ -442,7 +442,9 @@ def test_details_are_those_of_the_lane_and_the_disk(seen: Seen) -> None:
     assert columns["large"] == columns["large_out"] == ["id", "price"]
     for name, (kind, _) in KINDS.items():
         checkpoint = by_object(seen)[name]["checkpoint"]
-        if kind == "index":
+        in_group = by_object(seen)[name]["view_group"] is not None
+        assert not in_group or kind == "view"
+        if kind == "index" or in_group:
             assert checkpoint is None
         else:
             assert (Path(checkpoint) / "offsets").is_dir(), name

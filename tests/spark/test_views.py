@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from shardline import datasource
+from shardline.app.compute.group import trigger_query
 from shardline.app.compute.holds import end_view_holds
 from shardline.app.compute.render import render
-from shardline.app.compute.view import streaming_query as dataflow
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.streaming_query import run_view
 from shardline.app.execution.observations import Ended, Failed, Health, Hydrated, Measured, Progress
@@ -238,12 +238,13 @@ def test_spark_is_asked_what_its_log_does_not_say(
         asked.append(datasource.interval_of(frame, number))
         return asked[-1]
 
-    monkeypatch.setattr(dataflow, "read_planned_offset", lambda *_: None)
-    monkeypatch.setattr(dataflow, "interval_of", asking)
+    monkeypatch.setattr(trigger_query, "read_planned_offset", lambda *_: None)
+    monkeypatch.setattr(trigger_query, "interval_of", asking)
     start(TOTALS, 5)
     reaches(bench, "totals", 6)
     orders.push(10, ((3, "ada", 7), 1))
     reaches(bench, "totals", 11)
+    wait_until("two micro-batches were planned", lambda: len(asked) == 2, 30)
     assert asked == [Interval(5, 6, starts=True), Interval(6, 11)]
     for time in (5, 10):
         assert contents(bench.client, "totals", time) == totals_at(orders, time)

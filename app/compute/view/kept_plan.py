@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KeptPlan", "Leaf", "Operator", "Operators", "plan_of"]
 
+_PATTERNS: Final = "org.apache.spark.sql.catalyst.trees.TreePattern"
 _LOGICAL: Final = "org.apache.spark.sql.catalyst.plans.logical"
 
 
@@ -95,6 +96,8 @@ class KeptPlan:
         self._operators = Operators(session)
         self.usable = True
         """True if `over` can be used: no expression has a query of its own."""
+        self.calls_python = False
+        """True if the query calls functions of Python."""
         self.columns: StructType
         """Columns of the result."""
         self._root = self._analyse(session, query)
@@ -106,6 +109,8 @@ class KeptPlan:
         self.columns, analysed = result.schema, plan_of(result)
         # Those inside of expressions have inputs, too, which are no leaves of the plan.
         self.usable = bool(analysed.subqueriesAll().isEmpty())
+        python = java_class(session, _PATTERNS).PYTHON_UDF()
+        self.calls_python = bool(analysed.containsPattern(python))
         return self._operators.over(query_tree(analysed))
 
     def fits(self, frames: Mapping[str, DataFrame]) -> bool:

@@ -44,6 +44,7 @@ from shardline.app.compute.view.input_changes import (
     unchanged_until,
     volume_of_shards,
 )
+from shardline.app.compute.view.kept_plan import KeptPlan
 from shardline.app.compute.view.kept_query import KeptQuery
 from shardline.app.compute.view.next_step import (
     Done,
@@ -68,6 +69,7 @@ from shardline.datasource.errors import Determinate
 from shardline.datasource.frontier import meet
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
+from shardline.datasource.spark_native.jvm import clone_of
 from shardline.datasource.spark_native.read import every_update
 from shardline.datasource.spark_native.small_results import ROWS_MAX
 from shardline.datasource.spark_native.time_interval import (
@@ -76,7 +78,8 @@ from shardline.datasource.spark_native.time_interval import (
     collect_interval,
     stage_interval,
 )
-from shardline.datasource.types.schema import DIFF, TS
+from shardline.datasource.spark_native.types import struct_of
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.updates import consolidate
 
 __all__ = ["View"]
@@ -144,6 +147,7 @@ class View:
         self._changed_rows = 0
         self._reason = ""
         """Why the step is recomputed, if it is, although the view can follow changes."""
+        self._calls_python: bool | None = None
         self._one_task = OneTask()
         self._costs = StepCosts() if costs is None else costs
         self._rows = FoundRows(host, description.name)
@@ -183,9 +187,12 @@ class View:
             self._made = True
         floor, end = max(self._as_of, interval.lower), interval.upper
         # Changes at the time of the snapshot itself may not be known apart any more.
-        strategy: Strategy = "recompute" if interval.starts else self._description.strategy
-        self._reason = "its first contents" if interval.starts else ""
+        # Those after it are: an output that is further needs no others.
         output = self._sink.look()
+        is_further = output.ours and output.upper is not None and output.upper > interval.lower
+        starts = interval.starts and not is_further
+        strategy: Strategy = "recompute" if starts else self._description.strategy
+        self._reason = "its first contents" if starts else ""
         if not output.ours and output.upper not in {0, None}:
             # Of another definition, as its output is.
             self._states.drop()
@@ -572,6 +579,27 @@ class View:
             self._states.rested(step.lower, step.upper)
             self._contents.moved(step.lower, step.upper)
         return followed
+
+    @property
+    def upper(self) -> int | None:
+        """Upper of the output as it was found last; None if it is finished or not known."""
+        return None if self._reports.output is None else self._reports.output.upper
+
+    @property
+    def steps_taken(self) -> int:
+        """How many steps Spark has taken."""
+        return self._reports.steps
+
+    def calls_python(self) -> bool:
+        """True if the query calls functions of Python, which may do anything."""
+        if self._calls_python is None:
+            states = self._host.client.readable(*self._description.inputs)
+            columns = {
+                s.name: struct_of(ShardSchema.parse(s.schemas[s.schema_id]).record) for s in states
+            }
+            session = clone_of(self._host.spark)
+            self._calls_python = KeptPlan(session, self._description.query, columns).calls_python
+        return self._calls_python
 
     def behind_ms(self, states: Sequence[ShardState]) -> int | None:
         """Milliseconds that the output is behind all inputs; None before it has caught up once.

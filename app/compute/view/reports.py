@@ -69,6 +69,7 @@ class ViewReports:
     Attributes:
         output: The output as it was found last; None if it has to be looked at.
         hydrated: True once the output has caught up with the time that the view begins at.
+        steps: How many steps Spark has taken.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class ViewReports:
         self._doubted: set[tuple[Finding, str]] = set()
         self.output: OutputProgress | None = None
         self.hydrated = False
+        self.steps = 0
 
     def report_output(self, output: OutputProgress) -> None:
         """Remember how far the output is, and report it if that is news."""
@@ -119,6 +121,7 @@ class ViewReports:
             step: The step.
             error: Why the query has no rows at this time; None if it has.
         """
+        self.steps += 1
         me = self._incarnation
         if step.way != "recompute":
             self._doubted.clear()

@@ -33,7 +33,7 @@ import shutil
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from py4j.protocol import Py4JError
@@ -41,6 +41,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from shardline.app.compute.errors import failure_report
+from shardline.app.compute.group.group_registry import GroupRegistry, get_groups
+from shardline.app.compute.group.trigger_query import TriggerQuery
+from shardline.app.compute.group.view_group import GroupStep, ViewGroup
 from shardline.app.compute.holds import (
     end_hold,
     end_other_holds,
@@ -48,46 +51,25 @@ from shardline.app.compute.holds import (
     hold_name,
 )
 from shardline.app.compute.view.idle_advancer import IdleAdvancer, get_advancer
+from shardline.app.compute.view.input_changes import volume_of_shards
 from shardline.app.compute.view.maintained_view import View
+from shardline.app.compute.view.membership import Membership
 from shardline.app.execution.batch_errors import micro_batch_error
-from shardline.app.execution.checkpoint_log import (
-    read_planned_offset,
-    remove_unfinished_plan,
-)
+from shardline.app.execution.checkpoint_log import remove_unfinished_plan
 from shardline.app.execution.host import Host, Incarnation
-from shardline.app.execution.observations import Ended, Health, Started
-from shardline.app.execution.query_start import start_slot, wait_until_initialised
+from shardline.app.execution.observations import Ended, GroupStepped, Health, Started
 from shardline.app.execution.spark_errors import UNREADABLE_HINT, find_unreadable_part
 from shardline.app.execution.step_scheduler import STEP_SCHEDULER
 from shardline.app.execution.stopped import Stopped
 from shardline.app.protocol.objects import ViewDescription
 from shardline.datasource.errors import Fenced, ShardError
+from shardline.datasource.frontier import Frontier, meet
 from shardline.datasource.shard.state import ShardState
-from shardline.datasource.shard_source.offsets import START
-from shardline.datasource.spark_native.time_interval import (
-    Interval,
-    interval_of,
-    interval_of_offsets,
-)
+from shardline.datasource.spark_native.time_interval import Interval
 
 __all__ = ["RunningView", "run_view"]
 
 _log = logging.getLogger(__name__)
-
-_IDLE_INTERVAL: Final = "10min"
-"""Pause between micro-batches of an idle query, which only bring its holds forward: the advancer
-moves the output, and an idle input has little history that they could keep back."""
-
-_TRIGGERS: Final = 4
-"""Triggers of the query in each interval. Sources commit soon after the interval's multiples, which
-is when Spark triggers too: with one trigger each view of a chain would be an interval late."""
-
-_TRIGGER_MS_MIN: Final = 100
-"""Shortest pause between triggers, however short the interval is: each is a call of the planner."""
-
-_PARTS: Final = "256"
-"""Most parts of changes that one micro-batch takes: a view that comes back after an hour commits,
-and brings its holds forward, several times on the way. A tick of a source is one part or a few."""
 
 _UNUSABLE: Final = (
     "[FOREIGN_OFFSET]",
@@ -97,6 +79,12 @@ _UNUSABLE: Final = (
     "[HISTORY_GONE]",
 )
 """Beginnings of errors after which a checkpoint can never be continued."""
+
+_CALM_MS: Final = 1_000.0
+"""A step of so long keeps no group waiting, however short the interval is."""
+
+_LITTLE: Final = 200_000
+"""Rows that a query reads anew in well under a second, once it has been compiled."""
 
 _BEGINS_ANEW: Final = "nothing: the view begins anew by itself, with what its inputs have now"
 
@@ -146,11 +134,17 @@ class RunningView:
         self._incarnation = incarnation
         self._view = view
         self._advancer: IdleAdvancer = get_advancer(host.client, host.clock, host.interval_ms)
+        self._groups: GroupRegistry = get_groups(host)
+        self._membership = Membership(host, incarnation, self._hold, self.inputs)
         self._stopping = threading.Event()
         self._step_lock = threading.Lock()
         self._turn_given = threading.Event()
         self._step_ms = 0.0
+        self._trigger: TriggerQuery | None = None
         self._query: StreamingQuery | None = None
+        self._group: ViewGroup | None = None
+        self._moving = self._asked = False
+        self._move_lock = threading.Lock()
         self._error: BaseException | None = None
         self._end_reported = self._others_ended = False
 
@@ -161,58 +155,55 @@ class RunningView:
 
     def start(self) -> None:
         """Start the streaming query and wait until its sources are there."""
+        assert self._incarnation.as_of is not None, self._incarnation
+        if self._begin_in_group():
+            return
         if self._starts_anew:
             # The new hold is taken before the one of an earlier checkpoint is given up. In the
             # other order a compaction in between could take the as_of away.
             for name in self.inputs:
                 self._host.client.hold(name, self._start_hold, since=self._incarnation.as_of)
             self._begin_anew()
-        context = self._host.spark.sparkContext
-        # The query's thread inherits the local properties of this one at its start, and never looks
-        # at them again: so the pool is set before, and what this thread had is put back after.
-        pool = context.getLocalProperty("spark.scheduler.pool")
-        context.setLocalProperty("spark.scheduler.pool", self._host.pool)
-        clock = self._host.clock
-        try:
-            with start_slot(clock, self._stopping):
-                self._query = self._start_query()
-                wait_until_initialised(self._query, clock, self._stopping)
-        finally:
-            context.setLocalProperty("spark.scheduler.pool", pool)  # type: ignore[arg-type]
-        me = self._incarnation
-        self._host.report(
-            Started(id=me.id, epoch=me.epoch, query=self._query.id, run=self._query.runId)
-        )
+        self._start_query(self._incarnation.as_of)
         # Last: a tick needs the query, and a failure may be reported after `Started` only.
         self._advancer.add(self)
 
-    def _start_query(self) -> StreamingQuery:
+    def _begin_in_group(self) -> bool:
+        """Begin without a streaming query of its own, if nobody can be delayed; else False."""
         host = self._host
-        spark: Any = host.spark
-        # Spark finds Python sources through the active session of the thread.
-        spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(  # noqa: SLF001
-            spark._jsparkSession  # noqa: SLF001
+        if not host.writes.is_set() or not self._is_for_groups(host.client.readable(*self.inputs)):
+            return False
+        # The checkpoint first: without it the hold only holds, and is brought forward from now on.
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+        me = self._incarnation
+        assert me.as_of is not None, me
+        as_of = find_first_time(host.client, me.as_of, self.inputs, me.id)
+        for name in self.inputs:
+            host.client.hold(name, self._hold, since=as_of)
+        self._starts_anew, self._asked = False, True
+        self._advancer.add(self)
+        self._groups.ask_to_join(self)
+        return True
+
+    def _is_for_groups(self, states: Sequence[ShardState]) -> bool:
+        """True if no step of it is long, as far as that can be known before one was taken."""
+        return volume_of_shards(states).rows <= _LITTLE and not self._view.calls_python()
+
+    def _start_query(self, as_of: int) -> None:
+        self._trigger = TriggerQuery(
+            self._host,
+            self._incarnation.query_name,
+            self.inputs,
+            as_of,
+            self._hold,
+            self._checkpoint,
         )
-        options = {
-            **host.storage,
-            "location": host.client.location.url,
-            "shards": ",".join(self.inputs),
-            "readChangeFeed": "true",
-            "snapshot": "exclude",  # its rows are not read here, and need not be cut into pieces
-            "timestampAsOf": str(self._incarnation.as_of),
-            "hold": self._hold,
-            "maxFilesPerTrigger": _PARTS,
-            "progressInterval": _IDLE_INTERVAL,
-            "nativeReads": "false",  # its frames are not executed: a plan of theirs would be waste
-        }
-        stream = host.spark.readStream.format("shard").options(**options).load()
-        return (
-            stream.writeStream.queryName(self._incarnation.query_name)
-            .option("checkpointLocation", str(self._checkpoint))
-            .trigger(processingTime=f"{_trigger_ms(host.interval_ms)} milliseconds")
-            .foreachBatch(self._run_micro_batch)
-            .start()
-        )
+        self._query = self._trigger.start(self._run_micro_batch, self._stopping)
+        self._report_started(self._query.id, self._query.runId)
+
+    def _report_started(self, query: str, run: str, group: str = "") -> None:
+        me = self._incarnation
+        self._host.report(Started(id=me.id, epoch=me.epoch, query=query, run=run, group=group))
 
     def stop(self) -> None:
         """End it, and wait until nothing of it commits any more; may be repeated."""
@@ -223,9 +214,13 @@ class RunningView:
         self._advancer.remove(self)
         if self._host.pace is not None:
             self._host.pace.forget(self._incarnation.id)
-        if self._query is not None:
-            with suppress(Py4JError, OSError):
-                self._query.stop()
+        self._membership.cancel()
+        self._groups.leave(self)
+        with self._move_lock:
+            # Behind a move that is under way: it would start a query that nobody ends.
+            if self._query is not None:
+                with suppress(Py4JError, OSError):
+                    self._query.stop()
         with self._step_lock:
             # The call above may fail or time out while a Python callback is in the middle of a
             # step, and a removed follower may still be in its tick. Both hold the lock, and after
@@ -238,13 +233,14 @@ class RunningView:
         """Run one micro-batch; called in a thread of the callback server."""
         with self._step_lock:
             try:
-                self._check_not_stopped()
+                self._check_triggers()
                 if self._starts_anew:
                     # Not before: the query takes its own hold when it plans its first micro-batch,
                     # and until then this one alone keeps the as_of readable.
                     end_hold(self._host.client, self._start_hold, self.inputs)
                     self._starts_anew = False
-                interval = self._interval(frame, batch_id)
+                assert self._trigger is not None
+                interval = self._trigger.interval(frame, batch_id)
                 if interval is None:
                     return
                 if not self._host.writes.is_set():
@@ -253,12 +249,7 @@ class RunningView:
                         # The writer of now has done this one. No hold of its is touched: it may
                         # still need them.
                         return
-                if not self._others_ended:
-                    # Behind the fence: only now is it certain that the others are of runtimes that
-                    # can never write again.
-                    self._check_may_append()
-                    end_other_holds(self._host.client, self._hold, self.inputs)
-                    self._others_ended = True
+                self._end_other_holds()
                 self._step(frame.sparkSession, interval)
                 if interval.upper is None:
                     self._report_end()
@@ -266,19 +257,8 @@ class RunningView:
                 # Kept here: what comes back from the JVM as the query's exception is text only, by
                 # which `Fenced` could not be told from a failed query.
                 self._error = error
-                raise micro_batch_error(error, stopping=self._stopping.is_set()) from None
-
-    def _interval(self, frame: DataFrame, number: int) -> Interval | None:
-        """The interval of micro-batch `number`, as Spark has planned it; None if it is empty."""
-        ended = read_planned_offset(self._checkpoint, number)
-        begun = read_planned_offset(self._checkpoint, number - 1) if number else None
-        if ended is None or (number and begun is None):
-            # A log of another form. Spark knows as well, but it takes two dozen calls to the JVM.
-            return interval_of(frame, number)
-        return interval_of_offsets(
-            START.json() if begun is None else msgspec.json.decode(begun),
-            msgspec.json.decode(ended),
-        )
+                is_stop = self._stopping.is_set() or self._moving
+                raise micro_batch_error(error, stopping=is_stop) from None
 
     def _step(self, session: SparkSession, interval: Interval) -> None:
         """Take the steps of a micro-batch, when it is this view's turn."""
@@ -293,6 +273,16 @@ class RunningView:
             began_ms = clock.elapsed_ms()
             self._view.advance(session, interval)
             self._step_ms = clock.elapsed_ms() - began_ms
+
+    def _end_other_holds(self) -> None:
+        """End the holds of other runtimes and definitions, once."""
+        if self._others_ended:
+            return
+        # Behind the fence: only now is it certain that the others are of runtimes that can never
+        # write again.
+        self._check_may_append()
+        end_other_holds(self._host.client, self._hold, self.inputs)
+        self._others_ended = True
 
     def _wait_for_writer(self, upper: int | None) -> bool:
         """Wait; True once another runtime has written up to `upper`, False once writing is allowed.
@@ -319,9 +309,193 @@ class RunningView:
         assert self._host.writes.is_set(), "nothing is written before writing is allowed"
         self._host.check_fence()
 
+    def _check_triggers(self) -> None:
+        """Raise if its own query may not trigger a step any more."""
+        if self._stopping.is_set() or self._moving:
+            raise Stopped
+
     def _check_not_stopped(self) -> None:
         if self._stopping.is_set():
             raise Stopped
+
+    # -- in a group --------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The view's name."""
+        return self._description.name
+
+    @property
+    def expected_ms(self) -> float:
+        """How long its last step took."""
+        return self._step_ms
+
+    def take_step(self, step: GroupStep) -> None:
+        """Follow its inputs, as far as they are and the group's step goes."""
+        with self._step_lock:
+            if self._stopping.is_set() or self._group is None:
+                return
+            try:
+                self._step_in_group(step)
+            except Stopped:
+                return
+            except BaseException as error:  # noqa: BLE001 - it is kept, and told as any other
+                self._error = error
+            else:
+                return
+        self._groups.remove(self)
+        self._report_failure()
+
+    def _step_in_group(self, step: GroupStep) -> None:
+        self._end_other_holds()
+        states = self._host.client.readable(*self.inputs)
+        end = min(meet(state.upper for state in states), step.end)
+        if self._view.upper is not None and end <= Frontier(self._view.upper):
+            return
+        if not self._view.follow(states):
+            assert self._incarnation.as_of is not None, self._incarnation
+            taken = self._view.steps_taken
+            # It starts, unless the output is further than the as_of: the view knows.
+            interval = Interval(self._incarnation.as_of, end.time, starts=True)
+            self._membership.steps += 1
+            with self._membership.session_of(step) as session:
+                self._step(session, interval)
+            if self._view.steps_taken > taken:
+                self._report_stepped(step)
+                if self._membership.is_too_slow(self._step_ms, step.typical_ms):
+                    self.let_go("its steps take long")
+        if end.is_empty:
+            self._report_end()
+
+    def _report_stepped(self, step: GroupStep) -> None:
+        me = self._incarnation
+        self._host.report(
+            GroupStepped(
+                id=me.id,
+                epoch=me.epoch,
+                query=step.query,
+                run=self._membership.run(step.run),
+                name=me.query_name,
+                number=self._membership.steps,
+                at_ms=step.at_ms,
+                took_ms=int(self._step_ms),
+            )
+        )
+
+    def let_go(self, reason: str) -> None:
+        """Go on without the group; a step of it may be under way."""
+        _log.info(
+            "a view has left its group",
+            extra={"context": {"view": self._description.name, "reason": reason}},
+        )
+        self._group = None
+        self._membership.leave()
+        # A query of its own is started by its next tick that finds no step under way: whoever
+        # calls this must not wait for one.
+        self._groups.remove(self)
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if no step of it will be taken any more."""
+        return self._stopping.is_set()
+
+    def stay(self) -> None:
+        """Go on by its own streaming query: the group cannot take it in."""
+        self._membership.leave()
+        self._asked = False
+        if self._query is None:
+            self.start_own_query()
+
+    def leave_own_query(self, group: ViewGroup) -> bool:
+        """End its own streaming query to step in `group`; False if it cannot."""
+        with self._move_lock:
+            self._asked = False
+            if self._stopping.is_set():
+                return False
+            if self._query is None:
+                self._membership.enter()
+                self._step_in(group)
+                return True
+            if not self._step_lock.acquire(blocking=False):
+                return False  # at work: the next tick asks again
+            self._moving = True  # micro-batches that begin from here on do nothing
+            self._step_lock.release()
+            try:
+                self._query.stop()
+                with self._step_lock:
+                    self._check_not_stopped()
+                    # The holds first, and the checkpoint before they move: continued behind them
+                    # it would ask for history that is gone.
+                    self._membership.enter()
+                    shutil.rmtree(self._checkpoint, ignore_errors=True)
+                    self._query, self._error = None, None
+                    self._step_in(group)
+                    self._moving = False
+            except Exception as error:  # noqa: BLE001 - the view is started again, by the lane
+                self._moving = False
+                self._error = error
+                self._report_failure()
+                return False
+            return True
+
+    def moved_to(self, group: ViewGroup) -> None:
+        """Step in another group from now on."""
+        self._step_in(group)
+
+    def _step_in(self, group: ViewGroup) -> None:
+        query, self._group = group.query, group
+        self._report_started(query.id, self._membership.run(query.runId), group.name)
+
+    def start_own_query(self) -> None:
+        """Go on by a streaming query of its own, from where the output is."""
+        with self._move_lock:
+            self._asked = False
+            if self._stopping.is_set() or self._query is not None:
+                return
+            try:
+                client, me = self._host.client, self._incarnation
+                assert me.as_of is not None, me
+                as_of = find_first_time(client, me.as_of, self.inputs, me.id)
+                for name in self.inputs:
+                    client.hold(name, self._start_hold, since=as_of)
+                self._begin_anew()
+                self._starts_anew, self._group = True, None
+                self._start_query(as_of)
+            except Exception as error:  # noqa: BLE001 - the view is started again, by the lane
+                self._error = error
+                self._report_failure()
+
+    def _join_if_calm(self, behind_ms: int | None, states: Sequence[ShardState]) -> None:
+        if self._group is None and not self._asked and self._is_calm(behind_ms, states):
+            self._asked = True
+            self._groups.ask_to_join(self)
+
+    def _keep_place(self) -> None:
+        """Do what a streaming query of its own would do between micro-batches."""
+        if self._group is None:
+            return
+        self._membership.bring_holds_forward(self._view.upper)
+        is_misplaced = self._groups.is_misplaced(self)
+        if self._membership.is_misplaced_for_long(is_misplaced=is_misplaced):
+            self._groups.ask_to_move(self)
+
+    def _is_calm(self, behind_ms: int | None, states: Sequence[ShardState]) -> bool:
+        """True if it follows its inputs so easily that others would not wait for it."""
+        interval_ms = self._host.interval_ms
+        return (
+            self._others_ended
+            and not self._starts_anew
+            and behind_ms is not None
+            and behind_ms <= 2 * interval_ms
+            and (self._step_ms <= max(interval_ms, _CALM_MS) or self._may_be_short(states))
+            and self._membership.may_join()
+            and not self._view.calls_python()
+        )
+
+    def _may_be_short(self, states: Sequence[ShardState]) -> bool:
+        """True if its next step may well be shorter than the last: that may have been its first."""
+        little = volume_of_shards(states).rows <= _LITTLE
+        return little or self._description.strategy != "recompute"
 
     # -- between micro-batches ---------------------------------------------------------------
 
@@ -332,10 +506,11 @@ class RunningView:
         # Before `states` is looked at: it is empty while an input cannot be read, which is when
         # queries die.
         if not self._is_active():
-            self._report_failure()
             return
-        if self._host.pace is not None and (behind_ms := self._view.behind_ms(states)) is not None:
+        behind_ms = self._view.behind_ms(states)
+        if self._host.pace is not None and behind_ms is not None:
             self._host.pace.report_lag(self._incarnation.id, behind_ms)
+        self._join_if_calm(behind_ms, states)
         # Never waits for the lock: a few threads serve all views, and a micro-batch that is under
         # way moves the output itself.
         if (
@@ -349,6 +524,7 @@ class RunningView:
             self._check_not_stopped()
             if self._view.follow(states) and states and _all_finished(states):
                 self._report_end()
+            self._keep_place()
         except Stopped:
             pass
         except Fenced as error:
@@ -366,11 +542,29 @@ class RunningView:
             self._step_lock.release()
 
     def _is_active(self) -> bool:
-        assert self._query is not None
-        try:
-            return bool(self._query.isActive)
-        except (Py4JError, OSError):
+        """True if something triggers its steps; what has to be done where nothing does, is done."""
+        if self._moving or self._asked:
+            return not self._moving
+        group, query = self._group, self._query
+        if group is not None:
+            if not group.is_active():
+                self._asked = True
+                self._groups.dissolve(group)
+            return True
+        if query is None:
+            # It was let go. Only when what it was at has ended: the next one may take as long.
+            if self._step_lock.acquire(blocking=False):
+                self._step_lock.release()
+                self._asked = True
+                self._groups.part(self)
             return False
+        try:
+            if query.isActive:
+                return True
+        except (Py4JError, OSError):
+            pass
+        self._report_failure()
+        return False
 
     def _report_end(self) -> None:
         if not self._end_reported:
@@ -417,11 +611,6 @@ class RunningView:
         # In this order: a checkpoint without its hold could be continued into history that is gone.
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         end_hold(self._host.client, self._hold, self.inputs)
-
-
-def _trigger_ms(interval_ms: int) -> int:
-    """Pause between triggers of a view's query, in ms."""
-    return max(interval_ms // _TRIGGERS, _TRIGGER_MS_MIN)
 
 
 def _all_finished(states: Sequence[ShardState]) -> bool:

@@ -37,9 +37,10 @@ def _details(facts: Facts, _now_ms: int) -> Iterator[Row]:
             _schema(facts, found),
             _checkpoint(facts, found),
             _spark_page(facts, found),
+            found.group or None,
         )
     for one in uncreated_objects(facts):
-        yield (one.id, *_strategy(one.description), None, None, None)
+        yield (one.id, *_strategy(one.description), None, None, None, None)
 
 
 def _strategy(description: Description) -> tuple[str | None, str | None]:
@@ -64,7 +65,7 @@ def _schema(facts: Facts, found: ObjectFacts) -> str | None:
 
 def _checkpoint(facts: Facts, found: ObjectFacts) -> str | None:
     started, installed = facts.process.started, found.installed
-    if started is None or isinstance(installed.description, _STATELESS):
+    if started is None or found.group or isinstance(installed.description, _STATELESS):
         return None
     # As `Incarnation.checkpoint` names it.
     return f"{started.checkpoints}/{installed.global_id}-{installed.dataflow}"
@@ -74,7 +75,9 @@ def _spark_page(facts: Facts, found: ObjectFacts) -> str | None:
     """Address of the query's run in Spark's tab of structured streaming."""
     if not facts.process.spark_ui or not found.run:
         return None
-    return f"{facts.process.spark_ui}/StreamingQuery/statistics/?id={found.run}"
+    # A view in a group runs as part of the group's run, which is what Spark shows.
+    run = found.run.partition("/")[0]
+    return f"{facts.process.spark_ui}/StreamingQuery/statistics/?id={run}"
 
 
 def _step_phases(facts: Facts, _now_ms: int) -> Iterator[Row]:
@@ -119,6 +122,11 @@ DETAILS: Final = (
                 "spark_ui",
                 TEXT,
                 "address of its query in Spark's UI; NULL if that is off, or no query runs",
+            ),
+            Column(
+                "view_group",
+                TEXT,
+                "of a view: the group whose query triggers its steps; NULL: a query of its own",
             ),
         ),
         _details,

@@ -127,7 +127,7 @@ class Harvester:
             asked.tries += 1
             if asked.tries < _TRIES:
                 self._asked.append(asked)
-            else:
+            elif not asked.event.in_group:
                 self._sink.inbox.missed()
         if self._asked:
             self._thread.wake.set()

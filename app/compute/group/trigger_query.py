@@ -1,0 +1,138 @@
+"""A trigger query says, as micro-batches, how far all of some shards are; nobody reads its rows.
+
+    format("shard"), shards=a,b  ->  micro-batch [t0, t1)  ->  run(session, [t0, t1))
+
+It reads its shards up to one common frontier, under its own holds, and so is seen, paced and
+restarted by Spark's own means. A view's own query is one, and so is that of a group of views.
+
+Invariants:
+    Only one query runs over a checkpoint at a time: that is the caller's to see to.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from shardline.app.execution.checkpoint_log import read_planned_offset
+from shardline.app.execution.host import Host
+from shardline.app.execution.query_start import start_slot, wait_until_initialised
+from shardline.datasource.shard_source.offsets import START
+from shardline.datasource.spark_native.time_interval import (
+    Interval,
+    interval_of,
+    interval_of_offsets,
+)
+
+__all__ = ["TriggerQuery"]
+
+_IDLE_INTERVAL: Final = "10min"
+"""Pause between micro-batches of an idle query, which only bring its holds forward: the advancer
+moves the output, and an idle input has little history that they could keep back."""
+
+_TRIGGERS: Final = 4
+"""Triggers of the query in each interval. Sources commit soon after the interval's multiples, which
+is when Spark triggers too: with one trigger each view of a chain would be an interval late."""
+
+_TRIGGER_MS_MIN: Final = 100
+"""Shortest pause between triggers, however short the interval is: each is a call of the planner."""
+
+_PARTS: Final = "256"
+"""Most parts of changes that one micro-batch takes: a view that comes back after an hour commits,
+and brings its holds forward, several times on the way. A tick of a source is one part or a few."""
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerQuery:
+    """A streaming query that has not been started.
+
+    Attributes:
+        host: Whose session it runs in.
+        name: Its name, unique among those that run at once.
+        shards: Shards that it reads, sorted.
+        as_of: The time after which changes are read, where there is no checkpoint.
+        hold: Name of its hold on these shards.
+        checkpoint: Folder of its checkpoint.
+    """
+
+    host: Host
+    name: str
+    shards: Sequence[str]
+    as_of: int
+    hold: str
+    checkpoint: Path
+
+    def start(
+        self, run: Callable[[DataFrame, int], None], stopping: threading.Event
+    ) -> StreamingQuery:
+        """Start it, and wait until its sources are there, or `stopping` is set.
+
+        Args:
+            run: Spark's `foreachBatch` function; called in a thread of the callback server.
+            stopping: Ends the wait.
+        """
+        context = self.host.spark.sparkContext
+        # The query's thread inherits the local properties of this one at its start, and never looks
+        # at them again: so the pool is set before, and what this thread had is put back after.
+        pool = context.getLocalProperty("spark.scheduler.pool")
+        context.setLocalProperty("spark.scheduler.pool", self.host.pool)
+        clock = self.host.clock
+        try:
+            with start_slot(clock, stopping):
+                query = self._start(run)
+                wait_until_initialised(query, clock, stopping)
+        finally:
+            context.setLocalProperty("spark.scheduler.pool", pool)  # type: ignore[arg-type]
+        return query
+
+    def _start(self, run: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        host = self.host
+        spark: Any = host.spark
+        # Spark finds Python sources through the active session of the thread.
+        spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(  # noqa: SLF001
+            spark._jsparkSession  # noqa: SLF001
+        )
+        options = {
+            **host.storage,
+            "location": host.client.location.url,
+            "shards": ",".join(self.shards),
+            "readChangeFeed": "true",
+            "snapshot": "exclude",  # its rows are not read here, and need not be cut into pieces
+            "timestampAsOf": str(self.as_of),
+            "hold": self.hold,
+            "maxFilesPerTrigger": _PARTS,
+            "progressInterval": _IDLE_INTERVAL,
+            "nativeReads": "false",  # its frames are not executed: a plan of theirs would be waste
+        }
+        stream = host.spark.readStream.format("shard").options(**options).load()
+        return (
+            stream.writeStream.queryName(self.name)
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(processingTime=f"{_trigger_ms(host.interval_ms)} milliseconds")
+            .foreachBatch(run)
+            .start()
+        )
+
+    def interval(self, frame: DataFrame, number: int) -> Interval | None:
+        """The interval of micro-batch `number`, as Spark has planned it; None if it is empty."""
+        ended = read_planned_offset(self.checkpoint, number)
+        begun = read_planned_offset(self.checkpoint, number - 1) if number else None
+        if ended is None or (number and begun is None):
+            # A log of another form. Spark knows as well, but it takes two dozen calls to the JVM.
+            return interval_of(frame, number)
+        return interval_of_offsets(
+            START.json() if begun is None else msgspec.json.decode(begun),
+            msgspec.json.decode(ended),
+        )
+
+
+def _trigger_ms(interval_ms: int) -> int:
+    """Pause between triggers of a query, in ms."""
+    return max(interval_ms // _TRIGGERS, _TRIGGER_MS_MIN)

@@ -1,0 +1,145 @@
+"""Views of the same inputs step as a group: they join it, step together, leave it and come back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from shardline.app.compute.group.group_registry import get_groups
+from shardline.app.compute.view.streaming_query import RunningView, run_view
+from shardline.app.execution.observations import Failed, GroupStepped, Started
+from support.spark.views import Bench, Input, contents, view
+from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from shardline.app.protocol.objects import ViewDescription
+
+pytestmark = pytest.mark.spark
+
+PATIENCE_S = 60
+
+ORDERS = pa.schema([("id", pa.int64()), ("who", pa.string()), ("price", pa.int32())])
+
+TOTALS = view(
+    "totals",
+    "SELECT who, sum(price) AS total FROM orders GROUP BY who",
+    "who STRING, total BIGINT",
+    "orders",
+)
+DEAR = view(
+    "dear",
+    "SELECT id, who FROM orders WHERE price >= 10",
+    "id BIGINT, who STRING",
+    "orders",
+    strategy="linear",
+)
+RICH = view("rich", "SELECT who FROM totals WHERE total >= 20", "who STRING", "totals")
+BOTH = view(
+    "both",
+    "SELECT d.id, t.total FROM dear d JOIN totals t ON t.who = d.who",
+    "id BIGINT, total BIGINT",
+    "dear",
+    "totals",
+)
+
+
+class Views:
+    """Views that run, and stop at the end."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.groups = get_groups(bench.host)
+        self.runs: dict[str, RunningView] = {}
+
+    def start(self, *descriptions: ViewDescription, as_of: int = 0) -> None:
+        for description in descriptions:
+            incarnation = self.bench.incarnation(description.name, as_of)
+            self.runs[description.name] = run_view(self.bench.host, incarnation, description)
+
+    def group(self, name: str) -> str:
+        found = self.groups.group_of(name)
+        return "" if found is None else found.name
+
+    def wait_for_groups(self, *names: str) -> None:
+        wait_until("the views are in a group", lambda: all(map(self.group, names)), PATIENCE_S)
+
+    def wait_for(self, upper: int, *names: str) -> None:
+        def reached() -> bool:
+            return all((self.bench.upper(name) or 0) >= upper for name in names)
+
+        wait_until(f"the views are at {upper}", reached, PATIENCE_S)
+
+
+@pytest.fixture
+def bench(spark: SparkSession, location: str, tmp_path: Path) -> Bench:
+    return Bench(spark, location, tmp_path / "checkpoints")
+
+
+@pytest.fixture
+def orders(bench: Bench) -> Input:
+    return bench.input("orders", ORDERS)
+
+
+@pytest.fixture
+def views(bench: Bench) -> Iterator[Views]:
+    started = Views(bench)
+    yield started
+    for run in started.runs.values():
+        run.stop()
+
+
+def totals(rows: list[tuple[int, str, int]]) -> Counter[tuple[str, int]]:
+    found: Counter[str] = Counter()
+    for _, who, price in rows:
+        found[who] += price
+    return Counter(found.items())
+
+
+def test_a_chain_steps_in_one_group(
+    spark: SparkSession, bench: Bench, orders: Input, views: Views
+) -> None:
+    """One streaming query triggers all of them, and all are right at each of its times."""
+    orders.push(10, ((1, "ann", 5), 1), ((2, "bob", 30), 1), until=100)
+    views.start(TOTALS, DEAR)
+    views.wait_for(100, "totals", "dear")
+    views.start(RICH, BOTH)
+    views.wait_for_groups("totals", "dear", "rich", "both")
+    names = ("totals", "dear", "rich", "both")
+    wait_until("it is one group", lambda: len({*map(views.group, names)}) == 1, PATIENCE_S)
+    group = views.groups.group_of("both")
+    assert group is not None
+    assert group.inputs == ("orders",)
+    wait_until(
+        "one query runs", lambda: [q.name for q in spark.streams.active] == [group.query.name], 60
+    )
+    before = len(bench.told(GroupStepped))
+    for time in range(200, 800, 100):
+        change = ((time, "ann", time // 100), 1), ((2, "bob", 30), -1 if time == 400 else 0)
+        orders.push(time, *(one for one in change if one[1]))
+    views.wait_for(701, *names)
+    for time in (150, 200, 399, 400, 650, 700):
+        rows = orders.at(time)
+        assert contents(bench.client, "totals", time) == totals(rows)
+        dear = Counter((i, who) for i, who, price in rows if price >= 10)
+        assert contents(bench.client, "dear", time) == dear
+        assert contents(bench.client, "rich", time) == Counter(
+            (who,) for who, total in totals(rows) if total >= 20
+        )
+        sums = dict(totals(rows).keys())
+        assert contents(bench.client, "both", time) == Counter(
+            (i, sums[who]) for i, who, price in rows if price >= 10
+        )
+    told = bench.told(GroupStepped)[before:]
+    assert {one.id for one in told} == set(names)
+    assert {one.query for one in told} == {group.query.id}
+    last = {one.id: one.query for one in bench.told(Started)}
+    assert last == dict.fromkeys(names, group.query.id)
+    assert not bench.told(Failed)
