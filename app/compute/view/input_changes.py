@@ -20,7 +20,14 @@ from shardline.datasource.shard.batch import Part, Volume
 from shardline.datasource.shard.plan import plan_changes
 from shardline.datasource.shard.state import ShardState
 
-__all__ = ["InputChanges", "find_input_changes", "unchanged_until", "volume_of_shards"]
+__all__ = [
+    "InputChanges",
+    "find_input_changes",
+    "find_news",
+    "news_left",
+    "unchanged_until",
+    "volume_of_shards",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,21 @@ def find_input_changes(states: Sequence[ShardState], lower: int, upper: int | No
         Volume.of(parts),
         frozenset(changed),
     )
+
+
+def find_news(states: Sequence[ShardState], lower: int, upper: int | None) -> InputChanges:
+    """The news of an interval, which may be empty."""
+    is_empty = upper is not None and upper <= lower
+    return InputChanges() if is_empty else find_input_changes(states, lower, upper)
+
+
+def news_left(
+    news: InputChanges, states: Sequence[ShardState], lower: int | None, upper: int | None
+) -> InputChanges:
+    """What is left of the news up to `upper` once the output has reached `lower`."""
+    # Of a part that spans several times only the first is known. A step that ended before the end
+    # has passed it by, and what is left would look like a quiet time.
+    return news if lower is None or not news.spread else find_news(states, lower, upper)
 
 
 def volume_of_shards(states: Iterable[ShardState]) -> Volume:

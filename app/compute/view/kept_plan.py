@@ -30,13 +30,17 @@ from shardline.datasource.spark_native.java_names import (
     scala_object,
     scala_sequence,
 )
-from shardline.datasource.spark_native.jvm import frame_of
+from shardline.datasource.spark_native.jvm import clone_of, frame_of
+from shardline.datasource.spark_native.types import struct_of
+from shardline.datasource.types.schema import ShardSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["KeptPlan", "Leaf", "Operator", "Operators", "plan_of"]
+    from shardline.datasource.shard.state import ShardState
+
+__all__ = ["KeptPlan", "Leaf", "Operator", "Operators", "calls_python", "plan_of"]
 
 _PATTERNS: Final = "org.apache.spark.sql.catalyst.trees.TreePattern"
 _LOGICAL: Final = "org.apache.spark.sql.catalyst.plans.logical"
@@ -189,6 +193,19 @@ class Operators:
             return operator.plan
         children = [self._filled(child, plans) for child in operator.children]
         return operator.plan.withNewChildren(self.sequence(children))
+
+
+def calls_python(spark: SparkSession, query: str, inputs: Iterable[ShardState]) -> bool:
+    """True if a query calls functions of Python.
+
+    Args:
+        spark: The session that knows the functions; it is not changed.
+        query: The query.
+        inputs: States of the shards that it reads.
+    """
+    schemas = {state.name: ShardSchema.parse(state.schemas[state.schema_id]) for state in inputs}
+    columns = {name: struct_of(schema.record) for name, schema in schemas.items()}
+    return KeptPlan(clone_of(spark), query, columns).calls_python
 
 
 def plan_of(frame: DataFrame) -> Any:

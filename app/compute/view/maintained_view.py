@@ -41,10 +41,12 @@ from shardline.app.compute.view.found_rows import FoundRows, rows_in_driver
 from shardline.app.compute.view.input_changes import (
     InputChanges,
     find_input_changes,
+    find_news,
+    news_left,
     unchanged_until,
     volume_of_shards,
 )
-from shardline.app.compute.view.kept_plan import KeptPlan
+from shardline.app.compute.view.kept_plan import calls_python
 from shardline.app.compute.view.kept_query import KeptQuery
 from shardline.app.compute.view.next_step import (
     Done,
@@ -69,7 +71,6 @@ from shardline.datasource.errors import Determinate
 from shardline.datasource.frontier import meet
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
-from shardline.datasource.spark_native.jvm import clone_of
 from shardline.datasource.spark_native.read import every_update
 from shardline.datasource.spark_native.small_results import ROWS_MAX
 from shardline.datasource.spark_native.time_interval import (
@@ -78,8 +79,7 @@ from shardline.datasource.spark_native.time_interval import (
     collect_interval,
     stage_interval,
 )
-from shardline.datasource.spark_native.types import struct_of
-from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.types.schema import DIFF, TS
 from shardline.datasource.updates import consolidate
 
 __all__ = ["View"]
@@ -89,7 +89,6 @@ _log = logging.getLogger(__name__)
 _RACES_MAX: Final = 64
 """How often, in one micro-batch, somebody else may append to the output before the view gives up
 and is started again."""
-
 
 _BY_DRIVER: Final = 8_192
 """An input or a change with no more updates reaches Spark as rows: no file is opened for them."""
@@ -147,7 +146,6 @@ class View:
         self._changed_rows = 0
         self._reason = ""
         """Why the step is recomputed, if it is, although the view can follow changes."""
-        self._calls_python: bool | None = None
         self._one_task = OneTask()
         self._costs = StepCosts() if costs is None else costs
         self._rows = FoundRows(host, description.name)
@@ -186,8 +184,7 @@ class View:
             self._sink.make()
             self._made = True
         floor, end = max(self._as_of, interval.lower), interval.upper
-        # Changes at the time of the snapshot itself may not be known apart any more.
-        # Those after it are: an output that is further needs no others.
+        # Changes at the snapshot's own time may not be known apart any more, as later ones are.
         output = self._sink.look()
         is_further = output.ours and output.upper is not None and output.upper > interval.lower
         starts = interval.starts and not is_further
@@ -200,7 +197,7 @@ class View:
         if not output.ours and output.upper is not None:
             end = self._end_beyond(first, end)
         states = self._host.client.readable(*self._description.inputs)
-        news = _find_news(states, first, end)
+        news = find_news(states, first, end)
         # Counts only looks at which the output has not moved. A step that moves it is progress,
         # whoever took it, however many there are in a micro-batch.
         refused = 0
@@ -224,7 +221,7 @@ class View:
             before, output = output, self._sink.look()
             refused += output == before
             self._reports.report_output(output)
-            news = _news_left(news, states, output.upper, end)
+            news = news_left(news, states, output.upper, end)
         raise Determinate(
             f"others wrote to view '{self._description.name}' all through one micro-batch",
             code="CONTENTION",
@@ -581,25 +578,15 @@ class View:
         return followed
 
     @property
-    def upper(self) -> int | None:
-        """Upper of the output as it was found last; None if it is finished or not known."""
-        return None if self._reports.output is None else self._reports.output.upper
+    def reports(self) -> ViewReports:
+        """What it has reported last."""
+        return self._reports
 
-    @property
-    def steps_taken(self) -> int:
-        """How many steps Spark has taken."""
-        return self._reports.steps
-
+    @cached_property
     def calls_python(self) -> bool:
         """True if the query calls functions of Python, which may do anything."""
-        if self._calls_python is None:
-            states = self._host.client.readable(*self._description.inputs)
-            columns = {
-                s.name: struct_of(ShardSchema.parse(s.schemas[s.schema_id]).record) for s in states
-            }
-            session = clone_of(self._host.spark)
-            self._calls_python = KeptPlan(session, self._description.query, columns).calls_python
-        return self._calls_python
+        states = self._host.client.readable(*self._description.inputs)
+        return calls_python(self._host.spark, self._description.query, states)
 
     def behind_ms(self, states: Sequence[ShardState]) -> int | None:
         """Milliseconds that the output is behind all inputs; None before it has caught up once.
@@ -611,18 +598,3 @@ class View:
         if output is None or output.upper is None or settled is None or not self._reports.hydrated:
             return None
         return max(settled - output.upper, 0)
-
-
-def _news_left(
-    news: InputChanges, states: Sequence[ShardState], lower: int | None, upper: int | None
-) -> InputChanges:
-    """What is left of the news up to `upper` once the output has reached `lower`."""
-    # Of a part that spans several times only the first is known. A step that ended before the end
-    # has passed it by, and what is left would look like a quiet time.
-    return news if lower is None or not news.spread else _find_news(states, lower, upper)
-
-
-def _find_news(states: Sequence[ShardState], lower: int, upper: int | None) -> InputChanges:
-    """The news of an interval, which may be empty."""
-    is_empty = upper is not None and upper <= lower
-    return InputChanges() if is_empty else find_input_changes(states, lower, upper)

@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from shardline.app.compute.group.view_group import GroupStep
 from shardline.app.compute.peek.collect import cancel_group, job_group
 from shardline.app.execution.host import Host, Incarnation
+from shardline.app.execution.observations import GroupStepped
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.since_hold import SinceHandle
 from shardline.datasource.spark_native.jvm import clone_of
@@ -125,6 +126,20 @@ class Membership:
     def run(self, run: str) -> str:
         """The id under which introspection knows the view's part of a group's run."""
         return f"{run}/{self._incarnation.id}:{self._incarnation.epoch}"
+
+    def stepped(self, step: GroupStep, took_ms: float) -> GroupStepped:
+        """The report of a step that Spark has taken."""
+        me = self._incarnation
+        return GroupStepped(
+            id=me.id,
+            epoch=me.epoch,
+            query=step.query,
+            run=self.run(step.run),
+            name=me.query_name,
+            number=self.steps,
+            at_ms=step.at_ms,
+            took_ms=int(took_ms),
+        )
 
     def cancel(self) -> None:
         """End the jobs of a step that is under way, for good; any thread."""

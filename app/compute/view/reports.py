@@ -25,6 +25,7 @@ from shardline.app.execution.observations import (
     Progress,
     Stepped,
 )
+from shardline.app.execution.spark_errors import UNREADABLE_HINT
 from shardline.app.protocol.objects import Strategy, ViewDescription
 
 __all__ = ["Finding", "TakenStep", "ViewReports"]
@@ -113,6 +114,20 @@ class ViewReports:
         self.hydrated = True
         me, took_ms = self._incarnation, self._host.clock.elapsed_ms() - self._begun_ms
         self._report(Hydrated(id=me.id, epoch=me.epoch, took_ms=int(took_ms)))
+
+    def report_frozen(self, lost: str) -> None:
+        """Report that an input has a part that cannot be read."""
+        me = self._incarnation
+        self._report(
+            Health(
+                id=me.id,
+                epoch=me.epoch,
+                namespace="compute",
+                status="frozen",
+                error=lost,
+                hint=UNREADABLE_HINT,
+            )
+        )
 
     def report_step(self, step: TakenStep, error: str | None) -> None:
         """Report a step that Spark took, and the view's health if that has changed.

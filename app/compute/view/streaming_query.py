@@ -57,7 +57,7 @@ from shardline.app.compute.view.membership import Membership
 from shardline.app.execution.batch_errors import micro_batch_error
 from shardline.app.execution.checkpoint_log import remove_unfinished_plan
 from shardline.app.execution.host import Host, Incarnation
-from shardline.app.execution.observations import Ended, GroupStepped, Health, Started
+from shardline.app.execution.observations import Ended, Started
 from shardline.app.execution.spark_errors import UNREADABLE_HINT, find_unreadable_part
 from shardline.app.execution.step_scheduler import STEP_SCHEDULER
 from shardline.app.execution.stopped import Stopped
@@ -187,7 +187,7 @@ class RunningView:
 
     def _is_for_groups(self, states: Sequence[ShardState]) -> bool:
         """True if no step of it is long, as far as that can be known before one was taken."""
-        return volume_of_shards(states).rows <= _LITTLE and not self._view.calls_python()
+        return volume_of_shards(states).rows <= _LITTLE and not self._view.calls_python
 
     def _start_query(self, as_of: int) -> None:
         self._trigger = TriggerQuery(
@@ -350,37 +350,23 @@ class RunningView:
         self._end_other_holds()
         states = self._host.client.readable(*self.inputs)
         end = min(meet(state.upper for state in states), step.end)
-        if self._view.upper is not None and end <= Frontier(self._view.upper):
+        output = self._view.reports.output
+        if output is not None and end <= Frontier(output.upper):
             return
         if not self._view.follow(states):
             assert self._incarnation.as_of is not None, self._incarnation
-            taken = self._view.steps_taken
+            taken = self._view.reports.steps
             # It starts, unless the output is further than the as_of: the view knows.
             interval = Interval(self._incarnation.as_of, end.time, starts=True)
             self._membership.steps += 1
             with self._membership.session_of(step) as session:
                 self._step(session, interval)
-            if self._view.steps_taken > taken:
-                self._report_stepped(step)
+            if self._view.reports.steps > taken:
+                self._host.report(self._membership.stepped(step, self._step_ms))
                 if self._membership.is_too_slow(self._step_ms, step.typical_ms):
                     self.let_go("its steps take long")
         if end.is_empty:
             self._report_end()
-
-    def _report_stepped(self, step: GroupStep) -> None:
-        me = self._incarnation
-        self._host.report(
-            GroupStepped(
-                id=me.id,
-                epoch=me.epoch,
-                query=step.query,
-                run=self._membership.run(step.run),
-                name=me.query_name,
-                number=self._membership.steps,
-                at_ms=step.at_ms,
-                took_ms=int(self._step_ms),
-            )
-        )
 
     def let_go(self, reason: str) -> None:
         """Go on without the group; a step of it may be under way."""
@@ -474,7 +460,8 @@ class RunningView:
         """Do what a streaming query of its own would do between micro-batches."""
         if self._group is None:
             return
-        self._membership.bring_holds_forward(self._view.upper)
+        output = self._view.reports.output
+        self._membership.bring_holds_forward(None if output is None else output.upper)
         is_misplaced = self._groups.is_misplaced(self)
         if self._membership.is_misplaced_for_long(is_misplaced=is_misplaced):
             self._groups.ask_to_move(self)
@@ -489,7 +476,7 @@ class RunningView:
             and behind_ms <= 2 * interval_ms
             and (self._step_ms <= max(interval_ms, _CALM_MS) or self._may_be_short(states))
             and self._membership.may_join()
-            and not self._view.calls_python()
+            and not self._view.calls_python
         )
 
     def _may_be_short(self, states: Sequence[ShardState]) -> bool:
@@ -590,21 +577,8 @@ class RunningView:
         lost = None if error is None else find_unreadable_part(error)
         if lost is not None:
             failed = msgspec.structs.replace(failed, error=lost, hint=UNREADABLE_HINT)
-            self._report_frozen(lost)
+            self._view.reports.report_frozen(lost)
         self._host.report(failed)
-
-    def _report_frozen(self, lost: str) -> None:
-        me = self._incarnation
-        self._host.report(
-            Health(
-                id=me.id,
-                epoch=me.epoch,
-                namespace="compute",
-                status="frozen",
-                error=lost,
-                hint=UNREADABLE_HINT,
-            )
-        )
 
     def _begin_anew(self) -> None:
         """Throw the checkpoint away, and then the hold that belongs to it."""
