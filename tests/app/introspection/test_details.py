@@ -9,18 +9,23 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from shardline.app.execution.observations import GroupStepped, Started
 from shardline.app.introspection.events import (
     Client,
     ClientsSeen,
     ControllerSeen,
     Polled,
     ProcessStarted,
+    QueryProgress,
+    QueryStarted,
+    QueryTerminated,
     RuntimeSeen,
     ServerSeen,
     SparkSeen,
     Wanted,
     WantedObject,
 )
+from shardline.app.introspection.listener import progress_of_step
 from shardline.app.introspection.poll import ShardPoller
 from shardline.app.lane.log import LANE_SHARD
 from shardline.app.protocol.objects import SubscribeDescription, ViewDescription
@@ -76,6 +81,7 @@ def test_details_say_how_an_object_is_kept_and_where_its_query_is(world: World) 
         "schema": found["delays"]["schema"],
         "checkpoint": "/d/c/u2-2",
         "spark_ui": "http://127.0.0.1:4040/StreamingQuery/statistics/?id=r-delays-1",
+        "view_group": None,
     }
     for name in ("delays", "fast", "out"):
         assert json.loads(str(found[name]["schema"])) == of_delays
@@ -87,6 +93,39 @@ def test_details_say_how_an_object_is_kept_and_where_its_query_is(world: World) 
     ]
 
 
+def test_a_view_in_a_group_runs_as_part_of_the_groups_query(world: World) -> None:
+    """It has no checkpoint; Spark shows the group's run; its steps are micro-batches of its own."""
+    world.run(DELAYS)
+    run = "g-run/delays:1"
+    started = Started(id="delays", epoch=1, query="g-query", run=run, group="group:1")
+    world.tell(START, SparkSeen("http://127.0.0.1:4040"), started)
+    of_group = {"query": "g-query", "run": "g-run"}
+    world.tell(
+        QueryStarted(**of_group, name="group:1:1", at_ms=0),
+        QueryProgress(**of_group, name="group:1:1", micro_batch=0, at_ms=0, phases_ms={}),
+        QueryTerminated(**of_group, error=""),
+        progress_of_step(
+            GroupStepped(
+                id="delays",
+                epoch=1,
+                query="g-query",
+                run=run,
+                name="delays:u2:1",
+                number=7,
+                at_ms=5,
+                took_ms=40,
+            )
+        ),
+    )
+    (found,) = world.rows("object_details")
+    assert (found["view_group"], found["checkpoint"]) == ("group:1", None)
+    assert found["spark_ui"] == "http://127.0.0.1:4040/StreamingQuery/statistics/?id=g-run"
+    steps = [(row["object_id"], row["batch"], row["took"]) for row in world.rows("step_phases")]
+    assert steps == [("delays", 7, 40)]
+    (told,) = world.rows("listener")
+    assert told["foreign"] == 0, "events of the group's query are no strangers'"
+
+
 def test_details_of_what_is_not_known_are_null(world: World) -> None:
     """Without Spark's UI there is no link; a view that waits to be created has its strategy."""
     world.run(DELAYS)
@@ -95,8 +134,8 @@ def test_details_of_what_is_not_known_are_null(world: World) -> None:
     )
     world.tell(Wanted((WantedObject(id="late", description=linear),), 0))
     assert [tuple(row.values()) for row in world.rows("object_details")] == [
-        ("delays", "recompute", None, None, None, None),
-        ("late", "linear", None, None, None, None),
+        ("delays", "recompute", None, None, None, None, None),
+        ("late", "linear", None, None, None, None, None),
     ]
 
 
