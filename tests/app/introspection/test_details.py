@@ -99,11 +99,11 @@ def test_a_view_in_a_group_runs_as_part_of_the_groups_query(world: World) -> Non
     run = "g-run/delays:1"
     started = Started(id="delays", epoch=1, query="g-query", run=run, group="group:1")
     world.tell(START, SparkSeen("http://127.0.0.1:4040"), started)
-    of_group = {"query": "g-query", "run": "g-run"}
+    name, query, of_group = "group:1:1", "g-query", "g-run"
     world.tell(
-        QueryStarted(**of_group, name="group:1:1", at_ms=0),
-        QueryProgress(**of_group, name="group:1:1", micro_batch=0, at_ms=0, phases_ms={}),
-        QueryTerminated(**of_group, error=""),
+        QueryStarted(query=query, run=of_group, name=name, at_ms=0),
+        QueryProgress(query=query, run=of_group, name=name, micro_batch=0, at_ms=0, phases_ms={}),
+        QueryTerminated(query=query, run=of_group, error=""),
         progress_of_step(
             GroupStepped(
                 id="delays",
