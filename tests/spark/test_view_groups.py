@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
+from shardline.app.compute.group import view_group
 from shardline.app.compute.group.group_registry import get_groups
+from shardline.app.compute.holds import end_view_holds
+from shardline.app.compute.view import membership
+from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.streaming_query import RunningView, run_view
 from shardline.app.execution.observations import Failed, GroupStepped, Started
 from support.spark.views import Bench, Input, contents, view
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from shardline.app.protocol.objects import ViewDescription
+    from shardline.datasource.spark_native.time_interval import Interval
 
 pytestmark = pytest.mark.spark
 
@@ -65,8 +71,9 @@ class Views:
             self.runs[description.name] = run_view(self.bench.host, incarnation, description)
 
     def group(self, name: str) -> str:
+        """The group in which a view steps; "" for none."""
         found = self.groups.group_of(name)
-        return "" if found is None else found.name
+        return "" if found is None or name not in found.names() else found.name
 
     def wait_for_groups(self, *names: str) -> None:
         wait_until("the views are in a group", lambda: all(map(self.group, names)), PATIENCE_S)
@@ -94,6 +101,11 @@ def views(bench: Bench) -> Iterator[Views]:
     yield started
     for run in started.runs.values():
         run.stop()
+
+
+def holders(bench: Bench) -> list[str]:
+    """Who holds `orders`, by the first word of each hold's name."""
+    return sorted({name.split(":")[0] for name in bench.client.state("orders").critical})
 
 
 def totals(rows: list[tuple[int, str, int]]) -> Counter[tuple[str, int]]:
@@ -143,3 +155,111 @@ def test_a_chain_steps_in_one_group(
     last = {one.id: one.query for one in bench.told(Started)}
     assert last == dict.fromkeys(names, group.query.id)
     assert not bench.told(Failed)
+
+
+def test_a_view_that_fails_in_a_group_fails_alone(
+    bench: Bench, orders: Input, views: Views, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its failure is reported, the others go on in the same step, and its next life comes back."""
+    orders.push(10, ((1, "ann", 5), 1))
+    views.start(TOTALS, DEAR)
+    views.wait_for_groups("totals", "dear")
+    query = views.groups.group_of("dear")
+    advance = View.advance
+
+    def failing(view: View, session: SparkSession, interval: Interval) -> None:
+        if view is views.runs["totals"]._view:
+            raise OSError("the disk is gone")
+        advance(view, session, interval)
+
+    monkeypatch.setattr(View, "advance", failing)
+    orders.push(20, ((2, "bob", 30), 1))
+    views.wait_for(21, "dear")
+    wait_until("the failure is told", lambda: bool(bench.told(Failed)), PATIENCE_S)
+    (failed,) = bench.told(Failed)
+    assert (failed.id, "the disk is gone" in failed.error) == ("totals", True)
+    assert views.group("totals") == ""
+    assert views.groups.group_of("dear") is query
+    assert bench.upper("totals") == 11
+    monkeypatch.undo()
+    views.runs["totals"].stop()
+    views.start(TOTALS)
+    views.wait_for_groups("totals")
+    views.wait_for(21, "totals")
+    assert contents(bench.client, "totals", 20) == totals(orders.at(20))
+
+
+def test_a_view_that_blocks_is_let_go_and_comes_back(
+    bench: Bench, orders: Input, views: Views, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others wait for it as long as their patience, go on without it, and take it in again."""
+    monkeypatch.setattr(view_group, "_PATIENCE_MS", 300.0)
+    monkeypatch.setattr(view_group, "_PATIENCE_MOST_MS", 300.0)
+    monkeypatch.setattr(membership, "_PAUSE_MS", 100.0)
+    orders.push(10, ((1, "ann", 5), 1))
+    views.start(TOTALS, DEAR)
+    views.wait_for_groups("totals", "dear")
+    advance, free = View.advance, threading.Event()
+
+    def blocking(view: View, session: SparkSession, interval: Interval) -> None:
+        if view is views.runs["totals"]._view and not free.is_set():
+            assert free.wait(PATIENCE_S)
+        advance(view, session, interval)
+
+    monkeypatch.setattr(View, "advance", blocking)
+    orders.push(20, ((2, "bob", 30), 1))
+    views.wait_for(21, "dear")
+    orders.push(30, ((3, "bob", 40), 1))
+    views.wait_for(31, "dear")
+    assert views.group("totals") == ""
+    free.set()
+    views.wait_for(31, "totals")
+    views.wait_for_groups("totals")
+    assert not bench.told(Failed)
+    for time in (10, 20, 30):
+        assert contents(bench.client, "totals", time) == totals(orders.at(time))
+        dear = Counter((i, who) for i, who, price in orders.at(time) if price >= 10)
+        assert contents(bench.client, "dear", time) == dear
+
+
+def test_a_view_goes_on_where_it_was_in_its_group(
+    spark: SparkSession, bench: Bench, orders: Input, views: Views
+) -> None:
+    """Without a checkpoint: its shard says how far it is, its holds keep what comes next."""
+    orders.push(10, ((1, "ann", 5), 1))
+    views.start(TOTALS)
+    views.wait_for_groups("totals")
+    views.wait_for(11, "totals")
+    views.runs["totals"].stop()
+    wait_until("its group has ended", lambda: not spark.streams.active, PATIENCE_S)
+    assert holders(bench) == ["view"], "the group's hold is gone"
+    orders.push(20, ((2, "bob", 30), 1))
+    orders.push(30, ((2, "bob", 30), -1))
+    views.start(TOTALS)
+    views.wait_for(31, "totals")
+    for time in (10, 20, 30):
+        assert contents(bench.client, "totals", time) == totals(orders.at(time))
+    wait_until("the group has its hold", lambda: "group" in holders(bench), PATIENCE_S)
+    end_view_holds(bench.client, "totals", ["orders"])
+    assert holders(bench) == ["group"], "a group that runs keeps its hold"
+
+
+def test_functions_of_python_run_in_no_group(
+    spark: SparkSession, bench: Bench, orders: Input, views: Views
+) -> None:
+    """They may block for ever; the view has a streaming query of its own."""
+    spark.udf.register("doubled", lambda price: 2 * price, "int")
+    doubled = view(
+        "doubled_prices",
+        "SELECT id, doubled(price) AS price FROM orders",
+        "id BIGINT, price INT",
+        "orders",
+    )
+    orders.push(10, ((1, "ann", 5), 1))
+    views.start(DEAR, doubled)
+    views.wait_for(11, "doubled_prices")
+    orders.push(20, ((2, "bob", 30), 1))
+    views.wait_for(21, "doubled_prices", "dear")
+    assert views.group("doubled_prices") == ""
+    assert views.group("dear") != ""
+    assert contents(bench.client, "doubled_prices", 20) == Counter({(1, 10): 1, (2, 60): 1})

@@ -225,7 +225,9 @@ class GroupRegistry:
             group.stop()
             return None
         with self._lock:
-            self._groups[home] = group
+            ended, self._groups[home] = self._groups.get(home), group
+        if ended is not None:
+            ended.stop()  # by itself, or nobody would have asked for another one
         return group
 
     def _move(self, member: JoiningMember) -> None:

@@ -159,11 +159,12 @@ class ViewGroup:
             return frozenset(self._members)
 
     def start(self) -> None:
-        """Start its streaming query.
+        """Start its streaming query; `stop` ends it, also where this raises.
 
         Raises:
             ShardError: An input cannot be read.
         """
+        use_in_group(self._host.client, self.inputs)
         states = self._host.client.readable(*self.inputs)
         settled = meet(state.upper for state in states).time
         # Everything before is a matter of each member and its own holds. Of finished inputs there
@@ -173,12 +174,14 @@ class ViewGroup:
         self._trigger = TriggerQuery(
             self._host, self._query_name, self.inputs, begin, self._hold, self._checkpoint
         )
-        use_in_group(self._host.client, self.inputs)
         self._query = self._trigger.start(self._run_micro_batch, self._stopping)
 
     def stop(self) -> None:
         """End its streaming query; its members are not told. May be repeated."""
-        self._stopping.set()
+        with self._lock:
+            if self._stopping.is_set():
+                return  # or a later group of these inputs would lose what it has noted
+            self._stopping.set()
         if self._query is not None:
             with suppress(Py4JError, OSError):
                 self._query.stop()
