@@ -32,7 +32,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Final, Protocol
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, finalize, ref
 
 from shardline.app.compute.group.view_group import GroupMember, ViewGroup
 from shardline.app.execution.host import Host
@@ -56,7 +56,7 @@ once on two cores none was done within a minute."""
 _ENTER_PATIENCE_S: Final = 5.0
 """A view waits no longer for those before it, which may take for ever."""
 
-_ENTER_MOST: Final = 64
+_ENTER_MOST: Final = 16
 
 
 class JoiningMember(GroupMember, Protocol):
@@ -122,6 +122,9 @@ class GroupRegistry:
         self._entering = threading.BoundedSemaphore(_ENTER_AT_ONCE)
         self._move_lock = threading.Lock()
         self._numbers = count(1)
+        # Its threads wait for work for ever, and hold the pools, not the registry.
+        for pool in (self._mover, self._enterers):
+            finalize(self, pool.close)
 
     def group_of(self, name: str) -> ViewGroup | None:
         """The group of a view; None if it is in none."""

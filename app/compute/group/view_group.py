@@ -249,6 +249,8 @@ class ViewGroup:
             _PATIENCE_INTERVALS * self._host.interval_ms,
             min(_PATIENCE_TIMES * max(took_ms, default=0.0), _PATIENCE_MOST_MS),
         )
+        if len(members) == 1:
+            patience_ms = max(patience_ms, _PATIENCE_MOST_MS)  # nobody waits for it
         while members:
             shortest_first = sorted(members, key=lambda name: members[name].expected_ms)
             left = call_in_order(

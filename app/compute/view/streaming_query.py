@@ -1,6 +1,10 @@
-"""A view runs as a streaming query, which triggers its steps and keeps its place in the inputs.
+"""A view runs as a streaming query, its group's or its own, which triggers its steps.
 
     format("shard"), shards=a,b  ->  micro-batch [t0, t1)  ->  View.advance
+
+Views over little data begin in a group of views of the same inputs (`compute.group`), and the
+others join theirs when they follow easily. In a group a view has no checkpoint: its output says how
+far it is, and its holds follow behind (`membership`). What follows is about a query of its own.
 
 The query reads all inputs up to one common frontier, under its own holds, and so is seen, paced and
 restarted by Spark's own means. Its rows are not read: `foreachBatch` takes the interval only, and
@@ -398,16 +402,13 @@ class RunningView:
             self._asked = False
             if self._stopping.is_set():
                 return False
-            if self._query is None:
-                self._membership.enter()
-                self._step_in(group)
-                return True
             if not self._step_lock.acquire(blocking=False):
                 return False  # at work: the next tick asks again
             self._moving = True  # micro-batches that begin from here on do nothing
             self._step_lock.release()
             try:
-                self._query.stop()
+                if self._query is not None:
+                    self._query.stop()
                 with self._step_lock:
                     self._check_not_stopped()
                     # The holds first, and the checkpoint before they move: continued behind them
