@@ -183,10 +183,11 @@ def test_the_page_shows_it(walk: DemoWalk) -> None:
 
 
 def test_an_object_leads_to_its_query_in_sparks_ui(walk: DemoWalk) -> None:
-    """Where each query has the name of its object, its id and its incarnation."""
-    assert re.search(r"^Name: carrier_ranking:u\d+:1$", walk.in_spark, re.MULTILINE)
+    """A view to that of its group; others have the name of their object, its id and incarnation."""
+    assert re.search(r"^Name: group:[0-9a-f]+:\d+$", walk.in_spark, re.MULTILINE)
     named = set(re.findall(r"\b(\w+):u\d+:\d+", walk.queries))
-    assert named >= {"flights", "delays_by_carrier", "carrier_ranking", "very_late", "ranking_out"}
+    assert named >= {"flights", "airlines", "planes", "airports", "ranking_out"}
+    assert "group:" in walk.queries
 
 
 def test_the_page_shows_what_fails_and_that_it_recovers(walk: DemoWalk) -> None:

@@ -30,6 +30,7 @@ GROUPS: Final = {
     "tests/spark/test_main_job.py": "main-job",
     "tests/spark/test_run.py": "main-job",
     "tests/spark/test_terminal.py": "main-job",
+    "tests/spark/test_native_kills.py": "native-kills",
     "tests/spark/test_plans.py": "plans",
     "tests/spark/test_connect.py": "connect",
 }
@@ -38,7 +39,7 @@ GROUPS: Final = {
 Those of `tests/spark/` that are here start processes of their own and use no session.
 """
 
-LONG: Final = ("submit", "main-job", "plans")
+LONG: Final = ("submit", "main-job", "native-kills", "plans")
 """Units that are begun before all others, in this order: one test of theirs takes a minute."""
 
 _IN_SESSION: Final = "tests/spark/"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
+from py4j.protocol import Py4JJavaError
 from typing_extensions import override
 
 from shardline.app.coordinator.application import Application
@@ -159,7 +160,10 @@ def pools_of_jobs(spark: SparkSession) -> dict[str, set[str]]:
         if job.jobGroup().isEmpty() or not stages:
             continue
         # The last stage is the job's own; those before it may be another job's, left out here.
-        attempt = store.lastStageAttempt(max(stages))
+        try:
+            attempt = store.lastStageAttempt(max(stages))
+        except Py4JJavaError:
+            continue  # Spark has forgotten it since the jobs were listed
         found.setdefault(str(job.jobGroup().get()), set()).add(str(attempt.schedulingPool()))
     return found
 
