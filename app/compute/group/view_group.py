@@ -195,12 +195,12 @@ class ViewGroup:
 
     def add(self, member: GroupMember) -> None:
         """Take a member in, whose inputs are the group's, or members; `catch_up` before."""
-        with self._step_lock:
-            with self._lock:
-                self._members[member.name] = member
-            # Between micro-batches: in the middle of one its inputs may be members that have not
-            # stepped yet, and nothing says when the next one comes.
-            self.catch_up(member)
+        # Between micro-batches: in the middle of one its inputs may be members that have not stepped
+        # yet, and nothing says when the next one comes.
+        with self._step_lock, self._lock:
+            self._members[member.name] = member
+        # Outside of the lock: if this takes long, the next micro-batch lets the member go.
+        self.catch_up(member)
 
     def catch_up(self, member: GroupMember) -> None:
         """Let a view take a step by itself, up to where its inputs are."""

@@ -1,4 +1,4 @@
-"""Which group a view belongs to."""
+"""A view belongs to the group that waits for all that it reads."""
 
 from __future__ import annotations
 
