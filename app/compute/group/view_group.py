@@ -195,8 +195,8 @@ class ViewGroup:
 
     def add(self, member: GroupMember) -> None:
         """Take a member in, whose inputs are the group's, or members; `catch_up` before."""
-        # Between micro-batches: in the middle of one its inputs may be members that have not stepped
-        # yet, and nothing says when the next one comes.
+        # Between micro-batches: in the middle of one its inputs may be members that have not
+        # stepped yet, and nothing says when the next one comes.
         with self._step_lock, self._lock:
             self._members[member.name] = member
         # Outside of the lock: if this takes long, the next micro-batch lets the member go.
