@@ -41,6 +41,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from shardline.app.execution.host import Incarnation
+from shardline.app.execution.observations import GROUP
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.shard.commands.readers import expire_readers
@@ -59,8 +60,6 @@ __all__ = [
     "start_hold_name",
     "use_in_group",
 ]
-
-_OF_GROUP: Final = "group:"
 
 _in_groups: WeakKeyDictionary[ShardClient, Counter[str]] = WeakKeyDictionary()
 """How many groups of this process read a shard, by client."""
@@ -132,7 +131,7 @@ def end_view_holds(client: ShardClient, view: str, inputs: Sequence[str]) -> Non
         used = _in_groups.get(client, Counter())
         left = [name for name in inputs if not used[name]]
     # Of groups that have ended without it: a process was killed. None can need it any more.
-    _expire_holds(client, left, lambda name: name.startswith(_OF_GROUP))
+    _expire_holds(client, left, lambda name: name.startswith(GROUP))
 
 
 def group_hold_name(group: str, checkpoints: Path) -> str:
@@ -142,7 +141,7 @@ def group_hold_name(group: str, checkpoints: Path) -> str:
         group: Name of the group, which begins with `group:`.
         checkpoints: As for `hold_name`.
     """
-    assert group.startswith(_OF_GROUP), group
+    assert group.startswith(GROUP), group
     return f"{group}:{hold_place(checkpoints)}"
 
 

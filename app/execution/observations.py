@@ -11,7 +11,7 @@ Missing is not zero: a field that is UNSET was not observed. A time of None is t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -20,6 +20,7 @@ from shardline.app.protocol.object_state import Status
 from shardline.app.protocol.objects import Strategy
 
 __all__ = [
+    "GROUP",
     "Doubted",
     "Ended",
     "Failed",
@@ -33,6 +34,10 @@ __all__ = [
     "Started",
     "Stepped",
 ]
+
+
+GROUP: Final = "group:"
+"""Names of groups of views, of their queries and holds begin so: no object's name has a colon."""
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True):

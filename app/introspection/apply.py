@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from shardline.app.execution.causes import without_run_ids
 from shardline.app.execution.observations import (
+    GROUP,
     Doubted,
     Ended,
     Failed,
@@ -102,10 +103,6 @@ _WHOLE: Final = "triggerExecution"
 
 _ROWS: Final = ("updates_committed", "updates_out", "messages_committed")
 """Counters of rows that have come into an object's output, or gone from it."""
-
-_GROUPS: Final = "group:"
-"""So the names of the streaming queries begin that trigger the steps of several views. What each of
-these does, it reports itself."""
 
 _PROVEN_MS: Final = 60_000
 """An object that runs for so long works again, also if nothing that it does is heard of: as long as
@@ -472,7 +469,8 @@ def _owner(facts: Facts, event: _OfQuery) -> ObjectFacts | None:
     if event.run in facts.run_owners:
         return facts.objects[facts.run_owners[event.run]]
     name = event.name if isinstance(event, QueryStarted | QueryProgress) else ""
-    if event.run in facts.group_runs or name.startswith(_GROUPS):
+    if event.run in facts.group_runs or name.startswith(GROUP):
+        # Of what it does for a view, the view's own report tells.
         facts.group_runs.add(event.run)
         return None
     found = facts.objects.get(name.split(":")[0])

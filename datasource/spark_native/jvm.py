@@ -51,6 +51,7 @@ __all__ = [
     "java_causes",
     "known_nullability",
     "local_relation",
+    "make_active",
     "micro_batch_sources",
     "read_array",
     "read_map",
@@ -284,7 +285,15 @@ def clone_session(frame: DataFrame, settings: Mapping[str, str]) -> Any:
 
 def clone_of(spark: SparkSession) -> SparkSession:
     """A session of the same settings, views and functions; what changes in it stays in it."""
-    return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())  # noqa: SLF001
+    return session_of(spark, spark._jsparkSession.cloneSession())  # noqa: SLF001 - no public door
+
+
+def make_active(session: SparkSession) -> None:
+    """Make it the active session of this thread, through which Spark finds Python's sources."""
+    jvm: Any = session._jvm  # noqa: SLF001 - no public door
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(
+        session._jsparkSession  # noqa: SLF001 - as above
+    )
 
 
 def rebind_session(frame: DataFrame, session: Any) -> Any:

@@ -25,7 +25,7 @@ from shardline.datasource.rows.updates import stamp
 from shardline.datasource.shard.commands.readers import expire_leased
 from shardline.datasource.shard_source.batch_reader import common_time
 from shardline.datasource.spark_native import plan_rule
-from shardline.datasource.spark_native.jvm import session_of
+from shardline.datasource.spark_native.jvm import clone_of
 from shardline.datasource.spark_native.leases import LEASE_KEEPER
 from shardline.datasource.spark_native.plan_rule import NativeReads
 from shardline.datasource.spark_native.rule_loader import SETTING
@@ -259,7 +259,7 @@ def test_every_way_to_name_a_shard(native: NativeReads, spark: SparkSession, loc
         (2,),
         (3,),
     ]
-    clone = session_of(spark, spark._jsparkSession.cloneSession())
+    clone = clone_of(spark)
     assert collected(clone.read.format("shard").load(path).where("id = 2")) == [(2,)]
     assert native.counts() == {"native": 3}
 

@@ -6,7 +6,6 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
 
 from shardline.app.compute.group import view_group
@@ -16,7 +15,7 @@ from shardline.app.compute.view import membership
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.streaming_query import RunningView, run_view
 from shardline.app.execution.observations import Failed, GroupStepped, Started
-from support.spark.views import Bench, Input, contents, view
+from support.spark.views import DEAR, ORDERS, TOTALS, Bench, Input, contents, view
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -32,21 +31,6 @@ pytestmark = pytest.mark.spark
 
 PATIENCE_S = 60
 
-ORDERS = pa.schema([("id", pa.int64()), ("who", pa.string()), ("price", pa.int32())])
-
-TOTALS = view(
-    "totals",
-    "SELECT who, sum(price) AS total FROM orders GROUP BY who",
-    "who STRING, total BIGINT",
-    "orders",
-)
-DEAR = view(
-    "dear",
-    "SELECT id, who FROM orders WHERE price >= 10",
-    "id BIGINT, who STRING",
-    "orders",
-    strategy="linear",
-)
 RICH = view("rich", "SELECT who FROM totals WHERE total >= 20", "who STRING", "totals")
 BOTH = view(
     "both",

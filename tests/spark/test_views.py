@@ -22,7 +22,17 @@ from shardline.datasource.errors import Fenced
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.spark_native.time_interval import Interval
 from support.spark.sinks import parts
-from support.spark.views import Bench, Following, Input, contents, no_fence, view
+from support.spark.views import (
+    DEAR,
+    ORDERS,
+    TOTALS,
+    Bench,
+    Following,
+    Input,
+    contents,
+    no_fence,
+    view,
+)
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -36,21 +46,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-ORDERS = pa.schema([("id", pa.int64()), ("who", pa.string()), ("price", pa.int32())])
-
-TOTALS = view(
-    "totals",
-    "SELECT who, sum(price) AS total FROM orders GROUP BY who",
-    "who STRING, total BIGINT",
-    "orders",
-)
-DEAR = view(
-    "dear",
-    "SELECT id, who FROM orders WHERE price >= 10",
-    "id BIGINT, who STRING",
-    "orders",
-    strategy="linear",
-)
 INVERSE = view(
     "inverse", "SELECT id, 60 / price AS part FROM orders", "id BIGINT, part DOUBLE", "orders"
 )

@@ -1,8 +1,9 @@
 """The group registry knows which view steps in which group; views join when they have caught up.
 
     groups = get_groups(host)
-    groups.ask_to_join(member)       by a view that follows its inputs easily, by its own query
-    groups.remove(member)            it has stopped, has failed, or is too slow
+    groups.ask_to_join(member)       by a view over little data, or that follows its inputs easily
+    groups.remove(member)            it has failed, or is too slow
+    groups.leave(member)             it stops
 
 A view belongs to the group of its inputs; a view of views to the group of these, if that depends on
 all that it reads. Where it does not, it has a group of its own inputs, in which others may join it.
@@ -182,6 +183,8 @@ class GroupRegistry:
     # -- by the mover's thread ---------------------------------------------------------------
 
     def _join(self, member: JoiningMember) -> None:
+        if member.is_stopped:
+            return  # or a query would be started for nobody
         with self._move_lock:
             with self._lock:
                 home = self._home(member)

@@ -26,7 +26,7 @@ __all__ = ["Left", "call_in_order"]
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What is left of a round.
+    """The calls of a round that have not returned.
 
     Attributes:
         late: Calls that have begun and not returned.

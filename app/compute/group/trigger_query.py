@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from pyspark.sql import DataFrame
@@ -25,6 +25,7 @@ from shardline.app.execution.checkpoint_log import read_planned_offset
 from shardline.app.execution.host import Host
 from shardline.app.execution.query_start import start_slot, wait_until_initialised
 from shardline.datasource.shard_source.offsets import START
+from shardline.datasource.spark_native.jvm import make_active
 from shardline.datasource.spark_native.time_interval import (
     Interval,
     interval_of,
@@ -94,11 +95,7 @@ class TriggerQuery:
 
     def _start(self, run: Callable[[DataFrame, int], None]) -> StreamingQuery:
         host = self.host
-        spark: Any = host.spark
-        # Spark finds Python sources through the active session of the thread.
-        spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(  # noqa: SLF001
-            spark._jsparkSession  # noqa: SLF001
-        )
+        make_active(host.spark)
         options = {
             **host.storage,
             "location": host.client.location.url,

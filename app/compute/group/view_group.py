@@ -47,6 +47,7 @@ from shardline.app.compute.group.trigger_query import TriggerQuery
 from shardline.app.compute.holds import end_group_hold, group_hold_name, use_in_group
 from shardline.app.execution.batch_errors import micro_batch_error
 from shardline.app.execution.host import Host
+from shardline.app.execution.observations import GROUP
 from shardline.app.execution.stopped import Stopped
 from shardline.app.lane.effects import EffectPool
 from shardline.datasource.errors import ShardError
@@ -63,13 +64,10 @@ _PATIENCE_MOST_MS: Final = 60_000.0
 """How long the views of a group wait for one of them: so many ms, at least; so many intervals; and
 so many times the longest step of the last micro-batch, at most a minute."""
 
-GROUP: Final = "group"
-"""Names of groups and of their queries begin so: no object's name has a colon."""
-
 
 @dataclass(frozen=True, slots=True)
 class GroupStep:
-    """What a member is told of a step of its group.
+    """A step of a group, as its members are told of it.
 
     Attributes:
         end: Frontier that the step goes up to.
@@ -101,7 +99,7 @@ class GroupMember(Protocol):
 
     @property
     def expected_ms(self) -> float:
-        """How long its step takes, as far as is known."""
+        """Milliseconds that its step takes, as far as is known."""
         ...
 
     def take_step(self, step: GroupStep) -> None:
@@ -126,7 +124,7 @@ class ViewGroup:
         """
         self.inputs = tuple(inputs)
         digest = hashlib.blake2b("\n".join(self.inputs).encode(), digest_size=4).hexdigest()
-        self.name = f"{GROUP}:{digest}"
+        self.name = f"{GROUP}{digest}"
         self._host = host
         self._query_name = f"{self.name}:{number}"
         self._hold = group_hold_name(self.name, host.checkpoints)
@@ -194,7 +192,7 @@ class ViewGroup:
             _log.info("a hold could not be ended", extra={"context": {"error": str(error)}})
 
     def add(self, member: GroupMember) -> None:
-        """Take a member in, whose inputs are the group's, or members; `catch_up` before."""
+        """Take a member in, whose inputs are the group's, or members, and which has caught up."""
         # Between micro-batches: in the middle of one its inputs may be members that have not
         # stepped yet, and nothing says when the next one comes.
         with self._step_lock, self._lock:
@@ -268,5 +266,5 @@ class ViewGroup:
             # Its threads are taken; they end with what they do.
             self._pool.close()
             self._pool = EffectPool(self.name, self._threads)
-            # Those above one that is late have left with it, and will not be found by `take`.
+            # Those that read one that is late are among them: they find no news of it, and return.
             members = {name: members[name] for name in left.waiting}

@@ -102,7 +102,7 @@ def find_news(states: Sequence[ShardState], lower: int, upper: int | None) -> In
 def news_left(
     news: InputChanges, states: Sequence[ShardState], lower: int | None, upper: int | None
 ) -> InputChanges:
-    """What is left of the news up to `upper` once the output has reached `lower`."""
+    """The news that is left up to `upper` once the output has reached `lower`."""
     # Of a part that spans several times only the first is known. A step that ended before the end
     # has passed it by, and what is left would look like a quiet time.
     return news if lower is None or not news.spread else find_news(states, lower, upper)

@@ -579,7 +579,7 @@ class View:
 
     @property
     def reports(self) -> ViewReports:
-        """What it has reported last."""
+        """Its reports, with what they said last."""
         return self._reports
 
     @cached_property

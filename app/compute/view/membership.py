@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -26,7 +26,7 @@ from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.observations import GroupStepped
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.since_hold import SinceHandle
-from shardline.datasource.spark_native.jvm import clone_of
+from shardline.datasource.spark_native.jvm import clone_of, make_active
 
 __all__ = ["Membership"]
 
@@ -47,7 +47,7 @@ _PAUSE_MOST_MS: Final = 600_000.0
 
 
 class Membership:
-    """What one view has to do with groups. Used under the view's step lock, but for `cancel`.
+    """One view's part in groups. Used under the view's step lock, but for `cancel`.
 
     Attributes:
         steps: How many steps it has begun in groups: the next one's number.
@@ -110,10 +110,8 @@ class Membership:
         """The view's session, as that of this thread; jobs in the block are the step's."""
         if self._session is None:
             self._session = clone_of(self._host.spark)
-        session: Any = self._session
-        session._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(  # noqa: SLF001
-            session._jsparkSession  # noqa: SLF001
-        )
+        session = self._session
+        make_active(session)
         # The words by which Spark describes a micro-batch, and introspection finds it.
         run = self._jobs = self.run(step.run)
         words = (

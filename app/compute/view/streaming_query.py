@@ -331,7 +331,7 @@ class RunningView:
 
     @property
     def expected_ms(self) -> float:
-        """How long its last step took."""
+        """Milliseconds that its last step took."""
         return self._step_ms
 
     def take_step(self, step: GroupStep) -> None:

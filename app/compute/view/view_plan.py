@@ -39,7 +39,7 @@ from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.strategy import CONSTANT, JOIN_SIDES, LINEAR, REASONS, choose_strategy
 from shardline.app.sql.touched_keys import Region, Regions, join_kind
 from shardline.datasource.spark_native.java_names import read_sequence
-from shardline.datasource.spark_native.jvm import session_of
+from shardline.datasource.spark_native.jvm import clone_of
 from shardline.datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ def plan_view(
         AnalysisException: Spark refuses the query.
     """
     # A copy, where no temporary view of somebody else has the name of an input.
-    java = spark._jsparkSession.cloneSession()  # noqa: SLF001 - no public door
-    session = session_of(spark, java)
+    session = clone_of(spark)
     empty = {name: session.createDataFrame([], given) for name, given in columns.items()}
     normal = normal_form(session, plan_of(analyse_query(session, query, empty)))
     tree = query_tree(normal)

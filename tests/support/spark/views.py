@@ -27,7 +27,19 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["Bench", "Following", "Input", "Row", "comparable", "contents", "no_fence", "view"]
+__all__ = [
+    "DEAR",
+    "ORDERS",
+    "TOTALS",
+    "Bench",
+    "Following",
+    "Input",
+    "Row",
+    "comparable",
+    "contents",
+    "no_fence",
+    "view",
+]
 
 Row = tuple[Any, ...]
 T = TypeVar("T")
@@ -165,3 +177,20 @@ def comparable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(map(comparable, value))
     return value
+
+
+ORDERS = pa.schema([("id", pa.int64()), ("who", pa.string()), ("price", pa.int32())])
+
+TOTALS = view(
+    "totals",
+    "SELECT who, sum(price) AS total FROM orders GROUP BY who",
+    "who STRING, total BIGINT",
+    "orders",
+)
+DEAR = view(
+    "dear",
+    "SELECT id, who FROM orders WHERE price >= 10",
+    "id BIGINT, who STRING",
+    "orders",
+    strategy="linear",
+)
