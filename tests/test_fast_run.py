@@ -95,9 +95,9 @@ def ran(folder: Path, text: str, *options: str) -> tuple[dict[str, int], str]:
     return counts, done.stdout
 
 
-SLOW = "import itertools\ndef work():\n    end = time.process_time() + 1.5\n"
+SLOW = "import itertools\ndef work():\n    end = time.process_time() + 2.5\n"
 SLOW += "    while time.process_time() < end: pass\n"
-"""Three times what is allowed here, and longer than any correction for a slow machine is likely."""
+"""Five times what is allowed here, and longer than any correction for a slow machine is likely."""
 
 
 @pytest.mark.process
@@ -138,6 +138,14 @@ class TestRuns:
         assert counts == {"failed": 1}
         assert "Make it cheaper" in printed
         assert "pytest.mark.slow" in printed
+
+    def test_a_little_slow_is_told_and_passes(self, tmp_path: Path) -> None:
+        """A shared processor gives and takes as much."""
+        text = SLOW.replace("2.5", "limit") + "import fast_run\n"
+        text += "fast_run._limit_s = lambda: 0.5\nlimit = 0.7\ndef test_a(): work()\n"
+        counts, printed = ran(tmp_path, text, "--fast")
+        assert counts == {"passed": 1}
+        assert "test_a - too slow for the fast run: 0.7" in printed
 
     def test_only_the_tests_own_work_rings(self, tmp_path: Path) -> None:
         """Neither waiting, nor fixtures of the module, nor a cache that the first test fills."""

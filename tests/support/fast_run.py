@@ -7,10 +7,12 @@ run stays one that is started after every change:
     A test without a marker starts no process and listens on no socket, nor reaches another machine.
     It is refused at once, and fails even if the code under test swallowed the refusal.
 
-    A test without a marker takes at most `LIMIT_S` of the processor.
+    A test without a marker takes at most `LIMIT_S` of the processor. It is named at the end of the
+    run if it takes more, and fails if it takes `FAILS_AT` times as much.
 
-The second is an alarm that must never ring by chance, so it measures neither time on the clock nor
-the luck of an order:
+The second is an alarm that must never ring by chance, so between what is allowed and what fails is
+room for a machine whose processor shares its caches and its clock with others, and it measures
+neither time on the clock nor the luck of an order:
 
     The processor's time of all threads counts, which other programs on the machine do not lengthen.
     Imports are made at collection; fixtures of a module or a session belong to many tests, and
@@ -50,8 +52,11 @@ REASONS: Final = frozenset(
 """Markers that keep a test out of the fast run. pyproject.toml says what each means."""
 
 LIMIT_S: Final = 0.5
+FAILS_AT: Final = 2.0
 REFERENCE_S: Final = 0.04
 REFERENCE_OBJECTS: Final = 100_000
+
+_SLOW: Final = "slow"
 
 _PROCESSES: Final = frozenset(
     {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"}
@@ -178,8 +183,7 @@ class FastRun:
         reports, taken = self._run(item, nextitem)
         if taken > LIMIT_S and taken > _limit_s() and all(r.passed for r in reports):
             reports, again = self._run(item, nextitem)
-            if again > (limit := _limit_s()):
-                _ring(reports, min(taken, again), limit)
+            _tell(reports, min(taken, again), _limit_s())
         for report in reports:
             hook.pytest_runtest_logreport(report=report)
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=place)
@@ -193,16 +197,20 @@ class FastRun:
         return reports, self._counted_s
 
 
-def _ring(reports: list[pytest.TestReport], taken: float, limit: float) -> None:
-    """Make a failure of a test that has passed."""
+def _tell(reports: list[pytest.TestReport], taken: float, limit: float) -> None:
+    """Note what a passed test took above the limit; fail it where no chance explains it."""
     for report in reports:
-        if report.when == "call" and report.passed:
-            report.outcome = "failed"
-            report.longrepr = (
+        if taken > limit and report.when == "call" and report.passed:
+            told = (
                 f"too slow for the fast run: {taken:.2f} s of the processor, twice; {limit:.2f} s "
                 "are allowed here and now. Make it cheaper (fewer examples, smaller data, a shared "
                 "fixture), or mark it `pytest.mark.slow`: it then runs with the rest"
             )
+            if taken > FAILS_AT * limit:
+                report.outcome = "failed"
+                report.longrepr = told
+            else:
+                report.user_properties.append((_SLOW, told))
 
 
 def _limit_s() -> float:
@@ -239,6 +247,13 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--fast and --rest together are everything: give neither")
     if config.option.fast:
         config.pluginmanager.register(FastRun(), "fast-run")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Name the tests that are slow and have not failed for it."""
+    for report in terminalreporter.stats.get("passed", ()):
+        for told in (text for name, text in report.user_properties if name == _SLOW):
+            terminalreporter.write_line(f"{report.nodeid} - {told}")
 
 
 _MODULE_MARKS: Final = re.compile(r"^pytestmark\s*=\s*(\[[^\]]*\]|[^\n]*)", re.MULTILINE)
