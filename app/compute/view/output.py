@@ -97,7 +97,7 @@ class ViewSink:
         self._errors = errors_shard(description.name)
         self._gate = gate
         self._handles: dict[str, WriteHandle] = {}
-        self._failing: tuple[int, frozenset[str]] = (0, frozenset())
+        self._failing: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())
 
     def make(self) -> None:
         """Make both shards, or bring their columns up to date.
@@ -261,13 +261,14 @@ class ViewSink:
 
     def _known_errors(self, state: ShardState) -> frozenset[str]:
         """The errors that are live right before the errors shard's upper."""
-        # Of nearly all views, at every step: no lease is taken where there is nothing to read.
-        if not any(batch.parts for batch in state.trace.batches):
-            return frozenset()
-        if self._failing[0] != state.seqno:
+        # By the parts: each step moves the number of the state, and so does the lease itself.
+        parts = tuple(part.key for batch in state.trace.batches for part in batch.parts)
+        if not parts:
+            return frozenset()  # of nearly all views, at every step
+        if self._failing[0] != parts:
             with self._client.reader(self._errors, purpose="view") as reader:
                 table = reader.snapshot(None if state.upper.time is None else state.upper.time - 1)
-            self._failing = (state.seqno, frozenset(table["error"].to_pylist()))
+            self._failing = (parts, frozenset(table["error"].to_pylist()))
         return self._failing[1]
 
     def _is_ours(self, state: ShardState) -> bool:
