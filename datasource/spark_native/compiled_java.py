@@ -44,21 +44,23 @@ _JANINO: Final = "org.codehaus.janino.SimpleCompiler"
 _LOADER: Final = "org.codehaus.commons.compiler.util.reflect.ByteArrayClassLoader"
 
 
-def java_object(spark: SparkSession, name: str, argument: object) -> Any:
-    """A new object of the class in `<name>.java` of this package, made with one argument.
+def java_object(spark: SparkSession, name: str, *called_back: object) -> Any:
+    """A new object of the class in `<name>.java` of this package.
 
     The class is known to the driver only.
 
     Args:
         spark: The session whose driver loads it.
-        name: Name of the class, whose constructor takes one argument.
-        argument: A Python object that implements a Java interface; it is called back.
+        name: Name of the class, which has one constructor.
+        called_back: What that takes: Python objects that implement Java interfaces.
     """
-    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - no public door
-    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    if called_back:
+        gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - no public door
+        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     # A list: the elements of an array of py4j cannot be Python objects.
     arguments = java_class(spark, "java.util.ArrayList")()
-    arguments.add(argument)
+    for one in called_back:
+        arguments.add(one)
     made = _loaded(jvm_of(spark), name, spark.version)
     return made.getConstructors()[0].newInstance(arguments.toArray())
 

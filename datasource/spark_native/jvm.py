@@ -49,6 +49,7 @@ __all__ = [
     "frame_of",
     "has_class",
     "java_causes",
+    "java_type",
     "known_nullability",
     "local_relation",
     "make_active",
@@ -179,8 +180,8 @@ def relation(
     )
     source = java_class(spark, f"{_SOURCES}.HadoopFsRelation")(
         index,
-        _struct(jvm_of(spark), StructType([]).json()),
-        _struct(jvm_of(spark), schema.json()),
+        java_type(spark, StructType([])),
+        java_type(spark, schema),
         none,
         _parquet(jvm_of(spark)),
         options.java,
@@ -194,6 +195,11 @@ def relation(
 def _parquet(jvm: Any) -> Any:
     """Spark's Parquet format, which has no state and can be shared."""
     return class_in(jvm, f"{_SOURCES}.parquet.ParquetFileFormat")()
+
+
+def java_type(spark: SparkSession, schema: StructType) -> Any:
+    """A type in the JVM."""
+    return _struct(jvm_of(spark), schema.json())
 
 
 @lru_cache(maxsize=1 << 8)

@@ -1,7 +1,7 @@
 """Collects results of few rows into the driver, and stages them there without a write job.
 
-    rows = collected(saving, rows_max)     one Spark job; None: there is too much
-    staged_here(saving, rows)              no job: a part in the state, or one blob
+    rows = collect_small(saving, rows_max) one Spark job; None: there is too much
+    stage_in_driver(…, rows)               no job: a part in the state, or one blob
 
 To write a handful of rows as Parquet takes Spark about twice as long as to send them to the driver,
 and leaves a file that the next reader has to open. So a caller that expects few rows collects them
@@ -22,7 +22,10 @@ from pyspark.errors import PySparkTypeError, UnsupportedOperationException
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from shardline.datasource.client import ShardClient
 from shardline.datasource.parts.stage import Staged, Stager
+from shardline.datasource.shard_sink.target import WriteTarget
+from shardline.datasource.shard_source.options import SinkOptions
 from shardline.datasource.spark_native.save import NativeWrite
 from shardline.datasource.stores.shard_names import shard_directory
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
@@ -66,16 +69,17 @@ def has_same_arrow_types(rows: StructType, schema: ShardSchema) -> bool:
     return [(f.name, f.type) for f in own] == [(f.name, f.type) for f in schema.arrow]
 
 
-def stage_in_driver(saving: NativeWrite, updates: pa.Table) -> Staged:
+def stage_in_driver(
+    client: ShardClient, options: SinkOptions, target: WriteTarget, updates: pa.Table
+) -> Staged:
     """Stage rows with the columns of `collect_small` by this process: inline if they are tiny."""
-    client = saving.client
     stager = Stager(
         blob=client.location.blob,
-        directory=shard_directory(saving.options.shard),
-        schema=saving.schema,
-        schema_id=saving.target.schema_id,
-        key=saving.target.key,
-        settings=saving.options.settings,
+        directory=shard_directory(options.shard),
+        schema=ShardSchema.parse(target.schema),
+        schema_id=target.schema_id,
+        key=target.key,
+        settings=options.settings,
         clock=client.clock,
         ids=client.ids,
     )

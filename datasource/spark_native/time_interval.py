@@ -26,6 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
@@ -41,8 +42,13 @@ from shardline.datasource.shard_source.offsets import Start, parse_offset
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.spark_native.micro_batch import source_of
-from shardline.datasource.spark_native.save import NativeWrite, plan_native_write
-from shardline.datasource.spark_native.small_results import ROWS_MAX, collect_small, stage_in_driver
+from shardline.datasource.spark_native.save import plan_native_write
+from shardline.datasource.spark_native.small_results import (
+    ROWS_MAX,
+    collect_small,
+    has_same_arrow_types,
+    stage_in_driver,
+)
 from shardline.datasource.spark_native.transaction import stage_by_tasks
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.write import WriteHandle, WriteResult
@@ -50,11 +56,14 @@ from shardline.datasource.write import WriteHandle, WriteResult
 __all__ = [
     "Interval",
     "SmallInterval",
+    "SmallTarget",
     "StagedInterval",
     "collect_interval",
     "compare_and_append",
     "interval_of",
     "interval_of_offsets",
+    "rows_to_write",
+    "small_target",
     "stage_interval",
 ]
 
@@ -181,12 +190,12 @@ def stage_interval(
     Raises:
         InvalidUsage: There is no such shard, or the frame does not fit it; names the column.
     """
-    client, target = _target(frame, options)
+    client, target = _target(frame.schema, options)
     saving = plan_native_write(frame, options, target)
     if small and saving is not None:
         rows = collect_small(saving, ROWS_MAX)
         if rows is not None:
-            return SmallInterval(saving, rows).stage(rows)
+            return SmallTarget(client, options, target).stage(rows)
     attempt = new_id("t", client.ids)
     staged = stage_by_tasks(frame, options) if saving is None else saving.stage(attempt)
     return _make_staged_interval(client, options.shard, target, attempt, staged)
@@ -197,9 +206,52 @@ def collect_interval(frame: DataFrame, options: SinkOptions) -> SmallInterval | 
 
     Args and errors as `stage_interval`.
     """
-    saving = plan_native_write(frame, options, _target(frame, options)[1])
+    client, target = _target(frame.schema, options)
+    saving = plan_native_write(frame, options, target)
     rows = None if saving is None else collect_small(saving, ROWS_MAX)
-    return None if saving is None or rows is None else SmallInterval(saving, rows)
+    return None if rows is None else SmallInterval(SmallTarget(client, options, target), rows)
+
+
+def rows_to_write(frame: DataFrame, options: SinkOptions) -> DataFrame | None:
+    """What `collect_interval` would collect, as a frame; None if it never does.
+
+    Args and errors as `stage_interval`.
+    """
+    saving = plan_native_write(frame, options, _target(frame.schema, options)[1])
+    fits = saving is not None and has_same_arrow_types(saving.rows.schema, saving.schema)
+    return saving.rows if saving is not None and fits else None
+
+
+def small_target(columns: StructType, options: SinkOptions) -> SmallTarget:
+    """Where rows of this process are staged that come from a frame with these columns.
+
+    Raises:
+        InvalidUsage: There is no such shard, or the columns do not fit it; names the column.
+    """
+    client, target = _target(columns, options)
+    return SmallTarget(client, options, target)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallTarget:
+    """The shard for which rows of this process are staged."""
+
+    _client: ShardClient
+    _options: SinkOptions
+    _target: WriteTarget
+
+    @property
+    def schema_id(self) -> int:
+        """Number of the shard's columns: rows are in their order."""
+        return self._target.schema_id
+
+    def stage(self, updates: pa.Table) -> StagedInterval:
+        """Stage `updates`: the shard's columns, perhaps `_ts`, and `_diff`."""
+        attempt = new_id("t", self._client.ids)
+        staged = stage_in_driver(self._client, self._options, self._target, updates)
+        return _make_staged_interval(
+            self._client, self._options.shard, self._target, attempt, staged
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,23 +259,19 @@ class SmallInterval:
     """Rows of a frame, collected into this process.
 
     Attributes:
+        target: The shard that they are for.
         rows: Exactly the shard's columns, `_ts` if the frame has it, and `_diff`.
     """
 
-    _saving: NativeWrite
+    target: SmallTarget
     rows: pa.Table
 
     def stage(self, updates: pa.Table) -> StagedInterval:
         """Stage `updates`, which have the columns of `rows`, with or without `_ts`."""
-        saving = self._saving
-        attempt = new_id("t", saving.client.ids)
-        staged = stage_in_driver(saving, updates)
-        return _make_staged_interval(
-            saving.client, saving.options.shard, saving.target, attempt, staged
-        )
+        return self.target.stage(updates)
 
 
-def _target(frame: DataFrame, options: SinkOptions) -> tuple[ShardClient, WriteTarget]:
+def _target(columns: StructType, options: SinkOptions) -> tuple[ShardClient, WriteTarget]:
     client = open_client(options)
     found = find_shard(client, options.shard)
     if found is None:
@@ -232,7 +280,7 @@ def _target(frame: DataFrame, options: SinkOptions) -> tuple[ShardClient, WriteT
             code="SHARD_NOT_FOUND",
             hint="make it first: client.create(name, schema)",
         )
-    return client, resolve_target(client, options, assign_roles(options, frame.schema), found)
+    return client, resolve_target(client, options, assign_roles(options, columns), found)
 
 
 def _make_staged_interval(

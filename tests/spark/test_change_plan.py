@@ -98,13 +98,13 @@ def test_inputs_with_other_columns_get_a_plan_of_their_own(spark: SparkSession) 
         "b STRING, a BIGINT": ("before", 3, 5, 1),
     }.items():
         given = {"t": changes(spark, columns, row)}
-        assert asked.plan(spark, given) is not None, columns
+        assert asked.plan(spark, {"t": given["t"].schema}) is not None, columns
         step = asked.step({"t"})
         assert step is not None, columns
         value = row[columns.split(", ").index(next(c for c in columns.split(", ") if c[0] == "a"))]
         assert rows_of(step.over(spark, given, {})) == [(value, 5, 1)]
-    assert asked.plan(spark, {"t": changes(spark, "a INT")}) is None, "another type"
-    assert asked.plan(spark, {"t": changes(spark, "a BIGINT")}) is None, "doubted once"
+    assert asked.plan(spark, {"t": changes(spark, "a INT").schema}) is None, "another type"
+    assert asked.plan(spark, {"t": changes(spark, "a BIGINT").schema}) is None, "doubted once"
 
 
 @pytest.mark.parametrize(

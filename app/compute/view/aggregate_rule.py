@@ -77,6 +77,16 @@ class GroupState:
     _merged_found: KeptPlan
     _gone: KeptPlan | None
 
+    @property
+    def changes(self) -> StructType:
+        """Columns of the state's changes."""
+        return StructType([*self.schema.fields, *_HIDDEN])
+
+    @property
+    def moved_columns(self) -> StructType:
+        """Columns of what changes of its source add to each group."""
+        return self._moved.columns
+
     def contents(self, session: SparkSession, rows: DataFrame) -> DataFrame:
         """The state over these rows of its source."""
         return self._contents.over(session, {"rows": rows})

@@ -77,6 +77,7 @@ class StepPlan:
     """A view's change, where certain inputs have changed.
 
     Attributes:
+        changed: Names of inputs and states whose changes are needed.
         before: Names of inputs whose contents before a step are needed, all of them.
         look_ups: Those of which only some rows are needed, each after those it needs.
         columns: The columns of the contents of each input.
@@ -98,7 +99,7 @@ class StepPlan:
         self.columns = columns
         self._types = {name: _types(given) for name, given in columns.items()}
         leaves = set(root.leaves())
-        self._changes = frozenset(leaf.name for leaf in leaves if not leaf.before)
+        self.changed = frozenset(leaf.name for leaf in leaves if not leaf.before)
         self.before = frozenset(leaf.name for leaf in leaves if leaf.before and not leaf.place)
         self.look_ups = tuple(look_ups)
         self.numbers = numbers
@@ -122,8 +123,12 @@ class StepPlan:
             contents: Contents of the inputs in `before`, just before the step, if they fit.
             found: The rows of each of `look_ups`, or more of the same input.
         """
-        frames = {Leaf(name): changes[name] for name in self._changes} | dict(found or {})
+        frames = {Leaf(name): changes[name] for name in self.changed} | dict(found or {})
         frames |= {Leaf(name, before=True): contents[name] for name in self.before}
+        return self.over_leaves(session, frames)
+
+    def over_leaves(self, session: SparkSession, frames: Mapping[Leaf, DataFrame]) -> DataFrame:
+        """The view's change, from the rows of each leaf; nothing is run yet."""
         return self._operators.frame(session, self._root, frames)
 
 
@@ -203,9 +208,9 @@ class ChangePlan:
         root = self._operators.project(self._output, below).operator
         return StepPlan(plans, root, self._contents)
 
-    def fits(self, changes: Mapping[str, DataFrame]) -> bool:
-        """True if the frames have the columns that the plan was made for."""
-        return {name: frame.schema for name, frame in changes.items()} == self._given
+    def fits(self, columns: Mapping[str, StructType]) -> bool:
+        """True if changes have the columns that the plan was made for."""
+        return columns == self._given
 
     def step(self, changed: Collection[str]) -> StepPlan:
         """The plan of steps in which these inputs and states change, and no others.

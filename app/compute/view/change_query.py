@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, StepPlan
@@ -40,12 +40,12 @@ class ChangeQuery:
         self.refused = ""
         """Why the view was recomputed last; "" if it never was."""
 
-    def plan(self, session: SparkSession, changes: Mapping[str, DataFrame]) -> ChangePlan | None:
+    def plan(self, session: SparkSession, changes: Mapping[str, StructType]) -> ChangePlan | None:
         """The plans over changes; None if the view must be recomputed.
 
         Args:
-            session: The one that the frames are of.
-            changes: Changes of all inputs, for their columns.
+            session: The one that the view runs in.
+            changes: Columns of the changes of all inputs.
         """
         if self._plan is None or not self._plan.fits(changes):
             self._plan = self._make(session, changes)
@@ -66,12 +66,11 @@ class ChangeQuery:
             self._doubt(error_line(error))
         return None
 
-    def _make(self, session: SparkSession, changes: Mapping[str, DataFrame]) -> ChangePlan | None:
+    def _make(self, session: SparkSession, changes: Mapping[str, StructType]) -> ChangePlan | None:
         if self._doubted:
             return None  # `refused` says why, since then
-        inputs = {name: frame.schema for name, frame in changes.items()}
         try:
-            plan = ChangePlan(session, self._description.query, inputs)
+            plan = ChangePlan(session, self._description.query, changes)
         except NotIncremental as refused:
             reason = str(refused)
         except Exception as error:  # noqa: BLE001 - as above

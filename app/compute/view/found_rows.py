@@ -16,17 +16,20 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.types import LongType, StructField, StructType
 from typing_extensions import override
 
 from shardline.app.compute.index.shard_lookups import ROWS_MAX, lookups_of
 from shardline.app.compute.view.change_plan import StepPlan
 from shardline.app.compute.view.input_changes import volume_of_shards
+from shardline.app.compute.view.kept_jobs import FewRows
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.look_up import KeySource, LookUp
 from shardline.app.compute.view.state_step import StateStep
@@ -35,27 +38,36 @@ from shardline.datasource.shard.batch import Volume
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.spark_native.jvm import local_relation
 from shardline.datasource.spark_native.read import updates_in_driver
+from shardline.datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 __all__ = ["Found", "FoundRows", "rows_in_driver"]
 
+_FEW: Final = 16_384
+"""Rows that are handed to a kept plan: more are worth a job of several tasks."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Found:
     """What a plan is taken over, beside the step's changes.
 
     Attributes:
         before: Contents of the inputs in `StepPlan.before`.
-        frames: Rows of each look-up.
+        tables: Rows of each look-up; None for those that Spark is to read.
         volume: An upper bound of what Spark reads: these, and the changes.
     """
 
     before: dict[str, DataFrame]
-    frames: dict[Leaf, DataFrame]
+    tables: dict[Leaf, pa.Table | None]
     volume: Volume
+    _frame: Callable[[Leaf], DataFrame]
+
+    @cached_property
+    def frames(self) -> dict[Leaf, DataFrame]:
+        """Rows of each look-up."""
+        return {leaf: self._frame(leaf) for leaf in self.tables}
 
 
 class FoundRows:
@@ -77,26 +89,47 @@ class FoundRows:
         """What a plan needs of the time before a step; None if that does not fit it any more."""
         before = step.contents(plan.before)
         tables: dict[Leaf, pa.Table | None] = {}
-        frames: dict[Leaf, DataFrame] = {}
+        whole: dict[Leaf, DataFrame] = {}
         for one in plan.look_ups:
-            rows = self._looked_up(step, one, tables)
-            tables[one.leaf] = rows
-            frames[one.leaf] = (
-                step.contents(frozenset([one.leaf.name]))[one.leaf.name]
-                if rows is None
-                else rows_in_driver(step.session, rows, plan.columns[one.leaf.name])
-            )
-        checked = before | {leaf.name: frame for leaf, frame in frames.items()}
-        if not plan.fits(checked):
+            tables[one.leaf] = self._looked_up(step, one, tables)
+            if tables[one.leaf] is None:
+                whole[one.leaf] = step.contents(frozenset([one.leaf.name]))[one.leaf.name]
+        if not plan.fits(before | {leaf.name: frame for leaf, frame in whole.items()}):
             return None
-        if before or any(tables[leaf] is None for leaf in frames):
-            return Found(before, frames, volume_of_shards(step.inputs.values()))
-        sizes = [table for leaf, table in tables.items() if leaf in frames and table is not None]
+
+        def frame(leaf: Leaf) -> DataFrame:
+            table = tables[leaf]
+            if table is None:
+                return whole[leaf]
+            return rows_in_driver(step.session, table, plan.columns[leaf.name])
+
+        sizes = [table for table in tables.values() if table is not None]
         volume = Volume(
             step.news.volume.rows + sum(table.num_rows for table in sizes),
             step.news.volume.size_bytes + sum(table.nbytes for table in sizes),
         )
-        return Found(before, frames, volume)
+        if before or whole:
+            volume = volume_of_shards(step.inputs.values())
+        return Found(before, tables, volume, frame)
+
+    def few(self, step: StateStep, plan: StepPlan, found: Found) -> dict[Leaf, FewRows] | None:
+        """All rows that a plan is over, in the order of its leaves; None if Spark is to read some.
+
+        Args:
+            step: The step.
+            plan: The plan.
+            found: What `find` has found for it.
+        """
+        tables = {Leaf(name): self.changes(step, name) for name in sorted(plan.changed)}
+        tables |= found.tables
+        known = {leaf: table for leaf, table in tables.items() if table is not None}
+        rows = sum(table.num_rows for table in known.values())
+        if found.before or len(known) < len(tables) or rows > _FEW:
+            return None
+        return {
+            leaf: FewRows(table, _columns(plan.columns[leaf.name], changes=not leaf.before))
+            for leaf, table in known.items()
+        }
 
     def rows(
         self, state: ShardState, key: tuple[str, ...], keys: pa.Table, as_of: int
@@ -121,9 +154,8 @@ class FoundRows:
         """The rows of a look-up; None if all of the input is to be read."""
         values = []
         for source in one.sources:
-            if source.leaf not in tables:
-                tables[source.leaf] = self.changes(step, source.leaf.name)
-            table = tables[source.leaf]
+            leaf = source.leaf
+            table = tables[leaf] if leaf.before else self.changes(step, leaf.name)
             if table is None:
                 return None
             values.append(_keys(table, source, one))
@@ -136,10 +168,18 @@ class FoundRows:
 
     def changes(self, step: StateStep, name: str) -> pa.Table | None:
         """The changes of an input or a state in the step; None if they are many."""
-        state, lower, upper = step.shard(name)
-        return updates_in_driver(
-            self._client, state.name, start=lower, end=upper, rows_max=ROWS_MAX
-        )
+        if name not in step.tables:
+            state, lower, upper = step.shard(name)
+            step.tables[name] = updates_in_driver(
+                self._client, state.name, start=lower, end=upper, rows_max=ROWS_MAX
+            )
+        return step.tables[name]
+
+
+def _columns(contents: StructType, *, changes: bool) -> StructType:
+    """Those of contents, or of changes."""
+    hidden = [StructField(name, LongType(), nullable=False) for name in (TS, DIFF)]
+    return StructType([*contents.fields, *hidden]) if changes else contents
 
 
 def rows_in_driver(session: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:

@@ -28,7 +28,7 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from shardline import datasource
 from shardline.app.compute.errors import data_error_text
@@ -37,7 +37,7 @@ from shardline.app.compute.view.change_query import ChangeQuery
 from shardline.app.compute.view.change_times import read_times
 from shardline.app.compute.view.correction import check_comparable, correction_frame
 from shardline.app.compute.view.evaluate import fit_columns, parse_columns
-from shardline.app.compute.view.found_rows import FoundRows, rows_in_driver
+from shardline.app.compute.view.found_rows import FoundRows
 from shardline.app.compute.view.input_changes import (
     InputChanges,
     find_input_changes,
@@ -46,6 +46,7 @@ from shardline.app.compute.view.input_changes import (
     unchanged_until,
     volume_of_shards,
 )
+from shardline.app.compute.view.kept_jobs import KeptJobs
 from shardline.app.compute.view.kept_plan import calls_python
 from shardline.app.compute.view.kept_query import KeptQuery
 from shardline.app.compute.view.next_step import (
@@ -57,11 +58,13 @@ from shardline.app.compute.view.next_step import (
 )
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.output import ViewSink
+from shardline.app.compute.view.output_change import OutputChange
 from shardline.app.compute.view.output_contents import OutputContents, correct_in_memory
 from shardline.app.compute.view.reports import TakenStep, ViewReports
-from shardline.app.compute.view.self_check import AskedBy, SelfCheck, asked_by, difference, key_of
+from shardline.app.compute.view.self_check import SelfCheck
 from shardline.app.compute.view.session_settings import engine_versions, query_settings
 from shardline.app.compute.view.state_step import StateStep
+from shardline.app.compute.view.step_changes import StepChanges
 from shardline.app.compute.view.step_costs import StepCosts
 from shardline.app.compute.view.touched_keys import OUTPUT
 from shardline.app.compute.view.view_states import ViewStates
@@ -72,14 +75,13 @@ from shardline.datasource.frontier import meet
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.spark_native.read import every_update
-from shardline.datasource.spark_native.small_results import ROWS_MAX
 from shardline.datasource.spark_native.time_interval import (
     Interval,
     StagedInterval,
     collect_interval,
     stage_interval,
 )
-from shardline.datasource.types.schema import DIFF, TS
+from shardline.datasource.types.schema import TS
 from shardline.datasource.updates import consolidate
 
 __all__ = ["View"]
@@ -143,13 +145,13 @@ class View:
         self._query = KeptQuery(description.query)
         self._changes = ChangeQuery(description, self._schema)
         self._contents = OutputContents(host.client, description.name)
-        self._changed_rows = 0
+        self._columns: dict[tuple[str, int], StructType] = {}
         self._reason = ""
         """Why the step is recomputed, if it is, although the view can follow changes."""
         self._one_task = OneTask()
         self._costs = StepCosts() if costs is None else costs
         self._rows = FoundRows(host, description.name)
-        self._check = SelfCheck(host, self._reports)
+        self._check, jobs = SelfCheck(host, self._reports), KeptJobs(description.name)
         self._states = ViewStates(
             host,
             description.name,
@@ -159,6 +161,19 @@ class View:
             rows=self._rows,
             reports=self._reports,
             check=self._check,
+            jobs=jobs,
+        )
+        self._output_change = OutputChange(
+            description.name,
+            description.inputs,
+            self._schema,
+            self._options,
+            self._rows,
+            self._one_task,
+            jobs,
+            self._check,
+            self._result,
+            self._held,
         )
 
     def is_replacing(self) -> bool:
@@ -398,20 +413,23 @@ class View:
         states: Sequence[ShardState],
     ) -> StateStep | None:
         """What is known of a step, which may end earlier; None if it must be recomputed."""
-        host = self._host
-        inputs = {
-            name: datasource.changes(
-                session,
-                location=self._location,
-                shard=name,
-                start=step.lower,
-                end=step.upper,
-                storage=host.storage,
-                by_driver=_BY_DRIVER,
+        host, changes = self._host, StepChanges()
+        for name in self._description.inputs:
+            changes.add(
+                name,
+                partial(
+                    datasource.changes,
+                    session,
+                    location=self._location,
+                    shard=name,
+                    start=step.lower,
+                    end=step.upper,
+                    storage=host.storage,
+                    by_driver=_BY_DRIVER,
+                ),
             )
-            for name in self._description.inputs
-        }
-        plan = self._changes.plan(session, inputs)
+        columns = {state.name: self._columns_of(state, changes) for state in states}
+        plan = self._changes.plan(session, columns)
         if plan is None:
             return None
         # What an interrupted step has brought a state to is read up to there.
@@ -428,60 +446,37 @@ class View:
             step.lower,
             step.upper,
             named,
-            inputs,
+            changes,
             set(news.changed),
             partial(self._before, session),
             news,
             step.upper is not None and self._check.is_due(),
         )
 
+    def _columns_of(self, state: ShardState, changes: StepChanges) -> StructType:
+        """The columns of an input's changes."""
+        key = (state.shard, state.schema_id)
+        if key not in self._columns:
+            self._columns[key] = changes[state.name].schema
+        return self._columns[key]
+
     def _append_change(self, known: StateStep, output: StepPlan, began_ms: float) -> Strategy:
         """Append what follows from the changes; how to go on in this micro-batch."""
         try:
-            changed, way = self._changed(known, output)
-            if changed is None:
-                return self._give_up("too many rows have the keys that have changed")
-            rows = self._staged(known, fit_columns(changed, self._schema, (TS, DIFF)))
+            rows, way = self._output_change.staged(known, output)
         except Exception as found:  # noqa: BLE001 - raised again if it is not known
             # At which of the times it fails, and what the view is until then, each of them tells.
             self._states.recompute_after(found, used=bool(known.plan.states))
             return self._give_up(self._states.refusal)
+        if rows is None and self._output_change.touches_too_much:
+            return self._give_up("too many rows have the keys that have changed")
         if rows is None:
             self._states.drop()
             self._rows.forget(self._description.inputs)
             return self._give_up("a self-check has found a difference")
-        self._changed_rows = rows.rows
         if self._sink.append(FollowChanges(known.lower, known.upper), rows, None):
             self._report_followed(known, known.upper, way, rows.rows, began_ms)
         return self._description.strategy
-
-    def _staged(self, known: StateStep, changed: DataFrame) -> StagedInterval | None:
-        """The rows of a change, staged; None if a key of them is not what the query gives."""
-        asked = asked_by(known.session, known.plan.query) if known.checked else None
-        few = None if asked is None else collect_interval(changed, self._options)
-        if few is not None and asked is not None:
-            # Before the step is appended, so that what is found to be wrong is not shown.
-            compare = partial(self._difference, known, few.rows, asked)
-            if self._check.finds(self._description.name, compare):
-                return None
-            return few.stage(few.rows)
-        # What the last change came to tells what to expect; half, so that one whose changes are as
-        # large as that is not run twice every other time.
-        return stage_interval(changed, self._options, small=self._changed_rows <= ROWS_MAX // 2)
-
-    def _difference(self, known: StateStep, changed: pa.Table, asked: Sequence[AskedBy]) -> str:
-        """What rows of the output with a touched key lack of the query's, after the step."""
-        session, names = known.session, self._schema.names
-        key = key_of(self._check.touched(known, asked, names, self._rows.changes), self._schema)
-        inputs = [known.inputs[name] for name in self._description.inputs]
-        news = rows_in_driver(session, changed.select([*names, DIFF]), self._updates)
-        held = self._held(session, known.lower).select(*self._updates.names).unionAll(news)
-        return difference(key, self._result(session, known.last, inputs), held)
-
-    @property
-    def _updates(self) -> StructType:
-        """The view's columns and `_diff`."""
-        return StructType([*self._schema.fields, StructField(DIFF, LongType(), nullable=False)])
 
     def _report_followed(
         self, known: StateStep, upper: int | None, way: Strategy, rows: int, began_ms: float
@@ -524,15 +519,6 @@ class View:
             rows = 0 if correction.rows is None else correction.rows.rows
             self._report_followed(known, step.upper, "incremental", rows, began_ms)
         return self._description.strategy
-
-    def _changed(self, step: StateStep, output: StepPlan) -> tuple[DataFrame | None, Strategy]:
-        """The view's change, and how it is computed; none if it must be recomputed."""
-        found = self._rows.find(step, output)
-        if found is None or step.is_too_large(output, found.volume):
-            return None, "recompute"
-        changed = self._one_task.over(step.session, output, step.changes, found)
-        needs_more = found.before or found.frames or step.plan.states
-        return changed, "incremental" if needs_more else "linear"
 
     @cached_property
     def _options(self) -> SinkOptions:

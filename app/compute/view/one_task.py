@@ -49,8 +49,8 @@ class OneTask:
         self._adaptive: str | None = None
 
     def inputs(
-        self, session: SparkSession, frames: Mapping[str, DataFrame], volume: Volume
-    ) -> dict[str, DataFrame]:
+        self, session: SparkSession, frames: Mapping[K, DataFrame], volume: Volume
+    ) -> dict[K, DataFrame]:
         """The inputs for the query that is run next, by name; sets the session up for it.
 
         Args:
@@ -70,7 +70,7 @@ class OneTask:
         """A plan over the changes of a step and what it needs beside them; see `inputs`."""
         return plan.over(
             session,
-            self._prepared(session, changes, found.volume),
+            self._prepared(session, {one: changes[one] for one in plan.changed}, found.volume),
             self._prepared(session, found.before, found.volume),
             self._prepared(session, found.frames, found.volume),
         )

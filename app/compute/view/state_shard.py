@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from shardline import datasource
@@ -96,14 +96,15 @@ class StateShard:
 
     def changes(
         self, session: SparkSession, state: ShardState, lower: int, upper: int | None
-    ) -> DataFrame | None:
-        """The updates in `[lower, upper)`, with `_ts` and `_diff`; None if there are none."""
+    ) -> Callable[[], DataFrame] | None:
+        """Makes the updates in `[lower, upper)`, with `_ts` and `_diff`; None if there are none."""
         if not plan_changes(state, lower, upper):
             return None
         settled = state.upper.time
         if settled is not None and (upper is None or upper > settled):
             upper = settled
-        return datasource.changes(
+        return partial(
+            datasource.changes,
             session,
             location=self._location,
             shard=self.name,

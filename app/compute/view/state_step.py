@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Final
 from shardline.app.compute.view.change_plan import ChangePlan, StepPlan
 from shardline.app.compute.view.input_changes import InputChanges, volume_of_shards
 from shardline.app.compute.view.state_shard import StateShard
+from shardline.app.compute.view.step_changes import StepChanges
 from shardline.datasource.shard.batch import Volume
 from shardline.datasource.shard.state import ShardState
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["TOUCHED_MAX", "StateStep"]
@@ -44,6 +46,8 @@ class StateStep:
         snapshot: Contents of an input at a time.
         news: When inputs change in the step, as far as their states show it.
         checked: True if one of its keys is recomputed, and compared; it has an end then.
+        states: Those that have been brought along: their shards, and these' states.
+        tables: Changes that have been read into this process; None of those that are many.
     """
 
     session: SparkSession
@@ -51,12 +55,13 @@ class StateStep:
     lower: int
     upper: int | None
     inputs: Mapping[str, ShardState]
-    changes: dict[str, DataFrame]
+    changes: StepChanges
     changed: set[str]
     snapshot: Callable[[str, int], DataFrame]
     news: InputChanges
     checked: bool = False
     states: dict[str, tuple[StateShard, ShardState]] = field(default_factory=dict)
+    tables: dict[str, pa.Table | None] = field(default_factory=dict)
 
     @property
     def last(self) -> int:

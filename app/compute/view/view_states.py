@@ -31,8 +31,10 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -45,6 +47,8 @@ from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, S
 from shardline.app.compute.view.correction import correction_frame
 from shardline.app.compute.view.found_rows import Found, FoundRows, rows_in_driver
 from shardline.app.compute.view.input_changes import find_input_changes, volume_of_shards
+from shardline.app.compute.view.kept_jobs import FewRows, KeptJobs, StepJob
+from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.reports import ViewReports
 from shardline.app.compute.view.self_check import SelfCheck, difference, key_of, with_key
@@ -57,11 +61,21 @@ from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.batch import Volume
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.spark_native.small_results import ROWS_MAX
-from shardline.datasource.spark_native.time_interval import collect_interval, stage_interval
+from shardline.datasource.spark_native.time_interval import (
+    StagedInterval,
+    collect_interval,
+    rows_to_write,
+    small_target,
+    stage_interval,
+)
 
 __all__ = ["ViewStates"]
 
 _log = logging.getLogger(__name__)
+
+_MOVED: Final = Leaf("moved")
+_HELD: Final = Leaf("held", before=True)
+"""What a state's change is computed of."""
 
 
 class ViewStates:
@@ -78,6 +92,7 @@ class ViewStates:
         rows: FoundRows,
         reports: ViewReports,
         check: SelfCheck,
+        jobs: KeptJobs,
     ) -> None:
         """No I/O.
 
@@ -90,6 +105,7 @@ class ViewStates:
             rows: Of the view.
             reports: Of the view.
             check: Of the view.
+            jobs: Of the view.
         """
         self._host = host
         self._view = view
@@ -103,6 +119,7 @@ class ViewStates:
         ]
         self._one_task = one_task
         self._rows = rows
+        self._jobs = jobs
         self._resting: dict[str, tuple[int | None, int | None]] = {}
         """For each shard its upper, and until when it is known to stay as it is there."""
         self._moved_rows = 0
@@ -199,7 +216,7 @@ class ViewStates:
         step.states[group.name] = (shard, state)
         changes = shard.changes(step.session, state, step.lower, step.upper)
         if changes is not None:
-            step.changes[group.name] = changes
+            step.changes.add(group.name, changes)
             step.changed.add(group.name)
         return True
 
@@ -265,17 +282,43 @@ class ViewStates:
 
     def _moved(self, group: GroupState, step: StateStep, source: StepPlan, found: Found) -> _Moved:
         """What the step adds to groups, computed once: what follows reads it more than once."""
-        session = step.session
-        moved = group.moved(session, self._one_task.over(session, source, step.changes, found))
         # What the last change came to tells what to expect.
         if self._moved_rows <= ROWS_MAX:
-            table = moved.limit(ROWS_MAX + 1).toArrow()
+            table = self._few_moved(group, step, source, found)
             if table.num_rows <= ROWS_MAX:
                 self._moved_rows = table.num_rows
-                return _Moved(rows_in_driver(session, table, moved.schema), table.num_rows, table)
-        cached = cache_frame(moved)
+                make = partial(rows_in_driver, step.session, table, group.moved_columns)
+                return _Moved(make, table.num_rows, table)
+        cached = cache_frame(self._moved_frame(group, step, source, found))
         self._moved_rows = cached.rows.count()
-        return _Moved(cached.rows, self._moved_rows, None, cached.release)
+        return _Moved(lambda: cached.rows, self._moved_rows, None, cached.release)
+
+    def _moved_frame(
+        self, group: GroupState, step: StateStep, source: StepPlan, found: Found
+    ) -> DataFrame:
+        session = step.session
+        return group.moved(session, self._one_task.over(session, source, step.changes, found))
+
+    def _few_moved(
+        self, group: GroupState, step: StateStep, source: StepPlan, found: Found
+    ) -> pa.Table:
+        """The rows of `_moved`, or as many as tell that they are too many."""
+        session = step.session
+
+        def make(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
+            moved = group.moved(session, source.over_leaves(session, frames))
+            return moved.limit(ROWS_MAX + 1)
+
+        def ordinary() -> pa.Table:
+            moved = self._moved_frame(group, step, source, found)
+            return moved.limit(ROWS_MAX + 1).toArrow()
+
+        given = self._rows.few(step, source, found)
+        if given is None:
+            return ordinary()
+        rows = self._jobs.rows(StepJob((source, group.name), session, given, make, ordinary))
+        assert rows is not None, group.name
+        return rows
 
     def _merge(
         self,
@@ -289,12 +332,16 @@ class ViewStates:
         session, at = step.session, state.upper.time
         assert at is not None, shard.name
         found = None if moved.table is None else self._touched(state, moved.table, at)
+        if found is not None and moved.table is not None and not moved.takes_values_away():
+            staged = self._merged_few(shard, group, step, moved.table, found)
+            if staged is not None:
+                return self._append(shard, staged, at, step.upper)
         if found is None:
             held, volume = shard.contents(session, state, at), volume_of_shards([state])
         else:
             held = rows_in_driver(session, found, group.schema)
             volume = Volume(rows=found.num_rows)
-        frames = self._one_task.inputs(session, {"moved": moved.frame, "held": held}, volume)
+        frames = self._one_task.inputs(session, {"moved": moved.frame(), "held": held}, volume)
         lost = moved.takes_values_away() and group.loses_extremes(
             session, frames["moved"], frames["held"]
         )
@@ -307,10 +354,43 @@ class ViewStates:
             return False
         small = collect_interval(merged, shard.options) if found is not None else None
         rows = stage_interval(merged, shard.options) if small is None else small.stage(small.rows)
-        if not shard.append(rows, at, step.upper):
+        return self._append(shard, rows, at, step.upper)
+
+    def _append(
+        self, shard: StateShard, rows: StagedInterval, lower: int, upper: int | None
+    ) -> bool:
+        if not shard.append(rows, lower, upper):
             return False
-        self._resting[shard.name] = (step.upper, step.upper)
+        self._resting[shard.name] = (upper, upper)
         return True
+
+    def _merged_few(
+        self,
+        shard: StateShard,
+        group: GroupState,
+        step: StateStep,
+        moved: pa.Table,
+        held: pa.Table,
+    ) -> StagedInterval | None:
+        """A state's change by a kept plan, staged; None if it is to be computed another way."""
+        session, target = step.session, small_target(group.changes, shard.options)
+
+        def merged(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
+            return group.merged(session, frames[_MOVED], frames[_HELD], found=True)
+
+        def make(frames: Mapping[Leaf, DataFrame]) -> DataFrame | None:
+            return rows_to_write(merged(frames), shard.options)
+
+        def ordinary() -> pa.Table | None:
+            frames = {leaf: rows_in_driver(session, *one) for leaf, one in given.items()}
+            frames = self._one_task.inputs(session, frames, Volume(rows=held.num_rows))
+            small = collect_interval(merged(frames), shard.options)
+            return None if small is None else small.rows
+
+        given = {_MOVED: FewRows(moved, group.moved_columns), _HELD: FewRows(held, group.schema)}
+        key = (step.plan, group.name, target.schema_id)
+        rows = self._jobs.rows(StepJob(key, session, given, make, ordinary))
+        return None if rows is None else target.stage(rows)
 
     def _is_right(self, shard: StateShard, group: GroupState, step: StateStep) -> bool:
         """True if a group that the step has changed is what its source gives; else it is dropped.
@@ -361,13 +441,13 @@ class _Moved:
     """What a step adds to the groups of a state.
 
     Attributes:
-        frame: One row for each group and time.
+        frame: Makes the rows: one for each group and time.
         rows: Their number.
         table: The same rows; None if they are many.
         release: Gives up what is kept for them.
     """
 
-    frame: DataFrame
+    frame: Callable[[], DataFrame]
     rows: int
     table: pa.Table | None
     release: Callable[[], None] = lambda: None

@@ -1,0 +1,153 @@
+"""The jobs of a view's steps are planned once, where all of their rows are few.
+
+    jobs = KeptJobs(view)
+    jobs.rows(StepJob(key, session, given, make, ordinary))    the rows of make(frames of given)
+
+    1st time    the ordinary way: a plan that is used once is not worth keeping
+    2nd         both ways, whose rows are compared: only what is proved is used
+    later       the kept plan
+
+Kept plans are an inside of Spark, and a wrong row would stay in the view. So each is proved on the
+rows of a step before it counts, and whatever goes wrong with one, the ordinary way is asked: it
+fails in the same way if it is the rows that are to blame, and else the plan is given up for good.
+
+Invariants:
+    Rows are those of the ordinary way, in any order.
+    A key stands for one plan: over leaves of the same names and columns, in one session.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from shardline.app.execution.spark_errors import error_line
+from shardline.datasource.spark_native.kept_job import KeptJob, NotKept, rows_given_later
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from shardline.app.compute.view.kept_plan import Leaf
+
+__all__ = ["FewRows", "KeptJobs", "StepJob"]
+
+_log = logging.getLogger(__name__)
+
+_JOBS_MAX: Final = 64
+"""Plans of one view: one for each job of a step, and each set of inputs that has changed in it."""
+
+
+class FewRows(NamedTuple):
+    """Rows in this process, whose Arrow types are those of the columns."""
+
+    table: pa.Table
+    columns: StructType
+
+
+@dataclass(frozen=True, slots=True)
+class StepJob:
+    """A job of a step.
+
+    Attributes:
+        key: Stands for the plan.
+        session: The one that the job runs in.
+        given: All rows that the plan is over.
+        make: Makes the frame over leaves; None if it cannot.
+        ordinary: Runs the job without a kept plan; None if its rows are too many.
+    """
+
+    key: Hashable
+    session: SparkSession
+    given: Mapping[Leaf, FewRows]
+    make: Callable[[Mapping[Leaf, DataFrame]], DataFrame | None]
+    ordinary: Callable[[], pa.Table | None]
+
+    def plan(self) -> KeptJob:
+        """Plan it over rows that are given later.
+
+        Raises:
+            NotKept: It has to be planned anew each time.
+        """
+        leaves = {
+            leaf: rows_given_later(self.session, one.columns) for leaf, one in self.given.items()
+        }
+        frame = self.make(leaves)
+        if frame is None:
+            raise NotKept("its rows are not written as they are")
+        return KeptJob.of(frame, list(leaves.values()))
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is known of a plan.
+
+    Attributes:
+        job: The plan, once it is made.
+        proved: True if its rows were those of the ordinary way.
+        refused: Why the ordinary way is taken for good; "" if it is not.
+    """
+
+    job: KeptJob | None = None
+    proved: bool = False
+    refused: str = ""
+
+
+class KeptJobs:
+    """The kept plans of one view. Used by one thread at a time."""
+
+    def __init__(self, view: str) -> None:
+        """Nothing is planned yet."""
+        self._view = view
+        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+
+    def rows(self, job: StepJob) -> pa.Table | None:
+        """The rows of a job; None if the ordinary way has none, since they are too many."""
+        kept = self._kept.get(job.key)
+        if kept is None:
+            self._kept[job.key] = _Kept()
+            if len(self._kept) > _JOBS_MAX:
+                self._kept.popitem(last=False)
+            return job.ordinary()
+        self._kept.move_to_end(job.key)
+        tables = [one.table for one in job.given.values()]
+        if kept.refused or (kept.job is not None and not kept.job.takes(tables)):
+            return job.ordinary()
+        found, wrong = _run(kept, job, tables)
+        if kept.proved and not wrong:
+            return found
+        rows = job.ordinary()
+        if not wrong and (found is None or rows is None or _counted(found) != _counted(rows)):
+            wrong = "its rows are not those of the ordinary way"
+        if wrong:
+            self._refuse(kept, wrong)
+        kept.proved = not wrong
+        return rows
+
+    def _refuse(self, kept: _Kept, reason: str) -> None:
+        kept.refused, kept.job = reason, None
+        _log.info(
+            "a step's plan is made anew each time",
+            extra={"context": {"view": self._view, "reason": reason}},
+        )
+
+
+def _run(kept: _Kept, job: StepJob, tables: Sequence[pa.Table]) -> tuple[pa.Table | None, str]:
+    """The rows of the kept plan, which is made if it is not there; or what is wrong with it."""
+    try:
+        if kept.job is None:
+            kept.job = job.plan()
+        return kept.job.run(tables), ""
+    except NotKept as refused:
+        return None, str(refused)
+    except Exception as error:  # noqa: BLE001 - the ordinary way tells whose error it is
+        return None, error_line(error)
+
+
+def _counted(rows: pa.Table) -> Counter[str]:
+    """How often each row is there; by their texts, in which NaN is equal to itself."""
+    return Counter(map(repr, rows.to_pylist()))

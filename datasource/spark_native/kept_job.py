@@ -1,0 +1,138 @@
+"""A kept job is a plan that Spark has planned once, run again and again over other rows.
+
+    leaf = rows_given_later(spark, schema)        a frame without rows yet
+    job = KeptJob.of(leaf.where(…), [leaf])       analysed, optimized and planned
+    job.run([rows])                               one Spark job of one task; the result in Arrow
+
+For a few rows nearly all that a query costs is its making: some hundred calls to the JVM for the
+tree, an analysis, an optimization, a physical plan. What a micro-batch brings differs in its rows
+only. So the physical plan is kept, as Materialize keeps a dataflow for as long as its view lives,
+and each run puts rows into its leaves. The plan is Spark's own: only leaves are exchanged, and the
+operators above them are copied, since they remember what they have computed.
+
+Leaves have one partition, and exchanges of one partition for one are left out: all is one stage.
+
+Invariants:
+    No operator has anything of an earlier run: only kinds that are known not to are taken, neither
+    subqueries, nor exchanges or cached rows that several places share.
+    Nothing in a plan depends on how many rows a leaf has, or on when it was planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from shardline.datasource.spark_native.compiled_java import java_object
+from shardline.datasource.spark_native.java_names import java_class
+from shardline.datasource.spark_native.jvm import java_type
+from shardline.datasource.spark_native.rule_loader import is_checked
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["KeptJob", "NotKept", "rows_given_later"]
+
+_CLASS: Final = "KeptJobs"
+
+_PLANNING: Final[Mapping[str, str]] = {
+    # Planned while it runs, by the rows of that run.
+    "spark.sql.adaptive.enabled": "false",
+    # A place that reads the exchange of another one has no children, and would keep its rows.
+    "spark.sql.exchange.reuse": "false",
+    # Exchanges are of one partition for one, and can be left out.
+    "spark.sql.shuffle.partitions": "1",
+}
+
+
+class NotKept(Exception):
+    """A plan cannot be kept; why: its text."""
+
+
+def rows_given_later(spark: SparkSession, schema: StructType) -> DataFrame:
+    """A leaf of a plan to keep. It has no rows before.
+
+    Raises:
+        NotKept: This is not the Spark that kept plans were checked against.
+    """
+    if not is_checked(spark):
+        raise NotKept(f"Spark {spark.version} is not known")
+    kind = java_type(spark, schema)
+    session = spark._jsparkSession  # noqa: SLF001 - no public door
+    return DataFrame(java_object(spark, _CLASS).given(session, kind), spark)
+
+
+class KeptJob:
+    """A kept plan. Used by one thread at a time."""
+
+    def __init__(self, spark: SparkSession, java: Any, leaves: Sequence[DataFrame]) -> None:
+        """Of the object in the JVM; see `of`."""
+        self._spark = spark
+        self._java = java
+        self._types = [_arrow_types(leaf.schema) for leaf in leaves]
+
+    @classmethod
+    def of(cls, frame: DataFrame, leaves: Sequence[DataFrame]) -> KeptJob:
+        """Plan a frame over leaves.
+
+        Args:
+            frame: The rows of the job; its session is the one that the job runs in.
+            leaves: All of `rows_given_later` that the frame is made of.
+
+        Raises:
+            NotKept: The plan reads something else as well, or has an operator that is not known.
+        """
+        spark = frame.sparkSession
+        given, reasons = (java_class(spark, "java.util.ArrayList")() for _ in range(2))
+        for leaf in leaves:
+            given.add(leaf._jdf)  # noqa: SLF001 - no public door
+        with _settings(spark, _PLANNING):
+            java = java_object(spark, _CLASS).keep(frame._jdf, given, reasons)  # noqa: SLF001
+        if java is None:
+            raise NotKept(str(reasons.get(0)))
+        return cls(spark, java, leaves)
+
+    def takes(self, rows: Sequence[pa.Table]) -> bool:
+        """True if rows have exactly the types of the leaves."""
+        return [table.schema.types for table in rows] == self._types
+
+    def run(self, rows: Sequence[pa.Table]) -> pa.Table:
+        """The result over these rows.
+
+        Args:
+            rows: Those of each leaf, in their order; `takes` tells if they fit.
+        """
+        streams = java_class(self._spark, "java.util.ArrayList")()
+        for table in rows:
+            streams.add(_encoded(table))
+        return pa.ipc.open_stream(self._java.run(streams)).read_all()
+
+
+def _arrow_types(schema: StructType) -> list[pa.DataType]:
+    return list(to_arrow_schema(schema, timezone="UTC").types)
+
+
+def _encoded(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return bytes(sink.getvalue())
+
+
+@contextmanager
+def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Settings of a session in the block, in which nobody else plans with it."""
+    before = {name: str(spark.conf.get(name)) for name in wanted}
+    try:
+        for name, value in wanted.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
