@@ -1,15 +1,28 @@
 package shardline_jvm;
 
-import java.io.ByteArrayInputStream;
 import java.io.IOException;
-import java.nio.channels.Channels;
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.MethodType;
+import java.nio.channels.FileChannel;
+import java.nio.file.Files;
+import java.nio.file.OpenOption;
+import java.nio.file.Paths;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.spark.Partition;
 import org.apache.spark.SparkContext;
-import org.apache.spark.rdd.ParallelCollectionRDD;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.TaskContext;
+import org.apache.spark.TaskContext$;
+import org.apache.spark.TaskContextImpl;
+import org.apache.spark.executor.TaskMetrics;
+import org.apache.spark.memory.MemoryManager;
+import org.apache.spark.memory.TaskMemoryManager;
+import org.apache.spark.metrics.MetricsSystem;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.AttributeMap$;
@@ -32,78 +45,86 @@ import org.apache.spark.sql.execution.SQLExecution$;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.arrow.ArrowConverters$;
 import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec;
+import org.apache.spark.sql.execution.metric.SQLMetric;
+import org.apache.spark.sql.execution.metric.SQLMetrics$;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.unsafe.Platform;
 import scala.None$;
 import scala.Option;
 import scala.Some;
+import scala.collection.Iterator;
 import scala.collection.immutable.Map$;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
-import scala.math.BigInt;
-import scala.reflect.ClassTag;
 import scala.reflect.ClassTag$;
 import scala.runtime.AbstractFunction0;
 
 /**
- * Runs a physical plan again over other rows. Compiled by Spark's own Janino when the first plan is
- * kept (compiled_java.py), so in raw types and without lambdas.
+ * Runs a physical plan again and again over other rows, in the driver. Compiled by Spark's own
+ * Janino when the first plan is kept (compiled_java.py), so in raw types and without lambdas.
  *
- * <p>A plan is Spark's own, planned once over leaves whose rows are given later (`given`). At each
- * run the leaves, and all operators above them, are made anew: an operator remembers what it has
- * computed, a broadcast its rows. Only kinds of operators are taken that are known to have nothing
- * else of an earlier run.
+ * <p>A plan is Spark's own, planned once over leaves whose rows are given later (`given`), of one
+ * partition, without an exchange. What Spark makes of it to run it, RDDs and compiled code, is kept
+ * as well: a run computes that one partition, as a task would, in the thread of its caller. So it
+ * costs neither a job, with its closures cleaned, serialized and scheduled, nor generated code. A
+ * task is one that Spark itself would not know of; its execution and its operators' metrics are
+ * told to Spark all the same.
  */
 public class KeptJobs {
   /** Larger than what is broadcast: two leaves of one partition are joined without an exchange. */
   private static final long BYTES = 1L << 34;
 
-  /** Operators whose only rows are those of their children, when these are made anew. */
+  /** Operators that have nothing of an earlier run: neither rows nor the results of a stage. */
   private static final Set KNOWN = new HashSet(Arrays.asList(new Object[] {
-      "BroadcastExchangeExec", "BroadcastHashJoinExec", "BroadcastNestedLoopJoinExec",
-      "CartesianProductExec", "CoalesceExec", "CollectLimitExec", "ExpandExec", "FilterExec",
-      "GenerateExec", "GlobalLimitExec", "HashAggregateExec", "InputAdapter", "LocalLimitExec",
-      "ObjectHashAggregateExec", "ProjectExec", "ShuffleExchangeExec", "ShuffledHashJoinExec",
-      "SortAggregateExec", "SortExec", "SortMergeJoinExec", "UnionExec", "WholeStageCodegenExec",
-      "WindowExec", "WindowGroupLimitExec"}));
+      "CoalesceExec", "CollectLimitExec", "ExpandExec", "FilterExec", "GenerateExec",
+      "GlobalLimitExec", "HashAggregateExec", "InputAdapter", "LocalLimitExec",
+      "ObjectHashAggregateExec", "ProjectExec", "ShuffledHashJoinExec", "SortAggregateExec",
+      "SortExec", "SortMergeJoinExec", "UnionExec", "WholeStageCodegenExec", "WindowExec",
+      "WindowGroupLimitExec"}));
 
   /** Leaves whose rows are a part of the plan. */
   private static final Set CONSTANT = new HashSet(Arrays.asList(new Object[] {
       "LocalTableScanExec", "OneRowRelationExec", "RangeExec"}));
 
+  /** Spark's own tasks have numbers above. */
+  private static final AtomicLong TASKS = new AtomicLong(-1024L);
+
   /** A frame of rows that are given later. */
   public Dataset given(SparkSession session, StructType schema) {
-    RDD none = rdd(session.sparkContext(), new ArrayList());
     Statistics size = new Statistics(
         scala.package$.MODULE$.BigInt().apply(BYTES), None$.MODULE$,
         AttributeMap$.MODULE$.empty(), false);
     LogicalPlan leaf = new LogicalRDD(
-        DataTypeUtils$.MODULE$.toAttributes(schema), none, SinglePartition$.MODULE$,
-        seq(new ArrayList()), false, None$.MODULE$, session, new Some(size), None$.MODULE$, false);
+        DataTypeUtils$.MODULE$.toAttributes(schema), new Rows(session.sparkContext(), schema),
+        SinglePartition$.MODULE$, seq(new ArrayList()), false, None$.MODULE$, session,
+        new Some(size), None$.MODULE$, false);
     return Dataset$.MODULE$.ofRows(session, leaf);
   }
 
   /** The plan of a frame over such leaves; null, and why in `reasons`, if it cannot be kept. */
   public Job keep(Dataset frame, List leaves, List reasons) {
     QueryExecution execution = frame.queryExecution();
-    int[] numbers = new int[leaves.size()];
-    StructType[] schemas = new StructType[leaves.size()];
-    for (int i = 0; i < numbers.length; i++) {
+    Rows[] rows = new Rows[leaves.size()];
+    for (int i = 0; i < rows.length; i++) {
       Dataset leaf = (Dataset) leaves.get(i);
-      numbers[i] = ((LogicalRDD) leaf.queryExecution().logical()).rdd().id();
-      schemas[i] = leaf.schema();
+      rows[i] = (Rows) ((LogicalRDD) leaf.queryExecution().logical()).rdd();
     }
+    String reason = null;
     if (execution.analyzed().containsPattern(TreePattern$.MODULE$.CURRENT_LIKE())) {
-      reasons.add("the time of the query"); // a constant of the plan
-      return null;
+      reason = "the time of the query"; // a constant of the plan
     }
-    SparkPlan plan = execution.executedPlan();
-    String reason = refusal(plan, numbers);
-    if (reason != null) {
-      reasons.add(reason);
-      return null;
+    SparkPlan plan = inOneStage(execution.executedPlan());
+    reason = reason == null ? refusal(plan, Arrays.asList(rows)) : reason;
+    if (reason == null) {
+      RDD result = plan.execute();
+      if (result.getNumPartitions() == 1) {
+        return new Job(frame.sparkSession(), execution.analyzed(), plan, result, rows,
+            frame.schema());
+      }
+      reason = "several partitions";
     }
-    return new Job(frame.sparkSession(), execution.analyzed(), inOneStage(plan), numbers, schemas,
-        frame.schema());
+    reasons.add(reason);
+    return null;
   }
 
   /** The plan without exchanges of one partition for one: Spark has one below each join. */
@@ -126,15 +147,15 @@ public class KeptJobs {
   }
 
   /** Why a plan cannot be kept; null if it can. */
-  private static String refusal(SparkPlan plan, int[] numbers) {
+  private static String refusal(SparkPlan plan, List rows) {
     String kind = plan.getClass().getSimpleName();
     if (!plan.subqueries().isEmpty()) {
       return "a subquery in " + kind;
     }
     Seq children = plan.children();
     if (children.isEmpty()) {
-      if (plan instanceof RDDScanExec) {
-        return place((RDDScanExec) plan, numbers) < 0 ? "rows of a file" : null;
+      if (plan instanceof RDDScanExec && rows.contains(((RDDScanExec) plan).rdd())) {
+        return null;
       }
       return CONSTANT.contains(kind) ? null : kind;
     }
@@ -142,7 +163,7 @@ public class KeptJobs {
       return kind;
     }
     for (int i = 0; i < children.size(); i++) {
-      String reason = refusal((SparkPlan) children.apply(i), numbers);
+      String reason = refusal((SparkPlan) children.apply(i), rows);
       if (reason != null) {
         return reason;
       }
@@ -150,22 +171,76 @@ public class KeptJobs {
     return null;
   }
 
-  private static int place(RDDScanExec leaf, int[] numbers) {
-    for (int i = 0; i < numbers.length; i++) {
-      if (leaf.rdd().id() == numbers[i]) {
-        return i;
-      }
-    }
-    return -1;
-  }
-
-  private static RDD rdd(SparkContext context, List rows) {
-    ClassTag tag = ClassTag$.MODULE$.apply(InternalRow.class);
-    return new ParallelCollectionRDD(context, seq(rows), 1, Map$.MODULE$.empty(), tag);
-  }
-
   private static Seq seq(List items) {
     return CollectionConverters.asScala(items).toSeq();
+  }
+
+  /** A part of Spark's environment, by a handle: not all classes of its methods are there. */
+  private static Object environment(String name, Class kind) {
+    try {
+      MethodHandles.Lookup lookup = MethodHandles.lookup();
+      Class environment = SparkEnv.class;
+      Object found = lookup.findStatic(environment, "get", MethodType.methodType(environment))
+          .invokeWithArguments(new ArrayList());
+      return lookup.findVirtual(environment, name, MethodType.methodType(kind))
+          .bindTo(found).invokeWithArguments(new ArrayList());
+    } catch (Throwable e) {
+      throw new IllegalStateException(e);
+    }
+  }
+
+  /** Rows of this process, in one partition. It is computed in the driver only. */
+  private static class Rows extends RDD {
+    private final StructType schema;
+    private List rows = new ArrayList();
+
+    Rows(SparkContext context, StructType schema) {
+      super(context, seq(new ArrayList()), ClassTag$.MODULE$.apply(InternalRow.class));
+      this.schema = schema;
+    }
+
+    /** Take other rows: those of a file with a stream of Arrow. */
+    void take(String file) throws IOException {
+      FileChannel channel = FileChannel.open(Paths.get(file), new OpenOption[0]);
+      try {
+        take(ArrowConverters$.MODULE$.getBatchesFromStream(channel));
+      } finally {
+        channel.close();
+      }
+    }
+
+    private void take(Iterator batches) {
+      Iterator found = ArrowConverters$.MODULE$.fromBatchIterator(
+          batches, schema, "UTC", false, false, null);
+      UnsafeProjection projection = UnsafeProjection$.MODULE$.create(schema);
+      rows = new ArrayList();
+      while (found.hasNext()) {
+        // Their memory is given back with the last one.
+        rows.add(projection.apply((InternalRow) found.next()).copy());
+      }
+    }
+
+    void forget() {
+      rows = new ArrayList();
+    }
+
+    public Iterator compute(Partition split, TaskContext context) {
+      return CollectionConverters.asScala(rows.iterator());
+    }
+
+    public Partition[] getPartitions() {
+      return new Partition[] {new OnePartition()};
+    }
+  }
+
+  private static class OnePartition implements Partition {
+    public int index() {
+      return 0;
+    }
+
+    public boolean org$apache$spark$Partition$$super$equals(Object other) {
+      return super.equals(other);
+    }
   }
 
   /** A kept plan. Used by one thread at a time. */
@@ -173,88 +248,103 @@ public class KeptJobs {
     private final SparkSession session;
     private final LogicalPlan logical;
     private final SparkPlan plan;
-    private final int[] numbers;
-    private final StructType[] schemas;
+    private final RDD result;
+    private final Rows[] leaves;
     private final StructType schema;
+
+    Job(SparkSession session, LogicalPlan logical, SparkPlan plan, RDD result, Rows[] leaves,
+        StructType schema) {
+      this.session = session;
+      this.logical = logical;
+      this.plan = plan;
+      this.result = result;
+      this.leaves = leaves;
+      this.schema = schema;
+    }
 
     /** The plan, as text. */
     public String toString() {
       return plan.toString();
     }
 
-    Job(SparkSession session, LogicalPlan logical, SparkPlan plan, int[] numbers,
-        StructType[] schemas, StructType schema) {
-      this.session = session;
-      this.logical = logical;
-      this.plan = plan;
-      this.numbers = numbers;
-      this.schemas = schemas;
-      this.schema = schema;
-    }
-
-    /** The rows of the plan as a stream of Arrow, over those of streams of Arrow, one per leaf. */
-    public byte[] run(List streams) throws IOException {
-      // Operators find the session of their settings as that of the thread they are made in.
-      Option before = SparkSession$.MODULE$.getActiveSession();
-      org.apache.spark.sql.classic.SparkSession$.MODULE$.setActiveSession(session);
+    /**
+     * Writes the rows of the plan to a file, over those of other files, one per leaf: all of them
+     * streams of Arrow. Files, since the socket of py4j stalls for 40 ms where it sends much.
+     */
+    public void run(List files, String result) throws IOException {
+      for (int i = 0; i < leaves.length; i++) {
+        leaves[i].take((String) files.get(i));
+      }
+      plan.resetMetrics();
       try {
-        RDD[] rows = new RDD[numbers.length];
-        for (int i = 0; i < rows.length; i++) {
-          rows[i] = rdd(session.sparkContext(), read((byte[]) streams.get(i), schemas[i]));
-        }
-        final SparkPlan filled = filled(plan, rows);
-        QueryExecution execution = new Execution(session, logical, filled);
         Object found = SQLExecution$.MODULE$.withNewExecutionId(
-            execution, new Some("kept plan"), new AbstractFunction0() {
+            new Execution(session, logical, plan), new Some("kept plan"), new AbstractFunction0() {
               public Object apply() {
-                return filled.executeCollect();
+                byte[] found = computed();
+                tell();
+                return found;
               }
             });
-        return written((InternalRow[]) found);
+        Files.write(Paths.get(result), (byte[]) found);
       } finally {
-        if (before.isDefined()) {
-          SparkSession$.MODULE$.setActiveSession((SparkSession) before.get());
+        for (int i = 0; i < leaves.length; i++) {
+          leaves[i].forget();
         }
       }
     }
 
-    /** The plan with other rows in its leaves. */
-    private SparkPlan filled(SparkPlan node, RDD[] rows) {
-      if (node instanceof RDDScanExec) {
-        RDDScanExec leaf = (RDDScanExec) node;
-        return new RDDScanExec(leaf.output(), rows[place(leaf, numbers)], leaf.name(),
-            leaf.outputPartitioning(), leaf.outputOrdering(), leaf.stream());
+    /** The one partition, computed as a task does. */
+    private byte[] computed() {
+      SparkContext context = session.sparkContext();
+      long number = TASKS.decrementAndGet();
+      TaskMemoryManager memory = new TaskMemoryManager(
+          (MemoryManager) environment("memoryManager", MemoryManager.class), number);
+      // Settings of the session are among these properties: expressions look for them there.
+      TaskContextImpl task = new TaskContextImpl(0, 0, 0, number, 0, 1, memory,
+          context.getLocalProperties(),
+          (MetricsSystem) environment("metricsSystem", MetricsSystem.class), new TaskMetrics(),
+          scala.package$.MODULE$.BigDecimal().apply(1), Map$.MODULE$.empty());
+      Option error = None$.MODULE$;
+      TaskContext$.MODULE$.setTaskContext(task);
+      try {
+        Iterator rows = result.iterator(result.partitions()[0], task);
+        return (byte[]) ArrowConverters$.MODULE$.toBatchWithSchemaIterator(
+            rows, schema, 0L, Long.MAX_VALUE, "UTC", true, false).next();
+      } catch (Throwable e) {
+        error = new Some(e);
+        Platform.throwException(e);
+        return null;
+      } finally {
+        try {
+          task.markTaskCompleted(error); // operators give back what they have
+        } finally {
+          memory.cleanUpAllAllocatedMemory();
+          TaskContext$.MODULE$.unset();
+        }
+      }
+    }
+
+    /** Tells Spark what the operators have counted, as a task does when it ends. */
+    private void tell() {
+      SparkContext context = session.sparkContext();
+      List counted = new ArrayList();
+      collect(plan, counted);
+      String execution = context.getLocalProperty(SQLExecution$.MODULE$.EXECUTION_ID_KEY());
+      SQLMetrics$.MODULE$.postDriverMetricUpdates(context, execution, seq(counted));
+    }
+
+    private static void collect(SparkPlan node, List counted) {
+      Iterator metrics = node.metrics().valuesIterator();
+      while (metrics.hasNext()) {
+        SQLMetric metric = (SQLMetric) metrics.next();
+        if (!metric.isZero()) {
+          counted.add(metric);
+        }
       }
       Seq children = node.children();
-      if (children.isEmpty()) {
-        return (SparkPlan) ((TreeNode) node).clone();
-      }
-      List made = new ArrayList();
       for (int i = 0; i < children.size(); i++) {
-        made.add(filled((SparkPlan) children.apply(i), rows));
+        collect((SparkPlan) children.apply(i), counted);
       }
-      return (SparkPlan) ((TreeNode) node).withNewChildren(seq(made));
-    }
-
-    private static List read(byte[] stream, StructType schema) throws IOException {
-      scala.collection.Iterator batches = ArrowConverters$.MODULE$.getBatchesFromStream(
-          Channels.newChannel(new ByteArrayInputStream(stream)));
-      scala.collection.Iterator rows = ArrowConverters$.MODULE$.fromBatchIterator(
-          batches, schema, "UTC", false, false, null);
-      UnsafeProjection projection = UnsafeProjection$.MODULE$.create(schema);
-      List found = new ArrayList();
-      while (rows.hasNext()) {
-        // Their memory is given back with the last one.
-        found.add(projection.apply((InternalRow) rows.next()).copy());
-      }
-      return found;
-    }
-
-    private byte[] written(InternalRow[] rows) {
-      scala.collection.Iterator streams = ArrowConverters$.MODULE$.toBatchWithSchemaIterator(
-          CollectionConverters.asScala(Arrays.asList(rows).iterator()), schema, 0L,
-          Long.MAX_VALUE, "UTC", true, false);
-      return (byte[]) streams.next();
     }
   }
 

@@ -21,7 +21,8 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -108,21 +109,28 @@ class KeptJob:
         Args:
             rows: Those of each leaf, in their order; `takes` tells if they fit.
         """
-        streams = java_class(self._spark, "java.util.ArrayList")()
-        for table in rows:
-            streams.add(_encoded(table))
-        return pa.ipc.open_stream(self._java.run(streams)).read_all()
+        files = java_class(self._spark, "java.util.ArrayList")()
+        with ExitStack() as stack:
+            for table in rows:
+                files.add(stack.enter_context(_file_of(table)))
+            result = stack.enter_context(NamedTemporaryFile(suffix=".arrow"))
+            self._java.run(files, result.name)
+            with pa.ipc.open_stream(result) as stream:
+                return stream.read_all()
+
+
+@contextmanager
+def _file_of(table: pa.Table) -> Iterator[str]:
+    """The name of a file with these rows, in the block."""
+    with NamedTemporaryFile(suffix=".arrow") as file:
+        with pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table)
+        file.flush()
+        yield file.name
 
 
 def _arrow_types(schema: StructType) -> list[pa.DataType]:
     return list(to_arrow_schema(schema, timezone="UTC").types)
-
-
-def _encoded(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return bytes(sink.getvalue())
 
 
 @contextmanager
