@@ -13,7 +13,9 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.atomic.AtomicLong;
+import org.apache.spark.Dependency;
 import org.apache.spark.Partition;
+import org.apache.spark.ShuffleDependency;
 import org.apache.spark.SparkContext;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
@@ -38,11 +40,13 @@ import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.Dataset$;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.classic.SparkSession$;
+import org.apache.spark.sql.execution.CoalesceExec;
 import org.apache.spark.sql.execution.LogicalRDD;
 import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.execution.RDDScanExec;
 import org.apache.spark.sql.execution.SQLExecution$;
 import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.execution.UnionExec;
 import org.apache.spark.sql.execution.arrow.ArrowConverters$;
 import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec;
 import org.apache.spark.sql.execution.metric.SQLMetric;
@@ -117,17 +121,32 @@ public class KeptJobs {
     reason = reason == null ? refusal(plan, Arrays.asList(rows)) : reason;
     if (reason == null) {
       RDD result = plan.execute();
-      if (result.getNumPartitions() == 1) {
+      if (result.getNumPartitions() == 1 && !hasShuffle(result)) {
         return new Job(frame.sparkSession(), execution.analyzed(), plan, result, rows,
             frame.schema());
       }
-      reason = "several partitions";
+      reason = "several stages";
     }
     reasons.add(reason);
     return null;
   }
 
-  /** The plan without exchanges of one partition for one: Spark has one below each join. */
+  /** True if rows of an RDD come from an earlier stage, which nobody would run. */
+  private static boolean hasShuffle(RDD rdd) {
+    Seq dependencies = rdd.dependencies();
+    for (int i = 0; i < dependencies.size(); i++) {
+      Dependency one = (Dependency) dependencies.apply(i);
+      if (one instanceof ShuffleDependency || hasShuffle(one.rdd())) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /**
+   * The plan in one partition: without exchanges of one for one, of which Spark has one below each
+   * join, and with the branches of a union one after the other.
+   */
   private static SparkPlan inOneStage(SparkPlan node) {
     Seq children = node.children();
     if (children.isEmpty()) {
@@ -139,11 +158,14 @@ public class KeptJobs {
     }
     if (node instanceof ShuffleExchangeExec && node.outputPartitioning().numPartitions() == 1) {
       SparkPlan child = (SparkPlan) made.get(0);
-      if (child.outputPartitioning().numPartitions() == 1) {
-        return child;
-      }
+      return isOne(child) ? child : new CoalesceExec(1, child);
     }
-    return (SparkPlan) ((TreeNode) node).withNewChildren(seq(made));
+    SparkPlan over = (SparkPlan) ((TreeNode) node).withNewChildren(seq(made));
+    return node instanceof UnionExec && !isOne(over) ? new CoalesceExec(1, over) : over;
+  }
+
+  private static boolean isOne(SparkPlan plan) {
+    return plan.outputPartitioning().numPartitions() == 1;
   }
 
   /** Why a plan cannot be kept; null if it can. */

@@ -47,6 +47,8 @@ _PLANNING: Final[Mapping[str, str]] = {
     "spark.sql.adaptive.enabled": "false",
     # A place that reads the exchange of another one has no children, and would keep its rows.
     "spark.sql.exchange.reuse": "false",
+    # Its rows would be those of one run.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
     # Exchanges are of one partition for one, and can be left out.
     "spark.sql.shuffle.partitions": "1",
 }
