@@ -12,6 +12,7 @@ import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.spark.Dependency;
 import org.apache.spark.Partition;
@@ -41,12 +42,15 @@ import org.apache.spark.sql.classic.Dataset$;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.classic.SparkSession$;
 import org.apache.spark.sql.execution.CoalesceExec;
+import org.apache.spark.sql.execution.CollapseCodegenStages;
+import org.apache.spark.sql.execution.InputAdapter;
 import org.apache.spark.sql.execution.LogicalRDD;
 import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.execution.RDDScanExec;
 import org.apache.spark.sql.execution.SQLExecution$;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.UnionExec;
+import org.apache.spark.sql.execution.WholeStageCodegenExec;
 import org.apache.spark.sql.execution.arrow.ArrowConverters$;
 import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec;
 import org.apache.spark.sql.execution.metric.SQLMetric;
@@ -82,9 +86,9 @@ public class KeptJobs {
   private static final Set KNOWN = new HashSet(Arrays.asList(new Object[] {
       "CoalesceExec", "CollectLimitExec", "ExpandExec", "FilterExec", "GenerateExec",
       "GlobalLimitExec", "HashAggregateExec", "InputAdapter", "LocalLimitExec",
-      "ObjectHashAggregateExec", "ProjectExec", "ShuffledHashJoinExec", "SortAggregateExec",
-      "SortExec", "SortMergeJoinExec", "UnionExec", "WholeStageCodegenExec", "WindowExec",
-      "WindowGroupLimitExec"}));
+      "MergingSessionsExec", "ObjectHashAggregateExec", "ProjectExec", "ShuffledHashJoinExec",
+      "SortAggregateExec", "SortExec", "SortMergeJoinExec", "UnionExec", "UpdatingSessionsExec",
+      "WholeStageCodegenExec", "WindowExec", "WindowGroupLimitExec"}));
 
   /** Leaves whose rows are a part of the plan. */
   private static final Set CONSTANT = new HashSet(Arrays.asList(new Object[] {
@@ -107,6 +111,21 @@ public class KeptJobs {
 
   /** The plan of a frame over such leaves; null, and why in `reasons`, if it cannot be kept. */
   public Job keep(Dataset frame, List leaves, List reasons) {
+    // Operators find the session of their settings as that of the thread they are made in.
+    Option before = SparkSession$.MODULE$.getActiveSession();
+    org.apache.spark.sql.classic.SparkSession$.MODULE$.setActiveSession(frame.sparkSession());
+    try {
+      return kept(frame, leaves, reasons);
+    } finally {
+      if (before.isDefined()) {
+        SparkSession$.MODULE$.setActiveSession((SparkSession) before.get());
+      } else {
+        SparkSession$.MODULE$.clearActiveSession();
+      }
+    }
+  }
+
+  private static Job kept(Dataset frame, List leaves, List reasons) {
     QueryExecution execution = frame.queryExecution();
     Rows[] rows = new Rows[leaves.size()];
     for (int i = 0; i < rows.length; i++) {
@@ -116,8 +135,11 @@ public class KeptJobs {
     String reason = null;
     if (execution.analyzed().containsPattern(TreePattern$.MODULE$.CURRENT_LIKE())) {
       reason = "the time of the query"; // a constant of the plan
+    } else if (execution.analyzed().containsPattern(TreePattern$.MODULE$.SCALA_UDF())) {
+      reason = "a function of somebody else"; // which may block, and only a task can be killed
     }
-    SparkPlan plan = inOneStage(execution.executedPlan());
+    SparkPlan plan = new CollapseCodegenStages(new AtomicInteger())
+        .apply(inOnePartition(execution.executedPlan()));
     reason = reason == null ? refusal(plan, Arrays.asList(rows)) : reason;
     if (reason == null) {
       RDD result = plan.execute();
@@ -144,24 +166,28 @@ public class KeptJobs {
   }
 
   /**
-   * The plan in one partition: without exchanges of one for one, of which Spark has one below each
-   * join, and with the branches of a union one after the other.
+   * The plan in one partition, before code is generated: an exchange brings rows together that
+   * belong together, and so does one partition; branches of a union come one after the other.
    */
-  private static SparkPlan inOneStage(SparkPlan node) {
+  private static SparkPlan inOnePartition(SparkPlan node) {
     Seq children = node.children();
-    if (children.isEmpty()) {
-      return node;
-    }
     List made = new ArrayList();
     for (int i = 0; i < children.size(); i++) {
-      made.add(inOneStage((SparkPlan) children.apply(i)));
+      made.add(inOnePartition((SparkPlan) children.apply(i)));
     }
-    if (node instanceof ShuffleExchangeExec && node.outputPartitioning().numPartitions() == 1) {
-      SparkPlan child = (SparkPlan) made.get(0);
-      return isOne(child) ? child : new CoalesceExec(1, child);
+    if (node instanceof WholeStageCodegenExec || node instanceof InputAdapter) {
+      return (SparkPlan) made.get(0);
     }
-    SparkPlan over = (SparkPlan) ((TreeNode) node).withNewChildren(seq(made));
-    return node instanceof UnionExec && !isOne(over) ? new CoalesceExec(1, over) : over;
+    if (node instanceof ShuffleExchangeExec) {
+      return inOne((SparkPlan) made.get(0));
+    }
+    SparkPlan over =
+        made.isEmpty() ? node : (SparkPlan) ((TreeNode) node).withNewChildren(seq(made));
+    return node instanceof UnionExec ? inOne(over) : over;
+  }
+
+  private static SparkPlan inOne(SparkPlan plan) {
+    return isOne(plan) ? plan : new CoalesceExec(1, plan);
   }
 
   private static boolean isOne(SparkPlan plan) {

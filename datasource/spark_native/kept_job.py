@@ -10,7 +10,8 @@ only. So the physical plan is kept, as Materialize keeps a dataflow for as long 
 and each run puts rows into its leaves. The plan is Spark's own: only leaves are exchanged, and the
 operators above them are copied, since they remember what they have computed.
 
-Leaves have one partition, and exchanges of one partition for one are left out: all is one stage.
+All is in one partition: leaves have one, exchanges are left out, and the branches of a union come
+one after the other.
 
 Invariants:
     No operator has anything of an earlier run: only kinds that are known not to are taken, neither
@@ -49,7 +50,6 @@ _PLANNING: Final[Mapping[str, str]] = {
     "spark.sql.exchange.reuse": "false",
     # Its rows would be those of one run.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
-    # Exchanges are of one partition for one, and can be left out.
     "spark.sql.shuffle.partitions": "1",
 }
 
@@ -138,11 +138,14 @@ def _arrow_types(schema: StructType) -> list[pa.DataType]:
 @contextmanager
 def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
     """Settings of a session in the block, in which nobody else plans with it."""
-    before = {name: str(spark.conf.get(name)) for name in wanted}
+    before = spark.conf.getAll
     try:
         for name, value in wanted.items():
             spark.conf.set(name, value)
         yield
     finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
+        for name in wanted:
+            if name in before:
+                spark.conf.set(name, before[name])
+            else:
+                spark.conf.unset(name)

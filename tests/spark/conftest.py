@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from shardline.datasource.spark_native.plan_rule import NativeReads
+    from support.spark.kept_plans import Compared
     from support.spark.native import Reads
 
 CONF = ROOT / "conf" / "spark-defaults.conf"
@@ -87,6 +88,15 @@ def reads(
     else:
         spark.conf.set("spark.shardline.nativeReads", before)
     found.check()
+
+
+@pytest.fixture
+def compared_plans() -> Iterator[Compared]:
+    """Kept plans of views are compared with the ordinary way in each step."""
+    from support.spark.kept_plans import compare_kept_plans
+
+    with compare_kept_plans() as compared:
+        yield compared
 
 
 @pytest.fixture

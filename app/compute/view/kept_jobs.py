@@ -83,7 +83,7 @@ class StepJob:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _KnownPlan:
     """What is known of a plan.
 
     Attributes:
@@ -103,13 +103,13 @@ class KeptJobs:
     def __init__(self, view: str) -> None:
         """Nothing is planned yet."""
         self._view = view
-        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self._kept: OrderedDict[Hashable, _KnownPlan] = OrderedDict()
 
     def rows(self, job: StepJob) -> pa.Table | None:
         """The rows of a job; None if the ordinary way has none, since they are too many."""
         kept = self._kept.get(job.key)
         if kept is None:
-            self._kept[job.key] = _Kept()
+            self._kept[job.key] = _KnownPlan()
             if len(self._kept) > _JOBS_MAX:
                 self._kept.popitem(last=False)
             return job.ordinary()
@@ -128,7 +128,7 @@ class KeptJobs:
         kept.proved = not wrong
         return rows
 
-    def _refuse(self, kept: _Kept, reason: str) -> None:
+    def _refuse(self, kept: _KnownPlan, reason: str) -> None:
         kept.refused, kept.job = reason, None
         _log.info(
             "a step's plan is made anew each time",
@@ -136,7 +136,7 @@ class KeptJobs:
         )
 
 
-def _run(kept: _Kept, job: StepJob, tables: Sequence[pa.Table]) -> tuple[pa.Table | None, str]:
+def _run(kept: _KnownPlan, job: StepJob, tables: Sequence[pa.Table]) -> tuple[pa.Table | None, str]:
     """The rows of the kept plan, which is made if it is not there; or what is wrong with it."""
     try:
         if kept.job is None:

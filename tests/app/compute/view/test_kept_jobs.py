@@ -1,0 +1,146 @@
+"""A kept plan is used once it is proved, and given up whenever it is in doubt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from shardline.app.compute.view.kept_jobs import KeptJobs
+from shardline.datasource.spark_native.kept_job import NotKept
+
+
+def rows(*numbers: float) -> pa.Table:
+    return pa.table({"n": pa.array(numbers, pa.float64())})
+
+
+@dataclass
+class Plan:
+    """Stands for a plan of Spark."""
+
+    results: list[pa.Table | Exception]
+    fits: bool = True
+    runs: int = 0
+
+    def takes(self, _tables: list[pa.Table]) -> bool:
+        return self.fits
+
+    def run(self, _tables: list[pa.Table]) -> pa.Table:
+        self.runs += 1
+        found = self.results[min(self.runs, len(self.results)) - 1]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+@dataclass
+class Job:
+    """A job whose ordinary way gives `result`."""
+
+    result: pa.Table | Exception | None
+    planned: Plan | Exception
+    key: object = "job"
+    given: dict[Any, Any] = field(default_factory=dict)
+    ordinary_runs: int = 0
+    plans: int = 0
+
+    def plan(self) -> Plan:
+        self.plans += 1
+        if isinstance(self.planned, Exception):
+            raise self.planned
+        return self.planned
+
+    def ordinary(self) -> pa.Table | None:
+        self.ordinary_runs += 1
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+def steps(jobs: KeptJobs, job: Any, times: int) -> list[pa.Table | None]:
+    return [jobs.rows(job) for _ in range(times)]
+
+
+def test_a_plan_is_made_when_it_comes_again_and_proved_before_it_is_used() -> None:
+    """One that is used once costs nothing more."""
+    job = Job(rows(1, 2, float("nan")), Plan([rows(float("nan"), 2, 1)]))
+    jobs = KeptJobs("v")
+    steps(jobs, job, 1)
+    assert (job.plans, job.ordinary_runs) == (0, 1)
+    steps(jobs, job, 1)
+    assert (job.plans, job.ordinary_runs) == (1, 2)
+    found = steps(jobs, job, 3)
+    assert (job.plans, job.ordinary_runs) == (1, 2)
+    assert [table.column("n").to_pylist()[1:] for table in found if table] == [[2, 1]] * 3
+
+
+@pytest.mark.parametrize(
+    "planned",
+    [
+        NotKept("a subquery"),
+        RuntimeError("a defect"),
+        Plan([rows(1)]),
+        Plan([rows(1, 2, 2)]),
+        Plan([rows()]),
+        Plan([RuntimeError("a defect")]),
+    ],
+)
+def test_what_is_in_doubt_is_given_up_for_good(planned: Plan | Exception) -> None:
+    """The rows are those of the ordinary way, in each step."""
+    job, jobs = Job(rows(1, 2), planned), KeptJobs("v")
+    assert [table.num_rows for table in steps(jobs, job, 5) if table] == [2] * 5
+    assert (job.plans, job.ordinary_runs) == (1, 5)
+    assert isinstance(planned, Exception) or planned.runs == 1
+
+
+def test_a_proved_plan_that_fails_alone_is_given_up() -> None:
+    """The step has its rows all the same."""
+    plan = Plan([rows(1), rows(1), RuntimeError("a defect"), rows(9)])
+    job, jobs = Job(rows(1), plan), KeptJobs("v")
+    assert [table.num_rows for table in steps(jobs, job, 6) if table] == [1] * 6
+    assert (plan.runs, job.ordinary_runs) == (3, 5)
+
+
+def test_an_error_of_the_rows_is_told_and_the_plan_stays() -> None:
+    """A division by zero is nothing that a plan could do better."""
+    error = ArithmeticError("DIVIDE_BY_ZERO")
+    plan = Plan([rows(1), error, rows(3)])
+    job, jobs = Job(rows(1), plan), KeptJobs("v")
+    steps(jobs, job, 2)
+    job.result = error
+    with pytest.raises(ArithmeticError):
+        jobs.rows(job)  # type: ignore[arg-type]
+    job.result = rows(2)
+    assert [table.to_pylist() for table in steps(jobs, job, 1) if table] == [[{"n": 3.0}]]
+
+
+def test_rows_of_other_types_go_the_ordinary_way() -> None:
+    """And the plan stays for those that fit."""
+    plan = Plan([rows(1)])
+    job, jobs = Job(rows(1), plan), KeptJobs("v")
+    steps(jobs, job, 3)
+    plan.fits = False
+    steps(jobs, job, 2)
+    assert job.ordinary_runs == 4
+    plan.fits = True
+    steps(jobs, job, 1)
+    assert job.ordinary_runs == 4
+
+
+def test_too_many_rows_prove_nothing() -> None:
+    """The ordinary way has none; the plan is given up."""
+    job, jobs = Job(None, Plan([rows(1)])), KeptJobs("v")
+    assert steps(jobs, job, 4) == [None] * 4
+    assert job.plans == 1
+
+
+def test_plans_that_are_not_used_are_given_up() -> None:
+    """A view has no more than it can use: they hold memory in the JVM."""
+    jobs, first = KeptJobs("v"), Job(rows(1), Plan([rows(1)]), key="first")
+    steps(jobs, first, 3)
+    for key in range(64):
+        steps(jobs, Job(rows(1), Plan([rows(1)]), key=key), 1)
+    steps(jobs, first, 1)
+    assert first.ordinary_runs == 3

@@ -1,0 +1,272 @@
+"""A plan that is kept gives Spark's own rows over any rows, without a job, and leaves nothing."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from shardline.datasource.spark_native.kept_job import KeptJob, NotKept, rows_given_later
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+COLUMNS: Final = {
+    "t": "k BIGINT, v DOUBLE, n STRING, p DECIMAL(12,2)",
+    "u": "k BIGINT, n STRING, tags ARRAY<STRING>",
+}
+
+QUERIES: Final = {
+    "filter": "SELECT k, v * 2 AS w FROM t WHERE k % 2 = 0",
+    "join": "SELECT t.k, u.n FROM t JOIN u ON t.k = u.k",
+    "join_of_three": "SELECT a.k, b.n FROM t a JOIN u b ON a.k = b.k JOIN t c ON c.n = b.n",
+    "left_join": "SELECT t.k, u.n FROM t LEFT JOIN u ON t.k = u.k AND u.n <> 'a'",
+    "full_join": "SELECT t.k, u.k AS o FROM t FULL JOIN u ON t.k = u.k",
+    "semi_join": "SELECT k FROM t LEFT SEMI JOIN u ON t.k = u.k",
+    "anti_join": "SELECT k FROM t LEFT ANTI JOIN u ON t.k = u.k",
+    "self_join": "SELECT l.k, r.p FROM t l JOIN t r ON l.k = r.k + 1",
+    "groups": "SELECT n, count(*) AS c, sum(p) AS s, min(v) AS m FROM t GROUP BY n",
+    "total": "SELECT count(*) AS c, max(k) AS m FROM t",
+    "distinct_groups": "SELECT n, count(DISTINCT k) AS c, sum(p) AS s FROM t GROUP BY n",
+    "collected": "SELECT n, sort_array(collect_list(k)) AS ks FROM t GROUP BY n",
+    "groups_of_a_join": "SELECT u.n, sum(t.p) AS s FROM t JOIN u USING (k) GROUP BY u.n",
+    "distinct": "SELECT DISTINCT n FROM t",
+    "window": "SELECT k, rank() OVER (PARTITION BY n ORDER BY p, k) AS r FROM t",
+    "first_of_each": (
+        "SELECT * FROM (SELECT k, n, row_number() OVER (PARTITION BY n ORDER BY k, p, v) AS r "
+        "FROM t) WHERE r <= 2"
+    ),
+    "union_of_joins": (
+        "SELECT t.k, u.n FROM t JOIN u ON t.k = u.k UNION ALL "
+        "SELECT t.k, u.n FROM t JOIN u ON t.n = u.n"
+    ),
+    "groups_of_a_union_of_joins": (
+        "SELECT n, count(*) AS c FROM (SELECT t.k, u.n FROM t JOIN u ON t.k = u.k UNION ALL "
+        "SELECT t.k, u.n FROM t JOIN u ON t.n = u.n) GROUP BY n"
+    ),
+    "with_constants": "SELECT k, n FROM t UNION ALL VALUES (1L, 'one'), (2L, 'two')",
+    "join_with_constants": "SELECT k, w FROM t JOIN VALUES ('a', 1), ('b', 2) x(n, w) USING (n)",
+    "exploded": "SELECT k, tag FROM u LATERAL VIEW OUTER explode(tags) AS tag",
+    "grouping_sets": "SELECT n, k, count(*) AS c FROM t GROUP BY GROUPING SETS ((n), (k), ())",
+    "cte_twice": "WITH c AS (SELECT k FROM t WHERE v > 1) FROM c UNION SELECT k + 1 FROM c",
+    "repartitioned": "SELECT /*+ REPARTITION(3) */ k FROM t",
+    "ordered": "SELECT k, p FROM t ORDER BY p",
+}
+
+NOT_KEPT: Final = {
+    "SELECT k FROM t WHERE v = (SELECT max(v) FROM t)": "subquery",
+    "SELECT k, now() AS at FROM t": "time of the query",
+    "SELECT t.k FROM t, u WHERE t.k < u.k": "CartesianProductExec",
+    "SELECT t.k FROM t LEFT JOIN u ON t.k < u.k": "BroadcastNestedLoopJoinExec",
+    "SELECT twice(k) AS d FROM t": "EvalPython",
+}
+
+
+def drawn(seed: int, rows: int) -> dict[str, list[tuple[Any, ...]]]:
+    """Rows of both tables, with NULL, NaN and both zeros."""
+    draw = random.Random(seed)
+    names, values = ["a", "b", "c", None, "ü"], [0.0, -0.0, 1.5, float("nan"), None, 2.5]
+    prices = [Decimal("1.50"), Decimal("-2.25"), None, Decimal("9999999999.99")]
+    keys = [*range(max(rows // 2, 1)), None]
+    one, many = draw.choice, draw.choices
+    return {
+        "t": [(one(keys), one(values), one(names), one(prices)) for _ in range(rows)],
+        "u": [(one(keys), one(names), one([None, [], many(names, k=2)])) for _ in range(rows)],
+    }
+
+
+def struct(columns: str) -> StructType:
+    found = StructType.fromDDL(columns)
+    assert isinstance(found, StructType)
+    return found
+
+
+def table(columns: str, rows: list[tuple[Any, ...]]) -> pa.Table:
+    schema = to_arrow_schema(struct(columns), timezone="UTC")
+    given = [pa.array([row[at] for row in rows], f.type) for at, f in enumerate(schema)]
+    return pa.table(given, schema=schema)
+
+
+def queried(session: SparkSession, query: str, frames: Mapping[str, DataFrame]) -> DataFrame:
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(name)
+    return session.sql(query)
+
+
+def kept(session: SparkSession, query: str) -> KeptJob:
+    leaves = {name: rows_given_later(session, struct(given)) for name, given in COLUMNS.items()}
+    return KeptJob.of(queried(session, query, leaves), list(leaves.values()))
+
+
+def run(job: KeptJob, rows: Mapping[str, list[tuple[Any, ...]]]) -> pa.Table:
+    tables = [table(columns, rows[name]) for name, columns in COLUMNS.items()]
+    assert job.takes(tables)
+    return job.run(tables)
+
+
+def counted(rows: pa.Table) -> Counter[str]:
+    return Counter(map(repr, rows.to_pylist()))
+
+
+@pytest.fixture
+def session(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session for views of these names."""
+    made = spark.newSession()
+    yield made
+    for name in COLUMNS:
+        made.catalog.dropTempView(name)
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_rows_are_sparks_own_over_any_rows(session: SparkSession, name: str) -> None:
+    """More of them, fewer, none, and the first ones again: nothing of a run is in a later one."""
+    job = kept(session, QUERIES[name])
+    for seed, size in ((1, 8), (2, 60), (3, 0), (4, 1), (1, 8)):
+        rows = drawn(seed, size)
+        frames = {one: session.createDataFrame(rows[one], COLUMNS[one]) for one in COLUMNS}
+        wanted = queried(session, QUERIES[name], frames).toArrow()
+        assert counted(run(job, rows)) == counted(wanted), (seed, size)
+
+
+@pytest.mark.parametrize("query", NOT_KEPT)
+def test_what_would_be_of_one_run_is_not_kept(session: SparkSession, query: str) -> None:
+    """Results of other jobs, broadcasts, the time of planning, and what runs elsewhere."""
+    session.udf.register("twice", lambda k: None if k is None else 2.0 * k, "double")
+    with pytest.raises(NotKept) as refused:
+        kept(session, query)
+    assert NOT_KEPT[query].lower() in str(refused.value).lower()
+
+
+def test_rows_of_elsewhere_are_not_kept(session: SparkSession, tmp_path: Path) -> None:
+    """A file, a cache, and a leaf that nobody would give rows."""
+    (leaf, other) = (rows_given_later(session, struct("k BIGINT")) for _ in range(2))
+    session.range(3).write.parquet(f"{tmp_path}/rows")
+    cached = session.range(3).cache()
+    cached.count()
+    try:
+        for rows in (session.read.parquet(f"{tmp_path}/rows"), cached, other):
+            with pytest.raises(NotKept):
+                KeptJob.of(leaf.unionAll(rows), [leaf])
+    finally:
+        cached.unpersist()
+
+
+def test_all_types_come_and_go(session: SparkSession) -> None:
+    """With the values at which encodings differ."""
+    columns = (
+        "a BOOLEAN, b TINYINT, c SMALLINT, d INT, e FLOAT, f DOUBLE, g STRING, h BINARY, i DATE, "
+        "j TIMESTAMP, k TIMESTAMP_NTZ, l DECIMAL(38,10), m ARRAY<INT>, n MAP<STRING, BIGINT>, "
+        "o STRUCT<x: INT, y: ARRAY<STRING>>, p INTERVAL DAY TO SECOND, q VOID"
+    )
+    at = dt.datetime(1500, 2, 28, 1, 2, 3, 456789, tzinfo=dt.UTC)
+    plain = (True, -128, 32767, -(2**31), -0.0, float("nan"), "ü\n", b"\x00\xff")
+    times = (dt.date(1, 1, 1), at, at.replace(tzinfo=None))
+    nested = ([1, None], {"k": None}, {"x": 1, "y": ["a", None]})
+    exact, span = Decimal(10) ** 27, dt.timedelta(days=-1, microseconds=1)
+    rows = [(*plain, *times, exact, *nested, span, None), (None,) * 17]
+    leaf = rows_given_later(session, struct(columns))
+    given = table(columns, rows)
+    found = KeptJob.of(leaf.where("true"), [leaf]).run([given])
+    assert found.schema.types == given.schema.types
+    assert counted(found) == counted(given)
+
+
+def test_rows_of_other_types_are_not_taken(session: SparkSession) -> None:
+    """They would be read as what they are not."""
+    leaf = rows_given_later(session, struct("k BIGINT"))
+    job = KeptJob.of(leaf.where("k > 0"), [leaf])
+    assert job.takes([pa.table({"k": pa.array([1], pa.int64())})])
+    assert not job.takes([pa.table({"k": pa.array([1], pa.int32())})])
+    assert not job.takes([pa.table({"k": ["one"]})])
+
+
+def test_an_error_at_a_row_is_of_that_run(session: SparkSession) -> None:
+    """It says what Spark says, and the next run has none."""
+    job = kept(session, "SELECT n, sum(100 / k) AS s FROM t GROUP BY n")
+    rows = {"t": [(0, 1.0, "a", None)], "u": []}
+    for _ in range(2):
+        with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+            run(job, rows)
+        found = run(job, {"t": [(50, 1.0, "a", None)], "u": []})
+        assert found.to_pylist() == [{"n": "a", "s": 2.0}]
+
+
+def test_no_job_is_run_and_the_execution_is_told(session: SparkSession) -> None:
+    """Spark's page and our introspection have its operators, with this run's rows."""
+    context: Any = session.sparkContext
+    status = session._jsparkSession.sharedState().statusStore()
+    job = kept(session, QUERIES["groups"])
+    context.setJobGroup("kept-plan", "a kept plan")
+    try:
+        for size in (5, 7):
+            before = status.executionsCount()
+            run(job, {"t": [(k, 1.0, f"n{k}", None) for k in range(size)], "u": []})
+            context._jsc.sc().listenerBus().waitUntilEmpty()
+            assert status.executionsCount() == before + 1
+            last = status.executionsList(int(before), 1).head()
+            values = status.executionMetrics(last.executionId())
+            told = [values.get(one.accumulatorId()) for one in _metrics(last)]
+            assert str(size) in [one.get() for one in told if one.isDefined()]
+        assert list(context.statusTracker().getJobIdsForGroup("kept-plan")) == []
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+
+
+def _metrics(execution: Any) -> Iterator[Any]:
+    metrics = execution.metrics()
+    for at in range(metrics.size()):
+        if metrics.apply(at).name() == "number of output rows":
+            yield metrics.apply(at)
+
+
+def test_the_session_is_as_it_was(session: SparkSession) -> None:
+    """Planning has settings of its own."""
+    before = dict(session.conf.getAll)
+    run(kept(session, QUERIES["join"]), drawn(1, 5))
+    assert dict(session.conf.getAll) == before
+
+
+def test_threads_have_plans_of_their_own(spark: SparkSession) -> None:
+    """Each is computed by its caller, side by side."""
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        own = spark.newSession()
+        job = kept(own, QUERIES["groups_of_a_join"])
+        for again in range(5):
+            rows = drawn(10 * seed + again, 40)
+            found = run(job, rows)
+            wanted: Counter[str | None] = Counter()
+            for k, _, _, _ in rows["t"]:
+                wanted.update(n for key, n, _ in rows["u"] if k is not None and key == k)
+            if {row["n"] for row in found.to_pylist()} != set(wanted):
+                wrong.append((seed, again))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert wrong == []
+
+
+def test_a_column_function_in_the_frame_is_kept(session: SparkSession) -> None:
+    """Plans need not come from text."""
+    leaf = rows_given_later(session, struct("k BIGINT"))
+    job = KeptJob.of(leaf.groupBy((F.col("k") % 2).alias("odd")).count(), [leaf])
+    found = job.run([pa.table({"k": pa.array([1, 2, 3], pa.int64())})])
+    assert counted(found) == counted(pa.table({"odd": [1, 0], "count": [2, 1]}))

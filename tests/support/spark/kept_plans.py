@@ -1,0 +1,77 @@
+"""Kept plans are compared with the ordinary way in each step, from the first one on.
+
+A view keeps a plan once it has been used twice, and most tests take fewer steps than that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardline.app.compute.view.kept_jobs import KeptJobs, StepJob
+from shardline.datasource.spark_native.kept_job import KeptJob, NotKept
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    import pyarrow as pa
+
+__all__ = ["Compared", "compare_kept_plans"]
+
+
+@dataclass(slots=True)
+class Compared:
+    """What became of the plans of a test.
+
+    Attributes:
+        runs: How many results were compared.
+        refused: How many plans were not kept, by the reason.
+    """
+
+    runs: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+@contextmanager
+def compare_kept_plans() -> Iterator[Compared]:
+    """Plan each job at once, in the block, and compare its rows in each step."""
+    compared, plans = Compared(), dict[tuple[int, "Hashable"], KeptJob | None]()
+
+    def plan(job: StepJob) -> KeptJob | None:
+        try:
+            return job.plan()
+        except NotKept as refused:
+            compared.refused[str(refused)] += 1
+            return None
+
+    def rows(jobs: KeptJobs, job: StepJob) -> pa.Table | None:
+        key = (id(jobs), job.key)
+        if key not in plans:
+            plans[key] = plan(job)
+        kept, tables = plans[key], [one.table for one in job.given.values()]
+        if kept is None or not kept.takes(tables):
+            return job.ordinary()
+        try:
+            found, error = kept.run(tables), None
+        except Exception as raised:  # noqa: BLE001 - the ordinary way must fail, too
+            found, error = None, raised
+        wanted = job.ordinary()
+        if wanted is None:
+            return None
+        assert error is None, f"only the kept plan fails: {error}"
+        assert _counted(found) == _counted(wanted), kept
+        compared.runs += 1
+        return found
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(KeptJobs, "rows", rows)
+        yield compared
+
+
+def _counted(rows: pa.Table | None) -> Counter[str]:
+    return Counter() if rows is None else Counter(map(repr, rows.to_pylist()))
