@@ -87,8 +87,9 @@ public class KeptJobs {
       "CoalesceExec", "CollectLimitExec", "ExpandExec", "FilterExec", "GenerateExec",
       "GlobalLimitExec", "HashAggregateExec", "InputAdapter", "LocalLimitExec",
       "MergingSessionsExec", "ObjectHashAggregateExec", "ProjectExec", "ShuffledHashJoinExec",
-      "SortAggregateExec", "SortExec", "SortMergeJoinExec", "UnionExec", "UpdatingSessionsExec",
-      "WholeStageCodegenExec", "WindowExec", "WindowGroupLimitExec"}));
+      "SortAggregateExec", "SortExec", "SortMergeJoinExec", "TakeOrderedAndProjectExec",
+      "UnionExec", "UpdatingSessionsExec", "WholeStageCodegenExec", "WindowExec",
+      "WindowGroupLimitExec"}));
 
   /** Leaves whose rows are a part of the plan. */
   private static final Set CONSTANT = new HashSet(Arrays.asList(new Object[] {
@@ -240,11 +241,13 @@ public class KeptJobs {
   /** Rows of this process, in one partition. It is computed in the driver only. */
   private static class Rows extends RDD {
     private final StructType schema;
+    private final transient UnsafeProjection projection; // Spark checks what closures refer to
     private List rows = new ArrayList();
 
     Rows(SparkContext context, StructType schema) {
       super(context, seq(new ArrayList()), ClassTag$.MODULE$.apply(InternalRow.class));
       this.schema = schema;
+      this.projection = UnsafeProjection$.MODULE$.create(schema);
     }
 
     /** Take other rows: those of a file with a stream of Arrow. */
@@ -260,7 +263,6 @@ public class KeptJobs {
     private void take(Iterator batches) {
       Iterator found = ArrowConverters$.MODULE$.fromBatchIterator(
           batches, schema, "UTC", false, false, null);
-      UnsafeProjection projection = UnsafeProjection$.MODULE$.create(schema);
       rows = new ArrayList();
       while (found.hasNext()) {
         // Their memory is given back with the last one.

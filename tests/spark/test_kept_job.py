@@ -65,6 +65,7 @@ QUERIES: Final = {
     "cte_twice": "WITH c AS (SELECT k FROM t WHERE v > 1) FROM c UNION SELECT k + 1 FROM c",
     "repartitioned": "SELECT /*+ REPARTITION(3) */ k FROM t",
     "ordered": "SELECT k, p FROM t ORDER BY p",
+    "first_of_all": "SELECT k, n FROM t ORDER BY k NULLS LAST, n, p, v LIMIT 5",
 }
 
 NOT_KEPT: Final = {
@@ -213,17 +214,21 @@ def test_no_job_is_run_and_the_execution_is_told(session: SparkSession) -> None:
     context.setJobGroup("kept-plan", "a kept plan")
     try:
         for size in (5, 7):
-            before = status.executionsCount()
+            before = _last(status).executionId()
             run(job, {"t": [(k, 1.0, f"n{k}", None) for k in range(size)], "u": []})
             context._jsc.sc().listenerBus().waitUntilEmpty()
-            assert status.executionsCount() == before + 1
-            last = status.executionsList(int(before), 1).head()
+            last = _last(status)
+            assert last.executionId() == before + 1
             values = status.executionMetrics(last.executionId())
             told = [values.get(one.accumulatorId()) for one in _metrics(last)]
             assert str(size) in [one.get() for one in told if one.isDefined()]
         assert list(context.statusTracker().getJobIdsForGroup("kept-plan")) == []
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)
+
+
+def _last(status: Any) -> Any:
+    return status.executionsList(int(status.executionsCount()) - 1, 1).head()
 
 
 def _metrics(execution: Any) -> Iterator[Any]:

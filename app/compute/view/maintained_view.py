@@ -21,12 +21,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Final
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -35,7 +34,7 @@ from shardline.app.compute.errors import data_error_text
 from shardline.app.compute.view.change_plan import StepPlan
 from shardline.app.compute.view.change_query import ChangeQuery
 from shardline.app.compute.view.change_times import read_times
-from shardline.app.compute.view.correction import check_comparable, correction_frame
+from shardline.app.compute.view.correction import check_comparable
 from shardline.app.compute.view.evaluate import fit_columns, parse_columns
 from shardline.app.compute.view.found_rows import FoundRows
 from shardline.app.compute.view.input_changes import (
@@ -46,8 +45,8 @@ from shardline.app.compute.view.input_changes import (
     unchanged_until,
     volume_of_shards,
 )
-from shardline.app.compute.view.kept_jobs import KeptJobs
-from shardline.app.compute.view.kept_plan import calls_python
+from shardline.app.compute.view.kept_jobs import FewRows, KeptJobs
+from shardline.app.compute.view.kept_plan import Leaf, calls_python
 from shardline.app.compute.view.kept_query import KeptQuery
 from shardline.app.compute.view.next_step import (
     Done,
@@ -59,7 +58,13 @@ from shardline.app.compute.view.next_step import (
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.output import ViewSink
 from shardline.app.compute.view.output_change import OutputChange
-from shardline.app.compute.view.output_contents import OutputContents, correct_in_memory
+from shardline.app.compute.view.output_contents import OutputContents
+from shardline.app.compute.view.output_correction import (
+    Correction,
+    OutputCorrections,
+    Result,
+    few_contents,
+)
 from shardline.app.compute.view.reports import TakenStep, ViewReports
 from shardline.app.compute.view.self_check import SelfCheck
 from shardline.app.compute.view.session_settings import engine_versions, query_settings
@@ -72,17 +77,16 @@ from shardline.app.execution.host import Host, Incarnation
 from shardline.app.protocol.objects import Strategy, ViewDescription
 from shardline.datasource.errors import Determinate
 from shardline.datasource.frontier import meet
+from shardline.datasource.read import current_schema
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.spark_native.read import every_update
+from shardline.datasource.spark_native.small_results import ROWS_MAX
 from shardline.datasource.spark_native.time_interval import (
     Interval,
-    StagedInterval,
-    collect_interval,
-    stage_interval,
 )
+from shardline.datasource.spark_native.types import struct_of
 from shardline.datasource.types.schema import TS
-from shardline.datasource.updates import consolidate
 
 __all__ = ["View"]
 
@@ -94,19 +98,6 @@ and is started again."""
 
 _BY_DRIVER: Final = 8_192
 """An input or a change with no more updates reaches Spark as rows: no file is opened for them."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Correction:
-    """What makes an output what its query says at one time.
-
-    Attributes:
-        rows: Updates of the output, staged; None where they are none or not known.
-        desired: The contents afterwards, if they are few.
-    """
-
-    rows: StagedInterval | None = None
-    desired: pa.Table | None = None
 
 
 class View:
@@ -162,6 +153,9 @@ class View:
             reports=self._reports,
             check=self._check,
             jobs=jobs,
+        )
+        self._corrections = OutputCorrections(
+            self._contents, self._schema, self._options, jobs, self._held
         )
         self._output_change = OutputChange(
             description.name,
@@ -288,10 +282,11 @@ class View:
     def _recompute(
         self, session: SparkSession, step: Recompute, states: Sequence[ShardState]
     ) -> None:
-        error, correction = None, _Correction()
+        error, correction = None, Correction()
         began_ms = self._host.clock.elapsed_ms()
         try:
-            correction = self._correction(session, self._result(session, step.at, states), step)
+            result = self._anew(session, step.at, states)
+            correction = self._corrections.of(session, result, step.lower)
         except Exception as found:
             error = data_error_text(found)
             if error is None:
@@ -303,7 +298,7 @@ class View:
             if step.lower == 0:
                 self._sink.begin_at(step.at)
 
-    def _taken_anew(self, step: Recompute, correction: _Correction, took_ms: float) -> TakenStep:
+    def _taken_anew(self, step: Recompute, correction: Correction, took_ms: float) -> TakenStep:
         return TakenStep(
             "recompute",
             step.lower,
@@ -314,14 +309,28 @@ class View:
             reason=self._reason if self._description.strategy != "recompute" else "",
         )
 
-    def _correction(self, session: SparkSession, result: DataFrame, step: Recompute) -> _Correction:
-        """What the output lacks of `result`, staged."""
-        rows, desired = self._corrected_here(result, step.lower)
-        if rows is None:
-            rows = self._corrected(session, result, step.lower)
-        return _Correction(rows, desired)
+    def _anew(self, session: SparkSession, at: int, states: Sequence[ShardState]) -> Result:
+        """The query's result at one time."""
+        little = volume_of_shards(states).rows <= ROWS_MAX
 
-    def _append_anew(self, step: Recompute, correction: _Correction, error: str | None) -> bool:
+        def given() -> Mapping[Leaf, FewRows] | None:
+            found: dict[Leaf, FewRows] = {}
+            for state in states if little else ():
+                columns = struct_of(current_schema(state).record)
+                few = few_contents(self._host.client, state.name, at + 1, columns)
+                if few is None:
+                    return None
+                found[Leaf(state.name)] = few
+            return found or None
+
+        def over(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
+            named = {leaf.name: frame for leaf, frame in frames.items()}
+            return fit_columns(self._query.evaluate(session, named), self._schema)
+
+        key = ("anew", *((state.shard, state.schema_id) for state in states))
+        return Result(lambda: self._result(session, at, states), key, given, over)
+
+    def _append_anew(self, step: Recompute, correction: Correction, error: str | None) -> bool:
         """Make the output what a query says at one time; False if somebody else was first."""
         # What is held in memory follows only what this step itself has appended: where somebody
         # else was first, the rows of that time are not known here, and the output is read again.
@@ -332,22 +341,6 @@ class View:
         elif correction.rows is None:
             self._contents.moved(step.lower, step.upper)
         return True
-
-    def _corrected_here(
-        self, result: DataFrame, upper: int
-    ) -> tuple[StagedInterval | None, pa.Table | None]:
-        """The correction, staged, and the contents after it, if both are small; else nothing."""
-        held = self._contents.at(upper) if upper > 0 else None
-        small = None if held is None else collect_interval(result, self._options)
-        if held is None or small is None:
-            return None, None
-        desired = consolidate(small.rows)
-        return small.stage(correct_in_memory(desired, held)), desired
-
-    def _corrected(self, session: SparkSession, result: DataFrame, upper: int) -> StagedInterval:
-        """The correction of the output before `upper`, whatever its size, by Spark."""
-        held = self._held(session, upper) if upper > 0 else None
-        return stage_interval(correction_frame(result, held), self._options)
 
     def _held(self, session: SparkSession, upper: int) -> DataFrame:
         """All updates of the output before `upper`, without times."""
@@ -508,10 +501,23 @@ class View:
             return self._give_up("the times of its change are not known")
         step = Recompute(times[0], known.lower, times[1] if len(times) > 1 else known.upper)
         volume = volume_of_shards(state for _, state in known.states.values())
-        try:
+
+        def frame() -> DataFrame:
             contents = known.states_at(plan.before, step.at)
-            result = plan.over(session, {}, self._one_task.inputs(session, contents, volume))
-            correction = self._correction(session, fit_columns(result, self._schema), step)
+            return over_frames(self._one_task.inputs(session, contents, volume))
+
+        def over_frames(contents: Mapping[str, DataFrame]) -> DataFrame:
+            return fit_columns(plan.over(session, {}, contents), self._schema)
+
+        def over(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
+            return over_frames({leaf.name: one for leaf, one in frames.items()})
+
+        def given() -> Mapping[Leaf, FewRows] | None:
+            return known.few_at(plan, step.at) if volume.rows <= ROWS_MAX else None
+
+        try:
+            result = Result(frame, plan, given, over)
+            correction = self._corrections.of(session, result, step.lower)
         except Exception as found:  # noqa: BLE001 - as above
             self._states.recompute_after(found, used=True)
             return self._give_up(self._states.refusal)

@@ -19,6 +19,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from shardline import datasource
+from shardline.app.compute.view.kept_jobs import FewRows
+from shardline.app.compute.view.output_correction import few_contents
 from shardline.app.execution.host import Host
 from shardline.datasource.frontier import TIME_MAX
 from shardline.datasource.shard.commands.append import Appended
@@ -83,16 +85,18 @@ class StateShard:
 
     def contents(self, session: SparkSession, state: ShardState, before: int) -> DataFrame:
         """The rows right before a time, which may be beyond the upper: then those of the upper."""
-        settled = state.upper.time
-        until = before if settled is None else min(before, settled)
         return datasource.snapshot(
             session,
             location=self._location,
             shard=self.name,
-            as_of=until - 1,
+            as_of=_until(state, before) - 1,
             storage=self._host.storage,
             by_driver=_BY_DRIVER,
         )
+
+    def few(self, state: ShardState, before: int, columns: StructType) -> FewRows | None:
+        """The same rows, read by this process; None if they are not few."""
+        return few_contents(self._host.client, self.name, _until(state, before), columns)
 
     def changes(
         self, session: SparkSession, state: ShardState, lower: int, upper: int | None
@@ -160,3 +164,8 @@ class StateShard:
     @property
     def _location(self) -> str:
         return self._host.client.location.url
+
+
+def _until(state: ShardState, before: int) -> int:
+    settled = state.upper.time
+    return before if settled is None else min(before, settled)

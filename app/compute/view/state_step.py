@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from shardline.app.compute.view.change_plan import ChangePlan, StepPlan
 from shardline.app.compute.view.input_changes import InputChanges, volume_of_shards
+from shardline.app.compute.view.kept_jobs import FewRows
+from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.state_shard import StateShard
 from shardline.app.compute.view.step_changes import StepChanges
 from shardline.datasource.shard.batch import Volume
@@ -97,6 +99,17 @@ class StateStep:
             for name, (shard, state) in self.states.items()
             if name in names
         }
+
+    def few_at(self, plan: StepPlan, time: int) -> dict[Leaf, FewRows] | None:
+        """The same, read by this process; None if they are not few."""
+        found: dict[Leaf, FewRows] = {}
+        for name in sorted(plan.before):
+            shard, state = self.states[name]
+            few = shard.few(state, time + 1, plan.columns[name])
+            if few is None:
+                return None
+            found[Leaf(name, before=True)] = few
+        return found
 
     def contents_at_end(self, names: frozenset[str]) -> dict[str, DataFrame]:
         """Contents at the last time of the step, of inputs and of states."""
