@@ -13,8 +13,8 @@ from simulation.shrink import shrink
 
 pytestmark = pytest.mark.sim
 
-SEEDS = 200
-EACH = 50
+SEEDS = 120
+EACH = 30
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, EACH))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PROFILES", "examples", "wide_examples"]
 
-PROFILES: Final = {"default": 12, "night": 1000}
+PROFILES: Final = {"default": 9, "night": 1000}
 """Examples of a property that asks for no other share, by profile."""
 
 # No deadline, and no complaint of slowness: both would measure how busy the machine is.

@@ -1,4 +1,4 @@
-"""What a view's output lacks of its query's result at one time, computed and staged.
+"""A correction is what a view's output lacks of its query's result at one time, staged.
 
     corrections = OutputCorrections(…)
     corrections.of(session, result, upper)      the correction of the output before `upper`
