@@ -74,9 +74,8 @@ import scala.runtime.AbstractFunction0;
  * <p>A plan is Spark's own, planned once over leaves whose rows are given later (`given`), of one
  * partition, without an exchange. What Spark makes of it to run it, RDDs and compiled code, is kept
  * as well: a run computes that one partition, as a task would, in the thread of its caller. So it
- * costs neither a job, with its closures cleaned, serialized and scheduled, nor generated code. A
- * task is one that Spark itself would not know of; its execution and its operators' metrics are
- * told to Spark all the same.
+ * costs neither a job, with its closures cleaned, serialized and scheduled, nor generated code.
+ * Spark knows of no task then; of the execution and of what its operators have counted it is told.
  */
 public class KeptJobs {
   /** Larger than what is broadcast: two leaves of one partition are joined without an exchange. */

@@ -2,20 +2,20 @@
 
     leaf = rows_given_later(spark, schema)        a frame without rows yet
     job = KeptJob.of(leaf.where(…), [leaf])       analysed, optimized and planned
-    job.run([rows])                               one Spark job of one task; the result in Arrow
+    job.run([rows])                               computed in the driver; the result in Arrow
 
 For a few rows nearly all that a query costs is its making: some hundred calls to the JVM for the
-tree, an analysis, an optimization, a physical plan. What a micro-batch brings differs in its rows
-only. So the physical plan is kept, as Materialize keeps a dataflow for as long as its view lives,
-and each run puts rows into its leaves. The plan is Spark's own: only leaves are exchanged, and the
-operators above them are copied, since they remember what they have computed.
+tree, an analysis, an optimization, a physical plan, a job. What a micro-batch brings differs in its
+rows only. So the physical plan is kept, as Materialize keeps a dataflow for as long as its view
+lives, with the RDDs and the compiled code that Spark makes of it, and each run puts rows into its
+leaves (`KeptJobs.java`).
 
 All is in one partition: leaves have one, exchanges are left out, and the branches of a union come
-one after the other.
+one after the other. The caller's thread computes it as a task would.
 
 Invariants:
     No operator has anything of an earlier run: only kinds that are known not to are taken, neither
-    subqueries, nor exchanges or cached rows that several places share.
+    subqueries, nor exchanges, broadcasts or cached rows.
     Nothing in a plan depends on how many rows a leaf has, or on when it was planned.
 """
 
