@@ -218,8 +218,10 @@ def rows_to_write(frame: DataFrame, options: SinkOptions) -> DataFrame | None:
     Args and errors as `stage_interval`.
     """
     saving = plan_native_write(frame, options, _target(frame.schema, options)[1])
-    fits = saving is not None and has_same_arrow_types(saving.rows.schema, saving.schema)
-    return saving.rows if saving is not None and fits else None
+    rows = None if saving is None else saving.rows
+    if saving is None or rows is None or not has_same_arrow_types(rows.schema, saving.schema):
+        return None
+    return rows
 
 
 def small_target(columns: StructType, options: SinkOptions) -> SmallTarget:
@@ -244,6 +246,15 @@ class SmallTarget:
     def schema_id(self) -> int:
         """Number of the shard's columns: rows are in their order."""
         return self._target.schema_id
+
+    def to_write(self, frame: DataFrame) -> DataFrame | None:
+        """As `rows_to_write`."""
+        return rows_to_write(frame, self._options)
+
+    def collect(self, frame: DataFrame) -> pa.Table | None:
+        """The rows of `collect_interval`."""
+        small = collect_interval(frame, self._options)
+        return None if small is None else small.rows
 
     def stage(self, updates: pa.Table) -> StagedInterval:
         """Stage `updates`: the shard's columns, perhaps `_ts`, and `_diff`."""

@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from shardline.datasource.spark_native.kept_job import KeptJob, NotKept, rows_given_later
+from support.spark.kept_plans import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,10 +118,6 @@ def run(job: KeptJob, rows: Mapping[str, list[tuple[Any, ...]]]) -> pa.Table:
     tables = [table(columns, rows[name]) for name, columns in COLUMNS.items()]
     assert job.takes(tables)
     return job.run(tables)
-
-
-def counted(rows: pa.Table) -> Counter[str]:
-    return Counter(map(repr, rows.to_pylist()))
 
 
 @pytest.fixture

@@ -24,11 +24,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.types import LongType, NullType, StructField, StructType
+from pyspark.sql.types import NullType, StructType
 
 from shardline.app.compute.view.accumulators import Accumulators, GroupPrograms, group_programs
 from shardline.app.compute.view.change_operators import ChangeOperators
-from shardline.app.compute.view.evaluate import analyse_query
+from shardline.app.compute.view.evaluate import analyse_query, with_times
 from shardline.app.compute.view.kept_plan import KeptPlan, plan_of
 from shardline.app.sql.kept_aggregates import AggregateCall, aggregate_calls, spark_type
 from shardline.app.sql.query_tree import QueryNode, query_tree
@@ -37,7 +37,6 @@ from shardline.datasource.spark_native.java_names import (
     read_sequence,
     scala_object,
 )
-from shardline.datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,8 +51,6 @@ _EXACT_ARITHMETIC: Final = {
     "spark.sql.decimalOperations.allowPrecisionLoss": "false",
 }
 """Settings in which a number that does not fit is an error, and no digit is dropped."""
-
-_HIDDEN: Final = [StructField(name, LongType(), nullable=False) for name in (TS, DIFF)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +77,7 @@ class GroupState:
     @property
     def changes(self) -> StructType:
         """Columns of the state's changes."""
-        return StructType([*self.schema.fields, *_HIDDEN])
+        return with_times(self.schema)
 
     @property
     def moved_columns(self) -> StructType:
@@ -193,7 +190,7 @@ class AggregateRule:
     def _state(self, name: str, source: QueryNode, programs: GroupPrograms) -> GroupState:
         session = self.exact
         rows = StructType.fromJson(json.loads(source.plan.schema().json()))
-        changes = StructType([*rows.fields, *_HIDDEN])
+        changes = with_times(rows)
         contents = KeptPlan(session, programs.contents, {"rows": rows})
         moved = KeptPlan(session, programs.moved, {"changes": changes})
         state = contents.columns

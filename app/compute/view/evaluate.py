@@ -11,14 +11,19 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.types.schema import DIFF, TS
 
-__all__ = ["analyse_query", "fit_columns", "parse_columns"]
+__all__ = ["UPDATE_COLUMNS", "analyse_query", "fit_columns", "parse_columns", "with_times"]
+
+UPDATE_COLUMNS: Final = tuple(StructField(name, LongType(), nullable=False) for name in (TS, DIFF))
+"""Columns that an update has beside its row's."""
 
 
 def analyse_query(session: SparkSession, query: str, inputs: Mapping[str, DataFrame]) -> DataFrame:
@@ -73,6 +78,11 @@ def fit_columns(result: DataFrame, schema: StructType, extra: tuple[str, ...] = 
     pairs = zip(places, schema.fields, placed.schema.fields, strict=False)
     columns = [_as(place, wanted, found) for place, wanted, found in pairs]
     return placed.select(*columns, *extra)
+
+
+def with_times(columns: StructType) -> StructType:
+    """The columns of updates of rows with these columns."""
+    return StructType([*columns.fields, *UPDATE_COLUMNS])
 
 
 def _as(place: str, wanted: StructField, found: StructField) -> Column:

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import LongType, StructField, StructType
 from typing_extensions import override
 
 from shardline.app.compute.index.shard_lookups import ROWS_MAX, lookups_of
 from shardline.app.compute.view.change_plan import StepPlan
+from shardline.app.compute.view.evaluate import with_times
 from shardline.app.compute.view.input_changes import volume_of_shards
 from shardline.app.compute.view.kept_jobs import FewRows
 from shardline.app.compute.view.kept_plan import Leaf
@@ -38,10 +38,10 @@ from shardline.datasource.shard.batch import Volume
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.spark_native.jvm import local_relation
 from shardline.datasource.spark_native.read import updates_in_driver
-from shardline.datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 __all__ = ["Found", "FoundRows", "rows_in_driver"]
 
@@ -120,15 +120,18 @@ class FoundRows:
             plan: The plan.
             found: What `find` has found for it.
         """
+        if found.before or found.volume.rows > _FEW:
+            return None  # before changes are read that Spark has to read, too
         tables = {Leaf(name): self.changes(step, name) for name in sorted(plan.changed)}
         tables |= found.tables
         known = {leaf: table for leaf, table in tables.items() if table is not None}
         rows = sum(table.num_rows for table in known.values())
-        if found.before or len(known) < len(tables) or rows > _FEW:
+        if len(known) < len(tables) or rows > _FEW:
             return None
         return {
-            leaf: FewRows(table, _columns(plan.columns[leaf.name], changes=not leaf.before))
+            leaf: FewRows(table, columns if leaf.before else with_times(columns))
             for leaf, table in known.items()
+            for columns in [plan.columns[leaf.name]]
         }
 
     def rows(
@@ -174,12 +177,6 @@ class FoundRows:
                 self._client, state.name, start=lower, end=upper, rows_max=ROWS_MAX
             )
         return step.tables[name]
-
-
-def _columns(contents: StructType, *, changes: bool) -> StructType:
-    """Those of contents, or of changes."""
-    hidden = [StructField(name, LongType(), nullable=False) for name in (TS, DIFF)]
-    return StructType([*contents.fields, *hidden]) if changes else contents
 
 
 def rows_in_driver(session: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from shardline.app.execution.spark_errors import error_line
 from shardline.datasource.spark_native.kept_job import KeptJob, NotKept, rows_given_later
+from shardline.datasource.spark_native.small_results import ROWS_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from shardline.app.compute.view.kept_plan import Leaf
+    from shardline.datasource.spark_native.time_interval import SmallTarget
 
-__all__ = ["FewRows", "KeptJobs", "StepJob"]
+__all__ = ["FewRows", "KeptJobs", "ShardRows", "StepJob"]
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +82,47 @@ class StepJob:
         if frame is None:
             raise NotKept("its rows are not written as they are")
         return KeptJob.of(frame, list(leaves.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRows:
+    """Few rows that are to be staged for a shard.
+
+    Attributes:
+        target: The shard.
+        over: Makes their frame over the rows of leaves.
+        frame: Makes it without a kept plan.
+    """
+
+    target: SmallTarget
+    over: Callable[[Mapping[Leaf, DataFrame]], DataFrame]
+    frame: Callable[[], DataFrame]
+
+    def by(
+        self,
+        jobs: KeptJobs,
+        key: Hashable,
+        session: SparkSession,
+        given: Mapping[Leaf, FewRows],
+    ) -> pa.Table | None:
+        """The rows, by a kept plan where it can be; None if they are too many.
+
+        Args:
+            jobs: Of the view.
+            key: Stands for the plan, for a shard of any columns.
+            session: The one that the job runs in.
+            given: All rows that the plan is over.
+        """
+        shaped = (key, self.target.schema_id)
+        rows = jobs.rows(StepJob(shaped, session, given, self._make, self._collect))
+        return None if rows is None or rows.num_rows > ROWS_MAX else rows
+
+    def _make(self, frames: Mapping[Leaf, DataFrame]) -> DataFrame | None:
+        rows = self.target.to_write(self.over(frames))
+        return None if rows is None else rows.limit(ROWS_MAX + 1)
+
+    def _collect(self) -> pa.Table | None:
+        return self.target.collect(self.frame())
 
 
 @dataclass(slots=True)

@@ -18,18 +18,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import StructType
 
-from shardline.app.compute.view.evaluate import fit_columns
+from shardline.app.compute.view.evaluate import UPDATE_COLUMNS, fit_columns, with_times
 from shardline.app.compute.view.found_rows import FoundRows, rows_in_driver
-from shardline.app.compute.view.kept_jobs import KeptJobs, StepJob
+from shardline.app.compute.view.kept_jobs import KeptJobs, ShardRows
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.self_check import AskedBy, SelfCheck, asked_by, difference, key_of
 from shardline.datasource.spark_native.small_results import ROWS_MAX
 from shardline.datasource.spark_native.time_interval import (
     StagedInterval,
     collect_interval,
-    rows_to_write,
     small_target,
     stage_interval,
 )
@@ -112,21 +111,17 @@ class OutputChange:
     def _by_kept_plan(self, step: StateStep, plan: StepPlan, found: Found) -> StagedInterval | None:
         """The rows, staged; None if they, or the rows that they follow from, are many."""
         given = self.found.few(step, plan, found)
-        target = None if given is None else small_target(self._updates, self.options)
-        if given is None or target is None or self._changed_rows > ROWS_MAX // 2:
+        if given is None or self._changed_rows > ROWS_MAX // 2:
             return None
+        target = small_target(with_times(self.schema), self.options)
         session = step.session
 
-        def make(frames: Mapping[Leaf, DataFrame]) -> DataFrame | None:
-            frame = rows_to_write(self._fitted(plan.over_leaves(session, frames)), self.options)
-            return None if frame is None else frame.limit(ROWS_MAX + 1)
+        def over(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
+            return self._fitted(plan.over_leaves(session, frames))
 
-        def ordinary() -> pa.Table | None:
-            few = collect_interval(self._frame(step, plan, found), self.options)
-            return None if few is None else few.rows
-
-        rows = self.jobs.rows(StepJob((plan, target.schema_id), session, given, make, ordinary))
-        return None if rows is None or rows.num_rows > ROWS_MAX else target.stage(rows)
+        asked = ShardRows(target, over, partial(self._frame, step, plan, found))
+        rows = asked.by(self.jobs, plan, session, given)
+        return None if rows is None else target.stage(rows)
 
     def _staged(self, step: StateStep, changed: DataFrame) -> StagedInterval | None:
         """The rows of a change, staged; None if a key of them is not what the query gives."""
@@ -147,15 +142,7 @@ class OutputChange:
         session, names = step.session, self.schema.names
         key = key_of(self.check.touched(step, asked, names, self.found.changes), self.schema)
         inputs = [step.inputs[name] for name in self.inputs]
-        columns = StructType([*self.schema.fields, _DIFF])
+        columns = StructType([*self.schema.fields, UPDATE_COLUMNS[-1]])
         news = rows_in_driver(session, changed.select(columns.names), columns)
         held = self.held(session, step.lower).select(*columns.names).unionAll(news)
         return difference(key, self.result(session, step.last, inputs), held)
-
-    @property
-    def _updates(self) -> StructType:
-        """The view's columns, `_ts` and `_diff`."""
-        return StructType([*self.schema.fields, StructField(TS, LongType(), nullable=False), _DIFF])
-
-
-_DIFF = StructField(DIFF, LongType(), nullable=False)

@@ -20,15 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardline.app.compute.view.correction import correction_frame
-from shardline.app.compute.view.kept_jobs import FewRows, KeptJobs, StepJob
+from shardline.app.compute.view.kept_jobs import FewRows, KeptJobs, ShardRows
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.output_contents import OutputContents, correct_in_memory
 from shardline.datasource.spark_native.read import updates_in_driver
-from shardline.datasource.spark_native.small_results import ROWS_MAX
 from shardline.datasource.spark_native.time_interval import (
+    SmallTarget,
     StagedInterval,
-    collect_interval,
-    rows_to_write,
     small_target,
     stage_interval,
 )
@@ -99,31 +97,21 @@ class OutputCorrections:
     def of(self, session: SparkSession, result: Result, upper: int) -> Correction:
         """The correction of the output before `upper`, staged."""
         known = self.contents.at(upper) if upper > 0 else None
-        rows = None if known is None else self._few(session, result)
+        target = small_target(self.schema, self.options)
+        rows = None if known is None else self._few(session, result, target)
         if known is None or rows is None:
             held = self.held(session, upper) if upper > 0 else None
             return Correction(stage_interval(correction_frame(result.frame(), held), self.options))
         desired = consolidate(rows)
-        target = small_target(self.schema, self.options)
         return Correction(target.stage(correct_in_memory(desired, known)), desired)
 
-    def _few(self, session: SparkSession, result: Result) -> pa.Table | None:
+    def _few(self, session: SparkSession, result: Result, target: SmallTarget) -> pa.Table | None:
         """The result's rows, each with a diff; None if they are too many to be collected."""
-
-        def make(frames: Mapping[Leaf, DataFrame]) -> DataFrame | None:
-            frame = rows_to_write(result.over(frames), self.options)
-            return None if frame is None else frame.limit(ROWS_MAX + 1)
-
-        def ordinary() -> pa.Table | None:
-            small = collect_interval(result.frame(), self.options)
-            return None if small is None else small.rows
-
         given = result.given()
         if given is None:
-            return ordinary()
-        key = (result.key, small_target(self.schema, self.options).schema_id)
-        rows = self.jobs.rows(StepJob(key, session, given, make, ordinary))
-        return None if rows is None or rows.num_rows > ROWS_MAX else rows
+            return target.collect(result.frame())
+        rows = ShardRows(target, result.over, result.frame)
+        return rows.by(self.jobs, result.key, session, given)
 
 
 def few_contents(client: ShardClient, name: str, end: int, columns: StructType) -> FewRows | None:

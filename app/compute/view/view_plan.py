@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, StepPlan
-from shardline.app.compute.view.evaluate import analyse_query
+from shardline.app.compute.view.evaluate import analyse_query, with_times
 from shardline.app.compute.view.kept_plan import plan_of
 from shardline.app.compute.view.touched_keys import OUTPUT
 from shardline.app.protocol.objects import Strategy, state_shards
@@ -40,7 +40,6 @@ from shardline.app.sql.strategy import CONSTANT, JOIN_SIDES, LINEAR, REASONS, ch
 from shardline.app.sql.touched_keys import Region, Regions, join_kind
 from shardline.datasource.spark_native.java_names import read_sequence
 from shardline.datasource.spark_native.jvm import clone_of
-from shardline.datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,8 +51,6 @@ _UNSEEN: Final = frozenset({"LocalLimit", "PipeOperator", "ResolvedHint", "Subqu
 
 _COMMON: Final = "commonexpressionref"
 _UNNAMED: Final = "__auto_generated_subquery_name"
-
-_HIDDEN: Final = [StructField(name, LongType(), nullable=False) for name in (TS, DIFF)]
 
 
 def plan_view(
@@ -100,9 +97,9 @@ def plan_view(
 def _changes(
     session: SparkSession, query: str, columns: Mapping[str, StructType]
 ) -> ChangePlan | NotIncremental:
-    with_times = {name: StructType([*given.fields, *_HIDDEN]) for name, given in columns.items()}
+    changes = {name: with_times(given) for name, given in columns.items()}
     try:
-        return ChangePlan(session, query, with_times)
+        return ChangePlan(session, query, changes)
     except NotIncremental as refused:
         return refused
 

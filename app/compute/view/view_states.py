@@ -47,7 +47,7 @@ from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, S
 from shardline.app.compute.view.correction import correction_frame
 from shardline.app.compute.view.found_rows import Found, FoundRows, rows_in_driver
 from shardline.app.compute.view.input_changes import find_input_changes, volume_of_shards
-from shardline.app.compute.view.kept_jobs import FewRows, KeptJobs, StepJob
+from shardline.app.compute.view.kept_jobs import FewRows, KeptJobs, ShardRows, StepJob
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.reports import ViewReports
@@ -64,7 +64,6 @@ from shardline.datasource.spark_native.small_results import ROWS_MAX
 from shardline.datasource.spark_native.time_interval import (
     StagedInterval,
     collect_interval,
-    rows_to_write,
     small_target,
     stage_interval,
 )
@@ -378,18 +377,13 @@ class ViewStates:
         def merged(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
             return group.merged(session, frames[_MOVED], frames[_HELD], found=True)
 
-        def make(frames: Mapping[Leaf, DataFrame]) -> DataFrame | None:
-            return rows_to_write(merged(frames), shard.options)
-
-        def ordinary() -> pa.Table | None:
+        def frame() -> DataFrame:
             frames = {leaf: rows_in_driver(session, *one) for leaf, one in given.items()}
-            frames = self._one_task.inputs(session, frames, Volume(rows=held.num_rows))
-            small = collect_interval(merged(frames), shard.options)
-            return None if small is None else small.rows
+            return merged(self._one_task.inputs(session, frames, Volume(rows=held.num_rows)))
 
         given = {_MOVED: FewRows(moved, group.moved_columns), _HELD: FewRows(held, group.schema)}
-        key = (step.plan, group.name, target.schema_id)
-        rows = self._jobs.rows(StepJob(key, session, given, make, ordinary))
+        asked = ShardRows(target, merged, frame)
+        rows = asked.by(self._jobs, (step.plan, group.name), session, given)
         return None if rows is None else target.stage(rows)
 
     def _is_right(self, shard: StateShard, group: GroupState, step: StateStep) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["Compared", "compare_kept_plans"]
+__all__ = ["Compared", "compare_kept_plans", "counted"]
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ def compare_kept_plans() -> Iterator[Compared]:
         if wanted is None:
             return None
         assert error is None, f"only the kept plan fails: {error}"
-        assert _counted(found) == _counted(wanted), kept
+        assert counted(found) == counted(wanted), kept
         compared.runs += 1
         return found
 
@@ -73,5 +73,6 @@ def compare_kept_plans() -> Iterator[Compared]:
         yield compared
 
 
-def _counted(rows: pa.Table | None) -> Counter[str]:
+def counted(rows: pa.Table | None) -> Counter[str]:
+    """How often each row is there; NaN is equal to itself."""
     return Counter() if rows is None else Counter(map(repr, rows.to_pylist()))
