@@ -13,9 +13,9 @@ kinds share one, and a shard keeps it.
 
 One round (`step`): take what has arrived; fold completions and reports into the process state;
 append commands, those of producers and those that follow from the completions, in one append; fold
-them; hand out the effects that are due. Rendering and stopping take long: they run in pools and
-come back as completions, so the only thing that the lane ever waits for is the store's answer to an
-append.
+them; tell the observer; hand out the effects that are due. Rendering and stopping take long: they
+run in pools and come back as completions, so the only thing that the lane ever waits for is the
+store's answer to an append.
 
 What a caller relies on:
     When `submit` returns, the command is durable at its position; the observer is called with what
@@ -26,6 +26,7 @@ What a caller relies on:
 
 Invariants:
     Effects follow from records only, and come after them.
+    The observer hears of a phase before the effect that the phase is about begins.
     The process state, and the table of what runs, belong to the thread that calls `step`.
 """
 
@@ -302,9 +303,15 @@ class Lane:
         # epoch to another one: reports, statistics and query names of the two could not be told
         # apart. Stops need no record and go on.
         starts: StartPermission = "held" if self._own_commands else "allowed"
-        for effect in self._process_state.advance(now_ms, starts):
-            self._hand_out(effect)
-        self._notify_observer(now_ms)
+        effects = self._process_state.advance(now_ms, starts)
+        try:
+            # Before anything starts: an observer throws away what an incarnation reports that it
+            # has not heard of, and one that reports its hydration does so once.
+            self._notify_observer(now_ms)
+        finally:
+            # Each is decided once: one that is not handed out would be waited for, for ever.
+            for effect in effects:
+                self._hand_out(effect)
 
     def _apply_recorded_settings(self) -> None:
         """Apply the settings that the order has recorded for the lane itself."""

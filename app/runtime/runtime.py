@@ -280,13 +280,16 @@ class Runtime(Observer):
                 with self._refusing(kind):
                     self._catch_up(kind)
         # Phases before observations: the workers throw away what comes from an incarnation that
-        # they have not heard of. As many as there are now, and not until there are none: a flood
-        # of observations must not keep commands waiting.
+        # they have not heard of, a hydration for good. The observations are counted first: the
+        # lane tells the phase of each that has arrived by then before it, so it is among those
+        # that are taken. As many as there are now, and not until there are none: a flood of
+        # observations must not keep commands waiting.
+        arrived = self._news.qsize()
         for _ in range(self._phases.qsize()):
             change = self._phases.get_nowait()
             self._do_compute(self._compute_worker.on_phase(change))
             self._do_storage(self._storage_worker.on_phase(change))
-        for _ in range(self._news.qsize()):
+        for _ in range(arrived):
             self._take_news(self._news.get_nowait())
         while (step := self.compute.take()) is not None:
             self._take_compute(step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,6 +25,9 @@ from shardline.datasource.errors import Determinate, Fenced, Indeterminate, Inva
 from support.fakes.clock import ManualClock, SeededIds
 from support.fakes.lane import Order, SimJournal, host
 from support.fakes.stage import Stage, source, view
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_a_dropped_object_is_gone_when_it_has_stopped_and_not_before() -> None:
@@ -466,3 +469,33 @@ def test_the_observer_hears_of_each_record_once_and_in_order() -> None:
     stage.do(DropDataflow("v"))
     stage.effects()
     assert [r.index for r in stage.a.told] == list(range(first, stage.a.lane.state.next_index))
+
+
+def test_the_observer_hears_of_an_effect_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What starts fast reports before the round is over; observers must know it by then."""
+    stage = Stage()
+    known: list[list[str]] = []
+
+    def run_at_once(effect: Callable[[], None]) -> None:
+        known.append([change.phase for change in stage.a.phases])
+        effect()
+
+    monkeypatch.setattr(stage.a.pool, "run", run_at_once)
+    stage.do(CreateDataflow(description=view("v")))
+    stage.do(DropDataflow("v"))
+    assert known == [["starting"], ["starting", "running", "stopping"]]
+
+
+def test_an_observer_that_fails_keeps_back_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An effect is decided once: if it were not handed out then, it never would be."""
+    stage = Stage()
+
+    def fail(_change: object) -> None:
+        raise RuntimeError("an observer's own error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stage.a, "on_phase", fail)
+        with pytest.raises(RuntimeError, match="own error"):
+            stage.do(CreateDataflow(description=view("v")))
+    stage.effects()
+    assert stage.a.runs() == {"v": view("v")}
