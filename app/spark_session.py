@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
+from shardline.datasource.spark_native.java_names import java_class
 from shardline.installation import CONF
 
 if TYPE_CHECKING:
@@ -69,6 +70,5 @@ def _write_no_checksum_files(spark: SparkSession) -> None:
     Each costs a process of its own (`chmod`, without Hadoop's native library): about a quarter of
     the floor of a micro-batch. No setting does this that the RocksDB state store survives.
     """
-    jvm: Any = spark._jvm  # noqa: SLF001 - as above
-    conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001
-    jvm.org.apache.hadoop.fs.FileSystem.getLocal(conf).setWriteChecksum(False)
+    conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001 - as above
+    java_class(spark, "org.apache.hadoop.fs.FileSystem").getLocal(conf).setWriteChecksum(False)

@@ -37,6 +37,7 @@ from shardline.app.sql.spark_errors import SparkProblem, read_spark_error
 from shardline.app.sql.strategy import Verdict
 from shardline.app.sql.touched_keys import judge
 from shardline.datasource.clock import IdGenerator
+from shardline.datasource.spark_native.java_names import java_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,6 +49,8 @@ __all__ = [
     "RefusedBySpark",
     "SourceColumns",
 ]
+
+_SQL: Final = "org.apache.spark.sql"
 
 _GUESSING: Final = frozenset({"csv", "json", "xml"})
 """Formats whose columns Spark would guess from the files that happen to be there."""
@@ -131,7 +134,6 @@ class Catalyst:
     def __init__(self, spark: SparkSession, ids: IdGenerator) -> None:
         self._spark = spark
         self._session: Any = spark._jsparkSession  # noqa: SLF001 - the analyzer is on that side
-        self._jvm: Any = spark._jvm  # noqa: SLF001
         self._prefix = f"_check_{ids.token().hex()}"
         self._stack = contextlib.ExitStack()
         self.views: dict[str, str] = {}
@@ -148,14 +150,16 @@ class Catalyst:
     def add(self, name: str, schema: str) -> None:
         """Make an empty temporary view for an object, with columns in JSON; its name: `views`."""
         view = f"{self._prefix}_{len(self.views)}"
-        columns = self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema)
-        empty = self._session.createDataFrame(self._jvm.java.util.ArrayList(), columns)
+        columns = java_class(self._spark, f"{_SQL}.types.DataType").fromJson(schema)
+        empty = self._session.createDataFrame(
+            java_class(self._spark, "java.util.ArrayList")(), columns
+        )
         empty.createOrReplaceTempView(view)
         self.views[name] = view
 
     def ddl(self, schema: str) -> str:
         """Convert columns from Spark's JSON to DDL."""
-        return str(self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema).toDDL())
+        return str(java_class(self._spark, f"{_SQL}.types.DataType").fromJson(schema).toDDL())
 
     def columns(self, ddl: str) -> str:
         """Convert columns from DDL to Spark's JSON.
@@ -164,7 +168,7 @@ class Catalyst:
             Refused: Spark does not understand them.
         """
         with _refusing(ddl):
-            return str(self._jvm.org.apache.spark.sql.types.StructType.fromDDL(ddl).json())
+            return str(java_class(self._spark, f"{_SQL}.types.StructType").fromDDL(ddl).json())
 
     def query(self, text: str) -> QueryPlan:
         """Analyse a query over the views.
@@ -175,7 +179,7 @@ class Catalyst:
         state = self._session.sessionState()
         # Not `spark.sql`: it carries commands out at once. Here a DROP that a parser before has
         # taken for a query is analysed and nothing more.
-        skip = self._jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
+        skip = java_class(self._spark, f"{_SQL}.execution.CommandExecutionMode").SKIP()
         with _refusing(text):
             execution = state.executePlan(state.sqlParser().parsePlan(text), skip)
             execution.assertAnalyzed()
@@ -236,7 +240,7 @@ class Catalyst:
         if state.dataSourceManager().dataSourceExists(name):
             return True
         try:
-            self._jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
+            java_class(self._spark, f"{_SQL}.execution.datasources.DataSource").lookupDataSource(
                 name, state.conf()
             )
         except (PySparkException, Py4JJavaError):
@@ -244,7 +248,7 @@ class Catalyst:
         return True
 
     def _culprits(self, plan: Any) -> tuple[NondeterministicExpression, ...]:
-        current = self._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+        current = java_class(self._spark, f"{_SQL}.catalyst.trees.TreePattern").CURRENT_LIKE()
         found: list[NondeterministicExpression] = []
         if not plan.deterministic():
             found += _deepest(plan, lambda node: not node.deterministic(), current=False)

@@ -28,11 +28,14 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from shardline.app.sql.spark_errors import SparkProblem, read_spark_error
+from shardline.datasource.spark_native.java_names import java_class, scala_sequence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["InvalidOption", "SourceOptions"]
+
+_EXECUTION: Final = "org.apache.spark.sql.execution"
 
 _FILES: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 """Formats of files, which Spark streams by one source with options of its own."""
@@ -64,7 +67,6 @@ class SourceOptions:
         """Check by the formats that are on the class path of `spark`."""
         self._spark = spark
         self._session: Any = spark._jsparkSession  # noqa: SLF001 - the parsers are on that side
-        self._jvm: Any = spark._jvm  # noqa: SLF001
 
     def find_invalid(self, name: str, options: Mapping[str, str]) -> InvalidOption | None:
         """The first option of a format of files that Spark's parsers refuse; None if none is."""
@@ -98,34 +100,35 @@ class SourceOptions:
         return InvalidOption(_culprit(open_it, options, problem), problem)
 
     def _parse_file_stream(self, options: Mapping[str, str]) -> None:
-        parser = self._jvm.org.apache.spark.sql.execution.streaming.runtime.FileStreamOptions
+        parser = self._class(f"{_EXECUTION}.streaming.runtime.FileStreamOptions")
         parser(self._scala_map(options))
 
     def _parse_rows(self, name: str, options: Mapping[str, str]) -> None:
         """Let a format parse its options, as it does first when it infers columns from files."""
-        lookup = self._jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource
+        lookup = self._class(f"{_EXECUTION}.datasources.DataSource").lookupDataSource
         found = self._instance(lookup(name, self._session.sessionState().conf()))
         # A format of the newer interface names the one that streams fall back to. Only a call
         # shows whether there is one: a Java object in Python seems to have every method.
         with contextlib.suppress(Py4JError):
             found = self._instance(found.fallbackFileFormat())
-        no_files = self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(
-            self._jvm.java.util.ArrayList()
-        )
+        no_files = scala_sequence(self._spark, [])
         found.inferSchema(self._session, self._scala_map(options), no_files)
 
     def _instance(self, kind: Any) -> Any:
         gateway = self._spark.sparkContext._gateway  # noqa: SLF001 - for arrays of Java
         assert gateway is not None, "a session of Connect has no JVM"
-        types = gateway.new_array(self._jvm.java.lang.Class, 0)
-        values = gateway.new_array(self._jvm.java.lang.Object, 0)
+        types = gateway.new_array(self._class("java.lang.Class"), 0)
+        values = gateway.new_array(self._class("java.lang.Object"), 0)
         return kind.getDeclaredConstructor(types).newInstance(values)
 
+    def _class(self, name: str) -> Any:
+        return java_class(self._spark, name)
+
     def _scala_map(self, options: Mapping[str, str]) -> Any:
-        found = self._jvm.java.util.HashMap()
+        found = self._class("java.util.HashMap")()
         for option, value in options.items():
             found.put(option, value)
-        return self._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(found)
+        return self._class("PythonUtils").toScalaMap(found)
 
 
 def _culprit(

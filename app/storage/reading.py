@@ -46,6 +46,7 @@ from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.shard_sink.frame_columns import assign_roles
 from shardline.datasource.shard_sink.target import find_shard, resolve_target
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
+from shardline.datasource.spark_native.java_names import java_class
 from shardline.datasource.spark_native.types import struct_of
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
@@ -298,10 +299,9 @@ def _streamable(spark: SparkSession, given: Mapping[str, str]) -> dict[str, str]
 
 
 def _is_file(spark: SparkSession, path: str) -> bool:
-    jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no other door to file systems
-    session: Any = spark._jsparkSession  # noqa: SLF001
+    session: Any = spark._jsparkSession  # noqa: SLF001 - PySpark has no other door to file systems
     try:
-        place = jvm.org.apache.hadoop.fs.Path(path)
+        place = java_class(spark, "org.apache.hadoop.fs.Path")(path)
         system = place.getFileSystem(session.sessionState().newHadoopConf())
         return bool(system.getFileStatus(place).isFile())
     except Py4JJavaError:

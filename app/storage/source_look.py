@@ -35,6 +35,7 @@ from shardline.app.execution.spark_errors import describe_failure
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.storage.formats import FILES, path_option
 from shardline.datasource.clock import Clock
+from shardline.datasource.spark_native.java_names import java_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -145,9 +146,9 @@ class SourceLook:
 
     def _exists(self, path: str) -> bool:
         if self._folder is None:
-            jvm: Any = self._spark._jvm  # noqa: SLF001 - PySpark has no other door to file systems
+            # PySpark has no other door to file systems.
             session: Any = self._spark._jsparkSession  # noqa: SLF001
-            place = jvm.org.apache.hadoop.fs.Path(path)
+            place = java_class(self._spark, "org.apache.hadoop.fs.Path")(path)
             self._folder = place.getFileSystem(session.sessionState().newHadoopConf()), place
         system, place = self._folder
         return bool(system.exists(place))

@@ -1,14 +1,17 @@
 """Finds classes and objects of the JVM by their names, once each; passes sequences of Scala.
 
-Each step of a dotted name is a call to the JVM: looked up anew at each use, names take longer than
-all that is done with what they name.
+Each step of a dotted name is a call to the JVM, and what is no class (`org`, `org.apache`, …) is
+looked for in each of Spark's three hundred archives, a name without dots once for each package that
+PySpark has imported. Looked up anew at each use, names take longer than all that is done with what
+they name: they were a fifth of the JVM's processor time in tests of views. PySpark does so itself,
+ten times for each error that it converts, so what it asks for most is remembered for it, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,9 +21,23 @@ __all__ = [
     "java_class",
     "jvm_of",
     "read_sequence",
+    "remember_names",
     "scala_object",
     "scala_sequence",
 ]
+
+_ASKED_OFTEN: Final = (
+    *("PythonErrorUtils", "PythonRDD", "PythonSQLUtils", "PythonUtils", "SerDeUtil"),
+    *("SimplePythonFunction", "functions", "org.apache.spark.sql.classic.SparkSession"),
+    "org.apache.spark.sql.classic.SparkSession$",
+    *("org.apache.spark.sql.functions", "org.apache.spark.sql.internal.SQLConf"),
+    *("org.apache.spark.SparkThrowableHelper", "org.apache.spark.sql.types.Metadata"),
+    "org.apache.spark.util.Utils",
+)
+"""Names that PySpark asks for as an attribute of the JVM, at each use."""
+
+_ASKED_BY_STEPS: Final = "py4j.reflection.TypeUtil"
+"""The class by which Py4J finds out if an object is an instance of a class."""
 
 
 def jvm_of(spark: SparkSession) -> Any:
@@ -38,13 +55,29 @@ def scala_object(spark: SparkSession, name: str) -> Any:
     return _singleton(jvm_of(spark), name)
 
 
-@lru_cache(maxsize=64)
+def remember_names(spark: SparkSession) -> None:
+    """Let PySpark find what it asks for most in its own process; again it does nothing.
+
+    Py4J makes an object for a name that an attribute is missing for. Here they are attributes.
+    """
+    jvm = jvm_of(spark)
+    if _ASKED_OFTEN[-1] in vars(jvm):
+        return
+    holder, last = jvm, _ASKED_BY_STEPS.rpartition(".")[-1]
+    for step in _ASKED_BY_STEPS.split(".")[:-1]:
+        package = getattr(holder, step)
+        setattr(holder, step, package)
+        holder = package
+    setattr(holder, last, getattr(holder, last))
+    for name in _ASKED_OFTEN:
+        setattr(jvm, name, getattr(jvm, name))
+
+
+@lru_cache(maxsize=256)
 def class_in(jvm: Any, name: str) -> Any:
     """The Java class `name` of a JVM."""
-    found = jvm
-    for step in name.split("."):
-        found = getattr(found, step)
-    return found
+    # By the whole name: a step at a time would ask for each package.
+    return getattr(jvm, name)
 
 
 @lru_cache(maxsize=16)

@@ -296,9 +296,8 @@ def clone_of(spark: SparkSession) -> SparkSession:
 
 def make_active(session: SparkSession) -> None:
     """Make it the active session of this thread, through which Spark finds Python's sources."""
-    jvm: Any = session._jvm  # noqa: SLF001 - no public door
-    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(
-        session._jsparkSession  # noqa: SLF001 - as above
+    java_class(session, f"{_SQL}.classic.SparkSession").setActiveSession(
+        session._jsparkSession  # noqa: SLF001 - no public door
     )
 
 

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from shardline.datasource.spark_native.compiled_java import java_object
 from shardline.datasource.spark_native.interrupts import CANCELLED, call_interruptibly
-from shardline.datasource.spark_native.java_names import jvm_of
+from shardline.datasource.spark_native.java_names import jvm_of, remember_names
 
 __all__ = [
     "INTERRUPTED",
@@ -66,6 +66,7 @@ def offer_native_reads(spark: SparkSession) -> None:
         return  # Spark Connect: its sessions have no optimizer here
     if spark.conf.get(SETTING, "true") == "false" or loader_of(spark) is not None:
         return
+    remember_names(spark)
     if is_checked(spark):
         install_loader(spark, partial(_make_rule, spark))
     else:

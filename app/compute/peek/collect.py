@@ -31,6 +31,7 @@ from pyspark.util import _load_from_socket, _local_iterator_from_socket
 from typing_extensions import override
 
 from shardline.app.compute.peek.results import too_large
+from shardline.datasource.spark_native.java_names import java_class
 
 __all__ = ["cancel_group", "collect", "job_group"]
 
@@ -146,17 +147,18 @@ def _in_order(
         PySparkException: The query fails.
     """
     spark = frame.sparkSession
-    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - as `RDD.toLocalIterator` does
-    limited: Any = frame.limit(rows_max)._jdf  # noqa: SLF001 - as above
+    limited: Any = frame.limit(rows_max)._jdf  # noqa: SLF001 - as `RDD.toLocalIterator` does
     records = int(spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") or 0)
     # Spark's limit is a global one over a local one of each partition. Only the local one is kept:
     # the global one would bring all rows into one partition first.
     each = limited.queryExecution().analyzed().child()
-    bounded = jvm.org.apache.spark.sql.classic.Dataset.ofRows(limited.sparkSession(), each)
+    bounded = java_class(spark, "org.apache.spark.sql.classic.Dataset").ofRows(
+        limited.sparkSession(), each
+    )
     batches, size = [], 0
     with unwrap_spark_exception():
         ranges = bounded.toArrowBatchRdd(records, "UTC", True, False)
-        served = jvm.PythonRDD.toLocalIteratorAndServe(ranges, False)
+        served = java_class(spark, "PythonRDD").toLocalIteratorAndServe(ranges, False)
         for message in _local_iterator_from_socket(served, NoOpSerializer()):
             batch = pa.ipc.read_record_batch(pa.py_buffer(message), schema)
             size += batch.nbytes

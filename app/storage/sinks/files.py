@@ -32,6 +32,7 @@ from shardline.app.storage.sinks.interval import Interval, frontier_of
 from shardline.app.storage.sinks.target import Written
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.spark_native.java_names import java_class
 
 __all__ = ["FileTarget"]
 
@@ -71,10 +72,10 @@ class FileTarget:
         self._options = dict(given.values())
         self._format = sink.format
         self._spark = spark
-        jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no other door to file systems
-        self._hadoop = jvm.org.apache.hadoop.fs
+        self._path_class = java_class(spark, "org.apache.hadoop.fs.Path")
+        # PySpark has no other door to file systems.
         conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001
-        self._fs = self._hadoop.Path(self._path).getFileSystem(conf)
+        self._fs = self._path_class(self._path).getFileSystem(conf)
         self.input = self._take(sink, shard)
         for name in self._names():
             if name.startswith(_STAGING):
@@ -156,10 +157,10 @@ class FileTarget:
         )
 
     def _names(self) -> list[str]:
-        path = self._hadoop.Path(self._path)
+        path = self._path_class(self._path)
         if not self._fs.exists(path):
             return []
         return [status.getPath().getName() for status in self._fs.listStatus(path)]
 
     def _place(self, name: str) -> Any:
-        return self._hadoop.Path(self._path, name)
+        return self._path_class(self._path, name)
