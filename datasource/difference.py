@@ -14,10 +14,14 @@ Invariants:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 from typing import Final, Protocol
 
+import msgspec
 import pyarrow as pa
 
 from shardline.datasource.errors import Determinate, InvalidUsage
@@ -44,7 +48,10 @@ _BUFFER_BYTES: Final = 64 << 20
 difference comes in order."""
 
 _JOINED_ROWS: Final = 4 * BATCH_ROWS
-"""Rows of small parts that are sorted together."""
+"""Rows of small parts that are sorted together, and of a large one that are decoded at once."""
+
+_SHARES_AHEAD: Final = 4
+"""Shares of a part that are decoded ahead of the merge."""
 
 
 class Difference(Protocol):
@@ -194,11 +201,19 @@ def _grown(base: ShardState, state: ShardState) -> bool:
     return same and state.since < base.upper
 
 
-def sorted_runs(contents: Contents, planned: Iterable[PlannedPart]) -> list[Run]:
+def sorted_runs(
+    contents: Contents, planned: Iterable[PlannedPart], pool: ThreadPoolExecutor | None = None
+) -> list[Run]:
     """The parts as sorted runs to merge, small ones sorted together.
 
     A merge pays for each of its runs at every step, and holds a table of each: thousands of parts
     of a few rows are cheaper as one run, and need no more memory.
+
+    Args:
+        contents: Reads the parts.
+        planned: The parts.
+        pool: Decodes pieces of large parts, some ahead of the merge. For reads with a filter that
+            few rows pass: what is decoded ahead is kept in memory.
     """
     large: list[list[PlannedPart]] = []
     small: list[list[PlannedPart]] = []
@@ -213,7 +228,11 @@ def sorted_runs(contents: Contents, planned: Iterable[PlannedPart]) -> list[Run]
             room = _JOINED_ROWS
         small[-1].append(item)
         room -= rows
-    return [_run(contents, group) for group in (*large, *small)]
+    shared = [
+        _run(contents, group) if pool is None else _by_shares(contents, group[0], pool)
+        for group in large
+    ]
+    return [*shared, *(_run(contents, group) for group in small)]
 
 
 def _run(contents: Contents, group: Sequence[PlannedPart]) -> Iterator[pa.Table]:
@@ -221,10 +240,35 @@ def _run(contents: Contents, group: Sequence[PlannedPart]) -> Iterator[pa.Table]
     if len(group) == 1:
         yield from tables
         return
+    yield from _sorted_together(contents, tables)
+
+
+def _sorted_together(contents: Contents, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     if held := list(tables):
         joined = sort_rows(pa.concat_tables(held), contents.key)
         for start in range(0, joined.num_rows, BATCH_ROWS):
             yield joined.slice(start, BATCH_ROWS)
+
+
+def _by_shares(
+    contents: Contents, planned: PlannedPart, pool: ThreadPoolExecutor
+) -> Iterator[pa.Table]:
+    """One part as a sorted run; the next shares of its row groups are decoded meanwhile."""
+    count = -(-planned.part.rows // _JOINED_ROWS)
+    shares = (msgspec.structs.replace(planned, share=(i, count)) for i in range(count))
+
+    def decoded() -> Iterator[pa.Table]:
+        coming = deque(pool.submit(_read, contents, one) for one in islice(shares, _SHARES_AHEAD))
+        while coming:
+            tables = coming.popleft().result()
+            coming.extend(pool.submit(_read, contents, one) for one in islice(shares, 1))
+            yield from tables
+
+    yield from decoded() if planned.ordered else _sorted_together(contents, decoded())
+
+
+def _read(contents: Contents, planned: PlannedPart) -> list[pa.Table]:
+    return list(contents.read_sorted_run(planned))
 
 
 def plan_staged(staged: Staged) -> list[PlannedPart]:

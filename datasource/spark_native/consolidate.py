@@ -8,6 +8,8 @@ floating-point numbers inside of other values), `can_consolidate` is False, and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
@@ -47,12 +49,16 @@ def _can_compare(field: Field, kind: SparkType, *, top: bool) -> bool:
     return False
 
 
-def consolidate(updates: DataFrame, schema: ShardSchema) -> DataFrame:
+def consolidate(
+    updates: DataFrame, schema: ShardSchema, placed_by: Sequence[str] = ()
+) -> DataFrame:
     """Sum the diffs of equal rows: the columns of `schema`, and `_diff` above 0.
 
     Args:
         updates: The columns and `_diff`; columns between them are dropped.
         schema: All columns of the shard: rows are the same if all of them are.
+        placed_by: Further columns, functions of the row, that `updates` are partitioned by: then
+            Spark shuffles nothing.
     """
     keys: list[Column] = []
     back: list[Column] = []
@@ -75,7 +81,7 @@ def consolidate(updates: DataFrame, schema: ShardSchema) -> DataFrame:
             keys.append(column.alias(name))
             value = quoted(name)
         back.append(value.alias(field.name, metadata=metadata))
-    summed = updates.groupBy(*keys).agg(F.try_sum(DIFF).alias(DIFF))
+    summed = updates.groupBy(*placed_by, *keys).agg(F.try_sum(DIFF).alias(DIFF))
     return summed.select(*back, _checked().alias(DIFF)).where(F.col(DIFF) > 0)
 
 
