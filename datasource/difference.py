@@ -71,6 +71,11 @@ class Difference(Protocol):
         """
         ...
 
+    @property
+    def closes(self) -> bool:
+        """True if what `against` gave for the whole takes back whole keys: see `Part.closes`."""
+        ...
+
 
 def commit_difference(
     handle: WriteHandle, new: Staged, difference: Difference, *, sequence: int, attempt: str
@@ -177,18 +182,27 @@ class _Pending:
         more = frugal.stage(self._difference.against(state, there, whole=whole))
         self._uncommitted.add(more.runs)
         held = self._staged
+        # Rows that came in between may be equal to new ones, and then stay in spite of their
+        # retraction. A registered shard's rows pass through another one.
+        closes = whole and self._difference.closes and state.registered is None
         # The updates come in sort order across all parts, so the parts are one run.
-        run = (
-            (batch.Run(tuple(part for run in more.runs for part in run.parts)),)
-            if more.runs
-            else ()
-        )
+        parts = tuple(part for run in more.runs for part in run.parts)
+        run = (batch.Run(_marked(parts, closes=closes)),) if parts else ()
         self._staged = Staged(
-            (*held.runs, *run),
+            (*(held.runs if whole else map(_unmarked, held.runs)), *run),
             held.staged_ms if held.runs else more.staged_ms,
             held.rows + more.rows,
             held.size_bytes + more.size_bytes,
         )
+
+
+def _marked(parts: Sequence[batch.Part], *, closes: bool) -> tuple[batch.Part, ...]:
+    """The parts, with `closes` for those that retract."""
+    return tuple(msgspec.structs.replace(p, closes=closes and p.retracts) for p in parts)
+
+
+def _unmarked(run: batch.Run) -> batch.Run:
+    return msgspec.structs.replace(run, parts=_marked(run.parts, closes=False))
 
 
 def _grown(base: ShardState, state: ShardState) -> bool:

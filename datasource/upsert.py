@@ -63,6 +63,9 @@ LIVE: Final = "_shardline_live"
 CARRIER_ID: Final = -1
 """The schema id of staged carriers: no schema of a shard has it."""
 
+_KEY_NUMBER: Final = pa.field("_shardline_key", pa.int64(), nullable=False)
+"""Column that a difference has while it is computed: which of a table's keys a row has."""
+
 _THREADS: Final = min(4, os.cpu_count() or 1)
 """Threads that decode old rows: Arrow holds no lock of Python meanwhile."""
 
@@ -83,7 +86,7 @@ def carrier_schema(
         InvalidUsage: A column has a name that is reserved for carriers.
     """
     for name in schema.names:
-        if name.lower() in {ORDER, LIVE}:
+        if name.lower() in {ORDER, LIVE, _KEY_NUMBER.name}:
             raise InvalidUsage(
                 f"column '{name}' has a name that an upsert keeps for itself",
                 code="RESERVED_COLUMN",
@@ -127,18 +130,29 @@ def upsert_difference(machine: Machine, carriers: ShardSchema, new: Staged) -> D
     return _Replacements(machine, carriers, plan_staged(new))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Replacements(Difference):
-    """Retracts the rows of the new rows' keys and adds the winners."""
+    """Retracts the rows of the new rows' keys and adds the winners.
+
+    Attributes:
+        closed: False once some key was found of which rows are retracted and others stay.
+    """
 
     machine: Machine
     carriers: ShardSchema
     new: Sequence[PlannedPart]
+    closed: bool = True
+
+    @property
+    @override
+    def closes(self) -> bool:
+        return self.closed
 
     @override
     def against(
         self, state: ShardState, there: Sequence[PlannedPart], *, whole: bool
     ) -> Iterator[pa.Table]:
+        self.closed = True
         stats = [planned.part.stats for planned in self.new]
         touched = [planned for planned in there if _may_touch(planned, stats, state.key)]
         if not self.new or not (whole or touched):
@@ -187,12 +201,18 @@ class _Replacements(Difference):
         # only retracted.
         won = last[lives.astype(np.bool_)] if whole else last[:0]
         diffs = group.column(DIFF).to_numpy()
-        chosen = take(group.select([*schema.names, TS]), np.concatenate([gone, won]))
+        places = np.concatenate([gone, won])
+        chosen = take(group.select([*schema.names, TS]), places)
         signed = np.concatenate([-diffs[gone], np.ones(len(won), np.int64)])
-        difference = chosen.append_column(
+        # Equal rows have one key, so its number changes nothing of what is added up.
+        numbers = np.repeat(np.arange(len(starts)), ends - starts)
+        difference = chosen.append_column(_KEY_NUMBER, pa.array(numbers[places])).append_column(
             pa.field(DIFF, pa.int64(), nullable=False), pa.array(signed)
         )
-        return consolidate(difference, state.key).drop_columns([TS])
+        found = consolidate(difference, state.key)
+        held = np.add.reduceat(np.where(added, 0, diffs), starts)
+        self.closed = self.closed and _takes_back_whole_keys(found, held)
+        return found.drop_columns([TS, _KEY_NUMBER.name])
 
     def _ambiguous(self, group: pa.Table, row: int, state: ShardState) -> InvalidUsage:
         (values,) = group.select(list(state.key)).slice(row, 1).to_pylist()
@@ -203,6 +223,26 @@ class _Replacements(Difference):
             code="AMBIGUOUS_KEY",
             hint="set option orderingColumn to what tells the latest, or keep one row of each key",
         )
+
+
+def _takes_back_whole_keys(difference: pa.Table, held: Places) -> bool:
+    """True if of each key all copies of all rows are retracted, or none.
+
+    A winner that is equal to an old row cancels with its retraction. If that is all that there is
+    of the key, nothing is left to retract; but other rows of the key may be left.
+
+    Args:
+        difference: Consolidated, with the number of each row's key.
+        held: By the key's number, how many rows the shard holds.
+    """
+    diffs = difference.column(DIFF).to_numpy()
+    taken = np.bincount(
+        difference.column(_KEY_NUMBER.name).to_numpy()[diffs < 0],
+        weights=-diffs[diffs < 0].astype(np.float64),
+        minlength=len(held),
+    )
+    # Sums beyond 2**53 are not exact, and then it is only said of less.
+    return bool(((taken == 0) | ((taken == held) & (taken < 2**53))).all())
 
 
 def _bounds(table: pa.Table, key: Sequence[str]) -> tuple[Places, Places]:

@@ -36,6 +36,7 @@ from shardline.datasource.shard_source.fetch_task import PartitionKind, ShardPar
 from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.spark_native.arrow_fallback import fetch_by_tasks, fetch_in_driver
 from shardline.datasource.spark_native.blob_paths import hadoop_url
+from shardline.datasource.spark_native.closed_keys import ClosedKeys, can_close
 from shardline.datasource.spark_native.consolidate import can_consolidate, consolidate, repeat_rows
 from shardline.datasource.spark_native.jvm import LivenessToken, Options
 from shardline.datasource.spark_native.part_errors import remember_plan
@@ -242,6 +243,9 @@ class _FrameBuilder:
             return
         kept = [self._inline_updates(taken[0], inline, scanner)] if inline else []
         parts = [*chain.from_iterable(scans.values()), *(planned.part for planned in inline)]
+        if can_close(parts, scanner.target, taken[0].key):
+            self._close_group(taken, scanner)
+            return
         columns = hashed_columns(scanner.target, taken[0].key)
         if columns and is_worth_splitting(parts):
             self._split_group(taken[0], scans, kept, scanner, columns)
@@ -281,6 +285,40 @@ class _FrameBuilder:
             self._add(sample, self._untouched(sample, frame, counted=kind.counted))
         self._add(sample, self._of_group(sample, split.consolidated(2 * rows)))
 
+    def _close_group(self, groups: Sequence[ShardPartition], scanner: Scanner) -> None:
+        """Add groups whose retractions all take back whole keys: they need no consolidation."""
+        sample = groups[0]
+        scans, inline = scanner.split([p for group in groups for p in group.parts], with_ts=True)
+        times = [
+            bounds
+            for one in (*chain.from_iterable(scans.values()), *(p.part for p in inline))
+            if one.retracts and (bounds := one.time_bounds)
+        ]
+        first, last = min(map(min, times)), max(map(max, times))
+        retracting = _chosen(scans, lambda part: part.retracts)
+        kept = [self._inline_updates(sample, inline, scanner, with_ts=True)] if inline else []
+        keys = ClosedKeys([*scanner.scan(retracting, with_ts=True), *kept], sample.key)
+
+        def add(passes: Callable[[int, int], bool], *, timed: bool, closable: bool) -> None:
+            """Add what the parts of certain times add and no later retraction takes back."""
+            chosen = _chosen(scans, lambda part: passes(*(part.time_bounds or (first, last))))
+            found = scanner.scan(chosen, with_ts=timed, with_ones=False)
+            for (kind, parts), frame in zip(chosen.items(), found, strict=True):
+                added = frame.where(f"{DIFF} > 0") if kind.counted else frame
+                if closable:
+                    added = keys.left(added, older=not timed)
+                counted = any(part.diff_max > 1 for part in parts)
+                self._add(sample, self._untouched(sample, added, counted=counted))
+
+        # Most rows are from before the first retraction, and those that the last one brings have
+        # none after it: neither need a time, and the latter no look at the keys.
+        add(lambda _, end: end < first, timed=False, closable=True)
+        add(lambda begin, end: begin < last and end >= first, timed=True, closable=True)
+        add(lambda begin, end: begin >= last and end >= first, timed=False, closable=False)
+        for frame in kept:
+            added = keys.left(frame.where(f"{DIFF} > 0"), older=False)
+            self._add(sample, self._untouched(sample, added, counted=True))
+
     def _untouched(self, sample: ShardPartition, rows: DataFrame, *, counted: bool) -> DataFrame:
         if counted:
             return self._of_group(sample, rows)
@@ -297,7 +335,12 @@ class _FrameBuilder:
         return project(rows, [*own, f"{sample.as_of}L AS {TS}", DIFF])
 
     def _inline_updates(
-        self, sample: ShardPartition, inline: Sequence[PlannedPart], scanner: Scanner
+        self,
+        sample: ShardPartition,
+        inline: Sequence[PlannedPart],
+        scanner: Scanner,
+        *,
+        with_ts: bool = False,
     ) -> DataFrame:
         """The updates of inline parts under the shard's whole schema."""
         schema = struct_of(scanner.target.record)
@@ -312,7 +355,8 @@ class _FrameBuilder:
             where=None,
         )
         fields = [*schema.fields, _TS_FIELD, _DIFF_FIELD]
-        return fetch_in_driver(self.spark, [raw], StructType(fields)).drop(TS)
+        updates = fetch_in_driver(self.spark, [raw], StructType(fields))
+        return updates if with_ts else updates.drop(TS)
 
     def _leave_to_arrow(self, sample: ShardPartition, parts: Sequence[PlannedPart]) -> None:
         """Leave parts that Spark cannot read to Arrow fetch, inline ones to this process."""

@@ -116,7 +116,7 @@ def test_contents_of_any_type(
         handle.compare_and_append(some, handle.upper(), Frontier(time + 1))
     handle.compare_and_append(None, handle.upper(), Frontier(100))
 
-    with mock.patch.object(frames, "is_worth_splitting", lambda _: split):
+    with mock.patch.object(frames, "is_worth_splitting", return_value=split):
         frame = datasource.snapshot(spark, f"{location}/in", as_of=as_of)
     assert arrow_of(frame, case) == Counter(model(case, updates, as_of))
 
