@@ -48,10 +48,14 @@ _BUFFER_BYTES: Final = 64 << 20
 difference comes in order."""
 
 _JOINED_ROWS: Final = 4 * BATCH_ROWS
-"""Rows of small parts that are sorted together, and of a large one that are decoded at once."""
+"""Rows of small parts that are sorted together."""
 
-_SHARES_AHEAD: Final = 4
-"""Shares of a part that are decoded ahead of the merge."""
+_SHARE_ROWS: Final = 2 * BATCH_ROWS
+"""Rows of a large part that are decoded at once: a row group of ours."""
+
+_SHARES_AHEAD: Final = 8
+"""Shares that are decoded ahead of the merge, of all parts together: some more than there are
+threads, for the merge to find them done."""
 
 
 class Difference(Protocol):
@@ -242,10 +246,12 @@ def sorted_runs(
             room = _JOINED_ROWS
         small[-1].append(item)
         room -= rows
-    shared = [
-        _run(contents, group) if pool is None else _by_shares(contents, group[0], pool)
-        for group in large
-    ]
+    if pool is None:
+        shared = [_run(contents, group) for group in large]
+    else:
+        # All runs of a merge begin at once, and a merge of many must not hold much of each.
+        ahead = max(1, _SHARES_AHEAD // max(len(large), 1))
+        shared = [_by_shares(contents, group[0], pool, ahead) for group in large]
     return [*shared, *(_run(contents, group) for group in small)]
 
 
@@ -265,14 +271,14 @@ def _sorted_together(contents: Contents, tables: Iterable[pa.Table]) -> Iterator
 
 
 def _by_shares(
-    contents: Contents, planned: PlannedPart, pool: ThreadPoolExecutor
+    contents: Contents, planned: PlannedPart, pool: ThreadPoolExecutor, ahead: int
 ) -> Iterator[pa.Table]:
-    """One part as a sorted run; the next shares of its row groups are decoded meanwhile."""
-    count = -(-planned.part.rows // _JOINED_ROWS)
+    """One part as a sorted run; the next `ahead` shares of its rows are decoded meanwhile."""
+    count = -(-planned.part.rows // _SHARE_ROWS)
     shares = (msgspec.structs.replace(planned, share=(i, count)) for i in range(count))
 
     def decoded() -> Iterator[pa.Table]:
-        coming = deque(pool.submit(_read, contents, one) for one in islice(shares, _SHARES_AHEAD))
+        coming = deque(pool.submit(_read, contents, one) for one in islice(shares, ahead))
         while coming:
             tables = coming.popleft().result()
             coming.extend(pool.submit(_read, contents, one) for one in islice(shares, 1))
