@@ -24,6 +24,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from shardline.datasource.shard.batch import Part
+from shardline.datasource.spark_native.consolidate import fresh_name
 from shardline.datasource.spark_native.touched_rows import hashed_columns
 from shardline.datasource.spark_native.types import quoted
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
@@ -32,8 +33,6 @@ __all__ = ["ClosedKeys", "can_close"]
 
 _MOST_RETRACTIONS = 2_000_000
 """Keys that are broadcast, at most."""
-
-_HASH, _TIME = "_shardline_hash", "_shardline_time"
 
 _NEVER = f"{2**63 - 1}L"
 _ALWAYS = "-1L"
@@ -77,21 +76,26 @@ class ClosedKeys:
         closed = self._closed()
         same = F.lit(True)
         for number, name in enumerate(self.key):
-            same &= quoted(name).eqNullSafe(F.col(f"_shardline_k{number}"))
+            same &= quoted(name).eqNullSafe(F.col(self._named(f"_shardline_k{number}")))
         # The hash alone is looked up, as a long. Spark would add to it, or do without it, if it saw
         # that the keys must be equal, too; and this tells it only where the hash was found.
         time = F.expr(_ALWAYS) if older else quoted(TS)
-        later = F.when(same, time).otherwise(F.expr(_NEVER)) < F.col(_TIME)
-        found = (self._hash() == F.col(_HASH)) & later
+        later = F.when(same, time).otherwise(F.expr(_NEVER)) < F.col(self._named("_shardline_time"))
+        found = (self._hash() == F.col(self._named("_shardline_hash"))) & later
         return updates.join(F.broadcast(closed), found, "left_anti")
 
     def _closed(self) -> DataFrame:
-        names = [quoted(name).alias(f"_shardline_k{n}") for n, name in enumerate(self.key)]
-        wanted = [self._hash().alias(_HASH), quoted(TS).alias(_TIME), *names]
+        hashed, time = self._named("_shardline_hash"), self._named("_shardline_time")
+        wanted = [self._hash().alias(hashed), quoted(TS).alias(time)]
+        for number, name in enumerate(self.key):
+            wanted.append(quoted(name).alias(self._named(f"_shardline_k{number}")))
         first, *others = (one.where(F.col(DIFF) < 0).select(*wanted) for one in self.retracting)
         for other in others:
             first = first.unionAll(other)
         return first
+
+    def _named(self, name: str) -> str:
+        return fresh_name(name, self.retracting[0].columns)
 
     def _hash(self) -> Column:
         return F.xxhash64(*map(quoted, self.key))

@@ -8,7 +8,7 @@ floating-point numbers inside of other values), `can_consolidate` is False, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
@@ -18,7 +18,7 @@ from shardline.datasource.spark_native.types import quoted
 from shardline.datasource.types.schema import DIFF, ShardSchema
 from shardline.datasource.types.spark_types import Array, Atomic, Field, Record, SparkType
 
-__all__ = ["can_consolidate", "consolidate", "repeat_rows"]
+__all__ = ["can_consolidate", "consolidate", "fresh_name", "repeat_rows"]
 
 _SPAN = 16
 """Copies of a row are made in steps of 2 ** this: the longest array that a step needs."""
@@ -118,7 +118,7 @@ def _checked() -> Column:
 def repeat_rows(rows: DataFrame) -> DataFrame:
     """Repeat each row `_diff` times, and drop `_diff`."""
     names = [name for name in rows.columns if name != DIFF]
-    step_name, copy_name = _fresh("_step", names), _fresh("_copy", names)
+    step_name, copy_name = fresh_name("_step", names), fresh_name("_copy", names)
     copies, step = F.col(DIFF), quoted(step_name)
     own = [quoted(name) for name in names]
     last = F.shiftright(copies - 1, _SPAN)
@@ -129,7 +129,7 @@ def repeat_rows(rows: DataFrame) -> DataFrame:
     return steps.select(*own, each).select(*own)
 
 
-def _fresh(name: str, taken: list[str]) -> str:
+def fresh_name(name: str, taken: Iterable[str]) -> str:
     """`name`, with underscores added until no name in `taken` equals it in any case."""
     folded = {other.lower() for other in taken}
     while name in folded:

@@ -29,14 +29,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from shardline.datasource.shard.batch import Part
-from shardline.datasource.spark_native.consolidate import consolidate
+from shardline.datasource.spark_native.consolidate import consolidate, fresh_name
 from shardline.datasource.spark_native.types import quoted
 from shardline.datasource.types.schema import DIFF, ShardSchema
 from shardline.datasource.types.spark_types import Atomic
 
 __all__ = ["TouchedRows", "hashed_columns", "is_worth_splitting"]
-
-_HASH = "_shardline_hash"
 
 _LEAST_ROWS = 200_000
 """Rows of parts without retractions from which on splitting pays: a second scan and the job that
@@ -121,12 +119,16 @@ class TouchedRows:
         # Equal rows meet in one task before they are aggregated for the first time: an aggregation
         # on either side of a shuffle would find nothing to add up on the first.
         tasks = max(1, -(-rows // _ROWS_PER_TASK))
-        hashed = updates.withColumn(_HASH, self._hash()).repartition(tasks, _HASH)
-        return consolidate(hashed, self.schema, (_HASH,))
+        hashed = updates.withColumn(self._name, self._hash()).repartition(tasks, self._name)
+        return consolidate(hashed, self.schema, (self._name,))
+
+    @property
+    def _name(self) -> str:
+        return fresh_name("_shardline_hash", self.schema.names)
 
     def _hash(self) -> Column:
         return F.xxhash64(*map(quoted, self.columns))
 
     def _joined(self, frame: DataFrame, how: str) -> DataFrame:
-        found = self.retracting.where(F.col(DIFF) < 0).select(self._hash().alias(_HASH))
-        return frame.join(F.broadcast(found), self._hash() == F.col(_HASH), how)
+        found = self.retracting.where(F.col(DIFF) < 0).select(self._hash().alias(self._name))
+        return frame.join(F.broadcast(found), self._hash() == F.col(self._name), how)

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-ROWS = pa.schema([("a", pa.int64()), ("b", pa.string()), ("v", pa.int32())])
-KEY = ("a", "b")
+# The second name is one that native plans would use for a column of their own.
+ROWS = pa.schema([("a", pa.int64()), ("_Shardline_Hash", pa.string()), ("v", pa.int32())])
+KEY = ("a", "_Shardline_Hash")
 Row = tuple[int | None, str | None, int | None]
 
 
