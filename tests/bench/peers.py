@@ -7,7 +7,7 @@ made once below the folder: PySpark from PyPI, the format's jars from Maven Cent
 ordinary clients. A cell has two ratios to that same Spark's own Parquet, in one run and in turns,
 so that Sparks of different versions and machines with other work can be compared: the time, and in
 brackets the CPU seconds of all processes; above 1 is slower. What cannot be had is said and left
-out.
+out. The seconds themselves are in `peers.json` in the folder.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found[f"{peer.title}, Spark {ran['spark']}"] = ran
         except subprocess.CalledProcessError as error:
             missing[peer.title] = (error.stderr or str(error)).strip()[-2000:]
-    print(json.dumps(found))
+    (folder / "peers.json").write_text(json.dumps(found, indent=1))
     print(table({title: one["found"] for title, one in found.items()}))
     for what in found["shard"]["bytes"]:
         cells = [f"{one['bytes'][what]:.1f}" for one in found.values()]
