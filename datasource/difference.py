@@ -14,10 +14,14 @@ Invariants:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 from typing import Final, Protocol
 
+import msgspec
 import pyarrow as pa
 
 from shardline.datasource.errors import Determinate, InvalidUsage
@@ -46,6 +50,13 @@ difference comes in order."""
 _JOINED_ROWS: Final = 4 * BATCH_ROWS
 """Rows of small parts that are sorted together."""
 
+_SHARE_ROWS: Final = 2 * BATCH_ROWS
+"""Rows of a large part that are decoded at once: a row group of ours."""
+
+_SHARES_AHEAD: Final = 8
+"""Shares that are decoded ahead of the merge, of all parts together: some more than there are
+threads, for the merge to find them done."""
+
 
 class Difference(Protocol):
     """A function from the updates of a shard to the updates to append."""
@@ -62,6 +73,11 @@ class Difference(Protocol):
                 rows in `there` that must go. False if they were added after an earlier call: gives
                 only the retractions.
         """
+        ...
+
+    @property
+    def closes(self) -> bool:
+        """True if what `against` gave for the whole takes back whole keys: see `Part.closes`."""
         ...
 
 
@@ -170,18 +186,27 @@ class _Pending:
         more = frugal.stage(self._difference.against(state, there, whole=whole))
         self._uncommitted.add(more.runs)
         held = self._staged
+        # Rows that came in between may be equal to new ones, and then stay in spite of their
+        # retraction. A registered shard's rows pass through another one.
+        closes = whole and self._difference.closes and state.registered is None
         # The updates come in sort order across all parts, so the parts are one run.
-        run = (
-            (batch.Run(tuple(part for run in more.runs for part in run.parts)),)
-            if more.runs
-            else ()
-        )
+        parts = tuple(part for run in more.runs for part in run.parts)
+        run = (batch.Run(_marked(parts, closes=closes)),) if parts else ()
         self._staged = Staged(
-            (*held.runs, *run),
+            (*(held.runs if whole else map(_unmarked, held.runs)), *run),
             held.staged_ms if held.runs else more.staged_ms,
             held.rows + more.rows,
             held.size_bytes + more.size_bytes,
         )
+
+
+def _marked(parts: Sequence[batch.Part], *, closes: bool) -> tuple[batch.Part, ...]:
+    """The parts, with `closes` for those that retract."""
+    return tuple(msgspec.structs.replace(p, closes=closes and p.retracts) for p in parts)
+
+
+def _unmarked(run: batch.Run) -> batch.Run:
+    return msgspec.structs.replace(run, parts=_marked(run.parts, closes=False))
 
 
 def _grown(base: ShardState, state: ShardState) -> bool:
@@ -194,11 +219,19 @@ def _grown(base: ShardState, state: ShardState) -> bool:
     return same and state.since < base.upper
 
 
-def sorted_runs(contents: Contents, planned: Iterable[PlannedPart]) -> list[Run]:
+def sorted_runs(
+    contents: Contents, planned: Iterable[PlannedPart], pool: ThreadPoolExecutor | None = None
+) -> list[Run]:
     """The parts as sorted runs to merge, small ones sorted together.
 
     A merge pays for each of its runs at every step, and holds a table of each: thousands of parts
     of a few rows are cheaper as one run, and need no more memory.
+
+    Args:
+        contents: Reads the parts.
+        planned: The parts.
+        pool: Decodes pieces of large parts, some ahead of the merge. For reads with a filter that
+            few rows pass: what is decoded ahead is kept in memory.
     """
     large: list[list[PlannedPart]] = []
     small: list[list[PlannedPart]] = []
@@ -213,7 +246,13 @@ def sorted_runs(contents: Contents, planned: Iterable[PlannedPart]) -> list[Run]
             room = _JOINED_ROWS
         small[-1].append(item)
         room -= rows
-    return [_run(contents, group) for group in (*large, *small)]
+    if pool is None:
+        shared = [_run(contents, group) for group in large]
+    else:
+        # All runs of a merge begin at once, and a merge of many must not hold much of each.
+        ahead = max(1, _SHARES_AHEAD // max(len(large), 1))
+        shared = [_by_shares(contents, group[0], pool, ahead) for group in large]
+    return [*shared, *(_run(contents, group) for group in small)]
 
 
 def _run(contents: Contents, group: Sequence[PlannedPart]) -> Iterator[pa.Table]:
@@ -221,10 +260,35 @@ def _run(contents: Contents, group: Sequence[PlannedPart]) -> Iterator[pa.Table]
     if len(group) == 1:
         yield from tables
         return
+    yield from _sorted_together(contents, tables)
+
+
+def _sorted_together(contents: Contents, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     if held := list(tables):
         joined = sort_rows(pa.concat_tables(held), contents.key)
         for start in range(0, joined.num_rows, BATCH_ROWS):
             yield joined.slice(start, BATCH_ROWS)
+
+
+def _by_shares(
+    contents: Contents, planned: PlannedPart, pool: ThreadPoolExecutor, ahead: int
+) -> Iterator[pa.Table]:
+    """One part as a sorted run; the next `ahead` shares of its rows are decoded meanwhile."""
+    count = -(-planned.part.rows // _SHARE_ROWS)
+    shares = (msgspec.structs.replace(planned, share=(i, count)) for i in range(count))
+
+    def decoded() -> Iterator[pa.Table]:
+        coming = deque(pool.submit(_read, contents, one) for one in islice(shares, ahead))
+        while coming:
+            tables = coming.popleft().result()
+            coming.extend(pool.submit(_read, contents, one) for one in islice(shares, 1))
+            yield from tables
+
+    yield from decoded() if planned.ordered else _sorted_together(contents, decoded())
+
+
+def _read(contents: Contents, planned: PlannedPart) -> list[pa.Table]:
+    return list(contents.read_sorted_run(planned))
 
 
 def plan_staged(staged: Staged) -> list[PlannedPart]:

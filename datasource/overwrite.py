@@ -77,6 +77,11 @@ class _Replacement(Difference):
     machine: Machine
     new: Staged
 
+    @property
+    @override
+    def closes(self) -> bool:
+        return False  # rows that stay are not taken back
+
     @override
     def against(
         self, state: ShardState, there: Sequence[PlannedPart], *, whole: bool

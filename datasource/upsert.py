@@ -21,31 +21,23 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from typing_extensions import override
 
 from shardline.datasource.difference import Difference, commit_difference, plan_staged, sorted_runs
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.filters.parser import Where
-from shardline.datasource.filters.predicates import (
-    FALSE,
-    TRUE,
-    ColumnKnowledge,
-    ColumnLookup,
-    Outcomes,
-    Path,
-    Predicate,
-)
 from shardline.datasource.frontier import TIME_MIN
 from shardline.datasource.parts.contents import Contents
 from shardline.datasource.parts.fetch import Fetcher
+from shardline.datasource.parts.sought_keys import filter_by_keys
 from shardline.datasource.parts.stage import Staged
 from shardline.datasource.read import current_schema
 from shardline.datasource.rows.merge_runs import merge
@@ -55,10 +47,9 @@ from shardline.datasource.shard.commands.append import AlreadyCommitted, Appende
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.plan import PlannedPart
 from shardline.datasource.shard.state import ShardState
-from shardline.datasource.types.row_keys import contiguous, surrogate
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import Atomic, Field, Record, SparkType, path_text
-from shardline.datasource.types.stats import Bound, PartStats, bounds, may_overlap
+from shardline.datasource.types.stats import PartStats, may_overlap
 from shardline.datasource.write import WriteHandle
 
 __all__ = ["CARRIER_ID", "LIVE", "ORDER", "carrier_schema", "upsert", "upsert_difference"]
@@ -72,8 +63,11 @@ LIVE: Final = "_shardline_live"
 CARRIER_ID: Final = -1
 """The schema id of staged carriers: no schema of a shard has it."""
 
-_SOUGHT_ROWS: Final = 1 << 18
-"""Up to this many new rows, their keys are kept in memory to drop old rows before the merge."""
+_KEY_NUMBER: Final = pa.field("_shardline_key", pa.int64(), nullable=False)
+"""Column that a difference has while it is computed: which of a table's keys a row has."""
+
+_THREADS: Final = min(4, os.cpu_count() or 1)
+"""Threads that decode old rows: Arrow holds no lock of Python meanwhile."""
 
 Places = npt.NDArray[np.int64]
 
@@ -92,7 +86,7 @@ def carrier_schema(
         InvalidUsage: A column has a name that is reserved for carriers.
     """
     for name in schema.names:
-        if name.lower() in {ORDER, LIVE}:
+        if name.lower() in {ORDER, LIVE, _KEY_NUMBER.name}:
             raise InvalidUsage(
                 f"column '{name}' has a name that an upsert keeps for itself",
                 code="RESERVED_COLUMN",
@@ -136,35 +130,47 @@ def upsert_difference(machine: Machine, carriers: ShardSchema, new: Staged) -> D
     return _Replacements(machine, carriers, plan_staged(new))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Replacements(Difference):
-    """Retracts the rows of the new rows' keys and adds the winners."""
+    """Retracts the rows of the new rows' keys and adds the winners.
+
+    Attributes:
+        closed: False once some key was found of which rows are retracted and others stay.
+    """
 
     machine: Machine
     carriers: ShardSchema
     new: Sequence[PlannedPart]
+    closed: bool = True
+
+    @property
+    @override
+    def closes(self) -> bool:
+        return self.closed
 
     @override
     def against(
         self, state: ShardState, there: Sequence[PlannedPart], *, whole: bool
     ) -> Iterator[pa.Table]:
+        self.closed = True
         stats = [planned.part.stats for planned in self.new]
         touched = [planned for planned in there if _may_touch(planned, stats, state.key)]
         if not self.new or not (whole or touched):
             return
         contents = self._contents(state)
-        runs = sorted_runs(contents, self.new)
-        if touched:
-            where = _MayHaveKey.of(contents, self.new)
-            old = replace(contents, fetcher=replace(contents.fetcher, where=where))
-            runs += sorted_runs(old, touched)
-        # All times are advanced to one, at or after every one of them, so that equal rows meet
-        # whenever they were added.
-        merged = merge(runs, state.key, since=state.upper.time or TIME_MIN)
         schema = current_schema(state)
-        for group in _whole_keys(merged, state.key):
-            if (found := self._resolved(group, state, schema, whole=whole)).num_rows:
-                yield found
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="upsert") as pool:
+            runs = sorted_runs(contents, self.new)
+            if touched:
+                where = filter_by_keys(contents, self.new)
+                fetcher = replace(contents.fetcher, where=where, looks_first=True)
+                runs += sorted_runs(replace(contents, fetcher=fetcher), touched, pool)
+            # All times are advanced to one, at or after every one of them, so that equal rows meet
+            # whenever they were added.
+            merged = merge(runs, state.key, since=state.upper.time or TIME_MIN)
+            for group in _whole_keys(merged, state.key):
+                if (found := self._resolved(group, state, schema, whole=whole)).num_rows:
+                    yield found
 
     def _contents(self, state: ShardState) -> Contents:
         """A reader that gives old rows and new ones alike as carriers of the newest schema."""
@@ -195,12 +201,18 @@ class _Replacements(Difference):
         # only retracted.
         won = last[lives.astype(np.bool_)] if whole else last[:0]
         diffs = group.column(DIFF).to_numpy()
-        chosen = take(group.select([*schema.names, TS]), np.concatenate([gone, won]))
+        places = np.concatenate([gone, won])
+        chosen = take(group.select([*schema.names, TS]), places)
         signed = np.concatenate([-diffs[gone], np.ones(len(won), np.int64)])
-        difference = chosen.append_column(
+        # Equal rows have one key, so its number changes nothing of what is added up.
+        numbers = np.repeat(np.arange(len(starts)), ends - starts)
+        difference = chosen.append_column(_KEY_NUMBER, pa.array(numbers[places])).append_column(
             pa.field(DIFF, pa.int64(), nullable=False), pa.array(signed)
         )
-        return consolidate(difference, state.key).drop_columns([TS])
+        found = consolidate(difference, state.key)
+        held = np.add.reduceat(np.where(added, 0, diffs), starts)
+        self.closed = self.closed and _takes_back_whole_keys(found, held)
+        return found.drop_columns([TS, _KEY_NUMBER.name])
 
     def _ambiguous(self, group: pa.Table, row: int, state: ShardState) -> InvalidUsage:
         (values,) = group.select(list(state.key)).slice(row, 1).to_pylist()
@@ -211,6 +223,26 @@ class _Replacements(Difference):
             code="AMBIGUOUS_KEY",
             hint="set option orderingColumn to what tells the latest, or keep one row of each key",
         )
+
+
+def _takes_back_whole_keys(difference: pa.Table, held: Places) -> bool:
+    """True if of each key all copies of all rows are retracted, or none.
+
+    A winner that is equal to an old row cancels with its retraction. If that is all that there is
+    of the key, nothing is left to retract; but other rows of the key may be left.
+
+    Args:
+        difference: Consolidated, with the number of each row's key.
+        held: By the key's number, how many rows the shard holds.
+    """
+    diffs = difference.column(DIFF).to_numpy()
+    taken = np.bincount(
+        difference.column(_KEY_NUMBER.name).to_numpy()[diffs < 0],
+        weights=-diffs[diffs < 0].astype(np.float64),
+        minlength=len(held),
+    )
+    # Sums beyond 2**53 are not exact, and then it is only said of less.
+    return bool(((taken == 0) | ((taken == held) & (taken < 2**53))).all())
 
 
 def _bounds(table: pa.Table, key: Sequence[str]) -> tuple[Places, Places]:
@@ -240,77 +272,3 @@ def _may_touch(planned: PlannedPart, new: Sequence[PartStats | None], key: Seque
     old = planned.part.stats
     columns = [path_text((name,)) for name in key]
     return old is None or any(stats is None or may_overlap(old, stats, columns) for stats in new)
-
-
-@dataclass(frozen=True, slots=True)
-class _MayHaveKey(Predicate):
-    """A filter on old rows that passes those whose key may be among the new ones.
-
-    Attributes:
-        new: Statistics of the parts that have the new rows; None where there are none.
-        path: The first key column, which parts are sorted by: row groups are left out by it.
-        values: For each key column the surrogates of the values that new rows have; empty if they
-            are too many to keep: then every row passes.
-    """
-
-    new: Sequence[PartStats | None]
-    path: Path
-    values: Mapping[str, pa.Array]
-
-    @classmethod
-    def of(cls, contents: Contents, new: Sequence[PlannedPart]) -> Where:
-        """The filter that passes the rows that `new` may replace."""
-        key = contents.key
-        values = {}
-        if sum(planned.part.rows for planned in new) <= _SOUGHT_ROWS:
-            narrow = replace(contents.fetcher, target=contents.fetcher.target.select(key))
-            batches = [
-                batch
-                for planned in new
-                for batch in narrow.fetch(planned, with_ts=False, with_diff=False)
-            ]
-            keys = pa.Table.from_batches(batches, narrow.target.arrow)
-            values = {n: pc.unique(surrogate(contiguous(keys.column(n)))) for n in key}
-        return Where(
-            f"({', '.join(key)}) is among the keys to replace",
-            cls([planned.part.stats for planned in new], key[:1], values),
-        )
-
-    @property
-    @override
-    def columns(self) -> frozenset[str]:
-        return frozenset((*self.path, *self.values))
-
-    @override
-    def mask(self, data: pa.Table | pa.RecordBatch) -> pa.Array:
-        mask = pa.repeat(pa.scalar(True), data.num_rows)
-        for name, values in self.values.items():
-            column = surrogate(contiguous(data.column(name)))
-            mask = pc.and_(mask, pc.is_in(column, value_set=values))
-        return mask
-
-    @override
-    def outcomes(self, known: ColumnLookup) -> Outcomes:
-        found = known(self.path)
-        if found is None or any(self._meets(found, stats) for stats in self.new):
-            return TRUE | FALSE
-        return FALSE
-
-    def _meets(self, known: ColumnKnowledge, stats: PartStats | None) -> bool:
-        """True if a value that `known` describes may be in a part with these statistics."""
-        name = path_text(self.path)
-        column = stats.columns.get(name) if stats else None
-        if stats is None or column is None or (known.nulls and column.nulls):
-            return True
-        if known.nans and column.nans:
-            return True
-        if not known.values:
-            return False
-        lo, hi = bounds(stats, name)
-        if known.kind != column.kind or None in (lo, hi, known.lo, known.hi):
-            return True
-        return not (_less(hi, known.lo) or _less(known.hi, lo))
-
-
-def _less(a: Bound | None, b: Bound | None) -> bool:
-    return a < b  # type: ignore[operator]  # both are there, and of one kind

@@ -67,12 +67,16 @@ class Fetcher:
         schemas: The shard's schemas by id.
         target: The schema of the returned rows: the current one, or a projection of it.
         where: Only rows that pass it are returned; its columns are among those of `target`.
+        looks_first: True if row groups without a row that passes `where` are found by decoding its
+            columns, before the others. Pays if these are few, and most row groups have no such row
+            or many other columns.
     """
 
     blob: Blob
     schemas: Mapping[int, ShardSchema]
     target: ShardSchema
     where: Where | None = None
+    looks_first: bool = False
 
     def fetch(
         self, planned: PlannedPart, *, with_ts: bool, with_diff: bool, prune: bool = True
@@ -181,10 +185,20 @@ class Fetcher:
         kept = []
         for group in chosen:
             if groups.may_pass(group, self.where):
-                kept.append(group)
+                if not self.looks_first or self._finds_row(planned, group, groups.count):
+                    kept.append(group)
             elif is_audited(f"{planned.part.key}#{group}"):
                 self._audit(msgspec.structs.replace(planned, share=(group, groups.count)))
         return kept
+
+    def _finds_row(self, planned: PlannedPart, group: int, count: int) -> bool:
+        """True if some row of a row group passes the filter, by decoding only its columns."""
+        assert self.where is not None, planned
+        names = [name for name in self.target.names if name in self.where.columns]
+        narrow = replace(self, target=self.target.select(names), looks_first=False)
+        one = msgspec.structs.replace(planned, share=(group, count))
+        found = narrow.fetch(one, with_ts=False, with_diff=False, prune=False)
+        return any(batch.num_rows for batch in found)
 
     def _open(self, part: Part) -> pq.ParquetFile:
         source = self.blob.open(part.key, part.size_bytes)

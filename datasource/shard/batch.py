@@ -60,6 +60,9 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             versions before 1.4 described, and for an inline part.
         nan_safe: True if the file is known to have no bounds of its own for a column that holds
             NaN: see `parts.nan_bounds`. False for parts that versions before 1.4 described.
+        closes: True if the append that wrote the part took back all that the shard held under the
+            key of any row that the part retracts: no row with that key from before the row's time
+            is left (Iceberg: an equality delete). False says nothing.
     """
 
     key: str
@@ -77,6 +80,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     inline: bytes | None = None
     footer: Footer | None = None
     nan_safe: bool = False
+    closes: bool = False
 
     @property
     def time_bounds(self) -> tuple[int, int] | None:

@@ -49,14 +49,15 @@ __all__ = [
     "encode_rollup",
 ]
 
-CODE_VERSION: Final = (1, 4)
+CODE_VERSION: Final = (1, 5)
 """Version of the state this code writes: `(major, minor)`.
 
 1.1 added `cleaned_seqno`; code that drops it makes the next collector begin further back.
 1.2 was never used: code of 1.1 would read it, drop `registered`, and write past transactions.
 1.3 added `claims`, `retain_ms`, `swept_ms` and `registered`.
 1.4 added a part's `footer` and `nan_safe`, and `covers` of a writer. Code that drops them checks
-less as it reads, as code did before, and takes a number as committed for any range."""
+less as it reads, as code did before, and takes a number as committed for any range.
+1.5 added a part's `closes`. Code that drops it compares rows as it reads, as code did before."""
 
 _ROLLUP_MAGIC: Final = b"SHRDROL1"
 

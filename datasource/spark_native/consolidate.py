@@ -8,6 +8,8 @@ floating-point numbers inside of other values), `can_consolidate` is False, and 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
@@ -16,7 +18,7 @@ from shardline.datasource.spark_native.types import quoted
 from shardline.datasource.types.schema import DIFF, ShardSchema
 from shardline.datasource.types.spark_types import Array, Atomic, Field, Record, SparkType
 
-__all__ = ["can_consolidate", "consolidate", "repeat_rows"]
+__all__ = ["can_consolidate", "consolidate", "fresh_name", "repeat_rows"]
 
 _SPAN = 16
 """Copies of a row are made in steps of 2 ** this: the longest array that a step needs."""
@@ -47,12 +49,16 @@ def _can_compare(field: Field, kind: SparkType, *, top: bool) -> bool:
     return False
 
 
-def consolidate(updates: DataFrame, schema: ShardSchema) -> DataFrame:
+def consolidate(
+    updates: DataFrame, schema: ShardSchema, placed_by: Sequence[str] = ()
+) -> DataFrame:
     """Sum the diffs of equal rows: the columns of `schema`, and `_diff` above 0.
 
     Args:
         updates: The columns and `_diff`; columns between them are dropped.
         schema: All columns of the shard: rows are the same if all of them are.
+        placed_by: Further columns, functions of the row, that `updates` are partitioned by: then
+            Spark shuffles nothing.
     """
     keys: list[Column] = []
     back: list[Column] = []
@@ -75,7 +81,7 @@ def consolidate(updates: DataFrame, schema: ShardSchema) -> DataFrame:
             keys.append(column.alias(name))
             value = quoted(name)
         back.append(value.alias(field.name, metadata=metadata))
-    summed = updates.groupBy(*keys).agg(F.try_sum(DIFF).alias(DIFF))
+    summed = updates.groupBy(*placed_by, *keys).agg(F.try_sum(DIFF).alias(DIFF))
     return summed.select(*back, _checked().alias(DIFF)).where(F.col(DIFF) > 0)
 
 
@@ -112,7 +118,7 @@ def _checked() -> Column:
 def repeat_rows(rows: DataFrame) -> DataFrame:
     """Repeat each row `_diff` times, and drop `_diff`."""
     names = [name for name in rows.columns if name != DIFF]
-    step_name, copy_name = _fresh("_step", names), _fresh("_copy", names)
+    step_name, copy_name = fresh_name("_step", names), fresh_name("_copy", names)
     copies, step = F.col(DIFF), quoted(step_name)
     own = [quoted(name) for name in names]
     last = F.shiftright(copies - 1, _SPAN)
@@ -123,7 +129,7 @@ def repeat_rows(rows: DataFrame) -> DataFrame:
     return steps.select(*own, each).select(*own)
 
 
-def _fresh(name: str, taken: list[str]) -> str:
+def fresh_name(name: str, taken: Iterable[str]) -> str:
     """`name`, with underscores added until no name in `taken` equals it in any case."""
     folded = {other.lower() for other in taken}
     while name in folded:

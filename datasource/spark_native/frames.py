@@ -1,7 +1,8 @@
 """Assembles one DataFrame from the partitions of a plan: scans, consolidation, and Arrow fetch.
 
     plain     a scan; rows repeated where their diff is above 1
-    group     scans of all columns, consolidated by one aggregation for all groups of an input
+    group     scans of all columns, consolidated by one aggregation for all groups of an input; in
+              large groups only of the rows that a retraction may concern (`touched_rows`)
     changes   a scan with times and diffs
     inserts   a scan; a retraction is an error
 
@@ -16,9 +17,10 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from itertools import chain
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -28,16 +30,23 @@ from pyspark.sql.types import LongType, StructField, StructType
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.filters.parser import Condition
 from shardline.datasource.parts.nan_bounds import float_paths
+from shardline.datasource.shard.batch import Part
 from shardline.datasource.shard.plan import PlannedPart, volume_of
 from shardline.datasource.shard_source.fetch_task import PartitionKind, ShardPartition
 from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.spark_native.arrow_fallback import fetch_by_tasks, fetch_in_driver
 from shardline.datasource.spark_native.blob_paths import hadoop_url
+from shardline.datasource.spark_native.closed_keys import ClosedKeys, can_close
 from shardline.datasource.spark_native.consolidate import can_consolidate, consolidate, repeat_rows
 from shardline.datasource.spark_native.jvm import LivenessToken, Options
 from shardline.datasource.spark_native.part_errors import remember_plan
 from shardline.datasource.spark_native.row_shape import apply_row_shape
-from shardline.datasource.spark_native.scan import FLOAT_OPTIONS, READ_OPTIONS, Scanner
+from shardline.datasource.spark_native.scan import FLOAT_OPTIONS, READ_OPTIONS, ScanKind, Scanner
+from shardline.datasource.spark_native.touched_rows import (
+    TouchedRows,
+    hashed_columns,
+    is_worth_splitting,
+)
 from shardline.datasource.spark_native.types import conform, project, sql_name, struct_of
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
@@ -232,11 +241,91 @@ class _FrameBuilder:
         if len(inline) < len(rest):
             self.others += taken
             return
-        updates = scanner.scan(scans, with_ts=False)
-        if inline:
-            updates.append(self._inline_updates(taken[0], inline, scanner))
+        kept = [self._inline_updates(taken[0], inline, scanner)] if inline else []
+        parts = [*chain.from_iterable(scans.values()), *(planned.part for planned in inline)]
+        if can_close(parts, scanner.target, taken[0].key):
+            self._close_group(taken, scanner)
+            return
+        columns = hashed_columns(scanner.target, taken[0].key)
+        if columns and is_worth_splitting(parts):
+            self._split_group(taken[0], scans, kept, scanner, columns)
+            return
+        updates = [*scanner.scan(scans, with_ts=False), *kept]
         rows = consolidate(reduce(DataFrame.unionByName, updates), scanner.target)
         self._add(taken[0], self._of_group(taken[0], rows))
+
+    def _split_group(
+        self,
+        sample: ShardPartition,
+        scans: Mapping[ScanKind, Sequence[Part]],
+        kept: Sequence[DataFrame],
+        scanner: Scanner,
+        columns: Sequence[str],
+    ) -> None:
+        """Add a group of which only the rows that a retraction may concern are consolidated.
+
+        Args:
+            sample: One of the group's partitions.
+            scans: The parts that Spark reads.
+            kept: Updates that this process holds.
+            scanner: Scans all columns of the shard.
+            columns: The columns to hash.
+        """
+        adding = _chosen(scans, lambda part: not part.retracts)
+        retracting = _chosen(scans, lambda part: part.retracts)
+        updates = [*scanner.scan(retracting, with_ts=False), *kept]
+        rows = sum(part.rows for part in chain.from_iterable(retracting.values()))
+        split = TouchedRows(
+            scanner.scan(adding, with_ts=False, with_ones=False),
+            reduce(DataFrame.unionByName, updates),
+            scanner.target,
+            columns,
+        )
+        for kind, frame in zip(adding, split.untouched(), strict=True):
+            self._add(sample, self._untouched(sample, frame, counted=kind.counted))
+        self._add(sample, self._of_group(sample, split.consolidated(2 * rows)))
+
+    def _close_group(self, groups: Sequence[ShardPartition], scanner: Scanner) -> None:
+        """Add groups whose retractions all take back whole keys: they need no consolidation."""
+        sample = groups[0]
+        scans, inline = scanner.split([p for group in groups for p in group.parts], with_ts=True)
+        times = [
+            bounds
+            for one in (*chain.from_iterable(scans.values()), *(p.part for p in inline))
+            if one.retracts and (bounds := one.time_bounds)
+        ]
+        first, last = min(map(min, times)), max(map(max, times))
+        retracting = _chosen(scans, lambda part: part.retracts)
+        kept = [self._inline_updates(sample, inline, scanner, with_ts=True)] if inline else []
+        keys = ClosedKeys([*scanner.scan(retracting, with_ts=True), *kept], sample.key)
+
+        def add(passes: Callable[[int, int], bool], *, timed: bool, closable: bool) -> None:
+            """Add what the parts of certain times add and no later retraction takes back."""
+            chosen = _chosen(scans, lambda part: passes(*(part.time_bounds or (first, last))))
+            found = scanner.scan(chosen, with_ts=timed, with_ones=False)
+            for (kind, parts), frame in zip(chosen.items(), found, strict=True):
+                added = frame.where(f"{DIFF} > 0") if kind.counted else frame
+                if closable:
+                    added = keys.left(added, older=not timed)
+                counted = any(part.diff_max > 1 for part in parts)
+                self._add(sample, self._untouched(sample, added, counted=counted))
+
+        # Most rows are from before the first retraction, and those that the last one brings have
+        # none after it: neither need a time, and the latter no look at the keys.
+        add(lambda _, end: end < first, timed=False, closable=True)
+        add(lambda begin, end: begin < last and end >= first, timed=True, closable=True)
+        add(lambda begin, end: begin >= last and end >= first, timed=False, closable=False)
+        for frame in kept:
+            added = keys.left(frame.where(f"{DIFF} > 0"), older=False)
+            self._add(sample, self._untouched(sample, added, counted=True))
+
+    def _untouched(self, sample: ShardPartition, rows: DataFrame, *, counted: bool) -> DataFrame:
+        if counted:
+            return self._of_group(sample, rows)
+        own = [sql_name(name) for name in sample.shape.columns(sample.index)]
+        if sample.as_of is not None:
+            own += [f"{sample.as_of}L AS {TS}", f"1L AS {DIFF}"]
+        return project(_filtered(sample, rows), own)
 
     def _of_group(self, sample: ShardPartition, rows: DataFrame) -> DataFrame:
         own = [sql_name(name) for name in sample.shape.columns(sample.index)]
@@ -246,7 +335,12 @@ class _FrameBuilder:
         return project(rows, [*own, f"{sample.as_of}L AS {TS}", DIFF])
 
     def _inline_updates(
-        self, sample: ShardPartition, inline: Sequence[PlannedPart], scanner: Scanner
+        self,
+        sample: ShardPartition,
+        inline: Sequence[PlannedPart],
+        scanner: Scanner,
+        *,
+        with_ts: bool = False,
     ) -> DataFrame:
         """The updates of inline parts under the shard's whole schema."""
         schema = struct_of(scanner.target.record)
@@ -261,7 +355,8 @@ class _FrameBuilder:
             where=None,
         )
         fields = [*schema.fields, _TS_FIELD, _DIFF_FIELD]
-        return fetch_in_driver(self.spark, [raw], StructType(fields)).drop(TS)
+        updates = fetch_in_driver(self.spark, [raw], StructType(fields))
+        return updates if with_ts else updates.drop(TS)
 
     def _leave_to_arrow(self, sample: ShardPartition, parts: Sequence[PlannedPart]) -> None:
         """Leave parts that Spark cannot read to Arrow fetch, inline ones to this process."""
@@ -273,6 +368,14 @@ class _FrameBuilder:
     def _add(self, sample: ShardPartition, frame: DataFrame) -> None:
         made = apply_row_shape(frame, sample.shape, sample.index)
         self.frames.append(conform(self.spark, made, self.schema))
+
+
+def _chosen(
+    scans: Mapping[ScanKind, Sequence[Part]], passes: Callable[[Part], bool]
+) -> dict[ScanKind, list[Part]]:
+    """The scans of those parts that pass; none without any."""
+    found = {kind: list(filter(passes, parts)) for kind, parts in scans.items()}
+    return {kind: parts for kind, parts in found.items() if parts}
 
 
 def _filtered(sample: ShardPartition, rows: DataFrame) -> DataFrame:

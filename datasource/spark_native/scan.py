@@ -37,7 +37,7 @@ from shardline.datasource.spark_native.types import (
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import Record
 
-__all__ = ["FLOAT_OPTIONS", "READ_OPTIONS", "Scanner", "counted"]
+__all__ = ["FLOAT_OPTIONS", "READ_OPTIONS", "ScanKind", "Scanner", "counted"]
 
 READ_OPTIONS: Mapping[str, str] = {
     # If the session sets one of them, rows of a missing or damaged part vanish without an error.
@@ -78,7 +78,7 @@ def counted(part: Part) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _ScanKind:
+class ScanKind:
     """The properties that all parts of one scan share.
 
     Attributes:
@@ -128,13 +128,13 @@ class Scanner:
 
     def split(
         self, planned: Sequence[PlannedPart], *, with_ts: bool
-    ) -> tuple[dict[_ScanKind, list[Part]], list[PlannedPart]]:
+    ) -> tuple[dict[ScanKind, list[Part]], list[PlannedPart]]:
         """Group the parts that Spark can read by scan; returns the others as well."""
-        alike: dict[_ScanKind, list[Part]] = {}
+        alike: dict[ScanKind, list[Part]] = {}
         others: list[PlannedPart] = []
         filtered = 0
         for item in planned:
-            kind = _ScanKind(
+            kind = ScanKind(
                 item.part.schema,
                 counted(item.part),
                 with_ts and item.part.ts is not None,
@@ -157,7 +157,7 @@ class Scanner:
 
     def scan(
         self,
-        alike: Mapping[_ScanKind, Sequence[Part]],
+        alike: Mapping[ScanKind, Sequence[Part]],
         *,
         with_ts: bool,
         with_ones: bool = True,
@@ -175,7 +175,7 @@ class Scanner:
         ]
 
     def _scan(
-        self, kind: _ScanKind, parts: Sequence[Part], *, with_ts: bool, with_diff: bool
+        self, kind: ScanKind, parts: Sequence[Part], *, with_ts: bool, with_diff: bool
     ) -> DataFrame:
         record = read_record(self.schemas[kind.schema].record, self.target.record)
         fields = list(struct_of(record).fields)

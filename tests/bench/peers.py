@@ -4,9 +4,10 @@
 
 Each format runs under the newest Spark that it supports, in an environment of its own, which is
 made once below the folder: PySpark from PyPI, the format's jars from Maven Central, both by their
-ordinary clients. A number is the time against that same Spark's own Parquet, in one run and in
-turns, so that Sparks of different versions and machines with other work can be compared; above 1 is
-slower. What cannot be had is said and left out.
+ordinary clients. A cell has two ratios to that same Spark's own Parquet, in one run and in turns,
+so that Sparks of different versions and machines with other work can be compared: the time, and in
+brackets the CPU seconds of all processes; above 1 is slower. What cannot be had is said and left
+out. The seconds themselves are in `peers.json` in the folder.
 """
 
 from __future__ import annotations
@@ -82,25 +83,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ran = _run(python, peer.kind, jars, **common)
             found[f"{peer.title}, Spark {ran['spark']}"] = ran
         except subprocess.CalledProcessError as error:
-            missing[peer.title] = (error.stderr or str(error)).strip().splitlines()[-1]
-    print(table({title: one["seconds"] for title, one in found.items()}))
+            missing[peer.title] = (error.stderr or str(error)).strip()[-2000:]
+    (folder / "peers.json").write_text(json.dumps(found, indent=1))
+    print(table({title: one["found"] for title, one in found.items()}))
+    for what in found["shard"]["bytes"]:
+        cells = [f"{one['bytes'][what]:.1f}" for one in found.values()]
+        print(f"| {what} | {' | '.join(cells)} |")
     for title, reason in missing.items():
         print(f"{title} could not be had: {reason}")
     return 1 if missing else 0
 
 
-def table(seconds: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """A table in Markdown: each format's time against Parquet of the same Spark.
+def table(found: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]) -> str:
+    """A table in Markdown: each format's cost against Parquet of the same Spark.
 
     Args:
-        seconds: By format, then by question: the seconds of `parquet` and of the format.
+        found: By format, then by question: the costs of `parquet` and of the format, each as
+            seconds `wall` and `cpu`.
     """
-    lines = [f"| | {' | '.join(seconds)} |", "|---|" + "---|" * len(seconds)]
-    for question in next(iter(seconds.values())):
+    lines = [f"| | {' | '.join(found)} |", "|---|" + "---|" * len(found)]
+    for question in next(iter(found.values())):
         cells = []
-        for found in seconds.values():
-            [own] = [value for side, value in found[question].items() if side != "parquet"]
-            cells.append(f"{own / found[question]['parquet']:.2f}")
+        for sides in found.values():
+            [own] = [cost for side, cost in sides[question].items() if side != "parquet"]
+            wall, cpu = (own[what] / sides[question]["parquet"][what] for what in ("wall", "cpu"))
+            cells.append(f"{wall:.2f} ({cpu:.2f})")
         lines.append(f"| {question} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -20,6 +21,7 @@ from shardline.datasource.clock import SystemClock
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.lease import Lease, take_lease
 from shardline.datasource.rows.updates import stamp
+from shardline.datasource.spark_native import frames, touched_rows
 from shardline.datasource.spark_native.leases import LEASE_KEEPER, LeaseKeeper
 from shardline.datasource.spark_native.time_interval import Interval
 from shardline.datasource.types.schema import ShardSchema
@@ -69,8 +71,11 @@ def _times_of_day(configured: Callable[[str, str], None]) -> None:
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[Case, pa.Table, int, bool]:
-    """Rows of any types added and taken away over a few times; what counts; blobs or inline."""
+def histories(draw: st.DrawFn) -> tuple[Case, pa.Table, int, bool, bool]:
+    """Rows of any types added and taken away over a few times; what counts; blobs or inline; split.
+
+    Split: groups are taken for so large that only their touched rows are consolidated.
+    """
     case = draw(cases(TYPES, most=6))
     times, diffs = [], []
     there: Counter[Any] = Counter()
@@ -83,7 +88,8 @@ def histories(draw: st.DrawFn) -> tuple[Case, pa.Table, int, bool]:
         there[key] += diff
         times.append(time)
         diffs.append(diff)
-    return case, updates_of(case, times, diffs), draw(st.integers(0, time + 1)), draw(st.booleans())
+    until, inline, split = draw(st.integers(0, time + 1)), draw(st.booleans()), draw(st.booleans())
+    return case, updates_of(case, times, diffs), until, inline, split
 
 
 def model(case: Case, updates: pa.Table, until: int) -> dict[Any, int]:
@@ -100,7 +106,7 @@ def test_contents_of_any_type(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, history: tuple[Any, ...]
 ) -> None:
     """A snapshot is what a plain model says, whatever the types, wherever the parts are."""
-    case, updates, as_of, inline = history
+    case, updates, as_of, inline, split = history
     location = str(tmp_path_factory.mktemp("any"))
     client = client_at(location, inline_part_bytes=4096 if inline else 0)
     client.create("in", case.schema)
@@ -110,8 +116,29 @@ def test_contents_of_any_type(
         handle.compare_and_append(some, handle.upper(), Frontier(time + 1))
     handle.compare_and_append(None, handle.upper(), Frontier(100))
 
-    frame = datasource.snapshot(spark, f"{location}/in", as_of=as_of)
+    with mock.patch.object(frames, "is_worth_splitting", return_value=split):
+        frame = datasource.snapshot(spark, f"{location}/in", as_of=as_of)
     assert arrow_of(frame, case) == Counter(model(case, updates, as_of))
+
+
+def test_only_touched_rows_are_consolidated(
+    spark: SparkSession, location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that no retraction can be equal to are scanned, and go through no shuffle."""
+    monkeypatch.setattr(touched_rows, "_LEAST_ROWS", 1)
+    client = client_at(location, inline_part_bytes=0, compact_inline_bytes=0)
+    key = ("id",)
+    many = pa.table({"id": [*range(40), 7, None], "v": ["a"] * 20 + ["b"] * 22})
+    put(client, "in", 1, many, key)
+    put(client, "in", 2, stamp(pa.table({"id": [7, None], "v": ["a", "b"]}), 2, -1), key)
+    tiny = client_at(location, inline_part_bytes=4096, compact_inline_bytes=0)
+    put(tiny, "in", 3, stamp(pa.table({"id": [7, 8], "v": ["c", "a"]}), 3, 1), key)
+
+    frame = datasource.snapshot(
+        spark, f"{location}/in", columns=["v"], options={"where": "id < 20 OR id IS NULL"}
+    )
+    assert "LeftAnti" in frame._jdf.queryExecution().executedPlan().toString()
+    assert Counter(row.v for row in frame.collect()) == {"a": 20, "b": 1, "c": 1}
 
 
 def test_shapes_are_left_to_arrow(

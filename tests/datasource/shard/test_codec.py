@@ -47,6 +47,7 @@ GOLDEN_1 = GOLDEN / "v1"
 GOLDEN_1_1 = GOLDEN / "v1.1"
 GOLDEN_1_3 = GOLDEN / "v1.3"
 GOLDEN_1_4 = GOLDEN / "v1.4"
+GOLDEN_1_5 = GOLDEN / "v1.5"
 
 
 def record_of(old: ShardState, new: ShardState) -> Record:
@@ -227,7 +228,7 @@ MAINTAINING = msgspec.structs.replace(
 )
 SUMMED_PART = msgspec.structs.replace(BLOB, footer=Footer(567, 4294967294), nan_safe=True)
 SUMMED_BATCH = Batch(Description(10, 20, 4), (Run((SUMMED_PART, BLOB)),), level=2)
-NEWEST = msgspec.structs.replace(
+COVERING = msgspec.structs.replace(
     MAINTAINED,
     version=(1, 4),
     trace=msgspec.structs.replace(MAINTAINED.trace, batches=(FIRST, SUMMED_BATCH, LAST)),
@@ -237,7 +238,7 @@ NEWEST = msgspec.structs.replace(
     },
 )
 assert MAINTAINING.diff is not None
-NEWEST_DIFF = msgspec.structs.replace(
+COVERING_DIFF = msgspec.structs.replace(
     MAINTAINING,
     version=(1, 4),
     diff=msgspec.structs.replace(
@@ -245,6 +246,20 @@ NEWEST_DIFF = msgspec.structs.replace(
         batches=Splice(1, 2, (SUMMED_BATCH, LAST)),
         writers={"query:1": Writer(4, 21, 5, attempt="t9", covers="query:0123:")},
     ),
+)
+
+CLOSING_PART = msgspec.structs.replace(SUMMED_PART, diff_min=-1, closes=True)
+CLOSING_BATCH = Batch(Description(10, 20, 4), (Run((CLOSING_PART, BLOB)),), level=2)
+NEWEST = msgspec.structs.replace(
+    COVERING,
+    version=(1, 5),
+    trace=msgspec.structs.replace(COVERING.trace, batches=(FIRST, CLOSING_BATCH, LAST)),
+)
+assert COVERING_DIFF.diff is not None
+NEWEST_DIFF = msgspec.structs.replace(
+    COVERING_DIFF,
+    version=(1, 5),
+    diff=msgspec.structs.replace(COVERING_DIFF.diff, batches=Splice(1, 2, (CLOSING_BATCH, LAST))),
 )
 
 FILES = {
@@ -258,8 +273,12 @@ FILES = {
     GOLDEN_1_3 / "record-whole.json": msgspec.structs.replace(
         WHOLE, version=(1, 3), state=MAINTAINED
     ),
-    GOLDEN_1_4 / "record-diff.json": NEWEST_DIFF,
-    GOLDEN_1_4 / "record-whole.json": msgspec.structs.replace(WHOLE, version=(1, 4), state=NEWEST),
+    GOLDEN_1_4 / "record-diff.json": COVERING_DIFF,
+    GOLDEN_1_4 / "record-whole.json": msgspec.structs.replace(
+        WHOLE, version=(1, 4), state=COVERING
+    ),
+    GOLDEN_1_5 / "record-diff.json": NEWEST_DIFF,
+    GOLDEN_1_5 / "record-whole.json": msgspec.structs.replace(WHOLE, version=(1, 5), state=NEWEST),
 }
 
 
@@ -280,7 +299,13 @@ def test_records_of_every_version_stay_readable(path: Path, request: pytest.Fixt
 
 @pytest.mark.parametrize(
     ("folder", "state"),
-    [(GOLDEN_1, STATE), (GOLDEN_1_1, COLLECTED), (GOLDEN_1_3, MAINTAINED), (GOLDEN_1_4, NEWEST)],
+    [
+        (GOLDEN_1, STATE),
+        (GOLDEN_1_1, COLLECTED),
+        (GOLDEN_1_3, MAINTAINED),
+        (GOLDEN_1_4, COVERING),
+        (GOLDEN_1_5, NEWEST),
+    ],
 )
 def test_rollups_of_every_version_stay_readable(
     folder: Path, state: ShardState, request: pytest.FixtureRequest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -10,7 +11,9 @@ import pytest
 
 from shardline.datasource.errors import ShardError
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.parts import fetch
 from shardline.datasource.shard.machine import Machine
+from shardline.datasource.write import WriteHandle, WriteResult
 from support.fakes.sink import SHARD, engine
 from support.models.shards import TINY, rows, schema_of, table, updates
 
@@ -154,6 +157,70 @@ def test_all_rows_of_a_key_are_replaced() -> None:
         spark.micro_batch(0, table((1, "a")))
 
         assert contents(spark) == Counter([(1, "a"), (2, "c"), (2, "c")])
+
+
+@pytest.mark.parametrize(
+    ("there", "new", "closes"),
+    [
+        ([(1, "a"), (1, "b"), (2, "c")], [(1, "c")], True),
+        ([(1, "a"), (2, "b")], [(1, "a"), (2, "c"), (3, "d")], True),
+        ([(1, "a"), (1, "b")], [(1, None)], True),
+        ([(1, "a"), (1, "b"), (2, "c")], [(1, "a"), (2, "d")], False),
+        ([(1, "a"), (1, "a")], [(1, "a")], False),
+    ],
+)
+def test_parts_say_if_whole_keys_are_taken_back(
+    there: list[tuple[int, str]], new: list[tuple[int, str | None]], closes: bool
+) -> None:
+    """A row that stays because the new one is equal to it is not taken back, its key not closed."""
+    with engine(ROWS, UPSERT) as spark:
+        spark.client.create(SHARD, schema_of(ROWS), key=("id",))
+        spark.client.writer(SHARD).append_now(table(*there))
+        spark.micro_batch(0, table(*new))
+
+        (part,) = spark.client.state(SHARD).trace.batches[-1].parts
+        assert part.retracts
+        assert part.closes == closes
+
+
+def test_keys_are_not_closed_if_others_append_meanwhile() -> None:
+    """A row that came in between may equal a new one, and stays in spite of its retraction."""
+    with engine(ROWS, UPSERT) as spark:
+        spark.micro_batch(0, table((1, "a")))
+        commit_at = WriteHandle.commit_at
+
+        def late(handle: WriteHandle, *args: Any, **kwargs: Any) -> WriteResult:
+            spark.patch.setattr(WriteHandle, "commit_at", commit_at)
+            spark.world.client(TINY).writer(SHARD).append_now(table((1, "b")))
+            return commit_at(handle, *args, **kwargs)
+
+        spark.patch.setattr(WriteHandle, "commit_at", late)
+        spark.micro_batch(1, table((1, "b")))
+
+        assert contents(spark) == Counter([(1, "b")])
+        assert not any(p.closes for b in spark.client.state(SHARD).trace.batches for p in b.parts)
+
+
+@pytest.mark.parametrize("key", ["id", "id,v", "v"])
+def test_row_groups_without_a_sought_key_are_not_decoded(key: str) -> None:
+    """Keys are looked at first, whatever lies between the bounds of a row group's statistics."""
+    with engine(ROWS, {"envelope": "upsert", "key": key, "inlinePartBytes": "0"}) as spark:
+        spark.micro_batch(0, table(*((n, f"{n:03}") for n in range(0, 200, 2))))
+        decoded: list[int] = []
+        decode = fetch._decoded
+
+        def counted(
+            file: Any, groups: Any, some: Sequence[int], columns: Sequence[str]
+        ) -> Iterator[pa.RecordBatch]:
+            if "_diff" in columns and groups.count > 3:
+                decoded.extend(some)
+            return decode(file, groups, some, columns)
+
+        spark.patch.setattr(fetch, "_decoded", counted)
+        spark.micro_batch(1, table((31, "031"), (50, "050"), (177, "177")))
+
+        assert len(decoded) == 1
+        assert contents(spark).total() == 102
 
 
 def test_only_parts_with_these_keys_are_read() -> None:

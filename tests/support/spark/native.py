@@ -83,10 +83,12 @@ def client_at(location: str, **chosen: Any) -> ShardClient:
     return ShardClient.open(location, settings=ShardSettings(**chosen))
 
 
-def put(client: ShardClient, name: str, time: int, table: pa.Table) -> None:
+def put(
+    client: ShardClient, name: str, time: int, table: pa.Table, key: tuple[str, ...] = ()
+) -> None:
     """Append updates, or rows that only metadata put at `time`; makes the shard."""
     rows = table.drop_columns([n for n in ("_ts", "_diff") if n in table.column_names])
-    client.create(name, ShardSchema.from_arrow(rows.schema))
+    client.create(name, ShardSchema.from_arrow(rows.schema), key=key)
     handle = client.writer(name)
     handle.compare_and_append(table, handle.upper(), Frontier(time + 1))
 
