@@ -17,7 +17,10 @@ from shardline.app.compute.view.output import ViewSink
 from shardline.app.compute.view.state_shard import StateShard
 from shardline.app.compute.view.view_states import ViewStates
 from shardline.app.execution.observations import Measured
-from shardline.app.protocol.objects import state_shards
+from shardline.app.project.project import Project
+from shardline.app.protocol.objects import ViewDescription, state_shards
+from shardline.app.sql.problems import InvalidProject
+from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.spark_native.time_interval import Interval
 from support.spark.timed_world import CUTS, END, EVENTS, START, TimedWorld, at_us
@@ -25,6 +28,8 @@ from support.spark.views import Following, contents, no_fence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from shardline.app.project.project import CheckedProject
 
 pytestmark = pytest.mark.spark
 
@@ -300,3 +305,108 @@ def test_a_look_is_all_that_a_time_without_changes_costs(world: TimedWorld) -> N
     bench.client.writer("lone").compare_and_append(None, Frontier(50), EMPTY)
     view.advance(world.session, Interval(40, None))
     assert bench.upper("idle") is None
+
+
+REFUSED = {
+    "now() AS n FROM t": "ask with `sql`",
+    "a, count(*) AS n FROM t GROUP BY a, date_trunc('hour', current_timestamp())": "ask with `sql`",
+    "a FROM t ORDER BY ts > now(), a LIMIT 2": "ask with `sql`",
+    "a FROM t WHERE ts > now() OR a > 1": "UNION ALL",
+    "a FROM t WHERE NOT (ts > now())": "joined by AND",
+    "a FROM t WHERE ts BETWEEN ts AND now() OR a IS NULL": "UNION ALL",
+    "a FROM t WHERE CASE WHEN a > 1 THEN ts > now() END": "joined by AND",
+    "a FROM t WHERE ts <> now()": "joined by AND",
+    "a FROM t WHERE now() - ts < INTERVAL 1 HOUR": "ts > now() - INTERVAL 1 HOUR",
+    "a FROM t WHERE ms > unix_millis(now())": "timestamp_millis(ms) > now()",
+    "a FROM t WHERE now() > now() - INTERVAL 1 HOUR": "compare a TIMESTAMP of the row",
+    "a FROM t WHERE ts > now() - a * INTERVAL 1 HOUR": "compare a TIMESTAMP of the row",
+    "a FROM t WHERE ts > now() - INTERVAL 1 MONTH": "ts + INTERVAL 1 DAY > now()",
+    "a FROM t WHERE ts > now() - make_interval(0, 0, 0, 1)": "ts + INTERVAL 1 DAY > now()",
+    "a FROM t WHERE d >= current_date()": "date_add(d, 1) > now()",
+    "a FROM t WHERE d > curdate() - INTERVAL 1 DAY": "d > now() for d > current_date()",
+    "a FROM t WHERE n > localtimestamp()": "CAST(ts AS TIMESTAMP) > now()",
+    "t.a FROM t JOIN u ON t.a = u.id AND t.ts > now()": "move the comparison to WHERE",
+    "a FROM t UNION ALL SELECT x FROM VALUES (1) v(x) WHERE now() > DATE '2030-01-01'": (
+        "filter rows of an input"
+    ),
+    "a FROM t WHERE ts > now() AND a > (SELECT id FROM u WHERE id = 1)": "a view of its own",
+}
+"""What a view cannot keep, and a piece of what to do instead."""
+
+TAKEN = (
+    "a FROM t WHERE ts > now() - INTERVAL 23 HOURS",
+    "a FROM t WHERE ts + INTERVAL 1 MONTH > now() AND d > now() AND n < now()",
+    "a FROM t WHERE ts + a * INTERVAL 1 HOUR > now() + INTERVAL '90' MINUTE",
+    "a FROM t WHERE a IN (SELECT id FROM u WHERE s > now())",
+)
+TABLES = (
+    "CREATE SOURCE t USING csv OPTIONS (path 'later')"
+    "  SCHEMA (a INT, ts TIMESTAMP, d DATE, n TIMESTAMP_NTZ, ms BIGINT);"
+    "CREATE SOURCE u USING csv OPTIONS (path 'later') SCHEMA (id INT, s STRING);"
+)
+
+
+def _check(spark: SparkSession, text: str) -> CheckedProject:
+    return Project.parse({"p.sql": text}).check(spark)
+
+
+def test_every_other_use_of_the_time_is_refused_with_what_to_do(spark: SparkSession) -> None:
+    """At its place in the query, each with a hint of its own; what can be kept is not."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    made = [f"CREATE MATERIALIZED VIEW v{n} AS SELECT {q};" for n, q in enumerate(REFUSED)]
+    kept = [f"CREATE MATERIALIZED VIEW k{n} AS SELECT {q};" for n, q in enumerate(TAKEN)]
+    a_day = "CREATE MATERIALIZED VIEW day AS SELECT a FROM t WHERE ts > now() - INTERVAL 1 DAY;"
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        found = {}
+        with pytest.raises(InvalidProject) as caught:
+            _check(spark, "\n".join([TABLES, *made, a_day, *kept]))
+        for problem in caught.value.problems:
+            assert problem.code == "NOT_DETERMINISTIC"
+            assert problem.place is not None
+            found.setdefault(problem.place.line, problem.hint)
+        hints = [found.get(line, "") for line in range(2, len(made) + 3)]
+        wanted = [*REFUSED.values(), "ts + INTERVAL 1 DAY > now()"]
+        assert [w for w, hint in zip(wanted, hints, strict=True) if w not in hint] == [], hints
+        assert max(found) == len(made) + 2
+        # In a time zone of one offset a day has 24 hours.
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+        described = _check(spark, TABLES + a_day + "".join(kept)).descriptions
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    ways = {one.strategy for one in described.values() if isinstance(one, ViewDescription)}
+    assert ways == {"incremental"}
+
+
+def test_a_row_that_the_query_fails_at_goes_by_itself(world: TimedWorld) -> None:
+    """The view is failed while the row is there, and heals when its time is over."""
+    bench = world.bench
+    found = world.inputs["bad"] = bench.input("bad", EVENTS)
+    good, bad = (1, "ann", 5, None, at_us(34_000)), (2, "bob", 0, None, at_us(25_000))
+    found.push(10, (good, 1), until=15)
+    kept = world.kept("heals", "SELECT id, 10 div price AS n FROM bad WHERE ends > now()")
+    del world.inputs["bad"]
+    view = View(bench.host, bench.incarnation("heals", 10), kept, no_fence, Following())
+    view.advance(world.session, Interval(10, 15, starts=True))
+    found.push(20, (bad, 1), until=40)
+    view.advance(world.session, Interval(15, 40))
+    failing = [contents(bench.client, "heals_errors", time).total() for time in (19, 20, 24, 25)]
+    assert failing == [0, 1, 1, 0]
+    rows = [contents(bench.client, "heals", time).total() for time in (19, 25, 33, 34)]
+    assert rows == [1, 1, 1, 0]
+
+
+def test_a_session_in_which_the_filter_means_something_else_is_refused(
+    world: TimedWorld,
+) -> None:
+    """A view is never computed by the clock of a machine."""
+    query = "SELECT id FROM events WHERE ends > now() - INTERVAL 1 DAY"
+    kept = world.kept("zoned", query)
+    bench, zone = world.bench, world.bench.spark.conf.get("spark.sql.session.timeZone")
+    bench.spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        view = View(bench.host, bench.incarnation("zoned", START), kept, no_fence)
+        with pytest.raises(InvalidUsage, match="depends on when the query is run"):
+            view.advance(world.session, Interval(START, 11, starts=True))
+    finally:
+        bench.spark.conf.set("spark.sql.session.timeZone", zone)
