@@ -529,7 +529,7 @@ class View:
         Args:
             states: Of all inputs, in their order.
         """
-        output = self._reports.output
+        output, self.is_due = self._reports.output, False
         if output is None:
             # After a restart, too: without news no micro-batch may come for long.
             output = self._reports.output = self._sink.look()

@@ -31,6 +31,12 @@ CHANGES: Final = (10, 20, 21, 40)
 CUTS: Final = (START + 1, 20, 22, 31, 45, END)
 """Where steps end: two of them have no change of an input, and one has changes at two times."""
 
+
+def at_us(micros: int) -> datetime:
+    """A timestamp so many µs after the epoch."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+
+
 EVENTS: Final = pa.schema(
     [
         ("id", pa.int64()),
@@ -40,12 +46,13 @@ EVENTS: Final = pa.schema(
         ("ends", pa.timestamp("us", "UTC")),
     ]
 )
+SHORTLY_BEFORE: Final = (
+    (7, "dan", 9, at_us(12_000), at_us(42_500)),
+    (7, "dan", 8, at_us(41_500), at_us(43_500)),
+)
+"""Rows that are retracted at 40, in the step in which they would go, or come and go."""
+
 PEOPLE: Final = pa.schema([("name", pa.string()), ("city", pa.string())])
-
-
-def at_us(micros: int) -> datetime:
-    """A timestamp so many µs after the epoch."""
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
 
 
 class TimedWorld(ViewWorld):
@@ -60,10 +67,12 @@ class TimedWorld(ViewWorld):
             self.inputs[name] = found = self.bench.input(name, schema)
             for time in CHANGES:
                 made = [make(draw) for _ in range(9 if time == START else 4)]
-                there = found.at(time)
+                there = [row for row in found.at(time) if row not in SHORTLY_BEFORE]
                 gone = draw.sample(there, min(3, len(there)))
                 twice = [(row, draw.choice([1, 1, 2])) for row in made]
                 changes = [*twice, *((row, -1) for row in gone)]
+                if name == "events" and time in {START, 40}:
+                    changes += [(row, 1 if time == START else -1) for row in SHORTLY_BEFORE]
                 if time == 20:
                     # Two times in one part.
                     found.append([(time + draw.choice([0, 1]), *one) for one in changes], 22)
