@@ -16,6 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +33,11 @@ from shardline.app.compute.view.kept_plan import KeptPlan, Leaf, Operator, plan_
 from shardline.app.compute.view.temporal_rule import NEVER, between_bounds, bounded_rows
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.query_tree import QueryNode, query_tree
-from shardline.app.sql.temporal_filters import refused_clocks, split_condition
+from shardline.app.sql.temporal_filters import (
+    find_subqueries_beside,
+    refused_clocks,
+    split_condition,
+)
 from shardline.datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
@@ -103,7 +108,8 @@ class DueTimes:
     def _analyse(self, session: SparkSession, columns: Mapping[str, StructType]) -> None:
         empty = {name: session.createDataFrame([], given) for name, given in columns.items()}
         normal = normal_form(session, plan_of(analyse_query(session, self._query, empty)))
-        refused = next(refused_clocks(session, normal), None)
+        beside = find_subqueries_beside(session, normal)
+        refused = next(itertools.chain(refused_clocks(session, normal), beside), None)
         if refused is not None:
             # A project's check lets none pass. In this session the query means something else.
             clock = refused.expression.toString()

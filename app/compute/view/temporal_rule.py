@@ -33,6 +33,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import LongType, StructType
 
@@ -92,34 +93,38 @@ class TemporalState:
         """The state at a time, over the rows of its source at that time."""
         return self._contents.over(session, {"rows": rows.withColumn("at", _time(at))})
 
+    @property
+    def changes(self) -> StructType:
+        """Columns of the state's changes."""
+        return with_times(self.schema)
+
+    @property
+    def held(self) -> StructType:
+        """Columns of rows of the state that `elapsed` takes: `at` is when they are as they are."""
+        return held_columns(self.schema)
+
+    def held_frame(self, rows: DataFrame, at: int) -> DataFrame:
+        """Rows of the state as `elapsed` takes them."""
+        return rows.drop("here", DUE).withColumn("at", _time(at))
+
+    def held_table(self, rows: pa.Table, at: int) -> pa.Table:
+        """The same in this process."""
+        times = pa.array([at] * rows.num_rows, pa.int64())
+        return rows.select(self.held.names[:-1]).append_column("at", times)
+
     def elapsed(
-        self,
-        session: SparkSession,
-        changes: DataFrame | None,
-        held: DataFrame | None,
-        lower: int,
-        upper: int | None,
+        self, session: SparkSession, changes: DataFrame | None, held: DataFrame
     ) -> DataFrame:
-        """The state's change in `[lower, upper)`, with `_ts` and `_diff`.
+        """What becomes of the state, whenever it will be, with `_ts` and `_diff`.
 
         Args:
             session: The one that the frames are of.
-            changes: Changes of the source in the interval; None if there are none.
-            held: Rows of the state right before it, all that are due in it; None for none.
-            lower: First time.
-            upper: The end, exclusive; None for no end.
+            changes: Changes of the source; None if there are none.
+            held: Rows of the state right before, in the columns of `held`.
         """
-        given = []
+        updates = self._of_rows.over(session, {"held": held})
         if changes is not None:
-            given.append(self._of_changes.over(session, {"changes": changes}))
-        if held is not None:
-            before = held.drop("here", DUE).withColumn("at", _time(lower - 1))
-            given.append(self._of_rows.over(session, {"held": before}))
-        assert given, self.name
-        updates = given[0] if len(given) == 1 else given[0].unionAll(given[1])
-        updates = updates.where(F.col(TS) >= _time(lower))
-        if upper is not None:
-            updates = updates.where(F.col(TS) < _time(upper))
+            updates = self._of_changes.over(session, {"changes": changes}).unionAll(updates)
         return correction_frame(updates, None).select(*self.schema.names, TS, DIFF)
 
 
@@ -179,9 +184,7 @@ class TemporalRule:
         contents = KeptPlan(session, _contents(own, bounds), {"rows": timed})
         state = contents.columns
         of_changes = KeptPlan(session, _of_changes(own, bounds), {"changes": with_times(rows)})
-        kept = [field for field in state.fields if field.name not in {"here", DUE}]
-        held = StructType(kept).add("at", LongType(), nullable=False)
-        of_rows = KeptPlan(session, _of_rows(own), {"held": held})
+        of_rows = KeptPlan(session, _of_rows(own), {"held": held_columns(state)})
         return TemporalState(name, source, state, contents, of_changes, of_rows)
 
 
@@ -200,6 +203,12 @@ def bounded_rows(
     named = [(one, f"c{place}") for place, one in enumerate(columns, 1)]
     named += [(one.row, f"b{place}") for place, one in enumerate(condition.bounds, 1)]
     return _project(made, [made.named(one, text) for one, text in named], below)
+
+
+def held_columns(state: StructType) -> StructType:
+    """Columns of rows that a state holds, without what follows from the time they are taken at."""
+    kept = [field for field in state.fields if field.name not in {"here", DUE}]
+    return StructType(kept).add("at", LongType(), nullable=False)
 
 
 # -- programs ------------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ class ViewStates:
         self._resting: dict[str, tuple[int | None, int | None]] = {}
         """For each shard its upper, and until when it is known to stay as it is there."""
         self._moved_rows = 0
-        self._temporal = TemporalSteps(rows, one_task)
+        self._temporal = TemporalSteps(rows, one_task, jobs)
         self._timed: list[StateShard] = []
         """Those of temporal filters, once a step has shown which they are."""
 
