@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from shardline.app.project.project import CheckedProject
+    from support.spark.kept_plans import Compared
 
 pytestmark = pytest.mark.spark
 
@@ -165,13 +166,15 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if IS_NIGHT or name in IN_EACH_RUN])
-def test_contents_at_every_time(world: TimedWorld, name: str) -> None:
+def test_contents_at_every_time(world: TimedWorld, name: str, compared_plans: Compared) -> None:
     """Rows come and go at their times, with and without changes of inputs."""
     case = CASES[name]
     kept = world.kept(f"v_{name}", case.query)
     ways = world.follow(kept, partial(world.by_duck, case.duck))
     assert kept.strategy == case.how
     assert ways == {"recompute", case.way}
+    # A plan that is run anew has its time in it, and is not kept.
+    assert (compared_plans.runs > 0) == (case.way == "incremental"), compared_plans
 
 
 class Killed(Exception):

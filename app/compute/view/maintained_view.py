@@ -72,7 +72,7 @@ from shardline.app.compute.view.view_states import ViewStates
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.protocol.objects import Strategy, ViewDescription
 from shardline.datasource.errors import Determinate
-from shardline.datasource.frontier import meet
+from shardline.datasource.frontier import Frontier, meet
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.spark_native.read import every_update
@@ -132,8 +132,10 @@ class View:
         self._one_task = OneTask()
         self._query = QueryAt(host, description, self._schema, self._one_task)
         self.is_due = False
-        """True if `follow` has found that rows come or go by themselves, so that `advance` has to
-        be called, although no input changes."""
+        """True if `follow` has found that `advance` has to be called, and perhaps nobody will: rows
+        come or go by themselves, or it found an input changed, and the output where it was, twice:
+        in a group a view may have stepped alone, whose readers nothing triggers."""
+        self._stands_at: int | None = None
         self._costs = StepCosts() if costs is None else costs
         self._rows = FoundRows(host, description.name)
         self._check, jobs = SelfCheck(host, self._reports), KeptJobs(description.name)
@@ -540,6 +542,9 @@ class View:
             self._made = True
         until = unchanged_until(states, output.upper).time
         if until == output.upper:
+            has_news = meet(state.upper for state in states) > Frontier(output.upper)
+            self.is_due = has_news and self._stands_at == output.upper
+            self._stands_at = output.upper if has_news else None
             return False
         self.is_due = self._query.is_temporal and self._due.is_due(output.upper, until)
         if self.is_due:
