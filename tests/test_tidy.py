@@ -329,6 +329,11 @@ def test_retries_are_made_in_one_way() -> None:
     assert modules_with(r"\.wait\(\s*(threading\.Event\(\)|never\b)") == OWN_PAUSES.keys()
 
 
+def test_names_of_the_jvm_are_looked_up_in_one_way() -> None:
+    """By `spark_native/java_names.py`, in one piece: each package on the way costs a search."""
+    assert modules_with(r"jvm\.(com|java|javax|org|scala)\.|jvm, \"(java|org|scala)\"\)") == set()
+
+
 def modules_with(pattern: str) -> set[str]:
     """Names of the product's modules whose text has `pattern`."""
     found = re.compile(pattern)

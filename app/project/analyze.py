@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -51,6 +50,7 @@ from shardline.app.sql.determinism import find_clock_literal, find_nondeterminis
 from shardline.app.sql.problems import Problem
 from shardline.app.sql.references import BoundQuery, Query
 from shardline.app.sql.strategy import choose_strategy
+from shardline.app.sql.temporal_filters import has_clock_word
 from shardline.app.sql.tokens import compact_text, quoted_names
 from shardline.app.storage.bad_rows import ON_BAD_ROW, on_bad_row
 from shardline.app.storage.formats import (
@@ -95,15 +95,6 @@ class Analysis:
 
     objects: dict[str, AnalysedObject] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-
-
-_CLOCKS: Final = frozenset(
-    {"curdate", "current_date", "current_time", "current_timestamp", "localtimestamp", "now"}
-)
-_INSTEAD: Final = (
-    "keep the rows in the view and compare with the time in the query that reads it (`sql` takes "
-    "now()), or compare with a column, such as that of a source USING rate"
-)
 
 
 class _ObjectRefused(Exception):
@@ -267,6 +258,9 @@ def _view(
         raise _ObjectRefused(_spark_problem(one, bound, refused, catalyst)) from None
     if plan.culprits:
         raise _ObjectRefused(*(_determinism_problem(one, bound, each) for each in plan.culprits))
+    if plan.temporal and not has_clock_word(query.text):
+        what = "a function of this query uses now(), which depends on when the query is run"
+        raise _ObjectRefused(_not_deterministic(one, what, "write now() in the query itself"))
     if plan.special:
         what = f"'{plan.special}' as a date or timestamp means the time at which the query runs"
         raise _ObjectRefused(_not_deterministic(one, what, "write the date or timestamp itself"))
@@ -322,12 +316,9 @@ def _determinism_problem(
     one: WrittenObject, bound: BoundQuery, culprit: NondeterministicExpression
 ) -> Problem:
     shift = 0 if culprit.offset is None else bound.origin(culprit.offset)
-    if culprit.current and culprit.name in _CLOCKS:
-        what = (
-            f"{culprit.name}() depends on when the query is run, and temporal filters are not "
-            "supported yet"
-        )
-        return _not_deterministic(one, what, _INSTEAD, shift)
+    if culprit.hint:
+        what = f"{culprit.name}() depends on when the query is run"
+        return _not_deterministic(one, what, culprit.hint, shift)
     if culprit.current:
         what = f"{culprit.name}() depends on when, where or by whom the query is run"
         return _not_deterministic(one, what, "compare with a column, or ask with `sql`", shift)

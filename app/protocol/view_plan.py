@@ -51,15 +51,17 @@ class QueryOperator(ProtocolValue, frozen=True, kw_only=True):
 
 
 class StatePlan(ProtocolValue, frozen=True, kw_only=True):
-    """A state: a hidden shard with a row for each group of an aggregate.
+    """A state: a hidden shard with a row for each group of an aggregate, or of a temporal filter.
 
     Attributes:
         shard: Its name.
         key: What the aggregate groups by; () for one row.
+        rows: What has a row in it, in words; "" for groups.
     """
 
     shard: str
     key: tuple[str, ...] = ()
+    rows: str = ""
 
 
 class LookUpPlan(ProtocolValue, frozen=True, kw_only=True):
@@ -147,7 +149,7 @@ def plan_rows(plan: ViewPlan) -> Iterator[PlanRow]:
         yield PlanRow("operator", f"{INDENT * operator.depth}{operator.text}", operator.rule)
     for state in plan.states:
         key = f"a row for each {', '.join(state.key)}" if state.key else "one row"
-        yield PlanRow("state", state.shard, key)
+        yield PlanRow("state", state.shard, state.rows or key)
     for found in plan.look_ups:
         by = f"by {', '.join(found.columns)}, where {_listed(found.changes)} changes"
         yield PlanRow("look-up", found.shard, by)

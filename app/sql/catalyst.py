@@ -35,6 +35,11 @@ from shardline.app.sql.plan_tree import Node, plan_tree
 from shardline.app.sql.source_options import InvalidOption, SourceOptions
 from shardline.app.sql.spark_errors import SparkProblem, read_spark_error
 from shardline.app.sql.strategy import Verdict
+from shardline.app.sql.temporal_filters import (
+    find_subqueries_beside,
+    refused_clocks,
+    uses_clock,
+)
 from shardline.app.sql.touched_keys import judge
 from shardline.datasource.clock import IdGenerator
 from shardline.datasource.spark_native.java_names import java_class
@@ -85,11 +90,13 @@ class NondeterministicExpression:
         offset: Its place in the query's text; None if Spark does not know it.
         current: True if it depends on when, where or by whom the query is run, and is constant
             within one run (`now()`, `current_user()`); False if it differs by row (`rand()`).
+        hint: What to write in its place, where that depends on where it stands.
     """
 
     name: str
     offset: int | None
     current: bool
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +110,7 @@ class QueryPlan:
         verdicts: On each aggregate, window and join of the normal form.
         culprits: The expressions by which two runs can differ, in the order of the query.
         special: A text made of constants that is read as the current time; "" if there is none.
+        temporal: True if it has comparisons with now() that are kept.
     """
 
     schema: str
@@ -111,6 +119,7 @@ class QueryPlan:
     verdicts: tuple[Verdict, ...]
     culprits: tuple[NondeterministicExpression, ...]
     special: str = ""
+    temporal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +198,15 @@ class Catalyst:
         normal = normal_form(self._spark, plan)
         normal_tree = tree if normal is plan else plan_tree(normal.toJSON())
         verdicts = tuple(judge(self._spark, normal))
+        culprits = self._culprits(plan, normal)
         return QueryPlan(
-            str(plan.schema().json()), tree, normal_tree, verdicts, self._culprits(plan), special
+            schema=str(plan.schema().json()),
+            tree=tree,
+            normal_tree=normal_tree,
+            verdicts=verdicts,
+            culprits=culprits,
+            special=special,
+            temporal=uses_clock(self._spark, plan) and not culprits,
         )
 
     def reads(self, name: str, options: Mapping[str, str], ddl: str) -> SourceColumns:
@@ -247,35 +263,39 @@ class Catalyst:
             return False
         return True
 
-    def _culprits(self, plan: Any) -> tuple[NondeterministicExpression, ...]:
-        current = java_class(self._spark, f"{_SQL}.catalyst.trees.TreePattern").CURRENT_LIKE()
+    def _culprits(self, plan: Any, normal: Any) -> tuple[NondeterministicExpression, ...]:
         found: list[NondeterministicExpression] = []
         if not plan.deterministic():
-            found += _deepest(plan, lambda node: not node.deterministic(), current=False)
-        if plan.containsPattern(current):
-            found += _deepest(plan, lambda n: bool(n.containsPattern(current)), current=True)
+            found += map(_culprit, _deepest(plan, lambda node: not node.deterministic()))
+        for clocks in (refused_clocks, find_subqueries_beside):
+            found += [
+                _culprit(one.expression, current=True, hint=one.hint)
+                for one in clocks(self._spark, normal)
+            ]
         # A node that Spark has copied into several places is one expression of the query.
-        return tuple(sorted(dict.fromkeys(found), key=lambda one: one.offset or 0))
+        known = {(one.name, one.offset): one for one in reversed(found)}
+        return tuple(sorted(known.values(), key=lambda one: one.offset or 0))
 
 
-def _deepest(
-    node: Any, guilty: Callable[[Any], bool], *, current: bool
-) -> Iterator[NondeterministicExpression]:
+def _deepest(node: Any, guilty: Callable[[Any], bool]) -> Iterator[Any]:
     """The deepest nodes for which `guilty` holds, from one on for which it does."""
     below = [child for child in _below(node) if guilty(child)]
     for child in below:
-        yield from _deepest(child, guilty, current=current)
-    if below:
-        return
+        yield from _deepest(child, guilty)
+    if not below:
+        yield node
+
+
+def _culprit(node: Any, *, current: bool = False, hint: str = "") -> NondeterministicExpression:
+    """An operator or expression, as a query's author knows it."""
     if _is_plan(node):
         name = node.nodeName()
     else:
         python = node.getClass().getSimpleName().startswith("Python")
         name = node.name() if python else node.prettyName()
     start = node.origin().startIndex()
-    yield NondeterministicExpression(
-        str(name), int(start.get()) if start.isDefined() else None, current
-    )
+    offset = int(start.get()) if start.isDefined() else None
+    return NondeterministicExpression(str(name), offset, current, hint)
 
 
 def _special_text(plan: Any) -> str:

@@ -129,6 +129,9 @@ _KEYED_JOINS: Final = {
 """Joins that have an equality, by which each of their sides tells which rows meet."""
 
 _OTHER_JOINS: Final = {"FullOuter": "a full outer join", "LeftSingle": "a subquery of one row"}
+_CLOCKS: Final = frozenset({"CurrentTimestamp", "Now"})
+"""Expressions of now(): a filter with one is a temporal filter (`temporal_filters`)."""
+
 _JUDGED: Final = frozenset({"Aggregate", "Join", "Window"})
 _KEYS: Final = {"Aggregate": "group", "Join": "key", "Window": "partition"}
 _RUN_OVER_STATES: Final = frozenset({"GlobalLimit", "LocalLimit", "Offset"})
@@ -172,7 +175,7 @@ def choose_strategy(plan: Node, verdicts: Sequence[Verdict]) -> tuple[Strategy, 
             found.append((reason, way))
     found = list(dict.fromkeys(found))
     if states > STATES_MAX:
-        found.append((f"more than {STATES_MAX} aggregates", "recompute"))
+        found.append((f"more than {STATES_MAX} aggregates and temporal filters", "recompute"))
     reasons = [reason for reason, way in found if way == "recompute"]
     if not found and not any(node.kind == INPUT for node in plan.walk()):
         reasons = ["rows that come from no input"]
@@ -201,6 +204,9 @@ def _obstacles(plan: Node, verdicts: Sequence[Verdict]) -> Iterator[tuple[str, S
             reason, way, mine = _judged(node, next(judged))
             above = way == "recompute" and not is_below
             yield reason, way, _ABOVE if above else mine
+        elif _is_temporal(node):
+            mine = _STATE
+            yield "a temporal filter", "incremental", mine
         elif node.kind not in LINEAR | CONSTANT:
             above = node.kind in _RUN_OVER_STATES and not is_below
             reason = REASONS.get(node.kind, f"the operator {node.kind}")
@@ -212,6 +218,12 @@ def _obstacles(plan: Node, verdicts: Sequence[Verdict]) -> Iterator[tuple[str, S
                 what = "a table function in Python, which may look at many rows"
                 yield what, "recompute", None
         ahead += [(child, is_below or mine is _STATE) for child in reversed(node.children)]
+
+
+def _is_temporal(node: Node) -> bool:
+    if node.kind != "Filter":
+        return False
+    return any(inner.kind in _CLOCKS for tree in node.expressions for inner in tree.walk())
 
 
 def _judged(node: Node, verdict: Verdict) -> tuple[str, Strategy, object]:

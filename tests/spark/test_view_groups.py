@@ -11,7 +11,7 @@ import pytest
 from shardline.app.compute.group import view_group
 from shardline.app.compute.group.group_registry import get_groups
 from shardline.app.compute.holds import end_view_holds
-from shardline.app.compute.view import membership
+from shardline.app.compute.view import membership, streaming_query
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.streaming_query import RunningView, run_view
 from shardline.app.execution.observations import Failed, GroupStepped, Started
@@ -39,6 +39,16 @@ BOTH = view(
     "dear",
     "totals",
 )
+
+
+VALID = view(
+    "valid",
+    "SELECT id, who FROM orders WHERE timestamp_millis(price) > now()",
+    "id BIGINT, who STRING",
+    "orders",
+    strategy="incremental",
+)
+COUNTED = view("counted", "SELECT count(*) AS n FROM valid", "n BIGINT", "valid")
 
 
 class Views:
@@ -138,6 +148,39 @@ def test_a_chain_steps_in_one_group(
     assert {one.query for one in told} == {group.query.id}
     last = {one.id: one.query for one in bench.told(Started)}
     assert last == dict.fromkeys(names, group.query.id)
+    assert not bench.told(Failed)
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["in a group", "alone"])
+def test_rows_go_by_themselves(
+    bench: Bench, orders: Input, views: Views, alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No input changes: the tick that finds a row due has the view step, and views of it."""
+    if alone:
+        monkeypatch.setattr(streaming_query, "_LITTLE", -1)
+        monkeypatch.setattr(membership.Membership, "may_join", lambda _: False)
+    orders.push(10, ((1, "ann", 150), 1), ((2, "bob", 350), 1), ((3, "cyd", 550), 1), until=100)
+    views.start(VALID)
+    views.wait_for(100, "valid")
+    views.start(COUNTED)
+    views.wait_for(100, "counted")
+    if not alone:
+        views.wait_for_groups("valid", "counted")
+        assert views.group("valid") == views.group("counted")
+    for until in (120, 200, 400):
+        orders.idle(until)
+        views.wait_for(until, "valid", "counted")
+    assert bool(views.group("valid")) is not alone
+    for run in views.runs.values():
+        run.stop()
+    # What is due meanwhile is made up for: each row is gone at its time.
+    orders.idle(600)
+    views.start(VALID, COUNTED)
+    views.wait_for(600, "valid", "counted")
+    there = {time: sum(price > time for price in (150, 350, 550)) for time in range(140, 600, 10)}
+    for time, rows in there.items():
+        assert contents(bench.client, "valid", time).total() == rows, time
+        assert contents(bench.client, "counted", time) == Counter([(rows,)]), time
     assert not bench.told(Failed)
 
 

@@ -69,6 +69,24 @@ def test_an_aggregate_over_a_join_has_a_state_and_finds_rows_by_key(spark: Spark
     }
 
 
+def test_a_temporal_filter_has_a_state_of_rows_that_come_and_go(spark: SparkSession) -> None:
+    """Found by the second of their next change, whichever input changes."""
+    query = (
+        "SELECT who, count(*) AS n FROM orders "
+        "WHERE timestamp_seconds(price) > now() AND id > 3 GROUP BY who"
+    )
+    plan = planned(spark, query)
+    assert plan.reason == "an aggregate (count), a temporal filter"
+    (filtered,) = [one for one in plan.operators if one.text.startswith("Filter")]
+    assert filtered.rule == "rows come and go at their own times, which v_state_1 keeps"
+    rows = [row for row in plan_rows(plan) if row.item == "v_state_1"]
+    assert [(row.part, row.detail) for row in rows] == [
+        ("state", "a row for each one that is there for a time, or will be"),
+        ("look-up", "by the second of its next change, where the time changes"),
+    ]
+    assert rules(plan)["Aggregate by orders.who (count)"] == "added up in v_state_2"
+
+
 def test_touched_keys_say_by_which_key(spark: SparkSession) -> None:
     """And that the view itself tells what it has shown, where rows do not decide it."""
     plan = planned(spark, "SELECT who, sum(weight) AS kg FROM orders GROUP BY who")

@@ -168,6 +168,12 @@ class GroupRegistry:
         """Let a view move to where it belongs, soon."""
         self._mover.run(lambda: self._move(member))
 
+    def ask_to_step(self, member: JoiningMember) -> None:
+        """Let a view's group step soon, as its rows come or go by themselves; nothing in none."""
+        group = self.group_of(member.name)
+        if group is not None:
+            self._enterers.run(group.step_by_time)
+
     def part(self, member: JoiningMember) -> None:
         """Take a view out of its group; it goes on by a streaming query of its own."""
         self.remove(member)

@@ -34,7 +34,7 @@ from shardline.datasource.spark_native.time_interval import (
 
 __all__ = ["TriggerQuery"]
 
-_IDLE_INTERVAL: Final = "10min"
+_IDLE_MS: Final = 600_000
 """Pause between micro-batches of an idle query, which only bring its holds forward: the advancer
 moves the output, and an idle input has little history that they could keep back."""
 
@@ -61,6 +61,7 @@ class TriggerQuery:
         as_of: The time after which changes are read, where there is no checkpoint.
         hold: Name of its hold on these shards.
         checkpoint: Folder of its checkpoint.
+        progress_ms: Pause between micro-batches that bring nothing but time.
     """
 
     host: Host
@@ -69,6 +70,7 @@ class TriggerQuery:
     as_of: int
     hold: str
     checkpoint: Path
+    progress_ms: int = _IDLE_MS
 
     def start(
         self, run: Callable[[DataFrame, int], None], stopping: threading.Event
@@ -105,7 +107,7 @@ class TriggerQuery:
             "timestampAsOf": str(self.as_of),
             "hold": self.hold,
             "maxFilesPerTrigger": _PARTS,
-            "progressInterval": _IDLE_INTERVAL,
+            "progressInterval": f"{self.progress_ms}ms",
             "nativeReads": "false",  # its frames are not executed: a plan of theirs would be waste
         }
         stream = host.spark.readStream.format("shard").options(**options).load()

@@ -132,6 +132,7 @@ class ViewGroup:
         self._members: dict[str, GroupMember] = {}
         self._lock = threading.Lock()
         self._step_lock = threading.Lock()
+        self._asked_by_time = threading.Event()
         self._stopping = threading.Event()
         self._query: StreamingQuery | None = None
         self._trigger: TriggerQuery | None = None
@@ -183,6 +184,8 @@ class ViewGroup:
         if self._query is not None:
             with suppress(Py4JError, OSError):
                 self._query.stop()
+        with self._step_lock:
+            pass  # a step that time has asked for may be under way
         self._pool.close()
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         try:
@@ -203,6 +206,25 @@ class ViewGroup:
     def catch_up(self, member: GroupMember) -> None:
         """Let a view take a step by itself, up to where its inputs are."""
         member.take_step(self._step_to(EMPTY, inf))
+
+    def step_by_time(self) -> None:
+        """Let the members step up to where the inputs are, though these do not change.
+
+        The rows of one of them come or go by themselves. All step, as others read that one.
+        """
+        if self._asked_by_time.is_set():
+            return  # each tick asks, of each such member, until the step is done
+        self._asked_by_time.set()
+        try:
+            with self._step_lock:
+                if not self._stopping.is_set():
+                    states = self._host.client.readable(*self.inputs)
+                    self._take_steps(meet(state.upper for state in states))
+        except ShardError as error:
+            # Of the moment: the next tick asks again.
+            _log.info("a group could not step", extra={"context": {"error": str(error)}})
+        finally:
+            self._asked_by_time.clear()
 
     def remove(self, name: str) -> None:
         """Let nothing begin for a member any more; does nothing if it is none."""

@@ -39,12 +39,14 @@ from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.join_change import JoinRule, OneSided
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
 from shardline.app.compute.view.look_up import LookUp, LookUps
+from shardline.app.compute.view.temporal_rule import TemporalRule, TemporalState, needed_columns
 from shardline.app.compute.view.touched_keys import OUTPUT, TouchedRule
 from shardline.app.sql.kept_aggregates import refusal
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.plan_tree import plan_tree
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.strategy import choose_strategy
+from shardline.app.sql.temporal_filters import split_condition
 from shardline.app.sql.touched_keys import Region, Regions, judge
 from shardline.datasource.spark_native.java_names import read_sequence
 from shardline.datasource.types.schema import DIFF, TS
@@ -171,11 +173,13 @@ class ChangePlan:
         if not depends_on_rows_alone(analysed):
             raise NotIncremental("an expression that is not deterministic")
         self._output = read_sequence(analysed.output())
-        self.states: list[GroupState] = []
+        self.states: list[GroupState | TemporalState] = []
         groups = AggregateRule(session, self._operators)
+        self._timed = TemporalRule(session, groups.exact, self._operators)
+        self._needed = needed_columns(normal)
         self.query = query_tree(normal)
         self._query = self._with_states(self.query, groups)
-        below = [node for state in self.states for node in (state.source, state.anew)]
+        below = [node for state in self.states for node in _below(state)]
         self._regions = Regions(session, self._query, below=below).by_top
         self._touched = TouchedRule(session, groups.exact, self._operators)
         self._by_key: dict[Region, None] = {}
@@ -192,10 +196,18 @@ class ChangePlan:
         children = tuple(self._with_states(child, rule) for child in node.children)
         inputs = frozenset[str]().union(*(child.inputs for child in children))
         above = replace(node, children=children, inputs=inputs)
-        if node.kind != "Aggregate" or refusal(self._spark, node.plan):
-            return above
         # No object has such a name.
-        read, state = rule.split(above, f"state {len(self.states) + 1}")
+        name = f"state {len(self.states) + 1}"
+        read: QueryNode
+        state: GroupState | TemporalState
+        if node.kind == "Aggregate" and not refusal(self._spark, node.plan):
+            read, state = rule.split(above, name)
+        elif node.kind == "Filter" and (
+            condition := split_condition(self._spark, node.plan.condition())
+        ):
+            read, state = self._timed.split(above, condition, self._needed, name)
+        else:
+            return above
         self.states.append(state)
         return read
 
@@ -240,8 +252,8 @@ class ChangePlan:
     def _change_of(self, look_ups: LookUps) -> Callable[[QueryNode], Change]:
         return partial(self._change, look_ups=look_ups)
 
-    def source_step(self, state: GroupState, changed: Collection[str]) -> StepPlan:
-        """The same for what a state groups; see `step`."""
+    def source_step(self, state: GroupState | TemporalState, changed: Collection[str]) -> StepPlan:
+        """The same for what a state is of; see `step`."""
 
         def root(look_ups: LookUps) -> Operator:
             return self._change(state.source, look_ups).operator
@@ -257,8 +269,8 @@ class ChangePlan:
 
         return self._kept_step(f"{state.name} anew", frozenset(changed), root)
 
-    def source_contents(self, state: GroupState) -> StepPlan:
-        """What a state groups, all of it before a step."""
+    def source_contents(self, state: GroupState | TemporalState) -> StepPlan:
+        """What a state is of, all of it before a step."""
         root = self._operators.plans.over(state.source, before=True)
         return StepPlan(self._operators.plans, root, self._contents)
 
@@ -372,6 +384,11 @@ def _is_of_row(expression: Any) -> bool:
         return any(not one.deterministic() for one in below) and all(map(_is_of_row, below))
     arguments = read_sequence(expression.aggregateFunction().children())
     return all(bool(one.deterministic()) for one in arguments)
+
+
+def _below(state: GroupState | TemporalState) -> tuple[QueryNode, ...]:
+    """What a state is computed of."""
+    return (state.source,) if isinstance(state, TemporalState) else (state.source, state.anew)
 
 
 def _types(columns: StructType) -> list[tuple[str, str]]:

@@ -35,6 +35,7 @@ from shardline.app.compute.view.change_plan import StepPlan
 from shardline.app.compute.view.change_query import ChangeQuery
 from shardline.app.compute.view.change_times import read_times
 from shardline.app.compute.view.correction import check_comparable
+from shardline.app.compute.view.due_steps import DueSteps
 from shardline.app.compute.view.evaluate import fit_columns, parse_columns
 from shardline.app.compute.view.found_rows import FoundRows
 from shardline.app.compute.view.input_changes import (
@@ -47,7 +48,6 @@ from shardline.app.compute.view.input_changes import (
 )
 from shardline.app.compute.view.kept_jobs import FewRows, KeptJobs
 from shardline.app.compute.view.kept_plan import Leaf, calls_python
-from shardline.app.compute.view.kept_query import KeptQuery
 from shardline.app.compute.view.next_step import (
     Done,
     FollowChanges,
@@ -59,12 +59,8 @@ from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.output import ViewSink
 from shardline.app.compute.view.output_change import OutputChange
 from shardline.app.compute.view.output_contents import OutputContents
-from shardline.app.compute.view.output_correction import (
-    Correction,
-    OutputCorrections,
-    Result,
-    few_contents,
-)
+from shardline.app.compute.view.output_correction import Correction, OutputCorrections, Result
+from shardline.app.compute.view.query_at import BY_DRIVER, QueryAt
 from shardline.app.compute.view.reports import TakenStep, ViewReports
 from shardline.app.compute.view.self_check import SelfCheck
 from shardline.app.compute.view.session_settings import engine_versions, query_settings
@@ -76,8 +72,7 @@ from shardline.app.compute.view.view_states import ViewStates
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.protocol.objects import Strategy, ViewDescription
 from shardline.datasource.errors import Determinate
-from shardline.datasource.frontier import meet
-from shardline.datasource.read import current_schema
+from shardline.datasource.frontier import Frontier, meet
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.spark_native.read import every_update
@@ -85,7 +80,6 @@ from shardline.datasource.spark_native.small_results import ROWS_MAX
 from shardline.datasource.spark_native.time_interval import (
     Interval,
 )
-from shardline.datasource.spark_native.types import struct_of
 from shardline.datasource.types.schema import TS
 
 __all__ = ["View"]
@@ -95,9 +89,6 @@ _log = logging.getLogger(__name__)
 _RACES_MAX: Final = 64
 """How often, in one micro-batch, somebody else may append to the output before the view gives up
 and is started again."""
-
-_BY_DRIVER: Final = 8_192
-"""An input or a change with no more updates reaches Spark as rows: no file is opened for them."""
 
 
 class View:
@@ -133,13 +124,18 @@ class View:
         self._gate = gate
         self._made = False
         self._reports = ViewReports(host, incarnation, description, self._as_of)
-        self._query = KeptQuery(description.query)
         self._changes = ChangeQuery(description, self._schema)
         self._contents = OutputContents(host.client, description.name)
         self._columns: dict[tuple[str, int], StructType] = {}
         self._reason = ""
         """Why the step is recomputed, if it is, although the view can follow changes."""
         self._one_task = OneTask()
+        self._query = QueryAt(host, description, self._schema, self._one_task)
+        self.is_due = False
+        """True if `follow` has found that `advance` has to be called, and perhaps nobody will: rows
+        come or go by themselves, or it found an input changed, and the output where it was, twice:
+        in a group a view may have stepped alone, whose readers nothing triggers."""
+        self._stands_at: int | None = None
         self._costs = StepCosts() if costs is None else costs
         self._rows = FoundRows(host, description.name)
         self._check, jobs = SelfCheck(host, self._reports), KeptJobs(description.name)
@@ -154,6 +150,7 @@ class View:
             check=self._check,
             jobs=jobs,
         )
+        self._due = DueSteps(self._query, self._states)
         self._corrections = OutputCorrections(
             self._contents, self._schema, self._options, jobs, self._held
         )
@@ -166,7 +163,7 @@ class View:
             self._one_task,
             jobs,
             self._check,
-            self._result,
+            self._query.result,
             self._held,
         )
 
@@ -211,7 +208,10 @@ class View:
         # whoever took it, however many there are in a micro-batch.
         refused = 0
         while refused < _RACES_MAX:
-            step = choose_next_step(output, news.known, floor=floor, end=end, strategy=strategy)
+            times = self._due.times(
+                session, output, news, states, floor=floor, end=end, strategy=strategy
+            )
+            step = choose_next_step(output, times, floor=floor, end=end, strategy=strategy)
             match step:
                 case Done():
                     self._reports.report_output(output)
@@ -224,7 +224,7 @@ class View:
                     news = read_times(session, self._host, news, first, end)
                     continue
                 case Recompute():
-                    self._recompute(session, step, states)
+                    self._recompute(session, self._due.bounded(session, step, states), states)
             # Whatever the step came to, appended or refused because somebody else was first, the
             # output itself tells where to go on from.
             before, output = output, self._sink.look()
@@ -259,7 +259,7 @@ class View:
         at = max(self._as_of, interval.lower if interval.upper is None else interval.upper - 1)
         try:
             states = self._host.client.readable(*self._description.inputs)
-            result = self._result(session, at, states)
+            result = self._query.result(session, at, states)
             result.write.format("noop").mode("overwrite").save()
         except Exception as error:
             if data_error_text(error) is None:
@@ -272,20 +272,13 @@ class View:
         upper = self._reports.output.upper
         return upper is None or (end is not None and upper >= end)
 
-    def _result(self, session: SparkSession, at: int, states: Sequence[ShardState]) -> DataFrame:
-        """The view's rows at one time; `states` of its inputs are of that time or later."""
-        names = self._description.inputs
-        inputs = {name: self._snapshot(session, name, at) for name in names}
-        inputs = self._one_task.inputs(session, inputs, volume_of_shards(states))
-        return fit_columns(self._query.evaluate(session, inputs), self._schema)
-
     def _recompute(
         self, session: SparkSession, step: Recompute, states: Sequence[ShardState]
     ) -> None:
         error, correction = None, Correction()
         began_ms = self._host.clock.elapsed_ms()
         try:
-            result = self._anew(session, step.at, states)
+            result = self._query.anew(session, step.at, states)
             correction = self._corrections.of(session, result, step.lower)
         except Exception as found:
             error = data_error_text(found)
@@ -309,27 +302,6 @@ class View:
             reason=self._reason if self._description.strategy != "recompute" else "",
         )
 
-    def _anew(self, session: SparkSession, at: int, states: Sequence[ShardState]) -> Result:
-        """The query's result at one time."""
-        little = volume_of_shards(states).rows <= ROWS_MAX
-
-        def given() -> Mapping[Leaf, FewRows] | None:
-            found: dict[Leaf, FewRows] = {}
-            for state in states if little else ():
-                columns = struct_of(current_schema(state).record)
-                few = few_contents(self._host.client, state.name, at + 1, columns)
-                if few is None:
-                    return None
-                found[Leaf(state.name)] = few
-            return found or None
-
-        def over(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
-            named = {leaf.name: frame for leaf, frame in frames.items()}
-            return fit_columns(self._query.evaluate(session, named), self._schema)
-
-        key = ("anew", *((state.shard, state.schema_id) for state in states))
-        return Result(lambda: self._result(session, at, states), key, given, over)
-
     def _append_anew(self, step: Recompute, correction: Correction, error: str | None) -> bool:
         """Make the output what a query says at one time; False if somebody else was first."""
         # What is held in memory follows only what this step itself has appended: where somebody
@@ -352,20 +324,9 @@ class View:
             storage=self._host.storage,
         ).drop(TS)
 
-    def _snapshot(self, session: SparkSession, name: str, at: int) -> DataFrame:
-        """The rows of an input at one time."""
-        return datasource.snapshot(
-            session,
-            location=self._location,
-            shard=name,
-            as_of=at,
-            storage=self._host.storage,
-            by_driver=_BY_DRIVER,
-        )
-
     def _before(self, session: SparkSession, name: str, at: int) -> DataFrame:
         """The rows of an input at one time, or those that the view itself has shown."""
-        return self._snapshot(session, self._description.name if name == OUTPUT else name, at)
+        return self._query.snapshot(session, self._description.name if name == OUTPUT else name, at)
 
     def _follow_changes(
         self,
@@ -375,8 +336,11 @@ class View:
         states: Sequence[ShardState],
     ) -> Strategy:
         """Take the step if the query allows it; how to go on in this micro-batch."""
-        if self._description.strategy == "incremental" and not self._costs.follows(
-            len(news.known), volume_of_shards(states).rows
+        if (
+            self._description.strategy == "incremental"
+            # Rows come and go at more times than inputs change: run anew at each, nothing is cheap.
+            and not self._query.is_temporal
+            and not self._costs.follows(len(news.known), volume_of_shards(states).rows)
         ):
             return self._give_up("its query run anew is the cheaper way")
         began_ms = self._host.clock.elapsed_ms()
@@ -385,6 +349,12 @@ class View:
             return self._give_up(self._changes.refused)
         if not self._states.follow(known):
             return self._give_up(self._states.refusal)
+        return self._take_step(known, began_ms)
+
+    def _take_step(self, known: StateStep, began_ms: float) -> Strategy:
+        """Take a step to whose end all states have been brought; how to go on."""
+        if not known.changed:
+            return self._rest(known)
         output = self._changes.step(known.changed)
         if output is not None:
             return self._append_change(known, output, began_ms)
@@ -392,6 +362,11 @@ class View:
         if over_states is None:
             return self._give_up(self._changes.refused)
         return self._run_over_states(known, over_states)
+
+    def _rest(self, known: StateStep) -> Strategy:
+        """Nothing was due, although it might have been; how to go on."""
+        self._follow(Unchanged(known.lower, known.upper))
+        return self._description.strategy
 
     def _give_up(self, reason: str) -> Strategy:
         """Recompute, for a reason that the step's report gives."""
@@ -418,7 +393,7 @@ class View:
                     start=step.lower,
                     end=step.upper,
                     storage=host.storage,
-                    by_driver=_BY_DRIVER,
+                    by_driver=BY_DRIVER,
                 ),
             )
         columns = {state.name: self._columns_of(state, changes) for state in states}
@@ -493,11 +468,11 @@ class View:
 
         States are there already at all times of the step; those that are left are taken next.
         """
-        session, news, began_ms = known.session, known.news, self._host.clock.elapsed_ms()
-        if news.spread:
-            news = read_times(session, self._host, news, known.lower, known.upper)
-        times = [time for time in news.known if time >= known.lower]
+        session, began_ms = known.session, self._host.clock.elapsed_ms()
+        times = self._times_over_states(known)
         if not times:
+            if self._query.is_temporal:
+                return self._rest(known)
             return self._give_up("the times of its change are not known")
         step = Recompute(times[0], known.lower, times[1] if len(times) > 1 else known.upper)
         volume = volume_of_shards(state for _, state in known.states.values())
@@ -526,6 +501,17 @@ class View:
             self._report_followed(known, step.upper, "incremental", rows, began_ms)
         return self._description.strategy
 
+    def _times_over_states(self, known: StateStep) -> list[int]:
+        """The times of a step at which what states say may change."""
+        news = known.news
+        if self._query.is_temporal:
+            # They change at times at which no input does.
+            held = [state for _, state in known.states.values()]
+            news = find_input_changes(held, known.lower, known.upper)
+        if news.spread:
+            news = read_times(known.session, self._host, news, known.lower, known.upper)
+        return [time for time in news.known if time >= known.lower]
+
     @cached_property
     def _options(self) -> SinkOptions:
         given = {"location": self._location, "shard": self._description.name}
@@ -540,10 +526,12 @@ class View:
     def follow(self, states: Sequence[ShardState]) -> bool:
         """Move the output's upper along while nothing changes; whether it moved.
 
+        Where rows come or go by themselves it does not move: see `is_due`.
+
         Args:
             states: Of all inputs, in their order.
         """
-        output = self._reports.output
+        output, self.is_due = self._reports.output, False
         if output is None:
             # After a restart, too: without news no micro-batch may come for long.
             output = self._reports.output = self._sink.look()
@@ -554,6 +542,12 @@ class View:
             self._made = True
         until = unchanged_until(states, output.upper).time
         if until == output.upper:
+            has_news = meet(state.upper for state in states) > Frontier(output.upper)
+            self.is_due = has_news and self._stands_at == output.upper
+            self._stands_at = output.upper if has_news else None
+            return False
+        self.is_due = self._query.is_temporal and self._due.is_due(output.upper, until)
+        if self.is_due:
             return False
         if not self._follow(Unchanged(output.upper, until)):
             self._reports.output = None  # somebody else was here: the next micro-batch looks at it
@@ -567,12 +561,18 @@ class View:
         if followed:
             self._states.rested(step.lower, step.upper)
             self._contents.moved(step.lower, step.upper)
+            self._due.rested(step.lower, step.upper)
         return followed
 
     @property
     def reports(self) -> ViewReports:
         """Its reports, with what they said last."""
         return self._reports
+
+    @property
+    def is_temporal(self) -> bool:
+        """True if rows come and go by themselves."""
+        return self._query.is_temporal
 
     @cached_property
     def calls_python(self) -> bool:

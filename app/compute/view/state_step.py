@@ -19,7 +19,9 @@ from shardline.app.compute.view.kept_jobs import FewRows
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.state_shard import StateShard
 from shardline.app.compute.view.step_changes import StepChanges
+from shardline.app.compute.view.temporal_rule import TemporalState
 from shardline.datasource.shard.batch import Volume
+from shardline.datasource.shard.plan import plan_changes
 from shardline.datasource.shard.state import ShardState
 
 if TYPE_CHECKING:
@@ -81,12 +83,24 @@ class StateStep:
             plan: Of the step, or of what a state groups.
             read: An upper bound of what the plan reads.
         """
-        if plan.numbers is None or read.rows * (len(self.news.known) + 1) <= TOUCHED_MAX:
+        if plan.numbers is None or read.rows * (self._times_max() + 1) <= TOUCHED_MAX:
             return False
         counted = plan.numbers()
         frame = counted.over(self.session, self.changes, self.contents(counted.before))
         rows = volume_of_shards(self.inputs.values()).rows
         return sum(int(number) for (number,) in frame.collect()) > max(TOUCHED_MAX, rows)
+
+    def _times_max(self) -> int:
+        """An upper bound of the number of times at which anything changes."""
+        # Each row of a temporal filter may come or go at a time of its own.
+        timed = {one.name for one in self.plan.states if isinstance(one, TemporalState)}
+        parts = (
+            planned.part
+            for name, (_, state) in self.states.items()
+            if name in timed
+            for planned in plan_changes(state, self.lower, self.upper)
+        )
+        return len(self.news.known) + Volume.of(parts).rows
 
     def contents(self, names: frozenset[str]) -> dict[str, DataFrame]:
         """Contents before the step, of inputs and of states."""

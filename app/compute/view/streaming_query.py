@@ -202,6 +202,8 @@ class RunningView:
             self._hold,
             self._checkpoint,
         )
+        if self._view.is_temporal:
+            self._trigger = dataclasses.replace(self._trigger, progress_ms=self._host.interval_ms)
         self._query = self._trigger.start(self._run_micro_batch, self._stopping)
         self._report_started(self._query.id, self._query.runId)
 
@@ -512,6 +514,8 @@ class RunningView:
             self._check_not_stopped()
             if self._view.follow(states) and states and _all_finished(states):
                 self._report_end()
+            if self._view.is_due:
+                self._groups.ask_to_step(self)  # in none, its own query sees to it
             self._keep_place()
         except Stopped:
             pass

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, StepPlan
 from shardline.app.compute.view.evaluate import analyse_query, with_times
 from shardline.app.compute.view.kept_plan import plan_of
+from shardline.app.compute.view.temporal_rule import DUE
 from shardline.app.compute.view.touched_keys import OUTPUT
 from shardline.app.protocol.objects import Strategy, state_shards
 from shardline.app.protocol.view_plan import (
@@ -37,6 +38,7 @@ from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.plan_tree import plan_tree
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.strategy import CONSTANT, JOIN_SIDES, LINEAR, REASONS, choose_strategy
+from shardline.app.sql.temporal_filters import split_condition
 from shardline.app.sql.touched_keys import Region, Regions, join_kind
 from shardline.datasource.spark_native.java_names import read_sequence
 from shardline.datasource.spark_native.jvm import clone_of
@@ -50,6 +52,9 @@ _UNSEEN: Final = frozenset({"LocalLimit", "PipeOperator", "ResolvedHint", "Subqu
 """Operators that do nothing to rows, or what the one above them does."""
 
 _COMMON: Final = "commonexpressionref"
+_TIME: Final = "the time"
+_NEXT: Final = "the second of its next change"
+_TIMED_ROWS: Final = "a row for each one that is there for a time, or will be"
 _UNNAMED: Final = "__auto_generated_subquery_name"
 
 
@@ -139,13 +144,24 @@ class _Operators:
         place = len(self.states)
         names = state_shards(self.view)
         if place < len(names):
-            keys = read_sequence(node.plan.groupingExpressions())
-            key = tuple(_text(one) for one in keys if not one.foldable())
-            self.states.append(StatePlan(shard=names[place], key=key))
+            self.states.append(self._state(node, names[place]))
             self._state_of[node] = self.states[-1]
 
+    def _state(self, node: QueryNode, shard: str) -> StatePlan:
+        if self._is_temporal(node):
+            return StatePlan(shard=shard, key=(DUE,), rows=_TIMED_ROWS)
+        keys = read_sequence(node.plan.groupingExpressions())
+        return StatePlan(shard=shard, key=tuple(_text(one) for one in keys if not one.foldable()))
+
     def _is_kept(self, node: QueryNode) -> bool:
+        if self._is_temporal(node):
+            return True
         return node.kind == "Aggregate" and bool(node.inputs) and not refusal(self.spark, node.plan)
+
+    def _is_temporal(self, node: QueryNode) -> bool:
+        if node.kind != "Filter" or not node.inputs:
+            return False
+        return split_condition(self.spark, node.plan.condition()) is not None
 
     def _reads_states_only(self, node: QueryNode) -> bool:
         if self._is_kept(node) or not node.inputs:
@@ -174,6 +190,8 @@ class _Operators:
         region, state = self._region_of.get(node), self._state_of.get(node)
         if region is not None or state is not None:
             kept = "" if state is None else f"added up in {state.shard}"
+            if state is not None and state.rows:
+                kept = f"rows come and go at their own times, which {state.shard} keeps"
             return kept if region is None else _by_key(region), ""
         return self._rule_of_kind(node)
 
@@ -353,7 +371,9 @@ class _Steps:
                 self._add(changes.source_step(state, moved), name)
                 shard = self._names[state.name]
                 key = tuple(f"k{place}" for place, _ in enumerate(self._keys[shard], 1))
-                if key:
+                if self._keys[shard] == (DUE,):
+                    self._note(shard, (DUE,), _TIME)
+                elif key:
                     self._note(shard, key, name)
                 changed.add(state.name)
         self._add(changes.step(changed), name)
@@ -370,4 +390,5 @@ class _Steps:
     def _spoken(self, shard: str, columns: tuple[str, ...]) -> tuple[str, ...]:
         """Columns of a shard in the query's words: those of a state are called `k1` …."""
         key = {f"k{place}": text for place, text in enumerate(self._keys.get(shard, ()), 1)}
+        key[DUE] = _NEXT
         return tuple(key.get(one, one) for one in columns)

@@ -34,10 +34,10 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from shardline.app.compute.cached_frames import cache_frame
 from shardline.app.compute.errors import data_error_text
@@ -54,6 +54,8 @@ from shardline.app.compute.view.reports import ViewReports
 from shardline.app.compute.view.self_check import SelfCheck, difference, key_of, with_key
 from shardline.app.compute.view.state_shard import StateShard
 from shardline.app.compute.view.state_step import StateStep
+from shardline.app.compute.view.temporal_rule import TemporalState
+from shardline.app.compute.view.temporal_steps import TemporalSteps
 from shardline.app.execution.host import Host
 from shardline.app.execution.spark_errors import error_line, find_unreadable_part
 from shardline.app.protocol.objects import state_shards
@@ -69,6 +71,8 @@ from shardline.datasource.spark_native.time_interval import (
 )
 
 __all__ = ["ViewStates"]
+
+State: TypeAlias = GroupState | TemporalState
 
 _log = logging.getLogger(__name__)
 
@@ -122,6 +126,9 @@ class ViewStates:
         self._resting: dict[str, tuple[int | None, int | None]] = {}
         """For each shard its upper, and until when it is known to stay as it is there."""
         self._moved_rows = 0
+        self._temporal = TemporalSteps(rows, one_task, jobs)
+        self._timed: list[StateShard] = []
+        """Those of temporal filters, once a step has shown which they are."""
 
     def drop(self) -> None:
         """Drop all states."""
@@ -160,6 +167,22 @@ class ViewStates:
             if until == lower:
                 self._resting[name] = (settled, upper)
 
+    def is_due(self, lower: int, upper: int | None) -> bool:
+        """True if a row of a temporal filter may come or go in `[lower, upper)`; without Spark.
+
+        No input changes in the interval, and the output ends at `lower`. Where a state does not
+        tell, something may be due.
+        """
+        return not self._timed or any(self._is_due(one, lower, upper) for one in self._timed)
+
+    def _is_due(self, shard: StateShard, lower: int, upper: int | None) -> bool:
+        state = shard.look()
+        at = None if state is None else state.upper.time
+        if state is None or at is None or self._resting.get(shard.name) != (at, lower):
+            return True
+        due = self._temporal.due(state, at, lower, upper)
+        return due is None or due.num_rows > 0
+
     def end_of_step(self, plan: ChangePlan, lower: int, upper: int | None) -> int | None:
         """Where a step must end that starts at `lower` and would end at `upper`.
 
@@ -179,6 +202,8 @@ class ViewStates:
             False if the step must be recomputed.
         """
         self.refusal = "a state could not follow"
+        pairs = zip(self._shards, step.plan.states, strict=False)
+        self._timed = [shard for shard, group in pairs if isinstance(group, TemporalState)]
         try:
             for shard, group in zip(self._shards, step.plan.states, strict=False):
                 if not self._bring_along(shard, group, step):
@@ -190,7 +215,7 @@ class ViewStates:
             return False
         return True
 
-    def _bring_along(self, shard: StateShard, group: GroupState, step: StateStep) -> bool:
+    def _bring_along(self, shard: StateShard, group: State, step: StateStep) -> bool:
         state = shard.look()
         if state is None:
             if shard.is_of_another_writer():
@@ -220,7 +245,7 @@ class ViewStates:
         return True
 
     def _settled(
-        self, shard: StateShard, group: GroupState, step: StateStep, state: ShardState
+        self, shard: StateShard, group: State, step: StateStep, state: ShardState
     ) -> ShardState | None:
         """The state, not behind the step; None if another writer was at it."""
         at = state.upper.time
@@ -232,20 +257,17 @@ class ViewStates:
         if not source.fits(before):
             return None
         volume = volume_of_shards(step.inputs.values())
-        desired = group.contents(
-            session, source.over(session, {}, self._one_task.inputs(session, before, volume))
-        )
+        rows = source.over(session, {}, self._one_task.inputs(session, before, volume))
+        desired = _contents(group, session, rows, step.lower - 1)
         held = None if at == 0 else shard.contents(session, state, at)
-        rows = stage_interval(correction_frame(desired, held), shard.options)
+        staged = stage_interval(correction_frame(desired, held), shard.options)
         _log.info(
             "a view's state is made from its inputs",
-            extra={"context": {"state": shard.name, "rows": rows.rows}},
+            extra={"context": {"state": shard.name, "rows": staged.rows}},
         )
-        return shard.look() if shard.append(rows, at, step.lower, at=step.lower - 1) else None
+        return shard.look() if shard.append(staged, at, step.lower, at=step.lower - 1) else None
 
-    def _rests(
-        self, shard: StateShard, group: GroupState, step: StateStep, state: ShardState
-    ) -> bool:
+    def _rests(self, shard: StateShard, group: State, step: StateStep, state: ShardState) -> bool:
         """True if what the state is of has not changed since its upper, up to the step."""
         at = state.upper.time
         if at == 0:
@@ -255,13 +277,18 @@ class ViewStates:
         inputs = [step.inputs[name] for name in _roots(step.plan, group)]
         if at is None or any(one.since > Frontier(at) for one in inputs):
             return False
-        return not find_input_changes(inputs, at, step.lower).changed
+        # What one above a temporal filter is of may have changed by itself.
+        if _reads_timed(step.plan, group) or find_input_changes(inputs, at, step.lower).changed:
+            return False
+        if not isinstance(group, TemporalState):
+            return True
+        due = self._temporal.due(state, at, at, step.lower)
+        return due is not None and not due.num_rows
 
-    def _extend(
-        self, shard: StateShard, group: GroupState, step: StateStep, state: ShardState
-    ) -> bool:
+    def _extend(self, shard: StateShard, group: State, step: StateStep, state: ShardState) -> bool:
         """Bring a state from before the step to its end; False if the step must be recomputed."""
         changed = step.changed & group.source.inputs
+        source = found = None
         if changed:
             try:
                 source = step.plan.source_step(group, changed)
@@ -270,6 +297,14 @@ class ViewStates:
             found = self._rows.find(step, source)
             if found is None or step.is_too_large(source, found.volume):
                 return False
+        if isinstance(group, TemporalState):
+            given = None if source is None or found is None else (source, found)
+            rows = self._temporal.change(shard, group, step, state, given)
+            if rows is not None:
+                at = state.upper.time
+                assert at is not None, shard.name
+                return self._append(shard, rows, at, step.upper)
+        elif source is not None and found is not None:
             moved = self._moved(group, step, source, found)
             try:
                 if moved.rows:
@@ -386,7 +421,7 @@ class ViewStates:
         rows = asked.by(self._jobs, (step.plan, group.name), session, given)
         return None if rows is None else target.stage(rows)
 
-    def _is_right(self, shard: StateShard, group: GroupState, step: StateStep) -> bool:
+    def _is_right(self, shard: StateShard, group: State, step: StateStep) -> bool:
         """True if a group that the step has changed is what its source gives; else it is dropped.
 
         As of the step's end: what it has been before is in it.
@@ -399,7 +434,7 @@ class ViewStates:
             return False
         return True
 
-    def _difference(self, shard: StateShard, group: GroupState, step: StateStep) -> str:
+    def _difference(self, shard: StateShard, group: State, step: StateStep) -> str:
         """What a group that the step has changed lacks, or has too much, at its end."""
         touched = step.changes[group.name].limit(ROWS_MAX).toArrow()
         if not touched.num_rows:
@@ -407,9 +442,10 @@ class ViewStates:
         source = step.plan.source_contents(group)
         rows = source.over(step.session, {}, step.contents_at_end(source.before))
         # A state of all rows has a key that its source does not have.
-        columns = [name for name in rows.columns if name.startswith("k")]
+        letter = "c" if isinstance(group, TemporalState) else "k"
+        columns = [name for name in rows.columns if name.startswith(letter)]
         key = key_of(self._check.choose(touched.select(columns)), group.schema)
-        desired = group.contents(step.session, with_key(rows, key))
+        desired = _contents(group, step.session, with_key(rows, key), step.last)
         _, state = step.states[group.name]
         return difference(key, desired, shard.contents(step.session, state, step.last + 1))
 
@@ -454,7 +490,21 @@ class _Moved:
         return any(column.null_count < len(column) for column in gone)
 
 
-def _roots(plan: ChangePlan, group: GroupState) -> set[str]:
+def _contents(group: State, session: SparkSession, rows: DataFrame, at: int) -> DataFrame:
+    """A state at a time, over what it is of at that time."""
+    if isinstance(group, TemporalState):
+        return group.contents(session, rows, at)
+    return group.contents(session, rows)
+
+
+def _reads_timed(plan: ChangePlan, group: State) -> bool:
+    """True if a state is of rows that come and go by themselves."""
+    states = {state.name: state for state in plan.states}
+    read = [states[name] for name in group.source.inputs if name in states]
+    return any(isinstance(one, TemporalState) or _reads_timed(plan, one) for one in read)
+
+
+def _roots(plan: ChangePlan, group: State) -> set[str]:
     """The inputs that a state is of, itself or by other states."""
     states = {state.name: state for state in plan.states}
     found: set[str] = set()

@@ -22,6 +22,7 @@ import msgspec
 from py4j.protocol import Py4JJavaError
 
 from shardline.app.introspection.spark_plan.execution_plan import SparkPlan, parse_plan
+from shardline.datasource.spark_native.java_names import java_class, scala_object
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +34,8 @@ _LOOK_MIN: Final = 16
 
 _MEANWHILE: Final = 64
 """Further executions requested, for those that begin during the call."""
+
+_JACKSON: Final = "com.fasterxml.jackson"
 
 _PACKAGE: Final = "org.apache.spark.sql.execution.ui"
 
@@ -144,11 +147,11 @@ class StatusStore:
 
     @cached_property
     def _mapper(self) -> Any:
-        jvm = self._spark._jvm  # noqa: SLF001 - the same
-        mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
-        scala = getattr(jvm.com.fasterxml.jackson.module.scala, "DefaultScalaModule$")
-        mapper.registerModule(getattr(scala, "MODULE$"))
-        ignored = getattr(jvm.com.fasterxml.jackson.annotation, "JsonIgnoreProperties$Value")
+        mapper = java_class(self._spark, f"{_JACKSON}.databind.ObjectMapper")()
+        mapper.registerModule(
+            scala_object(self._spark, f"{_JACKSON}.module.scala.DefaultScalaModule")
+        )
+        ignored = java_class(self._spark, f"{_JACKSON}.annotation.JsonIgnoreProperties$Value")
         loader = self._store.getClass().getClassLoader()
         for name, fields in _UNREAD.items():
             override = mapper.configOverride(loader.loadClass(f"{_PACKAGE}.{name}"))

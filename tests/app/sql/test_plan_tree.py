@@ -127,7 +127,11 @@ RANKS = "a window function (row_number, sum)"
             ("recompute", "groups by MAP"),
         ),
         (op("Union", *[ROWS] * 8), [KEPT] * 8, ("incremental", "distinct rows")),
-        (op("Union", *[ROWS] * 9), [KEPT] * 9, ("recompute", "more than 8 aggregates")),
+        (
+            op("Union", *[ROWS] * 9),
+            [KEPT] * 9,
+            ("recompute", "more than 8 aggregates and temporal filters"),
+        ),
         (
             op("Union", *[ROWS] * 9),
             [KEYED] * 9,

@@ -1,0 +1,144 @@
+"""The next time at which a view changes by itself is asked of its inputs, where no state tells it.
+
+A view with temporal filters changes when a row's time comes, although no input does. A step that
+runs the query anew may not pass such a time by. It is found from what the filters look at, as it is
+at one time: as long as no input changes, rows come and go at their own times, and at no others.
+
+    due = DueTimes(query)
+    due.after(session, frames, at)      the first time after `at`; None if there is none
+
+That reads what the query reads, and is the way of views that are run anew. Others know it from the
+rows that they keep (`temporal_rule`).
+
+Invariants:
+    Between `at` and what is returned the query gives the same rows, over inputs that do not change.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.types import LongType, StructType
+
+from shardline.app.compute.errors import data_error_text
+from shardline.app.compute.view.change_operators import ChangeOperators
+from shardline.app.compute.view.current_time import at_time
+from shardline.app.compute.view.evaluate import analyse_query
+from shardline.app.compute.view.kept_plan import KeptPlan, Leaf, Operator, plan_of
+from shardline.app.compute.view.temporal_rule import NEVER, between_bounds, bounded_rows
+from shardline.app.sql.normal_form import normal_form
+from shardline.app.sql.query_tree import QueryNode, query_tree
+from shardline.app.sql.temporal_filters import (
+    find_subqueries_beside,
+    refused_clocks,
+    split_condition,
+)
+from shardline.datasource.errors import InvalidUsage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["DueTimes"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    """A temporal filter of the query: what it looks at, and the next time of these rows."""
+
+    rows: Operator
+    next_time: KeptPlan
+
+
+class DueTimes:
+    """Of one view. Used by one thread at a time."""
+
+    def __init__(self, query: str) -> None:
+        """Nothing is analysed yet."""
+        self._query = query
+        self._columns: dict[str, StructType] | None = None
+        self._filters: list[_Filter] = []
+
+    def are_any(self, session: SparkSession, columns: Mapping[str, StructType]) -> bool:
+        """True if the query has a temporal filter.
+
+        Args:
+            session: The one that the view runs in.
+            columns: Columns of each input.
+        """
+        if self._columns != columns:
+            self._analyse(session, columns)
+        return bool(self._filters)
+
+    def after(self, session: SparkSession, inputs: Mapping[str, DataFrame], at: int) -> int | None:
+        """The first time after `at` at which the query may give other rows; None if there is none.
+
+        Args:
+            session: The one that the view runs in.
+            inputs: Frames of the inputs' rows at `at`, by name.
+            at: The time.
+        """
+        columns = {name: frame.schema for name, frame in inputs.items()}
+        if not self.are_any(session, columns):
+            return None
+        leaves = {Leaf(name): frame for name, frame in inputs.items()}
+        found = [self._next(session, one, leaves, at) for one in self._filters]
+        return min((time for time in found if time is not None), default=None)
+
+    def _next(
+        self, session: SparkSession, one: _Filter, leaves: Mapping[Leaf, DataFrame], at: int
+    ) -> int | None:
+        made = ChangeOperators(session).plans
+        # What a filter looks at may have come through another one.
+        rows = at_time(session, made.frame(session, one.rows, leaves), at)
+        timed = rows.withColumn("at", F.lit(at).cast("bigint"))
+        try:
+            ((time,),) = one.next_time.over(session, {"rows": timed}).collect()
+        except Exception as error:
+            if data_error_text(error) is None:
+                raise
+            # The query fails by the same row, for as long as the filter gets to see it.
+            return None
+        return None if time is None else int(time)
+
+    def _analyse(self, session: SparkSession, columns: Mapping[str, StructType]) -> None:
+        empty = {name: session.createDataFrame([], given) for name, given in columns.items()}
+        normal = normal_form(session, plan_of(analyse_query(session, self._query, empty)))
+        beside = find_subqueries_beside(session, normal)
+        refused = next(itertools.chain(refused_clocks(session, normal), beside), None)
+        if refused is not None:
+            # A project's check lets none pass. In this session the query means something else.
+            clock = refused.expression.toString()
+            raise InvalidUsage(
+                f"{clock} depends on when the query is run, in this session",
+                code="NOT_DETERMINISTIC",
+                hint=refused.hint or "check the project again",
+            )
+        self._filters.clear()
+        self._add(session, query_tree(normal))
+        self._columns = dict(columns)
+
+    def _add(self, session: SparkSession, node: QueryNode) -> None:
+        if node.input:
+            return
+        for child in node.children:
+            self._add(session, child)
+        if node.kind != "Filter":
+            return
+        condition = split_condition(session, node.plan.condition())
+        if condition is None:
+            return
+        made = ChangeOperators(session)
+        source = bounded_rows(session, made, node, condition, ())
+        rows = StructType.fromJson(json.loads(source.plan.schema().json()))
+        bounded = between_bounds(["at"], condition.bounds, "rows")
+        text = (
+            "SELECT min(CASE WHEN begins > at THEN begins "  # noqa: S608
+            f"WHEN ends > at AND ends < {NEVER}L THEN ends END) AS next FROM {bounded}"
+        )
+        next_time = KeptPlan(session, text, {"rows": rows.add("at", LongType(), nullable=False)})
+        self._filters.append(_Filter(made.plans.over(source), next_time))
