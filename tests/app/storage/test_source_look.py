@@ -90,17 +90,22 @@ class Query:
         self._jsq = SimpleNamespace(streamingQuery=lambda: execution)
 
 
+class Jvm:
+    """Has one class."""
+
+    def __init__(self, files: Files) -> None:
+        setattr(self, "org.apache.hadoop.fs.Path", lambda path: Path(files, path))
+
+
 class Place:
     """A look at a source, and what it looks at."""
 
     def __init__(self, description: SourceDescription = CSV) -> None:
         self.clock = ManualClock()
         self.files = Files(self.clock)
-        hadoop = SimpleNamespace(fs=SimpleNamespace(Path=lambda path: Path(self.files, path)))
-        jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=hadoop)))
         state = SimpleNamespace(newHadoopConf=lambda: None)
         session = SimpleNamespace(sessionState=lambda: state)
-        spark: Any = SimpleNamespace(_jvm=jvm, _jsparkSession=session)
+        spark: Any = SimpleNamespace(_jvm=Jvm(self.files), _jsparkSession=session)
         self.look = SourceLook(spark, description, self.clock)
 
     def seen(self, query: Query) -> Any:
