@@ -6,8 +6,8 @@ Each format runs under the newest Spark that it supports, in an environment of i
 made once below the folder: PySpark from PyPI, the format's jars from Maven Central, both by their
 ordinary clients. A cell has two ratios to that same Spark's own Parquet, in one run and in turns,
 so that Sparks of different versions and machines with other work can be compared: the time, and in
-brackets the CPU seconds of all processes; above 1 is slower. What cannot be had is said and left
-out. The seconds themselves are in `peers.json` in the folder.
+brackets the CPU seconds of all processes ("–" if some ended in each round); above 1 is slower.
+What cannot be had is said and left out. The seconds themselves are in `peers.json` in the folder.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import tempfile
 import venv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def table(found: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]) 
         for sides in found.values():
             [own] = [cost for side, cost in sides[question].items() if side != "parquet"]
             wall, cpu = (own[what] / sides[question]["parquet"][what] for what in ("wall", "cpu"))
-            cells.append(f"{wall:.2f} ({cpu:.2f})")
+            cells.append(f"{wall:.2f} ({cpu:.2f})" if 0 < cpu < inf else f"{wall:.2f} (–)")
         lines.append(f"| {question} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
