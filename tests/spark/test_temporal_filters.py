@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 from hypothesis import settings
-from msgspec.structs import replace
 
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.output import ViewSink
@@ -29,6 +28,7 @@ from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.spark_native.time_interval import Interval
 from support.spark.timed_world import CUTS, END, EVENTS, START, TimedWorld, at_us
+from support.spark.view_world import Killed, SteppedView
 from support.spark.views import Following, contents, no_fence
 
 if TYPE_CHECKING:
@@ -177,31 +177,12 @@ def test_contents_at_every_time(world: TimedWorld, name: str, compared_plans: Co
     assert (compared_plans.runs > 0) == (case.way == "incremental"), compared_plans
 
 
-class Killed(Exception):
-    """The process has ended here."""
-
-
-class Kept:
-    """A view that is kept step by step, and started again where it ends."""
+class Kept(SteppedView):
+    """A view, its states, and what DuckDB says of it."""
 
     def __init__(self, world: TimedWorld, name: str, case: Case) -> None:
-        self.world, self.name, self.case = world, name, case
-        self._description = replace(world.kept(name, case.query), strategy="incremental")
-        self.start()
-
-    def start(self) -> None:
-        """A process that knows nothing of the one before."""
-        incarnation = self.world.bench.incarnation(self.name, START)
-        host = self.world.bench.host
-        self.view = View(host, incarnation, self._description, no_fence, Following())
-
-    def step(self, lower: int, upper: int) -> None:
-        interval = Interval(lower, upper, starts=lower == START)
-        try:
-            self.view.advance(self.world.session, interval)
-        except Killed:
-            self.start()
-            self.view.advance(self.world.session, interval)
+        super().__init__(world, name, case.query, Following())
+        self.case = case
 
     def check(self, last: int = END) -> None:
         for time in range(START, last):

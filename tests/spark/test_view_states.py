@@ -12,11 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from msgspec.structs import replace
 from typing_extensions import override
 
 from shardline.app.compute.view.found_rows import FoundRows
-from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.output import ViewSink
 from shardline.app.compute.view.state_shard import StateShard
 from shardline.app.compute.view.step_costs import StepCosts
@@ -26,8 +24,8 @@ from shardline.datasource.errors import MissingBlob
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.commands.append import Appended
 from shardline.datasource.spark_native.time_interval import Interval
-from support.spark.view_world import ORDERS, START, ViewWorld, World
-from support.spark.views import Following, Row, contents, no_fence
+from support.spark.view_world import ORDERS, START, Killed, SteppedView, ViewWorld, World
+from support.spark.views import Following, Row, contents
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,10 +51,6 @@ CUTS: Final = (START, START + 1, 20, 22, 35, 50)
 TIMES: Final = (10, 12, 20, 23, 40, 43, 49)
 
 
-class Killed(Exception):
-    """The process has ended here."""
-
-
 class Turns(StepCosts):
     """Every other step is run anew, so that states are left behind."""
 
@@ -77,28 +71,8 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
     made.close()
 
 
-class Followed:
-    """A view that is kept step by step, and started again where it ends."""
-
-    def __init__(self, world: ViewWorld, name: str, query: str, costs: StepCosts) -> None:
-        self.world, self.name, self.query, self._costs = world, name, query, costs
-        kept = world.kept(name, query)
-        self._description = replace(kept, strategy="incremental")
-        self.start()
-
-    def start(self) -> None:
-        """A process that knows nothing of the one before."""
-        bench = self.world.bench
-        incarnation = bench.incarnation(self.name, START)
-        self.view = View(bench.host, incarnation, self._description, no_fence, self._costs)
-
-    def step(self, lower: int, upper: int) -> None:
-        interval = Interval(lower, upper, starts=lower == START)
-        try:
-            self.view.advance(self.world.session, interval)
-        except Killed:
-            self.start()
-            self.view.advance(self.world.session, interval)
+class Followed(SteppedView):
+    """A view, its states, and what plain Spark says of it."""
 
     def states(self) -> list[str]:
         client = self.world.bench.client

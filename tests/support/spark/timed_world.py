@@ -11,11 +11,11 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-import duckdb
 import pyarrow as pa
+from typing_extensions import override
 
 from support.spark.view_world import ViewWorld
-from support.spark.views import Row, comparable
+from support.spark.views import Row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,35 +79,21 @@ class TimedWorld(ViewWorld):
                 elif time != 21:
                     found.append([(time, *one) for one in changes], time + 1)
             found.idle(END)
-        self._ducks: dict[int, duckdb.DuckDBPyConnection] = {}
 
+    @override
     def by_duck(self, query: str, time: int) -> Counter[Row]:
         """What DuckDB makes of the model's rows at `time`; `{now}` in the query are its µs."""
         last = max(change for change in (0, *CHANGES, 41, 22) if change <= time)
-        if last not in self._ducks:
-            self._ducks[last] = self._duck(last)
-        rows = self._ducks[last].execute(query.format(now=time * 1000)).fetchall()
-        return Counter(comparable(row) for row in rows)
+        return super().by_duck(query.format(now=time * 1000), last)
 
-    def close(self) -> None:
-        """End DuckDB's part."""
-        for connection in self._ducks.values():
-            connection.close()
-
-    def _duck(self, time: int) -> duckdb.DuckDBPyConnection:
-        connection = duckdb.connect()
-        for name, found in self.inputs.items():
-            rows = found.at(time)
-            names = found.schema.names
-            listed = [dict(zip(names, row, strict=True)) for row in rows]
-            table = pa.Table.from_pylist(listed, found.schema)
-            for place, field in enumerate(table.schema):
-                if pa.types.is_timestamp(field.type):
-                    micros = table.column(place).cast(pa.int64())
-                    table = table.set_column(place, field.name, micros)
-            connection.register(f"{name}_rows", table)
-            connection.table(f"{name}_rows").create(name)
-        return connection
+    @override
+    def for_duck(self, rows: pa.Table) -> pa.Table:
+        """Rows with timestamps as µs."""
+        for place, field in enumerate(rows.schema):
+            if pa.types.is_timestamp(field.type):
+                micros = rows.column(place).cast(pa.int64())
+                rows = rows.set_column(place, field.name, micros)
+        return rows
 
 
 def _moment(draw: random.Random, chances: Sequence[int]) -> datetime | None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from shardline.app.compute.view.maintained_view import View
+from shardline.app.compute.view.step_costs import StepCosts
 from shardline.app.execution.observations import Measured
 from shardline.app.project.project import Project
 from shardline.app.protocol.objects import Strategy, ViewDescription
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ORDERS", "START", "ViewWorld", "World"]
+__all__ = ["ORDERS", "START", "Killed", "SteppedView", "ViewWorld", "World"]
 
 WAYS: Final = get_args(Strategy)
 
@@ -82,6 +83,7 @@ class ViewWorld:
         self._cuts = cuts
         self._looks = looks
         self._plain: list[_Plain] = []
+        self._ducks: dict[int, duckdb.DuckDBPyConnection] = {}
 
     def kept(self, name: str, query: str) -> ViewDescription:
         """The view as a project that is checked keeps it."""
@@ -150,6 +152,57 @@ class ViewWorld:
             plain.answers[query] = Counter(comparable(row) for row in rows)
         return plain.answers[query]
 
+    def by_duck(self, query: str, time: int) -> Counter[Row]:
+        """What DuckDB makes of the model's rows at `time`."""
+        if time not in self._ducks:
+            self._ducks[time] = connection = duckdb.connect()
+            for name, found in self.inputs.items():
+                connection.register(f"{name}_rows", self.for_duck(_table(found, time)))
+                connection.table(f"{name}_rows").create(name)
+        return Counter(comparable(row) for row in self._ducks[time].execute(query).fetchall())
+
+    def for_duck(self, rows: pa.Table) -> pa.Table:
+        """Rows of an input as DuckDB gets them."""
+        return rows
+
+    def close(self) -> None:
+        """End DuckDB's part."""
+        for connection in self._ducks.values():
+            connection.close()
+
+
+class Killed(Exception):
+    """The process has ended here."""
+
+
+class SteppedView:
+    """A view that is kept step by step, and started again where it ends.
+
+    Attributes:
+        view: The present process's.
+    """
+
+    def __init__(self, world: ViewWorld, name: str, query: str, costs: StepCosts) -> None:
+        """Begin to keep a view; it is tried first what follows from changes."""
+        self.world, self.name, self.query, self._costs = world, name, query, costs
+        self._description = replace(world.kept(name, query), strategy="incremental")
+        self.start()
+
+    def start(self) -> None:
+        """Begin a process that knows nothing of the one before."""
+        bench = self.world.bench
+        incarnation = bench.incarnation(self.name, START)
+        self.view = View(bench.host, incarnation, self._description, no_fence, self._costs)
+
+    def step(self, lower: int, upper: int) -> None:
+        """Take a step; again, by another process, if it is killed in the middle."""
+        interval = Interval(lower, upper, starts=lower == START)
+        try:
+            self.view.advance(self.world.session, interval)
+        except Killed:
+            self.start()
+            self.view.advance(self.world.session, interval)
+
 
 class World(ViewWorld):
     """Inputs that were updated at random, and a session to run views in."""
@@ -177,7 +230,6 @@ class World(ViewWorld):
             "numbers": _numbers,
         }
         schemas = {"orders": ORDERS, "people": PEOPLE, "visits": VISITS, "numbers": NUMBERS}
-        self._ducks: dict[int, duckdb.DuckDBPyConnection] = {}
         for name, make in makers.items():
             self.inputs[name] = found = self.bench.input(name, schemas[name])
             for time in (apart or {}).get(name, times):
@@ -188,24 +240,6 @@ class World(ViewWorld):
                 changes = [(time + draw.choice(late), row, d) for row, d in rows + gone]
                 found.append(changes, time + 5)
             found.idle(END)
-
-    def by_duck(self, query: str, time: int) -> Counter[Row]:
-        """What DuckDB makes of the model's rows at `time`."""
-        if time not in self._ducks:
-            self._ducks[time] = self._duck(time)
-        return Counter(comparable(row) for row in self._ducks[time].execute(query).fetchall())
-
-    def close(self) -> None:
-        """End DuckDB's part."""
-        for connection in self._ducks.values():
-            connection.close()
-
-    def _duck(self, time: int) -> duckdb.DuckDBPyConnection:
-        connection = duckdb.connect()
-        for name, found in self.inputs.items():
-            connection.register(f"{name}_rows", _table(found, time))
-            connection.table(f"{name}_rows").create(name)
-        return connection
 
 
 @dataclass
