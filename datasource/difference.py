@@ -251,7 +251,11 @@ def sorted_runs(
     else:
         # All runs of a merge begin at once, and a merge of many must not hold much of each.
         ahead = max(1, _SHARES_AHEAD // max(len(large), 1))
-        shared = [_by_shares(contents, group[0], pool, ahead) for group in large]
+        shared = [
+            # An inline part has no row groups to share.
+            _run(contents, [one]) if one.part.inline else _by_shares(contents, one, pool, ahead)
+            for (one,) in large
+        ]
     return [*shared, *(_run(contents, group) for group in small)]
 
 

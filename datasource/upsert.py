@@ -37,7 +37,7 @@ from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import TIME_MIN
 from shardline.datasource.parts.contents import Contents
 from shardline.datasource.parts.fetch import Fetcher
-from shardline.datasource.parts.sought_keys import filter_by_keys
+from shardline.datasource.parts.sought_keys import filter_by_keys, keeps_keys
 from shardline.datasource.parts.stage import Staged
 from shardline.datasource.read import current_schema
 from shardline.datasource.rows.merge_runs import merge
@@ -159,18 +159,26 @@ class _Replacements(Difference):
             return
         contents = self._contents(state)
         schema = current_schema(state)
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="upsert") as pool:
+        # Without the keys most rows pass: they are not looked at twice, nor decoded ahead.
+        few = keeps_keys(self.new)
+        pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="upsert")
+        try:
             runs = sorted_runs(contents, self.new)
             if touched:
                 where = filter_by_keys(contents, self.new)
-                fetcher = replace(contents.fetcher, where=where, looks_first=True)
-                runs += sorted_runs(replace(contents, fetcher=fetcher), touched, pool)
+                fetcher = replace(contents.fetcher, where=where, looks_first=few)
+                runs += sorted_runs(
+                    replace(contents, fetcher=fetcher), touched, pool if few else None
+                )
             # All times are advanced to one, at or after every one of them, so that equal rows meet
             # whenever they were added.
             merged = merge(runs, state.key, since=state.upper.time or TIME_MIN)
             for group in _whole_keys(merged, state.key):
                 if (found := self._resolved(group, state, schema, whole=whole)).num_rows:
                     yield found
+        finally:
+            # What is decoded ahead is of no use after an error.
+            pool.shutdown(cancel_futures=True)
 
     def _contents(self, state: ShardState) -> Contents:
         """A reader that gives old rows and new ones alike as carriers of the newest schema."""
@@ -211,7 +219,11 @@ class _Replacements(Difference):
         )
         found = consolidate(difference, state.key)
         held = np.add.reduceat(np.where(added, 0, diffs), starts)
-        self.closed = self.closed and _takes_back_whole_keys(found, held)
+        # A row that was retracted more often than it was there hides, in the sum of its key, copies
+        # of another row that stay.
+        self.closed = (
+            self.closed and bool((diffs[gone] > 0).all()) and _takes_back_whole_keys(found, held)
+        )
         return found.drop_columns([TS, _KEY_NUMBER.name])
 
     def _ambiguous(self, group: pa.Table, row: int, state: ShardState) -> InvalidUsage:

@@ -44,7 +44,7 @@ from shardline.datasource.types.row_keys import contiguous, surrogate
 from shardline.datasource.types.spark_types import path_text
 from shardline.datasource.types.stats import Bound, PartStats, bounds
 
-__all__ = ["filter_by_keys"]
+__all__ = ["filter_by_keys", "keeps_keys"]
 
 _SOUGHT_ROWS: Final = 1 << 22
 """Up to this many new rows, their keys are kept in memory to drop old rows before the merge: 64 MB
@@ -54,6 +54,11 @@ _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 """Spreads bits as the golden ratio does; the hash only has to tell most keys apart."""
 
 Hashes = npt.NDArray[np.uint64]
+
+
+def keeps_keys(new: Sequence[PlannedPart]) -> bool:
+    """True if `filter_by_keys` looks rows up; otherwise all of a part pass that may have a key."""
+    return sum(planned.part.rows for planned in new) <= _SOUGHT_ROWS
 
 
 def filter_by_keys(contents: Contents, new: Sequence[PlannedPart]) -> Where:
@@ -66,7 +71,7 @@ def filter_by_keys(contents: Contents, new: Sequence[PlannedPart]) -> Where:
     stats = [planned.part.stats for planned in new]
     key = contents.key
     text = f"({', '.join(key)}) is among the keys to replace"
-    if sum(planned.part.rows for planned in new) > _SOUGHT_ROWS:
+    if not keeps_keys(new):
         return Where(text, _MayHaveKey(stats, key[:1], {}, None))
     narrow = replace(contents.fetcher, target=contents.fetcher.target.select(key))
     batches = [

@@ -34,6 +34,9 @@ __all__ = ["ClosedKeys", "can_close"]
 _MOST_RETRACTIONS = 2_000_000
 """Keys that are broadcast, at most."""
 
+_MOST_BYTES = 128 << 20
+"""Size of the parts that they are in, at most: a bound of what keys of text take."""
+
 _NEVER = f"{2**63 - 1}L"
 _ALWAYS = "-1L"
 
@@ -50,6 +53,7 @@ def can_close(parts: Iterable[Part], schema: ShardSchema, key: Sequence[str]) ->
     if not key or hashed_columns(schema, key) != list(key):
         return False
     few = sum(part.rows for part in retracting) <= _MOST_RETRACTIONS
+    few = few and sum(part.size_bytes for part in retracting) <= _MOST_BYTES
     return few and all(part.closes for part in retracting)
 
 

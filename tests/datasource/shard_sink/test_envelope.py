@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from shardline.datasource import difference
 from shardline.datasource.errors import ShardError
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.parts import fetch
@@ -181,6 +182,37 @@ def test_parts_say_if_whole_keys_are_taken_back(
         (part,) = spark.client.state(SHARD).trace.batches[-1].parts
         assert part.retracts
         assert part.closes == closes
+
+
+def test_a_key_is_not_closed_over_a_row_that_was_retracted_too_often() -> None:
+    """Its sum hides a copy of another row, which stays, and a filter may hide what it lacks."""
+    with engine(ROWS, UPSERT) as spark:
+        spark.client.create(SHARD, schema_of(ROWS), key=("id",))
+        writer = spark.client.writer(SHARD)
+        upper = spark.client.state(SHARD).upper.time or 0
+        history = updates((1, "r", upper, 2), (1, "s", upper + 1, -1))
+        writer.compare_and_append(history, Frontier(upper), Frontier(upper + 2))
+        spark.micro_batch(0, table((1, "r")))
+
+        assert contents(spark) == Counter([(1, "r")])
+        (part,) = spark.client.state(SHARD).trace.batches[-1].parts
+        assert part.retracts
+        assert not part.closes
+
+
+def test_rows_within_the_state_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many shares of a file they would be: there is no file."""
+    monkeypatch.setattr(difference, "BATCH_ROWS", 2)
+    monkeypatch.setattr(difference, "_SHARE_ROWS", 1)
+    with engine(ROWS, UPSERT) as spark:
+        spark.client.create(SHARD, schema_of(ROWS), key=("id",))
+        spark.client.writer(SHARD).append_now(table((1, "a"), (2, "b"), (3, "c")))
+        (part,) = spark.client.state(SHARD).trace.batches[-1].parts
+        assert part.inline
+        spark.micro_batch(0, table((2, "x")))
+        assert contents(spark) == Counter([(1, "a"), (2, "x"), (3, "c")])
+        spark.micro_batch(1, table((1, "y"), (3, "z")))
+        assert contents(spark) == Counter([(1, "y"), (2, "x"), (3, "z")])
 
 
 def test_keys_are_not_closed_if_others_append_meanwhile() -> None:
