@@ -258,7 +258,7 @@ def _view(
         raise _ObjectRefused(_spark_problem(one, bound, refused, catalyst)) from None
     if plan.culprits:
         raise _ObjectRefused(*(_determinism_problem(one, bound, each) for each in plan.culprits))
-    if plan.temporal and not has_clock_word(query.text):
+    if plan.temporal and not has_clock_word(compact_text(query.text)):
         what = "a function of this query uses now(), which depends on when the query is run"
         raise _ObjectRefused(_not_deterministic(one, what, "write now() in the query itself"))
     if plan.special:

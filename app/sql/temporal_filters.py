@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.sql.strategy import INPUT
@@ -90,6 +90,10 @@ _IN_JOIN: Final = (
     "JOIN (SELECT * FROM t WHERE valid_until > now()) USING (id)"
 )
 _CONSTANTS: Final = "filter rows of an input by now(): rows of constants never come and go"
+_IN_RECURSION: Final = (
+    "filter what the recursion reads by a query in FROM: "
+    "JOIN (SELECT * FROM edges WHERE ends > now()) e ON e.src = r.id"
+)
 _IN_SUBQUERY: Final = (
     "make the subquery, with its comparison with now(), a view of its own, and read that one"
 )
@@ -108,11 +112,14 @@ class Bound:
         row: An expression of the row, of the type TIMESTAMP.
         operator: `<`, `<=`, `=`, `>=` or `>`.
         shift_us: Microseconds; may be negative.
+        before: All conjuncts in front of it, those that compare with now() among them: the query
+            evaluates `row` for the rows that they let through.
     """
 
     row: Any
     operator: str
     shift_us: int
+    before: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +174,14 @@ def split_condition(spark: SparkSession, condition: Any) -> TemporalCondition | 
     before: list[Any] = []
     bounds: list[Bound] = []
     after: list[Any] = []
+    seen: list[Any] = []
     for one in _conjuncts(spark, condition):
         found = _bound(spark, one) if uses_clock(spark, one) else None
         if isinstance(found, Bound):
-            bounds.append(found)
+            bounds.append(replace(found, before=tuple(seen)))
         else:
             (after if bounds else before).append(one)
+        seen.append(one)
     return TemporalCondition(tuple(before), tuple(bounds), tuple(after)) if bounds else None
 
 
@@ -213,8 +222,9 @@ def _all_expressions(plan: Any) -> Iterator[Any]:
 def _refused_in(spark: SparkSession, plan: Any, expression: Any) -> Iterator[RefusedClock]:
     """The uses in one expression of an operator."""
     kind = _kind(plan)
-    if kind != "Filter" or not _reads_input(plan):
+    if kind != "Filter" or not _reads_input(plan) or _is_recursive(plan):
         hint = {"Join": _IN_JOIN, "Filter": _CONSTANTS}.get(kind, _ONLY_FILTERS)
+        hint = _IN_RECURSION if _is_recursive(plan) else hint
         for clock in _clocks(spark, expression):
             yield RefusedClock(clock, _hint(clock, hint))
         return
@@ -229,6 +239,15 @@ def _refused_in(spark: SparkSession, plan: Any, expression: Any) -> Iterator[Ref
 
 def _reads_input(plan: Any) -> bool:
     return _kind(plan) == INPUT or any(map(_reads_input, read_sequence(plan.children())))
+
+
+def _is_recursive(plan: Any) -> bool:
+    """True if an operator reads the rows that a recursion has found before."""
+    kind = _kind(plan)
+    if kind in {"UnionLoop", "UnionLoopRef"}:
+        # Above the whole of a recursion its rows are like any others.
+        return kind == "UnionLoopRef"
+    return any(map(_is_recursive, read_sequence(plan.children())))
 
 
 def _hint(clock: Any, hint: str) -> str:

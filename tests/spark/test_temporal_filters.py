@@ -381,6 +381,8 @@ REFUSED = {
         "filter rows of an input"
     ),
     "a FROM t WHERE ts > now() AND a > (SELECT id FROM u WHERE id = 1)": "a view of its own",
+    "a FROM (WITH RECURSIVE r(a) AS (SELECT id FROM u UNION ALL SELECT t.a FROM r JOIN t "
+    "ON t.ms = r.a WHERE t.ts > now()) SELECT a FROM r)": "what the recursion reads",
 }
 """What a view cannot keep, and a piece of what to do instead."""
 
@@ -445,6 +447,105 @@ def test_a_row_that_the_query_fails_at_goes_by_itself(world: TimedWorld) -> None
     assert failing == [0, 1, 1, 0]
     rows = [contents(bench.client, "heals", time).total() for time in (19, 25, 33, 34)]
     assert rows == [1, 1, 1, 0]
+
+
+def _views_of(world: TimedWorld, name: str, query: str) -> Callable[[], View]:
+    """Makes a view, again and again, of the input of its name, which no other test has."""
+    kept = world.kept(name, query)
+    del world.inputs[f"{name}_in"]
+    bench = world.bench
+    return lambda: View(bench.host, bench.incarnation(name, 10), kept, no_fence, Following())
+
+
+def test_a_change_does_not_hide_the_ends_behind_it(world: TimedWorld) -> None:
+    """In one micro-batch: a row comes, and two go, where what is above is run at each time."""
+    bench = world.bench
+    found = world.inputs["ends_in"] = bench.input("ends_in", EVENTS)
+    moments = (30, 40, 90, 95)
+    found.push(10, *(((n, "", 1, None, at_us(n * 1000)), 1) for n in moments), until=11)
+    view = _views_of(
+        world, "ends", "SELECT id FROM ends_in WHERE ends > now() ORDER BY ends, id LIMIT 2"
+    )()
+    view.advance(world.session, Interval(10, 11, starts=True))
+    found.push(20, ((99, "", 1, None, at_us(99_000)), 1), until=60)
+    view.advance(world.session, Interval(11, 60))
+    for time in range(10, 60):
+        right = [n for n in (*moments, 99) if n > time][:2]
+        assert contents(bench.client, "ends", time) == Counter((n,) for n in right), time
+
+
+def test_a_killed_step_that_is_taken_again_with_more_misses_no_row(
+    world: TimedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state has the step, the output has not; inputs have gone on meanwhile."""
+    bench = world.bench
+    found = world.inputs["more_in"] = bench.input("more_in", EVENTS)
+    found.push(10, *(((n, "a", 1, None, at_us(n * 1000)), 1) for n in (40, 80)), until=20)
+    query = "SELECT who, count(*) AS n FROM more_in WHERE ends > now() GROUP BY who"
+    make = _views_of(world, "more", query)
+    view = make()
+    view.advance(world.session, Interval(10, 20, starts=True))
+    found.push(20, ((70, "a", 1, None, at_us(70_000)), 1), until=30)
+
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ViewSink, "append", killed)
+        with pytest.raises(Killed):
+            view.advance(world.session, Interval(20, 30))
+    found.idle(60)
+    again = make()
+    again.advance(world.session, Interval(20, 60))
+    found.idle(95)
+    again.advance(world.session, Interval(60, 95))
+    for time in range(10, 95):
+        count = sum(n > time for n in (40, 80, *([70] if time >= 20 else [])))
+        right = Counter([("a", count)] if count else [])
+        assert contents(bench.client, "more", time) == right, time
+
+
+def test_a_comparison_that_fails_where_the_query_does_not_stops_no_other(
+    world: TimedWorld,
+) -> None:
+    """A row that what stands in front keeps away has a text that is no time."""
+    bench = world.bench
+    found = world.inputs["texts_in"] = bench.input("texts_in", EVENTS)
+    good = [(1, "1970-01-01 01:00:00", 5, None, at_us(30_000))]
+    over = [(2, "no time", 5, None, at_us(5_000)), (3, "none", 4, None, at_us(50_000))]
+    found.push(10, *((row, 1) for row in good + over), until=20)
+    view = _views_of(
+        world,
+        "texts",
+        "SELECT id FROM texts_in "
+        "WHERE ends > now() AND price = 5 AND CAST(who AS TIMESTAMP) > now()",
+    )()
+    view.advance(world.session, Interval(10, 20, starts=True))
+    found.idle(60)
+    view.advance(world.session, Interval(20, 60))
+    rows = [contents(bench.client, "texts", time).total() for time in (10, 29, 30, 59)]
+    assert rows == [1, 1, 0, 0]
+    assert contents(bench.client, "texts_errors", 59).total() == 0
+
+
+def test_rows_that_cannot_be_compared_are_run_anew(world: TimedWorld) -> None:
+    """A state would have to tell them apart."""
+    bench = world.bench
+    found = world.inputs["variants_in"] = bench.input("variants_in", EVENTS)
+    found.push(10, ((1, '{"a": 7}', 5, None, at_us(30_000)), 1), until=20)
+    query = (
+        "SELECT variant_get(v, '$.a', 'int') AS a FROM "
+        "(SELECT ends, parse_json(who) AS v FROM variants_in) WHERE ends > now()"
+    )
+    view = _views_of(world, "variants", query)()
+    view.advance(world.session, Interval(10, 20, starts=True))
+    found.push(25, ((2, '{"a": 8}', 5, None, at_us(40_000)), 1), until=60)
+    view.advance(world.session, Interval(20, 60))
+    rows = [contents(bench.client, "variants", time) for time in (10, 24, 25, 29, 30, 39, 40)]
+    one, two = (7,), (8,)
+    assert rows == [
+        *(Counter(found) for found in ([one], [one], [one, two], [one, two], [two], [two], []))
+    ]
 
 
 def test_a_session_in_which_the_filter_means_something_else_is_refused(

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.compute.view.aggregate_rule import AggregateRule, GroupState
 from shardline.app.compute.view.change_operators import Change, ChangeOperators
+from shardline.app.compute.view.correction import holds_opaque
 from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.join_change import JoinRule, OneSided
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
@@ -206,6 +207,8 @@ class ChangePlan:
             condition := split_condition(self._spark, node.plan.condition())
         ):
             read, state = self._timed.split(above, condition, self._needed, name)
+            if any(holds_opaque(field.dataType) for field in state.schema.fields):
+                raise NotIncremental("a temporal filter of rows whose values cannot be compared")
         else:
             return above
         self.states.append(state)

@@ -36,7 +36,7 @@ from pyspark.sql.types import (
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.types.schema import DIFF
 
-__all__ = ["check_comparable", "correction_frame"]
+__all__ = ["check_comparable", "correction_frame", "holds_opaque"]
 
 _NOTHING: Final = {"of": ""}
 """Metadata of columns that are corrected. By those of a session window Spark would go on to merge
@@ -81,7 +81,7 @@ def check_comparable(view: str, schema: StructType) -> None:
         InvalidUsage: A column of `schema` is, or has inside, a variant or a geometry.
     """
     for field in schema.fields:
-        if _holds_opaque(field.dataType):
+        if holds_opaque(field.dataType):
             raise InvalidUsage(
                 f"column '{field.name}' of view '{view}' is {field.dataType.simpleString()}, whose "
                 "values cannot be compared",
@@ -90,14 +90,15 @@ def check_comparable(view: str, schema: StructType) -> None:
             )
 
 
-def _holds_opaque(kind: DataType) -> bool:
+def holds_opaque(kind: DataType) -> bool:
+    """True if values of a type cannot be compared: variants, geometries, what has them inside."""
     match kind:
         case ArrayType():
-            return _holds_opaque(kind.elementType)
+            return holds_opaque(kind.elementType)
         case MapType():
-            return _holds_opaque(kind.keyType) or _holds_opaque(kind.valueType)
+            return holds_opaque(kind.keyType) or holds_opaque(kind.valueType)
         case StructType():
-            return any(_holds_opaque(field.dataType) for field in kind.fields)
+            return any(holds_opaque(field.dataType) for field in kind.fields)
     return isinstance(kind, VariantType) or kind.typeName() in {"geometry", "geography"}
 
 

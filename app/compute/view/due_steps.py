@@ -69,7 +69,9 @@ class DueSteps:
         if not self.query.is_temporal or lower is None or not output.ours or lower < floor:
             return news.known
         if strategy != "recompute" and not output.failing:
-            return news.known or ((lower,) if self.is_due(lower, end) else ())
+            # News of a micro-batch has times that an earlier step of it has passed, too.
+            left = [time for time in news.known if time >= lower]
+            return left or ((lower,) if self.is_due(lower, end) else ())
         if self._known is None or self._known[0] != lower:
             self._known = lower, self.query.next_time(session, lower - 1, inputs)
         due = self._known[1]

@@ -34,6 +34,7 @@ from shardline.app.compute.view.temporal_rule import NEVER, between_bounds, boun
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.temporal_filters import (
+    TemporalCondition,
     find_subqueries_beside,
     refused_clocks,
     split_condition,
@@ -47,11 +48,24 @@ __all__ = ["DueTimes"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Filter:
-    """A temporal filter of the query: what it looks at, and the next time of these rows."""
+class _Look:
+    """A look at some rows: the next time at which one of them passes a filter, or no more."""
 
     rows: Operator
     next_time: KeptPlan
+
+
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    """A temporal filter of the query.
+
+    Attributes:
+        together: A look by all comparisons at once, for all rows that come to the first one.
+        apart: A look by each comparison, for the rows that come to it.
+    """
+
+    together: _Look
+    apart: tuple[_Look, ...]
 
 
 class DueTimes:
@@ -92,17 +106,31 @@ class DueTimes:
     def _next(
         self, session: SparkSession, one: _Filter, leaves: Mapping[Leaf, DataFrame], at: int
     ) -> int | None:
-        made = ChangeOperators(session).plans
-        # What a filter looks at may have come through another one.
-        rows = at_time(session, made.frame(session, one.rows, leaves), at)
-        timed = rows.withColumn("at", F.lit(at).cast("bigint"))
         try:
-            ((time,),) = one.next_time.over(session, {"rows": timed}).collect()
+            return self._by(session, one.together, leaves, at)
         except Exception as error:
             if data_error_text(error) is None:
                 raise
-            # The query fails by the same row, for as long as the filter gets to see it.
-            return None
+        # A comparison may fail for a row that one in front of it keeps from it, and then the query
+        # does not. Until one in front gives another answer, what is behind decides nothing.
+        times: list[int | None] = []
+        for look in one.apart:
+            try:
+                times.append(self._by(session, look, leaves, at))
+            except Exception as error:
+                if data_error_text(error) is None:
+                    raise
+                # The query fails by the same row, for as long as the comparison gets to see it.
+        return min((time for time in times if time is not None), default=None)
+
+    def _by(
+        self, session: SparkSession, look: _Look, leaves: Mapping[Leaf, DataFrame], at: int
+    ) -> int | None:
+        made = ChangeOperators(session).plans
+        # What a filter looks at may have come through another one.
+        rows = at_time(session, made.frame(session, look.rows, leaves), at)
+        timed = rows.withColumn("at", F.lit(at).cast("bigint"))
+        ((time,),) = look.next_time.over(session, {"rows": timed}).collect()
         return None if time is None else int(time)
 
     def _analyse(self, session: SparkSession, columns: Mapping[str, StructType]) -> None:
@@ -132,6 +160,13 @@ class DueTimes:
         condition = split_condition(session, node.plan.condition())
         if condition is None:
             return
+        apart = [
+            self._look(session, node, TemporalCondition(one.before, (one,), ()))
+            for one in condition.bounds
+        ]
+        self._filters.append(_Filter(self._look(session, node, condition), tuple(apart)))
+
+    def _look(self, session: SparkSession, node: QueryNode, condition: TemporalCondition) -> _Look:
         made = ChangeOperators(session)
         source = bounded_rows(session, made, node, condition, ())
         rows = StructType.fromJson(json.loads(source.plan.schema().json()))
@@ -141,4 +176,4 @@ class DueTimes:
             f"WHEN ends > at AND ends < {NEVER}L THEN ends END) AS next FROM {bounded}"
         )
         next_time = KeptPlan(session, text, {"rows": rows.add("at", LongType(), nullable=False)})
-        self._filters.append(_Filter(made.plans.over(source), next_time))
+        return _Look(made.plans.over(source), next_time)
