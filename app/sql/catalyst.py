@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -31,6 +31,7 @@ from pyspark.logger import PySparkLogger
 
 from shardline.app.sql.determinism import has_computed_times, is_clock_text
 from shardline.app.sql.normal_form import normal_form
+from shardline.app.sql.plan_nodes import below, deepest, is_plan
 from shardline.app.sql.plan_tree import Node, plan_tree
 from shardline.app.sql.source_options import InvalidOption, SourceOptions
 from shardline.app.sql.spark_errors import SparkProblem, read_spark_error
@@ -59,9 +60,6 @@ _SQL: Final = "org.apache.spark.sql"
 
 _GUESSING: Final = frozenset({"csv", "json", "xml"})
 """Formats whose columns Spark would guess from the files that happen to be there."""
-
-
-_SUBQUERIES: Final = frozenset({"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery"})
 
 
 _READ_AS_TIME: Final = frozenset({"Cast", "ParseToDate", "ParseToTimestamp"})
@@ -266,7 +264,7 @@ class Catalyst:
     def _culprits(self, plan: Any, normal: Any) -> tuple[NondeterministicExpression, ...]:
         found: list[NondeterministicExpression] = []
         if not plan.deterministic():
-            found += map(_culprit, _deepest(plan, lambda node: not node.deterministic()))
+            found += map(_culprit, deepest(plan, lambda node: not node.deterministic()))
         for clocks in (refused_clocks, find_subqueries_beside):
             found += [
                 _culprit(one.expression, current=True, hint=one.hint)
@@ -277,18 +275,9 @@ class Catalyst:
         return tuple(sorted(known.values(), key=lambda one: one.offset or 0))
 
 
-def _deepest(node: Any, guilty: Callable[[Any], bool]) -> Iterator[Any]:
-    """The deepest nodes for which `guilty` holds, from one on for which it does."""
-    below = [child for child in _below(node) if guilty(child)]
-    for child in below:
-        yield from _deepest(child, guilty)
-    if not below:
-        yield node
-
-
 def _culprit(node: Any, *, current: bool = False, hint: str = "") -> NondeterministicExpression:
     """An operator or expression, as a query's author knows it."""
-    if _is_plan(node):
+    if is_plan(node):
         name = node.nodeName()
     else:
         python = node.getClass().getSimpleName().startswith("Python")
@@ -303,7 +292,7 @@ def _special_text(plan: Any) -> str:
     ahead = [plan]
     while ahead:
         node = ahead.pop()
-        ahead += _below(node)
+        ahead += below(node)
         if node.getClass().getSimpleName() not in _READ_AS_TIME or not node.children().size():
             continue
         text = node.children().apply(0)
@@ -315,24 +304,6 @@ def _special_text(plan: Any) -> str:
             if is_clock_text(value):
                 return value
     return ""
-
-
-def _below(node: Any) -> Iterator[Any]:
-    """Expressions and inputs of an operator; arguments of an expression, and the plan in it."""
-    if _is_plan(node):
-        yield from _each(node.expressions())
-    elif node.getClass().getSimpleName() in _SUBQUERIES:
-        yield node.plan()
-    yield from _each(node.children())
-
-
-def _is_plan(node: Any) -> bool:
-    return ".plans.logical." in node.getClass().getName()
-
-
-def _each(sequence: Any) -> Iterator[Any]:
-    for index in range(sequence.size()):
-        yield sequence.apply(index)
 
 
 def _not_there(found: str | InvalidOption) -> SparkProblem | None:

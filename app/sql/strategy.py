@@ -30,6 +30,7 @@ from shardline.app.protocol.objects import STATES_MAX, Strategy
 from shardline.app.sql.plan_tree import Node
 
 __all__ = [
+    "CLOCKS",
     "CONSTANT",
     "INPUT",
     "JOIN_SIDES",
@@ -38,6 +39,11 @@ __all__ = [
     "Verdict",
     "choose_strategy",
 ]
+
+CLOCKS: Final = frozenset({"CurrentTimestamp", "Now"})
+"""Spark's expressions of now(), by their classes; `current_timestamp` is the first of them.
+
+A filter with one is a temporal filter (`temporal_filters`)."""
 
 LINEAR: Final = frozenset(
     {
@@ -129,9 +135,6 @@ _KEYED_JOINS: Final = {
 """Joins that have an equality, by which each of their sides tells which rows meet."""
 
 _OTHER_JOINS: Final = {"FullOuter": "a full outer join", "LeftSingle": "a subquery of one row"}
-_CLOCKS: Final = frozenset({"CurrentTimestamp", "Now"})
-"""Expressions of now(): a filter with one is a temporal filter (`temporal_filters`)."""
-
 _JUDGED: Final = frozenset({"Aggregate", "Join", "Window"})
 _KEYS: Final = {"Aggregate": "group", "Join": "key", "Window": "partition"}
 _RUN_OVER_STATES: Final = frozenset({"GlobalLimit", "LocalLimit", "Offset"})
@@ -223,7 +226,7 @@ def _obstacles(plan: Node, verdicts: Sequence[Verdict]) -> Iterator[tuple[str, S
 def _is_temporal(node: Node) -> bool:
     if node.kind != "Filter":
         return False
-    return any(inner.kind in _CLOCKS for tree in node.expressions for inner in tree.walk())
+    return any(inner.kind in CLOCKS for tree in node.expressions for inner in tree.walk())
 
 
 def _judged(node: Node, verdict: Verdict) -> tuple[str, Strategy, object]:

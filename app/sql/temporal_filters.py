@@ -27,16 +27,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from shardline.app.sql.strategy import INPUT
+from shardline.app.sql.plan_nodes import deepest
+from shardline.app.sql.strategy import CLOCKS, INPUT
 from shardline.datasource.spark_native.java_names import java_class, read_sequence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
-    "CLOCKS",
     "Bound",
     "RefusedClock",
     "TemporalCondition",
@@ -46,9 +47,6 @@ __all__ = [
     "split_condition",
     "uses_clock",
 ]
-
-CLOCKS: Final = frozenset({"CurrentTimestamp", "Now"})
-"""Spark's expressions of now(), by their classes; `current_timestamp` is the first of them."""
 
 _WORD: Final = re.compile(r"\b(now|current_timestamp)\b", re.IGNORECASE)
 
@@ -65,8 +63,6 @@ _OPERATORS: Final = {
     "LessThanOrEqual": "<=",
 }
 _MIRRORED: Final = {"=": "=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
-
-_SUBQUERIES: Final = frozenset({"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery"})
 
 _ONLY_FILTERS: Final = (
     "now() decides when a row is there, in a comparison with the row: WHERE valid_until > now(), "
@@ -263,19 +259,7 @@ def _hint(clock: Any, hint: str) -> str:
 
 def _clocks(spark: SparkSession, node: Any) -> Iterator[Any]:
     """The deepest expressions that depend on the run."""
-    below = [one for one in _below(node) if uses_clock(spark, one)]
-    for one in below:
-        yield from _clocks(spark, one)
-    if not below:
-        yield node
-
-
-def _below(node: Any) -> Iterator[Any]:
-    if ".plans.logical." in str(node.getClass().getName()):
-        yield from read_sequence(node.expressions())
-    elif _kind(node) in _SUBQUERIES:
-        yield node.plan()
-    yield from read_sequence(node.children())
+    return deepest(node, partial(uses_clock, spark))
 
 
 # -- comparisons ---------------------------------------------------------------------------------

@@ -63,12 +63,11 @@ def remember_names(spark: SparkSession) -> None:
     jvm = jvm_of(spark)
     if _ASKED_OFTEN[-1] in vars(jvm):
         return
-    holder, last = jvm, _ASKED_BY_STEPS.rpartition(".")[-1]
-    for step in _ASKED_BY_STEPS.split(".")[:-1]:
-        package = getattr(holder, step)
-        setattr(holder, step, package)
-        holder = package
-    setattr(holder, last, getattr(holder, last))
+    holder = jvm
+    for step in _ASKED_BY_STEPS.split("."):
+        found = getattr(holder, step)
+        setattr(holder, step, found)
+        holder = found
     for name in _ASKED_OFTEN:
         setattr(jvm, name, getattr(jvm, name))
 

@@ -11,7 +11,7 @@ from pyspark.sql.functions import col, lit
 
 from shardline.app.sql.catalyst import Catalyst
 from shardline.datasource.clock import SystemIds
-from shardline.datasource.spark_native.java_names import java_class, remember_names
+from shardline.datasource.spark_native.java_names import class_in, java_class, remember_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ def asked(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_name_is_asked_for_once_and_in_one_piece(spark: SparkSession, asked: list[str]) -> None:
     """No package on its way is: each is looked for in every archive of Spark."""
-    java_class.__globals__["class_in"].cache_clear()
+    class_in.cache_clear()
     made = [java_class(spark, "java.util.BitSet")() for _ in range(3)]
     assert [one.cardinality() for one in made] == [0, 0, 0]
     assert asked == ["java.util.BitSet"]

@@ -384,7 +384,7 @@ REFUSED = {
     "a FROM (WITH RECURSIVE r(a) AS (SELECT id FROM u UNION ALL SELECT t.a FROM r JOIN t "
     "ON t.ms = r.a WHERE t.ts > now()) SELECT a FROM r)": "what the recursion reads",
 }
-"""What a view cannot keep, and a piece of what to do instead."""
+"""Queries that a view cannot keep, and a piece of what to do instead."""
 
 TAKEN = (
     "a FROM t WHERE ts > now() - INTERVAL 23 HOURS",

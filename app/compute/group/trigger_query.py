@@ -61,7 +61,7 @@ class TriggerQuery:
         as_of: The time after which changes are read, where there is no checkpoint.
         hold: Name of its hold on these shards.
         checkpoint: Folder of its checkpoint.
-        progress_ms: Pause between micro-batches that bring nothing but time.
+        with_time: True if a micro-batch shall come each interval, though nothing but time goes on.
     """
 
     host: Host
@@ -70,7 +70,7 @@ class TriggerQuery:
     as_of: int
     hold: str
     checkpoint: Path
-    progress_ms: int = _IDLE_MS
+    with_time: bool = False
 
     def start(
         self, run: Callable[[DataFrame, int], None], stopping: threading.Event
@@ -107,7 +107,7 @@ class TriggerQuery:
             "timestampAsOf": str(self.as_of),
             "hold": self.hold,
             "maxFilesPerTrigger": _PARTS,
-            "progressInterval": f"{self.progress_ms}ms",
+            "progressInterval": f"{self.host.interval_ms if self.with_time else _IDLE_MS}ms",
             "nativeReads": "false",  # its frames are not executed: a plan of theirs would be waste
         }
         stream = host.spark.readStream.format("shard").options(**options).load()

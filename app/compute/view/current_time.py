@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from shardline.app.compute.view.kept_plan import plan_of
-from shardline.app.sql.temporal_filters import CLOCKS
+from shardline.app.sql.strategy import CLOCKS
 from shardline.datasource.spark_native.java_names import java_class, scala_object
 from shardline.datasource.spark_native.jvm import frame_of
 

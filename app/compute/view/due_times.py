@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
@@ -61,7 +62,7 @@ class _Filter:
 
     Attributes:
         together: A look by all comparisons at once, for all rows that come to the first one.
-        apart: A look by each comparison, for the rows that come to it.
+        apart: Where there are several, a look by each, for the rows that come to it.
     """
 
     together: _Look
@@ -106,21 +107,13 @@ class DueTimes:
     def _next(
         self, session: SparkSession, one: _Filter, leaves: Mapping[Leaf, DataFrame], at: int
     ) -> int | None:
-        try:
-            return self._by(session, one.together, leaves, at)
-        except Exception as error:
-            if data_error_text(error) is None:
-                raise
+        time, failed = _answer(partial(self._by, session, one.together, leaves, at))
+        if not failed:
+            return time
         # A comparison may fail for a row that one in front of it keeps from it, and then the query
-        # does not. Until one in front gives another answer, what is behind decides nothing.
-        times: list[int | None] = []
-        for look in one.apart:
-            try:
-                times.append(self._by(session, look, leaves, at))
-            except Exception as error:
-                if data_error_text(error) is None:
-                    raise
-                # The query fails by the same row, for as long as the comparison gets to see it.
+        # does not. Until one in front gives another answer, what is behind decides nothing. Where
+        # one fails for a row that comes to it, so does the query, for as long as that row comes.
+        times = [_answer(partial(self._by, session, look, leaves, at))[0] for look in one.apart]
         return min((time for time in times if time is not None), default=None)
 
     def _by(
@@ -160,9 +153,9 @@ class DueTimes:
         condition = split_condition(session, node.plan.condition())
         if condition is None:
             return
+        several = condition.bounds if len(condition.bounds) > 1 else ()
         apart = [
-            self._look(session, node, TemporalCondition(one.before, (one,), ()))
-            for one in condition.bounds
+            self._look(session, node, TemporalCondition(one.before, (one,), ())) for one in several
         ]
         self._filters.append(_Filter(self._look(session, node, condition), tuple(apart)))
 
@@ -177,3 +170,13 @@ class DueTimes:
         )
         next_time = KeptPlan(session, text, {"rows": rows.add("at", LongType(), nullable=False)})
         return _Look(made.plans.over(source), next_time)
+
+
+def _answer(ask: Callable[[], int | None]) -> tuple[int | None, bool]:
+    """What a look finds, and whether it fails by the data that it looks at."""
+    try:
+        return ask(), False
+    except Exception as error:
+        if data_error_text(error) is None:
+            raise
+        return None, True

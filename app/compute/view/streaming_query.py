@@ -201,9 +201,8 @@ class RunningView:
             as_of,
             self._hold,
             self._checkpoint,
+            with_time=self._view.is_temporal,
         )
-        if self._view.is_temporal:
-            self._trigger = dataclasses.replace(self._trigger, progress_ms=self._host.interval_ms)
         self._query = self._trigger.start(self._run_micro_batch, self._stopping)
         self._report_started(self._query.id, self._query.runId)
 

@@ -29,7 +29,7 @@ START: Final = 10
 END: Final = 60
 CHANGES: Final = (10, 20, 21, 40)
 CUTS: Final = (START + 1, 20, 22, 31, 45, END)
-"""Where steps end: two of them have no change of an input, and one has changes at two times."""
+"""The ends of steps: two of them have no change of an input, and one has changes at two times."""
 
 
 def at_us(micros: int) -> datetime:
