@@ -33,12 +33,30 @@ from shardline.datasource.errors import Fenced, ShardError
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.spark_types import Atomic, Field, Record
 
-__all__ = ["ERRORS_SCHEMA", "data_error_text", "failure_report"]
+__all__ = [
+    "BEGINS_ANEW_HINT",
+    "ERRORS_SCHEMA",
+    "UNUSABLE_CHECKPOINT",
+    "data_error_text",
+    "failure_report",
+]
 
 _log = logging.getLogger(__name__)
 
 ERRORS_SCHEMA: Final = ShardSchema(Record((Field("error", Atomic("string"), nullable=False),)))
 """Columns of a view's errors shard; it has one row, the reason, while the query fails."""
+
+UNUSABLE_CHECKPOINT: Final = (
+    "[FOREIGN_OFFSET]",
+    "[NEWER_OFFSET]",
+    "[OFFSET_WENT_BACK]",
+    "[HOLD_EXPIRED]",
+    "[HISTORY_GONE]",
+)
+"""Beginnings of errors after which a checkpoint can never be continued."""
+
+BEGINS_ANEW_HINT: Final = "nothing: the view begins anew by itself, with what its inputs have now"
+"""Advice for such an error: its own is for users' queries, who have to begin anew by hand."""
 
 _CLASSES: Final = ("22", "21", "P0")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.protocol import Py4JError
 
-from shardline.app.compute.group import view_group
+from shardline.app.compute.group import trigger_query, view_group
 from shardline.app.compute.group.group_registry import get_groups
 from shardline.app.compute.holds import end_view_holds
 from shardline.app.compute.view import membership, streaming_query
@@ -272,6 +273,92 @@ def test_a_view_goes_on_where_it_was_in_its_group(
     wait_until("the group has its hold", lambda: "group" in holders(bench), PATIENCE_S)
     end_view_holds(bench.client, "totals", ["orders"])
     assert holders(bench) == ["group"], "a group that runs keeps its hold"
+
+
+def test_a_tick_amid_a_views_way_out_of_its_group_hides_nothing(
+    spark: SparkSession,
+    bench: Bench,
+    orders: Input,
+    views: Views,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It finds the group ended, as the one before did; the query that comes then is still watched.
+
+    Found by kills: a view stood still for ever when the query that it had got died as well.
+    """
+    orders.push(10, ((1, "ann", 5), 1))
+    views.start(TOTALS)
+    views.wait_for_groups("totals")
+    monkeypatch.setattr(membership.Membership, "may_join", lambda _: False)
+    hold, amid, ticked = bench.client.hold, threading.Event(), threading.Event()
+
+    def slow(name: str, hold_name: str, **chosen: Any) -> Any:
+        if hold_name.endswith(":begin"):
+            amid.set()
+            assert ticked.wait(PATIENCE_S)
+        return hold(name, hold_name, **chosen)
+
+    monkeypatch.setattr(bench.client, "hold", slow)
+    for query in spark.streams.active:
+        query.stop()
+    wait_until("the view gets a query of its own", amid.is_set, PATIENCE_S)
+    views.runs["totals"].tick([])
+    ticked.set()
+    orders.push(20, ((2, "bob", 30), 1))
+    views.wait_for(21, "totals")
+    assert not bench.told(Failed)
+    (own,) = (query for query in spark.streams.active if query.name.startswith("totals:"))
+    own.stop()
+    wait_until("its end is told", lambda: bool(bench.told(Failed)), PATIENCE_S)
+
+
+def test_a_group_waits_for_its_query_to_be_known(
+    bench: Bench, orders: Input, views: Views, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark may run the first micro-batch before the call that starts the query has returned."""
+    begun, run = threading.Event(), view_group.ViewGroup._run_micro_batch
+
+    def running(group: view_group.ViewGroup, *args: Any) -> None:
+        begun.set()
+        run(group, *args)
+
+    def late(*_: object) -> None:
+        assert begun.wait(PATIENCE_S)
+
+    monkeypatch.setattr(view_group.ViewGroup, "_run_micro_batch", running)
+    monkeypatch.setattr(trigger_query, "wait_until_initialised", late)
+    orders.push(10, ((1, "ann", 5), 1), until=100)
+    views.start(TOTALS)
+    views.wait_for_groups("totals")
+    orders.push(200, ((2, "bob", 30), 1))
+    views.wait_for(201, "totals")
+    group = views.groups.group_of("totals")
+    assert group is not None
+    assert group.is_active()
+    assert group.query.name.endswith(":1"), "it has not been started again"
+
+
+def test_a_query_whose_start_fails_does_not_run(
+    spark: SparkSession,
+    bench: Bench,
+    orders: Input,
+    views: Views,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The JVM may not answer while a query is waited for; nobody else could end it."""
+
+    def fail(*_: object) -> None:
+        raise Py4JError("the JVM did not answer")
+
+    orders.push(10, ((1, "ann", 5), 1))
+    with monkeypatch.context() as patched:
+        patched.setattr(trigger_query, "wait_until_initialised", fail)
+        views.start(TOTALS)
+        wait_until("the failure is told", lambda: bool(bench.told(Failed)), PATIENCE_S)
+        assert not spark.streams.active
+    views.runs["totals"].stop()
+    views.start(TOTALS)
+    views.wait_for(11, "totals")
 
 
 def test_functions_of_python_run_in_no_group(

@@ -180,7 +180,7 @@ class GroupRegistry:
         self._mover.run(member.start_own_query)
 
     def dissolve(self, group: ViewGroup) -> None:
-        """Take all views out of a group whose streaming query has ended."""
+        """Take all views out of a group whose streaming query has ended; may be repeated."""
         with self._lock:
             left = [member for member, of in self._members.values() if of is group]
         for member in left:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -77,8 +79,11 @@ class TriggerQuery:
     ) -> StreamingQuery:
         """Start it, and wait until its sources are there, or `stopping` is set.
 
+        Where this raises, no query runs.
+
         Args:
-            run: Spark's `foreachBatch` function; called in a thread of the callback server.
+            run: Spark's `foreachBatch` function; called in a thread of the callback server, also
+                before this returns.
             stopping: Ends the wait.
         """
         context = self.host.spark.sparkContext
@@ -90,7 +95,13 @@ class TriggerQuery:
         try:
             with start_slot(clock, stopping):
                 query = self._start(run)
-                wait_until_initialised(query, clock, stopping)
+                try:
+                    wait_until_initialised(query, clock, stopping)
+                except BaseException:
+                    # Nobody else knows it: it would run for ever.
+                    with suppress(Py4JError, OSError):
+                        query.stop()
+                    raise
         finally:
             context.setLocalProperty("spark.scheduler.pool", pool)  # type: ignore[arg-type]
         return query

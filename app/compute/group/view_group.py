@@ -134,6 +134,7 @@ class ViewGroup:
         self._step_lock = threading.Lock()
         self._asked_by_time = threading.Event()
         self._stopping = threading.Event()
+        self._is_known = threading.Event()
         self._query: StreamingQuery | None = None
         self._trigger: TriggerQuery | None = None
         self._threads = max(os.cpu_count() or 1, 2)
@@ -174,6 +175,7 @@ class ViewGroup:
             self._host, self._query_name, self.inputs, begin, self._hold, self._checkpoint
         )
         self._query = self._trigger.start(self._run_micro_batch, self._stopping)
+        self._is_known.set()
 
     def stop(self) -> None:
         """End its streaming query; its members are not told. May be repeated."""
@@ -181,6 +183,7 @@ class ViewGroup:
             if self._stopping.is_set():
                 return  # or a later group of these inputs would lose what it has noted
             self._stopping.set()
+        self._is_known.set()  # or a micro-batch would wait for a query that did not start
         if self._query is not None:
             with suppress(Py4JError, OSError):
                 self._query.stop()
@@ -236,6 +239,9 @@ class ViewGroup:
     def _run_micro_batch(self, frame: DataFrame, number: int) -> None:
         assert self._trigger is not None
         try:
+            # The first may come before `start` knows the query that it is a micro-batch of, by
+            # which its members report theirs.
+            self._is_known.wait()
             with self._step_lock:
                 self._check_not_stopped()
                 interval = self._trigger.interval(frame, number)

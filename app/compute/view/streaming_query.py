@@ -35,8 +35,8 @@ import dataclasses
 import logging
 import shutil
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import msgspec
@@ -44,7 +44,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from shardline.app.compute.errors import failure_report
+from shardline.app.compute.errors import BEGINS_ANEW_HINT, UNUSABLE_CHECKPOINT, failure_report
 from shardline.app.compute.group.group_registry import GroupRegistry, get_groups
 from shardline.app.compute.group.trigger_query import TriggerQuery
 from shardline.app.compute.group.view_group import GroupStep, ViewGroup
@@ -75,22 +75,11 @@ __all__ = ["RunningView", "run_view"]
 
 _log = logging.getLogger(__name__)
 
-_UNUSABLE: Final = (
-    "[FOREIGN_OFFSET]",
-    "[NEWER_OFFSET]",
-    "[OFFSET_WENT_BACK]",
-    "[HOLD_EXPIRED]",
-    "[HISTORY_GONE]",
-)
-"""Beginnings of errors after which a checkpoint can never be continued."""
-
 _CALM_MS: Final = 1_000.0
 """A step of so long keeps no group waiting, however short the interval is."""
 
 _LITTLE: Final = 200_000
 """Rows that a query reads anew in well under a second, once it has been compiled."""
-
-_BEGINS_ANEW: Final = "nothing: the view begins anew by itself, with what its inputs have now"
 
 
 def run_view(host: Host, incarnation: Incarnation, description: ViewDescription) -> RunningView:
@@ -399,8 +388,7 @@ class RunningView:
 
     def leave_own_query(self, group: ViewGroup) -> bool:
         """End its own streaming query to step in `group`; False if it cannot."""
-        with self._move_lock:
-            self._asked = False
+        with self._move_lock, self._answered():
             if self._stopping.is_set():
                 return False
             if not self._step_lock.acquire(blocking=False):
@@ -426,6 +414,17 @@ class RunningView:
                 return False
             return True
 
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        """Let ticks watch and ask again when the block, which does what was asked for, is done.
+
+        Not before: it takes seconds, and a tick in the middle would ask for what is being done.
+        """
+        try:
+            yield
+        finally:
+            self._asked = False
+
     def moved_to(self, group: ViewGroup) -> None:
         """Step in another group from now on."""
         self._step_in(group)
@@ -436,8 +435,7 @@ class RunningView:
 
     def start_own_query(self) -> None:
         """Go on by a streaming query of its own, from where the output is."""
-        with self._move_lock:
-            self._asked = False
+        with self._move_lock, self._answered():
             if self._stopping.is_set() or self._query is not None:
                 return
             try:
@@ -539,7 +537,9 @@ class RunningView:
         group, query = self._group, self._query
         if group is not None:
             if not group.is_active():
-                self._asked = True
+                # Each tick again, and without `_asked`: another member's tick may have taken this
+                # view out, so that nobody would answer, and a query of its own that dies later
+                # would go unseen for as long as an answer is waited for.
                 self._groups.dissolve(group)
             return True
         if query is None:
@@ -574,10 +574,9 @@ class RunningView:
         failed = failure_report(self._incarnation, error)
         # Before the report: the lane restarts the view as soon as it hears of the failure, and
         # would find the same checkpoint and fail by it, for ever.
-        if failed.error.startswith(_UNUSABLE):
+        if failed.error.startswith(UNUSABLE_CHECKPOINT):
             self._begin_anew()
-            # The error's own advice is for queries of users, who have to do this by hand.
-            failed = msgspec.structs.replace(failed, hint=_BEGINS_ANEW)
+            failed = msgspec.structs.replace(failed, hint=BEGINS_ANEW_HINT)
         lost = None if error is None else find_unreadable_part(error)
         if lost is not None:
             failed = msgspec.structs.replace(failed, error=lost, hint=UNREADABLE_HINT)
