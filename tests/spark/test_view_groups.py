@@ -313,7 +313,7 @@ def test_a_tick_amid_a_views_way_out_of_its_group_hides_nothing(
 
 
 def test_a_group_waits_for_its_query_to_be_known(
-    bench: Bench, orders: Input, views: Views, monkeypatch: pytest.MonkeyPatch
+    orders: Input, views: Views, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark may run the first micro-batch before the call that starts the query has returned."""
     begun, run = threading.Event(), view_group.ViewGroup._run_micro_batch
