@@ -179,8 +179,9 @@ def _of_arrangement(
     if found is None:
         return "not arranged now"
     others = [name for name in found.users if name != view]
+    by = f", those of index {found.index}" if found.index else ""
     shared = f", shared with {', '.join(others)}" if others else ""
-    return f"{found.updates:,} updates, {_size(found.size_bytes)}{shared}"
+    return f"{found.updates:,} updates, {_size(found.size_bytes)}{by}{shared}"
 
 
 def _of_step(row: Mapping[str, object]) -> str:

@@ -12,8 +12,11 @@ import pytest
 from hypothesis import settings
 
 from shardline.app.compute.index.arrangement import Arrangement
-from shardline.app.compute.index.shard_lookups import ShardLookups
+from shardline.app.compute.index.index import INDEXES, run_index
+from shardline.app.compute.index.shard_lookups import ShardLookups, lookups_of
+from shardline.app.protocol.objects import IndexDescription
 from support.spark.view_world import START, World
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,6 +25,7 @@ pytestmark = pytest.mark.spark
 
 # ruff: noqa: S608 - queries are made here
 
+PATIENCE_S: Final = 60
 IS_NIGHT: Final = settings.get_current_profile_name() == "night"
 SEEDS: Final = range(20) if IS_NIGHT else (0, 1, 4, 6, 7)
 """Some are of joins of four tables, which Spark plans for half a minute."""
@@ -106,6 +110,39 @@ def test_the_seeds_look_rows_up(together: World, monkeypatch: pytest.MonkeyPatch
     ways = together.follow(together.kept("found", query), partial(together.by_spark, query))
     assert ways == {"recompute", "incremental"}
     assert sum(found)
+
+
+def test_an_index_is_the_arrangement_of_its_key(
+    together: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps look rows up in what a person has made, and arrange nothing a second time."""
+    query = "SELECT o.id, p.city FROM orders o, people p WHERE o.who = p.name"
+    bench = together.bench
+    lookups, url = lookups_of(bench.client, bench.host.checkpoints), bench.client.location.url
+    lookups.forget(["orders", "people"])
+    made = [
+        IndexDescription(name="orders_by_who", on="orders", key=("who",)),
+        IndexDescription(name="people_by_name", on="people", key=("name",)),
+    ]
+    running = [run_index(bench.host, bench.incarnation(one.name, START), one) for one in made]
+    wait_until(
+        "both are hydrated", lambda: all(INDEXES.of(url, one.on) for one in made), PATIENCE_S
+    )
+    expected = partial(together.by_spark, query)
+    with monkeypatch.context() as patched:
+        patched.setattr(ShardLookups, "_made", None)  # nothing may be arranged
+        ways = together.follow(together.kept("indexed", query), expected)
+    assert ways == {"recompute", "incremental"}
+    found = {key: one.index for key, one in lookups.arranged().items() if one.index}
+    assert found == {
+        ("orders", ("who",)): "orders_by_who",
+        ("people", ("name",)): "people_by_name",
+    }
+    for one in running:
+        one.stop()
+    assert not [one for one in lookups.arranged().values() if one.index]
+    together.follow(together.kept("unindexed", query), expected)
+    assert lookups.arranged()[("people", ("name",))].index == ""
 
 
 KEPT_SIDE: Final = {

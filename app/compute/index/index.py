@@ -1,7 +1,8 @@
 """An index keeps an object's contents in memory, up to date with the object's shard.
 
 Point look-ups over a shard read parts, and by Spark they start a job: tens of milliseconds at best.
-An index answers them from memory.
+An index answers them from memory, or from files that are mapped into it. So it does for steps of
+views that look rows up by its key (`shard_lookups`).
 
     running = run_index(host, incarnation, description, indexes)
     index = indexes.of(location, "delays")[0]     for reads: any index of the object
@@ -27,6 +28,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -35,6 +38,7 @@ import pyarrow.compute as pc
 from shardline.app.compute.cached_frames import CachedFrame, cache_frame
 from shardline.app.compute.holds import find_first_time
 from shardline.app.compute.index.arrangement import Arrangement
+from shardline.app.compute.index.mapped_table import mapped_if_large
 from shardline.app.compute.shard_follower import ShardFollower
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.observations import (
@@ -113,13 +117,29 @@ INDEX_KNOBS: Final[LiveSettings] = {
 
 
 class Index:
-    """The readers' half of an index; safe to use from any thread."""
+    """The readers' half of an index; safe to use from any thread.
 
-    def __init__(self, host: Host, on: str, arranged: Arrangement, settings: IndexSettings) -> None:
-        """An index of object `on` over `arranged`, which its owner keeps up to date."""
-        self.on = on
+    Attributes:
+        name: Its name.
+        on: The object that it is of.
+        shard: Id of the object's shard.
+        arranged: The contents, which its owner keeps up to date.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        description: IndexDescription,
+        shard: str,
+        arranged: Arrangement,
+        settings: IndexSettings,
+    ) -> None:
+        """An index over `arranged`, the contents of the shard of this id."""
+        self.name = description.name
+        self.on = description.on
+        self.shard = shard
         self.arranged = arranged
-        self._frames = _Frames(host, on, settings)
+        self._frames = _Frames(host, description.on, settings)
         self._lock = threading.Lock()
         self._held: Counter[int] = Counter()
 
@@ -230,17 +250,29 @@ def run_index(
         as_of = find_first_time(host.client, as_of, [description.on])
     shard = ShardFollower.open(host.client, description.on, since=as_of, purpose=purpose)
     try:
-        as_of = latest_readable(shard.look()) if as_of is None else as_of
-        arranged = Arrangement(shard.schema, description.key, as_of)
+        state = shard.look()
+        as_of = latest_readable(state) if as_of is None else as_of
+        keep = partial(_keep, folder=host.checkpoints)
+        arranged = Arrangement(shard.schema, description.key, as_of, keep)
     except BaseException:
         shard.close()
         raise
-    index = Index(host, description.on, arranged, settings)
+    index = Index(host, description, state.shard, arranged, settings)
     running = RunningIndex(
         host, incarnation, shard=shard, index=index, indexes=indexes, settings=settings
     )
     running.start()
     return running
+
+
+def _keep(run: pa.Table, folder: Path) -> pa.Table:
+    """A run of the arrangement where it is to stay: a large one in a file, if the disk has room."""
+    try:
+        return mapped_if_large(run, folder)
+    except OSError as error:
+        context = {"bytes": run.nbytes, "reason": str(error)}
+        _log.warning("an index keeps rows in memory", extra={"context": context})
+        return run
 
 
 class RunningIndex:

@@ -1,7 +1,8 @@
-"""A table of Arrow in a file without a name, mapped into memory: the page cache holds what is used.
+"""A large table of Arrow is kept in a file without a name that is mapped into memory.
 
-The file has no name from the start, so that nothing is left of it when the process ends, however it
-ends. Its space is given back with the last reference to the table.
+So the page cache holds what is used of it, and the process no more. The file has no name from the
+start, so that nothing is left of it when the process ends, however it ends. Its space is given back
+with the last reference to the table.
 """
 
 from __future__ import annotations
@@ -9,10 +10,26 @@ from __future__ import annotations
 import mmap
 import tempfile
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["mapped"]
+__all__ = ["mapped", "mapped_if_large"]
+
+IN_MEMORY_MAX: Final = 4 << 20
+"""A table with no more bytes needs no file."""
+
+
+def mapped_if_large(table: pa.Table, folder: Path) -> pa.Table:
+    """The same table; out of a file on the disk of `folder`, which is made, if it is large.
+
+    Raises:
+        OSError: As of `mapped`.
+    """
+    if table.nbytes <= IN_MEMORY_MAX:
+        return table
+    folder.mkdir(parents=True, exist_ok=True)
+    return mapped(table, folder)
 
 
 def mapped(table: pa.Table, folder: Path) -> pa.Table:

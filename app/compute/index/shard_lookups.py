@@ -13,10 +13,15 @@ since then, and lost at any time, which costs time only. The shard itself is wha
 kept for each shard and key, whoever asks (Materialize shares arrangements in the same way). Those
 that have not been asked for the longest go when there is no room.
 
+Where a person has made an index of the shard by these columns, that is the arrangement, as long as
+it has the time that is asked for: it is kept up to date by itself, so that the first look-up is as
+fast as any, and the rows are there once. It is not held back for views: one that is further behind
+than the index remembers has an arrangement of its own.
+
 Invariants:
     What is found are the rows of the keys at `as_of`, and perhaps rows of other keys.
     None says nothing about the rows: a caller that gets it reads the shard in another way.
-    No more than `_BYTES_MAX` are kept, of which no run above `_IN_MEMORY_MAX` is in memory.
+    No more than `_BYTES_MAX` are kept beside indexes, large runs of it in files (`mapped_table`).
 """
 
 from __future__ import annotations
@@ -25,14 +30,16 @@ import logging
 import threading
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, WeakSet, ref
 
 import pyarrow as pa
 
 from shardline.app.compute.index.arrangement import Arrangement
-from shardline.app.compute.index.mapped_table import mapped
+from shardline.app.compute.index.index import INDEXES, Index, IndexRegistry
+from shardline.app.compute.index.mapped_table import mapped_if_large
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.batch import Volume
@@ -53,9 +60,6 @@ _UPDATES_MAX: Final = 20_000_000
 _BYTES_MAX: Final = 4 << 30
 """Of all arrangements together, most of it in files: the page cache holds what is used."""
 
-_IN_MEMORY_MAX: Final = 4 << 20
-"""A run with no more bytes needs no file."""
-
 _PAUSE_MAX: Final = 64
 """How many requests, at most, are answered by None after arranging a shard has failed."""
 
@@ -72,6 +76,8 @@ class _ArrangedShard:
         pause: Requests that are still answered by None.
         failures: Failures in a row.
         asked: Number of the last request, of all.
+        location: Where the shard is.
+        index: The index that has answered the last request; None if none has.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -81,6 +87,8 @@ class _ArrangedShard:
     pause: int = 0
     failures: int = 0
     asked: int = 0
+    location: str = ""
+    index: ReferenceType[Index] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -96,19 +104,28 @@ class ArrangedKey:
         updates: Updates in it.
         size_bytes: Their size, in memory and in mapped files together.
         users: Who has looked rows up in it and still may, sorted: names of views.
+        index: Name of the index that it is; "" for one that views have made.
     """
 
     updates: int
     size_bytes: int
     users: tuple[str, ...]
+    index: str = ""
 
 
 class ShardLookups:
     """The arrangements of a location's shards. Safe for use by several threads."""
 
-    def __init__(self, folder: Path) -> None:
-        """Nothing is arranged yet; files will be on the disk of `folder`, without names."""
+    def __init__(self, folder: Path, indexes: IndexRegistry = INDEXES) -> None:
+        """Nothing is arranged yet.
+
+        Args:
+            folder: Files will be on its disk, without names.
+            indexes: Those that may answer in the place of an arrangement.
+        """
         self._folder = folder
+        self._indexes = indexes
+        self._doubted: WeakSet[Index] = WeakSet()
         self._lock = threading.Lock()
         self._arranged: dict[tuple[str, tuple[str, ...]], _ArrangedShard] = {}
         self._requests = 0
@@ -134,7 +151,14 @@ class ShardLookups:
             user: Whose times they are; while it lives, rows stay as of its last one.
         """
         found = self._entry(state.name, key)
+        index = self._index_of(client.location.url, state, key)
+        if index is not None:
+            with index.hold(as_of) as readable:
+                if readable:
+                    _use_index(found, client.location.url, index, as_of, user)
+                    return index.arranged.gather(keys, as_of, ROWS_MAX)
         with found.lock:
+            found.index = None
             if found.pause:
                 found.pause -= 1
                 return None
@@ -158,17 +182,26 @@ class ShardLookups:
             entries = dict(self._arranged)
         found = {}
         for name, one in entries.items():
-            arranged = one.arranged
+            index = None if one.index is None else one.index()
+            if index is not None and index not in self._indexes.of(one.location, name[0]):
+                index = None  # it was dropped since
+            arranged = one.arranged if index is None else index.arranged
             if arranged is not None:
                 users = tuple(sorted(map(str, list(one.users))))
-                view = arranged.view
-                found[name] = ArrangedKey(view.records, view.nbytes, users)
+                view, by = arranged.view, "" if index is None else index.name
+                found[name] = ArrangedKey(view.records, view.nbytes, users, by)
         return found
 
     def forget(self, names: Iterable[str]) -> None:
-        """Give up what is arranged of these shards; the next request arranges them anew."""
+        """Give up what is arranged of these shards; the next request arranges them anew.
+
+        Indexes of theirs answer queries still, but no look-up any more.
+        """
         wanted = set(names)
         with self._lock:
+            for (name, _), one in self._arranged.items():
+                if name in wanted and one.index is not None:
+                    self._doubted.update(self._indexes.of(one.location, name))
             # The whole entry: a request that is under way would put its arrangement back.
             kept = {key: one for key, one in self._arranged.items() if key[0] not in wanted}
             self._arranged = kept
@@ -179,6 +212,19 @@ class ShardLookups:
             self._requests += 1
             found.asked = self._requests
         return found
+
+    def _index_of(self, location: str, state: ShardState, key: tuple[str, ...]) -> Index | None:
+        """An index of just this shard by the columns of `key`; None if there is none."""
+        for index in self._indexes.of(location, state.name):
+            if (
+                set(index.key) == set(key)
+                and index.shard == state.shard
+                and index not in self._doubted
+                # One of earlier columns is about to be made anew.
+                and index.arranged.schema == ShardSchema.parse(state.schemas[state.schema_id])
+            ):
+                return index
+        return None
 
     def _brought_along(
         self,
@@ -213,7 +259,8 @@ class ShardLookups:
         parts = (part for batch in state.trace.batches for part in batch.parts)
         if Volume.of(parts).rows > _UPDATES_MAX:
             return None
-        arranged = Arrangement(columns, key, as_of, self._keep)
+        keep = partial(mapped_if_large, folder=self._folder)
+        arranged = Arrangement(columns, key, as_of, keep)
         rows = updates_in_driver(
             client, state.name, start=None, end=state.upper.time, rows_max=_UPDATES_MAX
         )
@@ -221,12 +268,6 @@ class ShardLookups:
             return None
         arranged.append(rows, state.upper)
         return arranged if arranged.view.nbytes <= _BYTES_MAX else None
-
-    def _keep(self, run: pa.Table) -> pa.Table:
-        if run.nbytes <= _IN_MEMORY_MAX:
-            return run
-        self._folder.mkdir(parents=True, exist_ok=True)
-        return mapped(run, self._folder)
 
     def _pause_after(self, found: _ArrangedShard, name: str, error: OSError) -> None:
         """A disk that is full now may have room again later; trying costs what making does."""
@@ -252,6 +293,16 @@ class ShardLookups:
                 if one is not wanted:
                     size -= one.nbytes
                     one.arranged = None
+
+
+def _use_index(
+    found: _ArrangedShard, location: str, index: Index, as_of: int, user: Hashable
+) -> None:
+    """Note that an index answers in the place of an arrangement, which is given up."""
+    with found.lock:
+        found.users[user] = as_of
+        found.location, found.index = location, ref(index)
+        found.arranged = None
 
 
 def _extended(client: ShardClient, arranged: Arrangement, state: ShardState) -> Arrangement | None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from shardline.app.compute.index import mapped_table
 from shardline.app.compute.index.index import (
     Index,
     IndexRegistry,
@@ -98,6 +101,35 @@ def test_it_tells_its_size(place: Place) -> None:
     told = place.next(Measured)
     assert (told.epoch, told.now["records"]) == (4, 50)
     assert (told.now["size"] or 0) > 50 * 9
+    running.stop()
+
+
+@pytest.mark.parametrize("room", [True, False], ids=["a file", "a full disk"])
+def test_large_runs_are_in_files(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: bool
+) -> None:
+    """Mapped into memory; in memory itself where the disk has no room. Answers are the same."""
+    monkeypatch.setattr(mapped_table, "IN_MEMORY_MAX", 0)
+    files = []
+
+    def mapped(table: pa.Table, folder: Path) -> pa.Table:
+        files.append(folder)
+        if not room:
+            raise OSError(28, "No space left on device")
+        return given(table, folder)
+
+    given = mapped_table.mapped
+    monkeypatch.setattr(mapped_table, "mapped", mapped)
+    host = replace(place.host, checkpoints=tmp_path / "checkpoints")
+    rows = [((i % 7, "x"), i % 3, 1) for i in range(50)]
+    place.put("t", rows, 10, SCHEMA)
+    indexes = IndexRegistry()
+    running = run_index(host, incarnation("by_k", 0), ON_K, indexes, QUICK)
+    place.next(Hydrated)
+    for as_of in range(10):
+        assert contents(only(indexes, place).arranged.scan(as_of)) == model_at(rows, as_of)
+    assert set(files) == {tmp_path / "checkpoints"}
+    assert not list(tmp_path.rglob("*.*")), "they have no names"
     running.stop()
 
 

@@ -7,14 +7,17 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from typing_extensions import override
 
-from shardline.app.compute.index import shard_lookups
+from shardline.app.compute.index import mapped_table, shard_lookups
 from shardline.app.compute.index.arrangement import Arrangement
+from shardline.app.compute.index.index import Index, IndexRegistry, IndexSettings
 from shardline.app.compute.index.shard_lookups import ShardLookups, lookups_of
+from shardline.app.protocol.objects import IndexDescription
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.commands.append import Appended
@@ -196,9 +199,9 @@ def test_a_full_disk_is_tried_again_later(
         tries.append(1)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(shard_lookups, "_IN_MEMORY_MAX", 0)
+    monkeypatch.setattr(mapped_table, "IN_MEMORY_MAX", 0)
     with monkeypatch.context() as patched:
-        patched.setattr(shard_lookups, "mapped", full)
+        patched.setattr(mapped_table, "mapped", full)
         answers = [found(lookups, shard, [1], 0, User()) for _ in range(6)]
     assert answers == [None] * 6
     assert len(tries) == 3  # the first, the third, and the sixth request
@@ -265,6 +268,124 @@ def test_what_is_forgotten_is_made_anew(shard: Shard, lookups: ShardLookups) -> 
 
 
 _NO_UPDATES = pa.schema([*ROWS, ("_ts", pa.int64()), ("_diff", pa.int64())]).empty_table()
+
+
+class Indexed:
+    """Indexes of the shard that a test has made, as look-ups find them."""
+
+    def __init__(self, shard: Shard, folder: Path) -> None:
+        self.shard = shard
+        self.registry = IndexRegistry()
+        self.lookups = ShardLookups(folder, self.registry)
+
+    def add(self, key: tuple[str, ...], since: int, upper: int, shard: str = "") -> Index:
+        """An index with the model's history in `[since, upper)`."""
+        schema = ShardSchema.from_arrow(ROWS)
+        arranged = Arrangement(schema, key, since)
+        rows = [change for change in self.shard.history if change[0] < upper]
+        columns = {
+            "k": pa.array([row[0] for _, row, _ in rows], pa.int64()),
+            "v": pa.array([row[1] for _, row, _ in rows], pa.string()),
+            "_ts": pa.array([time for time, _, _ in rows], pa.int64()),
+            "_diff": pa.array([diff for _, _, diff in rows], pa.int64()),
+        }
+        arranged.append(pa.table(columns), Frontier(upper))
+        host: Any = None  # asked for cached frames only
+        description = IndexDescription(name="mine", on="t", key=key)
+        shard = shard or self.shard.client.state("t").shard
+        index = Index(host, description, shard, arranged, IndexSettings())
+        self.registry.add(self.shard.client.location.url, index)
+        return index
+
+    def answered_by(self) -> list[str]:
+        """The index of each arrangement that there is."""
+        return [one.index for one in self.lookups.arranged().values()]
+
+
+@pytest.fixture
+def indexed(shard: Shard, tmp_path: Path) -> Indexed:
+    return Indexed(shard, tmp_path / "files")
+
+
+def test_an_index_answers_at_the_times_that_it_has(shard: Shard, indexed: Indexed) -> None:
+    """At others, and when it is dropped, there is an arrangement as if there were none."""
+    draw = random.Random(3)
+    for time in range(20):
+        shard.change(draw, time)
+    mine = indexed.add(("k",), since=8, upper=15)
+    for time in range(20):
+        keys = [draw.randrange(9) for _ in range(3)]
+        assert found(indexed.lookups, shard, [*keys], time, User()) == expected(shard, keys, time)
+        assert indexed.answered_by() == ["mine" if 8 <= time < 15 else ""], time
+        indexed.lookups.forget([])
+    assert found(indexed.lookups, shard, [1], 10, User()) == expected(shard, [1], 10)
+    assert indexed.answered_by() == ["mine"]
+    indexed.registry.remove(shard.client.location.url, mine)
+    assert indexed.answered_by() == []
+    assert found(indexed.lookups, shard, [1], 10, User()) == expected(shard, [1], 10)
+    assert indexed.answered_by() == [""]
+
+
+def test_an_index_by_the_same_columns_in_another_order_answers(
+    shard: Shard, indexed: Indexed
+) -> None:
+    """One by fewer or more columns does not: it would find much, or nothing."""
+    shard.append((0, (1, "a"), 1), (0, (2, "a"), 1), until=1)
+    keys, state = pa.table({"k": [1], "v": ["a"]}), shard.client.state("t")
+
+    def answered(*key: str) -> tuple[list[Any], list[str]]:
+        rows = indexed.lookups.rows(shard.client, state, key, keys, as_of=0, user=User())
+        assert rows is not None
+        names = indexed.answered_by()
+        indexed.lookups = ShardLookups(indexed.lookups._folder, indexed.registry)
+        return rows.to_pylist(), names
+
+    indexed.add(("v", "k"), since=0, upper=1)
+    assert answered("k", "v") == ([{"k": 1, "v": "a"}], ["mine"])
+    assert answered("v", "k") == ([{"k": 1, "v": "a"}], ["mine"])
+    assert answered("k") == ([{"k": 1, "v": "a"}], [""])
+    assert answered("v")[1] == [""]
+
+
+def test_an_index_of_a_shard_that_was_there_before_answers_nothing(
+    shard: Shard, indexed: Indexed
+) -> None:
+    """It has the same name, and other rows. Nor does one of earlier columns."""
+    shard.append((0, (1, "a"), 1), until=1)
+    indexed.add(("k",), since=0, upper=1, shard="another")
+    assert found(indexed.lookups, shard, [1], 0, User()) == Counter({(1, "a"): 1})
+    assert indexed.answered_by() == [""]
+    indexed.add(("k",), since=0, upper=1)
+    found(indexed.lookups, shard, [1], 0, User())
+    assert indexed.answered_by() == ["mine"]
+    shard.client.evolve("t", ShardSchema.from_arrow(ROWS.append(pa.field("w", pa.int32()))))
+    assert found(indexed.lookups, shard, [1], 0, User()) == Counter({(1, "a", None): 1})
+    assert indexed.answered_by() == [""]
+
+
+def test_an_index_in_doubt_answers_no_look_up_any_more(shard: Shard, indexed: Indexed) -> None:
+    """A self-check that differs gives up whatever may be wrong; a new index is as good as any."""
+    shard.append((0, (1, "a"), 1), until=1)
+    mine = indexed.add(("k",), since=0, upper=1)
+    found(indexed.lookups, shard, [1], 0, User())
+    indexed.lookups.forget(["t"])
+    assert found(indexed.lookups, shard, [1], 0, User()) == Counter({(1, "a"): 1})
+    assert indexed.answered_by() == [""]
+    indexed.registry.remove(shard.client.location.url, mine)
+    indexed.add(("k",), since=0, upper=1)
+    found(indexed.lookups, shard, [1], 0, User())
+    assert indexed.answered_by() == ["mine"]
+
+
+def test_too_many_rows_of_an_index_are_left_to_spark(
+    shard: Shard, indexed: Indexed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is arranged for them: that would find as many."""
+    shard.append(*((0, (1, "a"), 1) for _ in range(4)), (0, (1, "b"), 1), until=1)
+    indexed.add(("k",), since=0, upper=1)
+    monkeypatch.setattr(shard_lookups, "ROWS_MAX", 1)
+    assert found(indexed.lookups, shard, [1], 0, User()) is None
+    assert indexed.answered_by() == ["mine"]
 
 
 def test_all_users_of_a_client_share_them(shard: Shard, tmp_path: Path) -> None:
