@@ -11,8 +11,10 @@ its own, which are applied here one by one: the whole optimizer adds shapes that
 statistics. Only rows without outer columns are joined here. Rules for changes then have little to
 know.
 
-A subquery inside of a subquery is left alone: Catalyst goes into the inner one first, and in
-another order a reference to an outer row is left behind that shows only when the plan is run.
+Subqueries are worked off from the outside in, and rewritten from the inside out, as the optimizer
+does: what refers to an outer row is pulled up out of a subquery first, which then stands for itself
+and is brought into its normal form, with what is inside of it; and then it is joined. In another
+order a reference to an outer row is left behind that shows only when the plan is run.
 
 Invariants:
     Every expression is Spark's own, and the plan gives the same rows.
@@ -22,12 +24,15 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from shardline.app.sql.counted_rows import with_counted_rows
+from shardline.app.sql.plan_nodes import conjuncts
 from shardline.app.sql.strategy import INPUT
 from shardline.datasource.spark_native.java_names import (
     java_class,
@@ -45,13 +50,16 @@ _log = logging.getLogger(__name__)
 
 _LOGICAL: Final = "org.apache.spark.sql.catalyst.plans.logical"
 _OPTIMIZER: Final = "org.apache.spark.sql.catalyst.optimizer"
-_SUBQUERIES: Final = (
-    "PullupCorrelatedPredicates",
+_PULL_UP: Final = ("PullupCorrelatedPredicates",)
+_REWRITE: Final = (
     "RewriteCorrelatedScalarSubquery",
     "RewriteLateralSubquery",
     "RewritePredicateSubquery",
 )
-"""In the optimizer's order."""
+"""In the optimizer's order, as those before; between them subqueries are worked on themselves."""
+
+_SUBQUERIES: Final = frozenset({"Exists", "ListQuery", "ScalarSubquery"})
+"""Catalyst's expressions of subqueries, by their classes."""
 
 _AGGREGATES: Final = (
     "RewriteExceptAll",
@@ -79,13 +87,11 @@ def normal_form(spark: SparkSession, plan: Any) -> Any:
         plan: As Spark has analysed it.
     """
     inlined = java_class(spark, f"{_OPTIMIZER}.InlineCTE")(True, False, False).apply(plan)
-    subqueries = read_sequence(inlined.subqueriesAll())
-    if subqueries and all(one.subqueriesAll().isEmpty() for one in subqueries):
-        inlined = _applied(spark, _SUBQUERIES, inlined)
-        inlined = _with_single_rows(spark, inlined)
-    if _WITH_AGGREGATES.isdisjoint(_kinds(inlined)):
-        return inlined
-    return _applied(spark, _AGGREGATES, inlined)
+    if not inlined.subqueriesAll().isEmpty():
+        inlined = _without_subqueries(spark, inlined)
+    if not _WITH_AGGREGATES.isdisjoint(_kinds(inlined)):
+        inlined = _applied(spark, _AGGREGATES, inlined)
+    return with_counted_rows(spark, inlined)
 
 
 def _applied(spark: SparkSession, rules: Sequence[str], plan: Any) -> Any:
@@ -100,31 +106,103 @@ def _applied(spark: SparkSession, rules: Sequence[str], plan: Any) -> Any:
     return found if _is_whole(found) else plan
 
 
+def _without_subqueries(spark: SparkSession, plan: Any) -> Any:
+    """A plan with joins in the place of subqueries, as far as there are rules for them."""
+    pulled = _with_values_last(spark, _applied(spark, _PULL_UP, plan))
+    joined = _applied(spark, _REWRITE, _with_flat_subqueries(spark, pulled))
+    return _with_single_rows(spark, joined)
+
+
+def _with_values_last(spark: SparkSession, plan: Any) -> Any:
+    """A plan that filters first by what compares with no value of a correlated subquery.
+
+    Such a value comes from an outer join of the filter's rows. What is in the filter beside it,
+    such as the equalities of `FROM a, b`, would be above that join, and below it the join of all
+    pairs of rows. The optimizer takes it down through joins, too.
+    """
+    if _kind(plan) == INPUT or plan.subqueriesAll().isEmpty():
+        return plan
+    plan = _with_changed(spark, plan, lambda one: _with_values_last(spark, one))
+    if _kind(plan) != "Filter":
+        return plan
+    last: list[Any] = []
+    first: list[Any] = []
+    for one in conjuncts(plan.condition()):
+        (last if _compares_with_outer_value(one) else first).append(one)
+    if not last or not first:
+        return plan
+    below = _filter(spark, first, plan.children().apply(0))
+    return _filter(spark, last, below)
+
+
+def _compares_with_outer_value(expression: Any) -> bool:
+    if _kind(expression) == "ScalarSubquery":
+        return not expression.outerAttrs().isEmpty() or not expression.joinCond().isEmpty()
+    return any(map(_compares_with_outer_value, read_sequence(expression.children())))
+
+
+def _filter(spark: SparkSession, conditions: Sequence[Any], below: Any) -> Any:
+    both = java_class(spark, "org.apache.spark.sql.catalyst.expressions.And")
+    return java_class(spark, f"{_LOGICAL}.Filter")(reduce(both, conditions), below)
+
+
+def _with_flat_subqueries(spark: SparkSession, plan: Any) -> Any:
+    """A plan whose subqueries have none themselves, where filters and projections use them."""
+    if _kind(plan) == INPUT or plan.subqueriesAll().isEmpty():
+        return plan
+    below = _with_changed(spark, plan, lambda one: _with_flat_subqueries(spark, one))
+    return _with_expressions(spark, below, lambda one: _with_flat_plan(spark, one))
+
+
+def _with_flat_plan(spark: SparkSession, expression: Any) -> Any:
+    if _kind(expression) in _SUBQUERIES:
+        plan = expression.plan()
+        if plan.subqueriesAll().isEmpty():
+            return expression
+        return expression.withNewPlan(_without_subqueries(spark, plan))
+    return _with_changed(spark, expression, lambda one: _with_flat_plan(spark, one))
+
+
 def _with_single_rows(spark: SparkSession, plan: Any) -> Any:
     """A plan whose subqueries of one row are joined, where filters and projections use them."""
     if _kind(plan) == INPUT:
         return plan
-    children = [_with_single_rows(spark, child) for child in read_sequence(plan.children())]
-    sequence = scala_sequence(spark, children)
-    plan = plan.withNewChildren(sequence) if children else plan
-    if _kind(plan) not in {"Filter", "Project"}:
-        return plan
-    (below,) = read_sequence(plan.children())
+    plan = _with_changed(spark, plan, lambda one: _with_single_rows(spark, one))
     found: dict[int, Any] = {}
-    expressions = [_without_single_rows(spark, one, found) for one in _own(plan)]
+    with_columns = _with_expressions(
+        spark, plan, lambda one: _without_single_rows(spark, one, found)
+    )
     if not found:
         return plan
+    below = plan.children().apply(0)
     for row in found.values():
         below = _joined(spark, below, row)
-    logical = f"{_LOGICAL}.{_kind(plan)}"
+    over_row = with_columns.withNewChildren(scala_sequence(spark, [below]))
     if _kind(plan) == "Project":
-        return java_class(spark, logical)(scala_sequence(spark, expressions), below)
-    filtered = java_class(spark, logical)(expressions[0], below)
-    return java_class(spark, f"{_LOGICAL}.Project")(plan.output(), filtered)
+        return over_row
+    return java_class(spark, f"{_LOGICAL}.Project")(plan.output(), over_row)
 
 
-def _own(plan: Any) -> list[Any]:
-    return read_sequence(plan.projectList()) if _kind(plan) == "Project" else [plan.condition()]
+def _with_expressions(spark: SparkSession, plan: Any, change: Callable[[Any], Any]) -> Any:
+    """A filter or a projection with changed expressions; any other operator as it is."""
+    kind = _kind(plan)
+    if kind not in {"Filter", "Project"}:
+        return plan
+    given = read_sequence(plan.projectList()) if kind == "Project" else [plan.condition()]
+    made = [change(one) for one in given]
+    if all(new is old for new, old in zip(made, given, strict=True)):
+        return plan
+    expressions = scala_sequence(spark, made) if kind == "Project" else made[0]
+    return java_class(spark, f"{_LOGICAL}.{kind}")(expressions, plan.children().apply(0))
+
+
+def _with_changed(spark: SparkSession, node: Any, change: Callable[[Any], Any]) -> Any:
+    """An operator or expression with its children changed; itself if none of them is."""
+    given = read_sequence(node.children())
+    made = [change(one) for one in given]
+    if all(new is old for new, old in zip(made, given, strict=True)):
+        return node
+    return node.withNewChildren(scala_sequence(spark, made))
 
 
 def _without_single_rows(spark: SparkSession, expression: Any, found: dict[int, Any]) -> Any:
@@ -133,11 +211,7 @@ def _without_single_rows(spark: SparkSession, expression: Any, found: dict[int, 
         row = expression.plan()
         found[int(expression.exprId().id())] = row
         return row.output().apply(0)
-    given = read_sequence(expression.children())
-    children = [_without_single_rows(spark, child, found) for child in given]
-    if all(new is old for new, old in zip(children, given, strict=True)):
-        return expression
-    return expression.withNewChildren(scala_sequence(spark, children))
+    return _with_changed(spark, expression, lambda one: _without_single_rows(spark, one, found))
 
 
 def _has_one_row(subquery: Any) -> bool:

@@ -2,6 +2,7 @@
 
 below(node)              expressions and inputs of an operator; arguments of an expression
 deepest(node, guilty)    the nodes that are to blame for something
+conjuncts(condition)     what a condition joins by AND
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 from shardline.datasource.spark_native.java_names import read_sequence
 
-__all__ = ["below", "deepest", "is_plan"]
+__all__ = ["below", "conjuncts", "deepest", "is_plan"]
 
 _SUBQUERIES: Final = frozenset({"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery"})
 
@@ -37,3 +38,12 @@ def deepest(node: Any, guilty: Callable[[Any], bool]) -> Iterator[Any]:
         yield from deepest(child, guilty)
     if not found:
         yield node
+
+
+def conjuncts(condition: Any) -> Iterator[Any]:
+    """The conditions that a condition joins by AND."""
+    if condition.getClass().getSimpleName() != "And":
+        yield condition
+        return
+    yield from conjuncts(condition.left())
+    yield from conjuncts(condition.right())

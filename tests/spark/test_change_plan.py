@@ -118,8 +118,11 @@ def test_inputs_with_other_columns_get_a_plan_of_their_own(spark: SparkSession) 
         ("SELECT a FROM t WHERE a > (SELECT a FROM t)", "a scalar subquery"),
         ("SELECT a FROM t WHERE EXISTS (SELECT a FROM t)", "a subquery in EXISTS"),
         (
-            "SELECT a FROM t WHERE a IN (SELECT a FROM t x WHERE x.a IN (SELECT a FROM t))",
-            "a subquery in IN",
+            (
+                "SELECT l.a FROM t l JOIN t r ON l.a = r.a AND EXISTS (SELECT 1 FROM t x "
+                "WHERE x.a = r.a AND EXISTS (SELECT 1 FROM t y WHERE y.a = x.a))"
+            ),
+            "a subquery with outer columns",
         ),
         ("SELECT a FROM t WHERE a IN (SELECT first(a) FROM t)", r"an aggregate \(first\)"),
         ("SELECT a FROM t LIMIT 1", "LIMIT"),

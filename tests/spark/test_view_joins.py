@@ -180,12 +180,38 @@ WITHOUT_A_KEY: Final = {
     "left_by_range": "SELECT o.id, p.city FROM people p LEFT JOIN orders o ON o.who < p.name",
     "not_in": "SELECT city FROM people WHERE name NOT IN (SELECT who FROM orders)",
     "exists_of_anything": "SELECT id FROM orders WHERE EXISTS (SELECT 1 FROM people)",
+    "exists_within_a_join": "SELECT o.id FROM orders o JOIN people p ON o.who = p.name AND EXISTS "
+    "(SELECT 1 FROM visits v WHERE v.who = p.name AND EXISTS "
+    "(SELECT 1 FROM numbers n WHERE n.a = v.day))",
+}
+"""Nothing says which rows meet, or the query needs more: only filters and projections are looked
+through for subqueries within subqueries that refer to an outer row."""
+
+NESTED: Final = {
     "in_within_exists": "SELECT id FROM orders o WHERE EXISTS (SELECT 1 FROM people p WHERE "
     "p.name = o.who AND p.city IN (SELECT q.city FROM people q WHERE q.name = p.name))",
     "in_within_in": "SELECT id FROM orders o WHERE who IN (SELECT name FROM people p "
     "WHERE p.city IN (SELECT city FROM people q WHERE q.name = p.name))",
+    "not_exists_within_exists": "SELECT city FROM people p WHERE EXISTS (SELECT 1 FROM orders o "
+    "WHERE o.who = p.name AND NOT EXISTS (SELECT 1 FROM visits v "
+    "WHERE v.who = o.who AND v.day > o.price))",
+    "value_within_in": "SELECT city FROM people WHERE name IN (SELECT o.who FROM orders o "
+    "WHERE o.price > (SELECT avg(p.price) FROM orders p WHERE p.who = o.who))",
+    "count_within_in": "SELECT city FROM people WHERE name IN (SELECT o.who FROM orders o "
+    "WHERE (SELECT count(*) FROM visits v WHERE v.who = o.who AND v.day > 3) = 0)",
+    "one_row_within_exists": "SELECT city FROM people p WHERE EXISTS (SELECT 1 FROM orders o "
+    "WHERE o.who = p.name AND o.price = (SELECT max(price) FROM orders))",
+    "three_deep": "SELECT city FROM people WHERE name IN (SELECT who FROM orders o WHERE id IN "
+    "(SELECT v.day FROM visits v WHERE EXISTS (SELECT 1 FROM numbers n WHERE n.a = v.day)))",
+    "in_within_a_join": "SELECT o.id FROM orders o JOIN people p ON o.who = p.name AND EXISTS "
+    "(SELECT 1 FROM visits v WHERE v.who = p.name AND v.day IN (SELECT price FROM orders))",
+    "in_a_value": "SELECT id, (SELECT max(v.day) FROM visits v WHERE v.who = o.who AND v.day IN "
+    "(SELECT b FROM numbers)) AS day FROM orders o",
 }
-"""Nothing says which rows meet, or the query needs more."""
+"""Subqueries within subqueries."""
+
+SOME_NESTED: Final = ("in_within_exists", "not_exists_within_exists", "value_within_in")
+"""Those of each run: of joins, of their negations, and of values."""
 
 
 @pytest.mark.parametrize("name", KEPT_SIDE)
@@ -201,6 +227,14 @@ def test_an_outer_join_follows_its_other_side_by_key(apart: World, name: str) ->
     """Rows come and go that have not changed: those of keys that the other side's rows have."""
     query = OTHER_SIDE[name]
     ways = apart.follow(apart.kept(f"other_{name}", query), partial(apart.by_spark, query))
+    assert ways == {"recompute", "incremental"}
+
+
+@pytest.mark.parametrize("name", NESTED if IS_NIGHT else SOME_NESTED)
+def test_subqueries_within_subqueries_follow_changes(apart: World, name: str) -> None:
+    """Whichever of their inputs change, also of rows that no outer row meets."""
+    query = NESTED[name]
+    ways = apart.follow(apart.kept(f"nested_{name}", query), partial(apart.by_spark, query))
     assert ways == {"recompute", "incremental"}
 
 

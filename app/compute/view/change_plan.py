@@ -342,13 +342,16 @@ class ChangePlan:
         return node in self._regions or any(map(self._has_region, node.children))
 
     def _join(self, node: QueryNode, look_ups: LookUps) -> Change:
+        region, made, by_key = self._regions.get(node), look_ups.copy(), dict(self._by_key)
         try:
             return self._joins.change(node, look_ups, self._change_of(look_ups))
-        except OneSided as refused:
-            region = self._regions.get(node)
-            if region is not None:
-                return self._anew(region, look_ups)
-            raise NotIncremental(str(refused)) from None
+        except (OneSided, NotIncremental) as refused:
+            # Refused may be a join below, which is in no region but this one.
+            if region is None:
+                raise NotIncremental(str(refused)) from None
+        look_ups.replace_by(made)
+        self._by_key = by_key
+        return self._anew(region, look_ups)
 
     def _linear(self, node: QueryNode, below: Sequence[Change]) -> Change:
         """The change of a linear operator over the changes `below` it."""

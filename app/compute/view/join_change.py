@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any, Final
 from shardline.app.compute.view.change_operators import Change, ChangeOperators
 from shardline.app.compute.view.join_tree import (
     INNER,
-    conjuncts,
     flatten,
     is_around_a_join,
     join_kind,
@@ -37,6 +36,7 @@ from shardline.app.compute.view.join_tree import (
 from shardline.app.compute.view.kept_plan import Leaf, Operator
 from shardline.app.compute.view.look_up import LookUps
 from shardline.app.compute.view.safe_expressions import cannot_fail
+from shardline.app.sql.plan_nodes import conjuncts
 from shardline.datasource.spark_native.java_names import (
     java_class,
     read_sequence,

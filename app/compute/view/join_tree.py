@@ -8,15 +8,15 @@ columns are passed over: `FROM a, b WHERE a.k = b.k` is the join of `a` and `b` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from shardline.app.sql.plan_nodes import conjuncts
 from shardline.datasource.spark_native.java_names import read_sequence
 
 if TYPE_CHECKING:
     from shardline.app.sql.query_tree import QueryNode
 
-__all__ = ["INNER", "conjuncts", "flatten", "is_around_a_join", "join_kind"]
+__all__ = ["INNER", "flatten", "is_around_a_join", "join_kind"]
 
 INNER: Final = frozenset({"Inner", "Cross"})
 """Joins that return the pairs of rows for which their condition holds, and nothing else."""
@@ -65,12 +65,3 @@ def is_around_a_join(node: QueryNode) -> bool:
             return False
         (node,) = node.children
     return join_kind(node) in INNER
-
-
-def conjuncts(condition: Any) -> Iterator[Any]:
-    """The conditions that a condition joins by AND."""
-    if condition.getClass().getSimpleName() != "And":
-        yield condition
-        return
-    yield from conjuncts(condition.left())
-    yield from conjuncts(condition.right())

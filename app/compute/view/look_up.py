@@ -99,6 +99,21 @@ class LookUps:
     _all_read: set[QueryNode] = field(default_factory=set)
     _found: dict[QueryNode, list[Leaf]] = field(default_factory=dict)
 
+    def copy(self) -> LookUps:
+        """What has been collected until now."""
+        return LookUps(
+            self.spark,
+            self.changed,
+            self.by_key,
+            [*self.made],
+            {*self._all_read},
+            {node: [*leaves] for node, leaves in self._found.items()},
+        )
+
+    def replace_by(self, other: LookUps) -> None:
+        """Forget what was collected after a `copy`: what it was for has been refused."""
+        self.made, self._all_read, self._found = other.made, other._all_read, other._found
+
     def restrict(
         self, side: QueryNode, conditions: Sequence[Any], earlier: Sequence[QueryNode]
     ) -> dict[QueryNode, Leaf]:
