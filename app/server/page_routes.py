@@ -2,7 +2,7 @@
 
     routes = page_routes()
 
-All files are read once, at the start: what is served is what the package has, whatever a request
+All files are read once in a process: what is served is what the package has, whatever a request
 asks for. They say nothing about the data, so everybody may have them; what the page then asks for
 is protected as for any other client.
 
@@ -17,6 +17,7 @@ import gzip
 import hashlib
 import mimetypes
 from dataclasses import dataclass
+from functools import cache, cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Final
@@ -41,21 +42,27 @@ _SMALL_BYTES: Final = 1 << 10
 """Files below are sent as they are: compressed they would still take one packet."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _File:
     """A file of the page.
 
     Attributes:
         content: As it is.
-        packed: Compressed by gzip; empty if that is not worth it.
         media_type: Of the content.
         tag: Changes with the content.
     """
 
     content: bytes
-    packed: bytes
     media_type: str
     tag: str
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The content compressed by gzip; empty if that is not worth it."""
+        # When it is first asked for: all files take a third of a second, which no start waits for.
+        if len(self.content) <= _SMALL_BYTES:
+            return b""
+        return gzip.compress(self.content, 9, mtime=0)
 
 
 def page_routes() -> list[BaseRoute]:
@@ -82,6 +89,7 @@ def page_routes() -> list[BaseRoute]:
     return [Route("/", document), *screens, Route(f"/{PAGE_FILES}/{{file:path}}", file)]
 
 
+@cache
 def _read_files() -> dict[str, _File]:
     found: dict[str, _File] = {}
 
@@ -97,10 +105,9 @@ def _read_files() -> dict[str, _File]:
 
 
 def _file(name: str, content: bytes) -> _File:
-    packed = gzip.compress(content, 9, mtime=0) if len(content) > _SMALL_BYTES else b""
     kind, _ = mimetypes.guess_type(name)
     kind = {"js": "text/javascript"}.get(name.rpartition(".")[2], kind or "text/plain")
-    return _File(content, packed, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+    return _File(content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
 def _answer(file: _File, request: Request) -> Response:
@@ -108,7 +115,7 @@ def _answer(file: _File, request: Request) -> Response:
     headers = {"cache-control": "no-cache", "etag": file.tag, "vary": "accept-encoding"}
     if request.headers.get("if-none-match") == file.tag:
         return Response(status_code=304, headers=headers)
-    if file.packed and "gzip" in request.headers.get("accept-encoding", ""):
+    if "gzip" in request.headers.get("accept-encoding", "") and file.packed:
         headers["content-encoding"] = "gzip"
         return Response(file.packed, headers=headers, media_type=file.media_type)
     return Response(file.content, headers=headers, media_type=file.media_type)

@@ -18,14 +18,15 @@ Groups, each of which can be named alone:
     views       a step of a view that follows changes, against its query run anew
     maintain    what 10,000 appends of 100 rows leave: batches, rewritten bytes, reads
 
+    tpch        the 22 queries of TPC-H as views under its refresh stream, against running them anew
     fresh       whole applications: from a row's making until it is readable in a view
     rest        CPU of an application with nothing to do
     many        how long fifty objects take to run, the first time and again
     watched     one application with introspection and without, in turns
     pages       CPU of an application for one open page and for twenty
 
-`source` is the first eight, all that `format("shard")` does. `runtime` is the last five, which run
-for minutes each, and only when they are named. Prints a table with the machine, the
+`source` is the first eight, all that `format("shard")` does. `runtime` is the last five. These and
+`tpch` run for minutes each, and only when they are named. Prints a table with the machine, the
 command and the date. Ratios are of one run, taken in turns.
 """
 
@@ -60,6 +61,7 @@ from bench.runtime import (
 )
 from bench.standing import measure_queries, measure_waiting
 from bench.throughput import measure_read, measure_stream, measure_write
+from bench.tpch import generated_tables, measure_tpch
 from bench.views import measure_views
 from shardline.app.cli.storage_options import add_option_argument, storage_options
 from shardline.app.cli.tables import plain_table, utc
@@ -72,7 +74,7 @@ __all__ = ["chosen", "main"]
 _SOURCE = ("write", "read", "stream", "floor", "visible", "waiting", "queries", "planning")
 _DEFAULT = (*_SOURCE, "append", "contend", "open", "views", "maintain")
 _RUNTIME = ("fresh", "rest", "many", "watched", "pages")
-_GROUPS = (*_DEFAULT, *_RUNTIME)
+_GROUPS = (*_DEFAULT, "tpch", *_RUNTIME)
 
 _ORDERS = 2_000_000
 """Rows of a view's greatest input at scale 1."""
@@ -126,6 +128,11 @@ class _Run:
         return lineitem(self._folder, self._given.scale)
 
     @cached_property
+    def tables(self) -> Path:
+        """Where all tables of TPC-H are."""
+        return generated_tables(self._folder, self._given.scale)
+
+    @cached_property
     def copies(self) -> Copies:
         """It as Parquet and as a shard."""
         return make_copies(self.spark, self.data, self.place)
@@ -164,6 +171,7 @@ class _Run:
             "maintain": lambda: measure_maintenance(
                 clock, self.url, self.options, given.opened, rounds
             ),
+            "tpch": lambda: measure_tpch(self.spark, clock, self.tables, place, rounds),
             "fresh": lambda: measure_fresh(self._runtime, given.views, given.rates),
             "rest": lambda: measure_rest(self._runtime, given.objects),
             "many": lambda: measure_many(self._runtime),

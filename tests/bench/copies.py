@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 
-__all__ = ["FILES", "NARROW", "Copies", "lineitem", "make_copies"]
+__all__ = ["FILES", "NARROW", "Copies", "generator", "lineitem", "make_copies"]
 
 FILES = 8
 NARROW = ("l_orderkey", "l_quantity")
@@ -53,19 +53,29 @@ def lineitem(folder: Path, scale: float) -> Path:
     """
     target = folder / f"tpch-{scale:g}-{FILES}"
     if not target.is_dir():
-        tool = Path(sys.executable).with_name("tpchgen-cli")
-        if not tool.exists():
-            raise InvalidUsage(
-                "the benchmark's data generator is not installed",
-                code="MISSING_TOOL",
-                hint="./spark-submit.sh setup --tests installs it",
-            )
+        tool = generator()
         making = folder / f"{target.name}.making"
         shutil.rmtree(making, ignore_errors=True)
         words = ["parquet", "-q", "-s", f"{scale:g}", "-T", "lineitem", "-p", str(FILES)]
         subprocess.run([str(tool), *words, "--output-dir", str(making)], check=True)
         making.rename(target)
     return target / "lineitem"
+
+
+def generator() -> Path:
+    """The program that generates tables of TPC-H.
+
+    Raises:
+        InvalidUsage: It is not installed.
+    """
+    tool = Path(sys.executable).with_name("tpchgen-cli")
+    if not tool.exists():
+        raise InvalidUsage(
+            "the benchmark's data generator is not installed",
+            code="MISSING_TOOL",
+            hint="./spark-submit.sh setup --tests installs it",
+        )
+    return tool
 
 
 def make_copies(spark: SparkSession, data: Path, place: Path) -> Copies:
