@@ -246,9 +246,10 @@ class ChangePlan:
         regions = [one for one in self._regions.values() if one.top.inputs & changed]
         for region in regions:
             if not region.decided:
-                gone = self._touched.gone(
-                    region, look_ups, self._change_of(look_ups), self._output, self.columns
-                )
+                with look_ups.part():
+                    gone = self._touched.gone(
+                        region, look_ups, self._change_of(look_ups), self._output, self.columns
+                    )
                 root = self._operators.union([self._output, self._output], [root, gone])
         return self._touched.consolidated(root, self._output) if regions else root
 
@@ -312,7 +313,8 @@ class ChangePlan:
     def _anew(self, region: Region, look_ups: LookUps) -> Change:
         """The change of a region, whose touched keys are computed anew."""
         self._by_key[region] = None
-        return self._touched.change(region, look_ups, self._change_of(look_ups))
+        with look_ups.part():
+            return self._touched.change(region, look_ups, self._change_of(look_ups))
 
     def _change(self, node: QueryNode, look_ups: LookUps) -> Change:
         """The change of an operator of the query, handing the two columns on.
@@ -325,6 +327,7 @@ class ChangePlan:
             # The rows of a constant are in the view since it was computed for the first time.
             return made.nothing(node)
         if node.input:
+            look_ups.has_change_of(node)
             return made.input(node)
         region = self._regions.get(node)
         if node.kind == "Join" and (region is None or region.decided):
@@ -342,14 +345,14 @@ class ChangePlan:
         return node in self._regions or any(map(self._has_region, node.children))
 
     def _join(self, node: QueryNode, look_ups: LookUps) -> Change:
-        region, made, by_key = self._regions.get(node), look_ups.copy(), dict(self._by_key)
+        region, by_key = self._regions.get(node), dict(self._by_key)
         try:
-            return self._joins.change(node, look_ups, self._change_of(look_ups))
+            with look_ups.undone_if_refused(OneSided, NotIncremental):
+                return self._joins.change(node, look_ups, self._change_of(look_ups))
         except (OneSided, NotIncremental) as refused:
             # Refused may be a join below, which is in no region but this one.
             if region is None:
                 raise NotIncremental(str(refused)) from None
-        look_ups.replace_by(made)
         self._by_key = by_key
         return self._anew(region, look_ups)
 

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Found", "FoundRows", "rows_in_driver"]
 
-_FEW: Final = 16_384
-"""Rows that are handed to a kept plan: more are worth a job of several tasks."""
+_FEW: Final = ROWS_MAX
+"""Rows that are handed to a kept plan, one task: to plan a join of six tables takes longer."""
 
 
 @dataclass(frozen=True)

@@ -99,10 +99,11 @@ class JoinRule:
         if node.children[1 - kept].inputs & changed:
             raise OneSided(f"the {('right', 'left')[kept]} side of a {kind} join has changed")
         mine, other = node.children[kept], node.children[1 - kept]
-        change = change_of(mine)
         condition = node.plan.condition()
         conditions = [*conjuncts(condition.get())] if condition.isDefined() else []
-        found = look_ups.restrict(other, conditions, [mine])
+        with look_ups.part():
+            change = change_of(mine)
+            found = look_ups.restrict(other, conditions, [mine])
         sides = [change, self._made.before(other, found)]
         return self._made.over(node.plan, sides[::-1] if kept else sides, change.hidden)
 
@@ -191,6 +192,10 @@ class _InnerJoin:
 
     def term(self, columns: Sequence[Any], first: int) -> Change:
         """The term of the side at `first`: these columns of the rows that its change makes."""
+        with self.look_ups.part():
+            return self._term(columns, first)
+
+    def _term(self, columns: Sequence[Any], first: int) -> Change:
         ahead = list(self.conditions)
         change = self.changes[first]()
         so_far, hidden = change.operator, [*change.hidden]

@@ -5,8 +5,14 @@ a side that was looked up before. Where a column of an input has to be equal to 
 one, values of the second are the keys of the first:
 
     found = LookUps(spark, changed)
-    leaves = found.restrict(side, conditions, earlier)     what the side's inputs stand for
-    found.made                                             look-ups, each after those it needs
+    with found.part():                                         a term of a join
+        leaves = found.restrict(side, conditions, earlier)     what the side's inputs stand for
+    found.made                                                 look-ups, each after those it needs
+
+Each term of a join begins with the change of another side, and has other rows of the same inputs:
+of ten million line items those of the orders that have changed, or those of the suppliers. So what
+is there is known for each part of the plan by itself. Were the keys of one term taken from the rows
+of another, each term would find what all of them need, and much more by that.
 
 Which rows match is still decided by Spark's own join, over the rows that were found. So a look-up
 may find others as well, and anything that is not known to be a plain equality of columns is left
@@ -20,6 +26,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -82,6 +89,29 @@ class _Equality:
 
 
 @dataclass(slots=True)
+class _Part:
+    """A part of a plan, and the rows that it has of inputs.
+
+    Attributes:
+        changed: Inputs whose changes are in it.
+        found: What was looked up of inputs for it.
+        all_read: Inputs that it reads whole.
+    """
+
+    changed: set[QueryNode] = field(default_factory=set)
+    found: dict[QueryNode, list[Leaf]] = field(default_factory=dict)
+    all_read: set[QueryNode] = field(default_factory=set)
+
+    def add(self, other: _Part) -> None:
+        """Take in a part of this one."""
+        self.changed |= other.changed
+        self.all_read |= other.all_read
+        for node, leaves in other.found.items():
+            mine = self.found.setdefault(node, [])
+            mine += [leaf for leaf in leaves if leaf not in mine]
+
+
+@dataclass(slots=True)
 class LookUps:
     """Collects the look-ups of one plan.
 
@@ -96,23 +126,36 @@ class LookUps:
     changed: frozenset[str]
     by_key: bool = True
     made: list[LookUp] = field(default_factory=list)
-    _all_read: set[QueryNode] = field(default_factory=set)
-    _found: dict[QueryNode, list[Leaf]] = field(default_factory=dict)
+    _part: _Part = field(default_factory=_Part)
 
-    def copy(self) -> LookUps:
-        """What has been collected until now."""
-        return LookUps(
-            self.spark,
-            self.changed,
-            self.by_key,
-            [*self.made],
-            {*self._all_read},
-            {node: [*leaves] for node, leaves in self._found.items()},
-        )
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        """In the block: a part of the plan, which has other rows of inputs than the rest.
 
-    def replace_by(self, other: LookUps) -> None:
-        """Forget what was collected after a `copy`: what it was for has been refused."""
-        self.made, self._all_read, self._found = other.made, other._all_read, other._found
+        After it: what the rest may have of these inputs is what the part had, too.
+        """
+        outer, self._part = self._part, _Part()
+        try:
+            yield
+        finally:
+            outer.add(self._part)
+            self._part = outer
+
+    @contextmanager
+    def undone_if_refused(self, *refused: type[Exception]) -> Iterator[None]:
+        """In the block: what is collected is forgotten if the block raises one of `refused`."""
+        known, part = len(self.made), _Part()
+        part.add(self._part)
+        try:
+            yield
+        except refused:
+            del self.made[known:]
+            self._part = part
+            raise
+
+    def has_change_of(self, node: QueryNode) -> None:
+        """Note that the part has an input's change."""
+        self._part.changed.add(node)
 
     def restrict(
         self, side: QueryNode, conditions: Sequence[Any], earlier: Sequence[QueryNode]
@@ -122,8 +165,8 @@ class LookUps:
         Args:
             side: A side of a join.
             conditions: All of them must hold of a row of the join.
-            earlier: The sides that are there already. Of each input of these the rows are the
-                change, where it has one, and what was looked up before.
+            earlier: The sides that are there already. Of each input of these the rows are those
+                that the part has.
         """
         best: list[_Equality] = []
         for other in earlier:
@@ -133,7 +176,7 @@ class LookUps:
         leaves = self._looked_up(best) if best else {}
         for node in _inputs(side):
             if node not in leaves:
-                self._all_read.add(node)
+                self._part.all_read.add(node)
         return leaves
 
     def touched(
@@ -154,10 +197,10 @@ class LookUps:
         found = [one for one in self._keyed(keys, sources, sides) if self._are_known([one])]
         first = next((side for side in sides if _owns(side, found)), None)
         if first is None:
-            self._all_read.update(_inputs(node))
+            self._part.all_read.update(_inputs(node))
             return {}
         leaves = self._looked_up([one for one in found if _owns(first, [one])])
-        self._all_read.update(set(_inputs(first)) - set(leaves))
+        self._part.all_read.update(set(_inputs(first)) - set(leaves))
         there, left = [first], [side for side in sides if side is not first]
         while left:
             # One that is connected with what is there; if none is, any, which is read whole.
@@ -185,7 +228,7 @@ class LookUps:
             values = self._values(place, sources)
             if values:
                 found.append((name, values))
-        known = [(n, v) for n, v in found if all(c.input not in self._all_read for c in v)]
+        known = [(n, v) for n, v in found if all(c.input not in self._part.all_read for c in v)]
         if not known or not self.by_key:
             return Leaf(leaf_of, before=True)
         return self._add(leaf_of, [(name, values, True) for name, values in known])
@@ -253,12 +296,12 @@ class LookUps:
         if not self.by_key:
             return False
         # One without any rows here is an input of the change that has none itself.
-        return all(c.input not in self._all_read for one in equalities for c in one.theirs)
+        return all(c.input not in self._part.all_read for one in equalities for c in one.theirs)
 
     def _tables(self, node: QueryNode) -> list[Leaf]:
-        """The rows of an input that a plan has."""
-        changes = [Leaf(node.input)] if node.input in self.changed else []
-        return changes + self._found.get(node, [])
+        """The rows of an input that the part has."""
+        changes = [Leaf(node.input)] if node in self._part.changed else []
+        return changes + self._part.found.get(node, [])
 
     def _looked_up(self, equalities: Sequence[_Equality]) -> dict[QueryNode, Leaf]:
         # Each row that an equality gives a side comes from one input of it: of a union from one
@@ -273,7 +316,8 @@ class LookUps:
         }
         # Afterwards: one branch of a union is not looked up by what was found of another one.
         for node, leaf in leaves.items():
-            self._found.setdefault(node, []).append(leaf)
+            mine = self._part.found.setdefault(node, [])
+            mine += [leaf] if leaf not in mine else []
         return leaves
 
     def _add(self, name: str, key: Sequence[tuple[str, Sequence[_Column], bool]]) -> Leaf:
@@ -291,8 +335,12 @@ class LookUps:
             for source, columns in sources.items()
             for table in self._tables(source)
         )
-        leaf = Leaf(name, before=True, place=len(self.made) + 1)
         nulls = tuple(chosen[column][1] for column in order)
+        for known in self.made:
+            same = (known.leaf.name, known.key, known.sources, known.nulls)
+            if same == (name, tuple(order), tables, nulls):
+                return known.leaf
+        leaf = Leaf(name, before=True, place=len(self.made) + 1)
         self.made.append(LookUp(leaf, tuple(order), tables, nulls))
         return leaf
 
