@@ -2,9 +2,10 @@
 
 In each round a thousandth of all orders comes, with its line items, and another thousandth goes
 (the benchmark's refresh functions); and a thousandth of the rows of the other large tables gets
-another price or balance, since some queries read none of the first two. Two views of each query take the same changes in turns, one
-that follows them and one that runs its query anew and compares. A step is all that a micro-batch
-does, the commit included, but for Spark's planning of the micro-batch.
+another price or balance, since some queries read none of the first two. Two views of each query
+take the same changes in turns, one that follows them and one that runs its query anew and compares.
+A step is all that a micro-batch does, the commit included, but for Spark's planning of the
+micro-batch.
 
 The queries are measured one after the other, over inputs that go on changing.
 """

@@ -13,6 +13,7 @@ from pyspark.errors import ArithmeticException, NumberFormatException
 
 from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, StepPlan
 from shardline.app.compute.view.change_query import ChangeQuery
+from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.safe_expressions import cannot_fail
 from shardline.app.compute.view.touched_keys import OUTPUT
 from shardline.app.protocol.objects import ViewDescription
@@ -410,3 +411,35 @@ def test_contents_of_other_columns_do_not_fit(spark: SparkSession) -> None:
     assert step.fits({"u": contents(spark, "k INT NOT NULL")})
     assert not step.fits({"u": contents(spark, "k BIGINT")})
     assert not step.fits({"u": contents(spark, "k INT, more INT")})
+
+
+def test_each_term_of_a_join_looks_up_what_it_needs_itself(spark: SparkSession) -> None:
+    """By the keys of its own rows: of a change, or of what was found for this very term.
+
+    Were the keys of one term taken from the rows of another, a change of a few rows would find most
+    of a large input: the orders of all people that any order was looked up for.
+    """
+    schema = changes(spark, "k BIGINT, n BIGINT").schema
+    query = "SELECT a.n FROM a, b, c WHERE a.k = b.k AND b.n = c.n"
+    step = ChangePlan(spark, query, dict.fromkeys("abc", schema)).step("abc")
+    found = {one.leaf: one for one in step.look_ups}
+
+    def told(leaf: Leaf) -> str:
+        """What a look-up is by: `b by k of a's change`."""
+        one = found.get(leaf)
+        if one is None:
+            return f"{leaf.name}'s change"
+        keys = " or ".join(sorted(told(source.leaf) for source in one.sources))
+        return f"{leaf.name} by {', '.join(one.key)} of ({keys})"
+
+    assert {told(leaf) for leaf in found} == {
+        # The change of `a` first: all of `b`, its change too, and all of `c`.
+        "b by k of (a's change)",
+        "c by n of (b by k of (a's change) or b's change)",
+        # That of `b`: what `a` was, and all of `c`.
+        "a by k of (b's change)",
+        "c by n of (b's change)",
+        # That of `c`: what `b` was, and what `a` was.
+        "b by n of (c's change)",
+        "a by k of (b by n of (c's change))",
+    }

@@ -14,6 +14,11 @@ look-up is a binary search in each. A new run is merged into the one before it u
 least twice as large: there are O(log n) runs, and each update is moved O(log n) times. A hash only
 finds candidates; values decide which of them have the key.
 
+    other = arranged.by(("day",))            the same contents by another key
+
+The rows are there once, whatever they are looked up by: for another key each run has the places of
+its rows in the order of that key's hashes, twelve bytes a row, made when they are first needed.
+
 Invariants:
     Contents are exact at every `as_of` with `since <= as_of < upper`, and refused elsewhere.
     since and upper only grow. Updates before since may be merged.
@@ -23,8 +28,11 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -50,33 +58,106 @@ from shardline.datasource.updates import (
 __all__ = ["Arrangement", "ArrangementView"]
 
 Hashes = npt.NDArray[np.uint64]
+Places = npt.NDArray[np.uint32]
+Keep = Callable[[pa.Table], pa.Table]
 
 Mask = Callable[[pa.Table], pa.ChunkedArray]
 """Chooses rows of a table; equal rows must get the same answer, or their diffs do not add up."""
 
+_log = logging.getLogger(__name__)
+
 _HASH: Final = "_hash"
+_PLACE: Final = "_place"
 _GROWTH: Final = 2
 """Least ratio of the sizes of a run and the next one."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """Consolidated updates in the order of their keys' hashes."""
+class _Order:
+    """The rows of a run in the order of the hashes of a key.
 
-    updates: pa.Table
+    Attributes:
+        hashes: Sorted.
+        places: The row of each of them; None if the run's rows are in this order themselves.
+    """
+
     hashes: Hashes
-    first: int
-    last: int
+    places: Places | None
 
     @property
     def nbytes(self) -> int:
-        return int(self.updates.nbytes) + self.hashes.nbytes
+        return self.hashes.nbytes + (0 if self.places is None else self.places.nbytes)
 
-    def slice_of(self, hashed: np.uint64) -> pa.Table | None:
-        """The updates whose key has this hash; None if there are none."""
-        start = int(np.searchsorted(self.hashes, hashed, "left"))
-        end = int(np.searchsorted(self.hashes, hashed, "right"))
-        return self.updates.slice(start, end - start) if end > start else None
+    def rows_of(self, hashed: Hashes, updates: pa.Table, most: int | None) -> pa.Table | int:
+        """The updates whose key has one of these hashes, which are sorted; their number if more.
+
+        Args:
+            hashed: Hashes, each once.
+            updates: Those of the run.
+            most: How many are worth taking; None for any number.
+        """
+        start = np.searchsorted(self.hashes, hashed, "left")
+        lengths = np.searchsorted(self.hashes, hashed, "right") - start
+        count = int(lengths.sum())
+        if most is not None and count > most:
+            return count
+        if len(hashed) == 1 and self.places is None:
+            return updates.slice(int(start[0]), count)
+        # The places from each start on, one after the other.
+        found = np.repeat(start - np.cumsum(lengths) + lengths, lengths) + np.arange(count)
+        return take(updates, found if self.places is None else self.places[found].astype(np.int64))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """Consolidated updates in the order of the hashes of a key.
+
+    Attributes:
+        updates: Them.
+        order: That of its rows.
+        first: The least of their times.
+        last: The greatest.
+        keep: Puts a table where it is to stay.
+    """
+
+    updates: pa.Table
+    order: _Order
+    first: int
+    last: int
+    keep: Keep
+    _others: dict[tuple[str, ...], _Order] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def nbytes(self) -> int:
+        orders = [self.order, *list(self._others.values())]
+        return int(self.updates.nbytes) + sum(one.nbytes for one in orders)
+
+    def nbytes_by(self, key: tuple[str, ...] | None) -> int:
+        """Memory of the rows, and of the order of a key as far as it was needed already."""
+        order = self.order if key is None else self._others.get(key)
+        return int(self.updates.nbytes) + (0 if order is None else order.nbytes)
+
+    def by(self, key: tuple[str, ...] | None) -> _Order:
+        """The order of another key; None for its own."""
+        if key is None:
+            return self.order
+        with self._lock:  # a large run takes seconds: not twice at a time
+            found = self._others.get(key)
+            if found is None:
+                found = self._others[key] = self._ordered(key)
+        return found
+
+    def _ordered(self, key: tuple[str, ...]) -> _Order:
+        hashes = _hashes(self.updates, key)
+        places = np.argsort(hashes, kind="stable").astype(np.uint32)
+        made = pa.table({_HASH: hashes[places], _PLACE: places})
+        try:
+            made = self.keep(made)
+        except OSError:
+            _log.warning("places of rows are kept in memory", exc_info=True)
+        columns = (made.column(name).chunk(0).to_numpy() for name in (_HASH, _PLACE))
+        return _Order(*columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +181,7 @@ class ArrangementView:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all runs, in bytes."""
+        """Memory of all runs, in bytes, for all keys."""
         return sum(run.nbytes for run in self.runs)
 
     def readable(self, as_of: int) -> bool:
@@ -123,6 +204,58 @@ class ArrangementView:
         return pa.concat_tables(found) if found else empty
 
 
+class _Contents:
+    """The runs of arrangements that have the same contents, in the order of the first one's key."""
+
+    def __init__(
+        self, arrow: pa.Schema, key: tuple[str, ...], since: int, keep: Keep | None
+    ) -> None:
+        self.key = key
+        self.view = ArrangementView(since, Frontier(since))
+        self._arrow = arrow
+        self._keep = keep or _as_it_is
+
+    def append(self, updates: pa.Table, upper: Frontier) -> None:
+        old = self.view
+        assert old.upper <= upper, (old.upper, upper)
+        run = self._make_run(updates, old.since)
+        assert run is None or upper.is_beyond(run.last), (run, upper)
+        runs = old.runs if run is None else self._merge_runs((*old.runs, run), old.since)
+        # One assignment publishes rows and upper together: a reader sees both or neither, and
+        # keeps the view that it has taken.
+        self.view = ArrangementView(old.since, upper, runs)
+
+    def compact(self, since: int) -> None:
+        old = self.view
+        last = since if old.upper.time is None else old.upper.time - 1
+        if min(since, last) > old.since:
+            self.view = replace(old, since=min(since, last))
+
+    def _make_run(self, updates: pa.Table, since: int) -> _Run | None:
+        """`updates` as a run; None if they cancel."""
+        table = consolidate(advance_times(updates.select(self._arrow.names), since))
+        if not table.num_rows:
+            return None
+        hashes = _hashes(table, self.key)
+        order = np.argsort(hashes, kind="stable")
+        bounds = pc.min_max(table.column(TS)).as_py()
+        # In one piece: look-ups slice it, and a slice of many pieces costs as many.
+        placed = take(table, order).combine_chunks()
+        kept = self._keep(placed.append_column(_HASH, pa.array(hashes[order])))
+        rows, ordered = kept.drop_columns([_HASH]), kept.column(_HASH).chunk(0).to_numpy()
+        return _Run(rows, _Order(ordered, None), bounds["min"], bounds["max"], self._keep)
+
+    def _merge_runs(self, runs: tuple[_Run, ...], since: int) -> tuple[_Run, ...]:
+        """Merge from the end while a run is less than `_GROWTH` times as large as the next."""
+        found = list(runs)
+        while len(found) > 1 and found[-2].updates.num_rows < _GROWTH * found[-1].updates.num_rows:
+            last, before = found.pop(), found.pop()
+            both = self._make_run(pa.concat_tables([before.updates, last.updates]), since)
+            if both is not None:
+                found.append(both)
+        return tuple(found)
+
+
 class Arrangement:
     """Updates by key, of which readers take views; one thread appends and compacts."""
 
@@ -131,7 +264,7 @@ class Arrangement:
         schema: ShardSchema,
         key: Sequence[str],
         since: int,
-        keep: Callable[[pa.Table], pa.Table] | None = None,
+        keep: Keep | None = None,
     ) -> None:
         """An empty arrangement, whose upper is `since`, too.
 
@@ -146,14 +279,29 @@ class Arrangement:
         """
         self.schema = schema
         self.key = schema.select(key).names if key else schema.names
-        self._keep = keep
         self._arrow = update_schema(schema.arrow)
-        self._view = ArrangementView(since, Frontier(since))
+        self._contents = _Contents(self._arrow, self.key, since, keep)
+        self._other: tuple[str, ...] | None = None
+
+    def by(self, key: Sequence[str]) -> Arrangement:
+        """The same contents by another key, now and as they go on."""
+        found = copy(self)
+        found._set_key(key)  # noqa: SLF001 - its own
+        return found
+
+    def _set_key(self, key: Sequence[str]) -> None:
+        self.key = self.schema.select(key).names
+        self._other = None if self.key == self._contents.key else self.key
 
     @property
     def view(self) -> ArrangementView:
         """The present view."""
-        return self._view
+        return self._contents.view
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of its rows, and of their order by its key, in bytes."""
+        return sum(run.nbytes_by(self._other) for run in self.view.runs)
 
     def append(self, updates: pa.Table, upper: Frontier) -> None:
         """Take in all updates from the present upper to the new one.
@@ -163,21 +311,11 @@ class Arrangement:
                 contents at since, as updates at it.
             upper: The new upper, beyond every time of `updates`.
         """
-        old = self._view
-        assert old.upper <= upper, (old.upper, upper)
-        run = self._make_run(updates, old.since)
-        assert run is None or upper.is_beyond(run.last), (run, upper)
-        runs = old.runs if run is None else self._merge_runs((*old.runs, run), old.since)
-        # One assignment publishes rows and upper together: a reader sees both or neither, and
-        # keeps the view that it has taken.
-        self._view = ArrangementView(old.since, upper, runs)
+        self._contents.append(updates, upper)
 
     def compact(self, since: int) -> None:
         """Move the since, at most to the last settled time; the next merge frees the memory."""
-        old = self._view
-        last = since if old.upper.time is None else old.upper.time - 1
-        if min(since, last) > old.since:
-            self._view = replace(old, since=min(since, last))
+        self._contents.compact(since)
 
     def lookup(
         self, values: Sequence[Any] | pa.Table, as_of: int, *, bytes_max: int | None = None
@@ -197,8 +335,8 @@ class Arrangement:
         """
         view = self._readable(as_of)
         key = values if isinstance(values, pa.Table) else self._key_of(values)
-        hashed = _hashes(key, self.key)[0]
-        found = [part for run in view.runs if (part := run.slice_of(hashed)) is not None]
+        hashed = _hashes(key, self.key)[:1]
+        found = [part for part in self._parts(view, hashed, None) or () if part.num_rows]
         if not found:
             return self._rows_of([], bytes_max)
         wanted = [surrogate(contiguous(key.column(name)))[0].as_py() for name in self.key]
@@ -217,22 +355,24 @@ class Arrangement:
             InvalidUsage: `NOT_ARRANGED`: `as_of` is not within the frontiers.
         """
         view = self._readable(as_of)
-        hashed = np.unique(_hashes(keys, self.key))
-        found, updates = [], 0
+        found = self._parts(view, np.unique(_hashes(keys, self.key)), rows_max)
+        if found is None:
+            return None
+        parts = [_until(part, run.last, as_of) for part, run in zip(found, view.runs, strict=True)]
+        return self._rows_of([part for part in parts if part.num_rows], None)
+
+    def _parts(
+        self, view: ArrangementView, hashed: Hashes, most: int | None
+    ) -> list[pa.Table] | None:
+        """The updates of these hashes in each run; None if they are more than `most`."""
+        found: list[pa.Table] = []
         for run in view.runs:
-            start = np.searchsorted(run.hashes, hashed, "left")
-            lengths = np.searchsorted(run.hashes, hashed, "right") - start
-            updates += int(lengths.sum())
-            if rows_max is not None and updates > rows_max:
+            part = run.by(self._other).rows_of(hashed, run.updates, most)
+            if isinstance(part, int):
                 return None
-            # The places from each start on, one after the other.
-            shifts = np.repeat(start - np.cumsum(lengths) + lengths, lengths)
-            part = take(run.updates, shifts + np.arange(len(shifts)))
-            if run.last > as_of:
-                part = part.filter(pc.less_equal(part.column(TS), as_of))
-            if part.num_rows:
-                found.append(part)
-        return self._rows_of(found, None)
+            found.append(part)
+            most = None if most is None else most - part.num_rows
+        return found
 
     def scan(
         self, as_of: int, *, mask: Mask | None = None, bytes_max: int | None = None
@@ -250,9 +390,7 @@ class Arrangement:
         """
         found = []
         for run in self._readable(as_of).runs:
-            part = run.updates
-            if run.last > as_of:
-                part = part.filter(pc.less_equal(part.column(TS), as_of))
+            part = _until(run.updates, run.last, as_of)
             if mask is not None:
                 part = part.filter(mask(part))
             if part.num_rows:
@@ -260,7 +398,7 @@ class Arrangement:
         return self._rows_of(found, bytes_max)
 
     def _readable(self, as_of: int) -> ArrangementView:
-        view = self._view
+        view = self.view
         if view.readable(as_of):
             return view
         raise InvalidUsage(
@@ -316,31 +454,14 @@ class Arrangement:
             found.append(table)
         return pa.concat_tables(found)
 
-    def _make_run(self, updates: pa.Table, since: int) -> _Run | None:
-        """`updates` as a run; None if they cancel."""
-        table = consolidate(advance_times(updates.select(self._arrow.names), since))
-        if not table.num_rows:
-            return None
-        hashes = _hashes(table, self.key)
-        order = np.argsort(hashes, kind="stable")
-        times = table.column(TS)
-        # In one piece: look-ups slice it, and a slice of many pieces costs as many.
-        placed, ordered = take(table, order).combine_chunks(), hashes[order]
-        bounds = pc.min_max(times).as_py()
-        if self._keep is not None:
-            kept = self._keep(placed.append_column(_HASH, pa.array(ordered)))
-            placed, ordered = kept.drop_columns([_HASH]), kept.column(_HASH).chunk(0).to_numpy()
-        return _Run(placed, ordered, bounds["min"], bounds["max"])
 
-    def _merge_runs(self, runs: tuple[_Run, ...], since: int) -> tuple[_Run, ...]:
-        """Merge from the end while a run is less than `_GROWTH` times as large as the next."""
-        found = list(runs)
-        while len(found) > 1 and found[-2].updates.num_rows < _GROWTH * found[-1].updates.num_rows:
-            last, before = found.pop(), found.pop()
-            both = self._make_run(pa.concat_tables([before.updates, last.updates]), since)
-            if both is not None:
-                found.append(both)
-        return tuple(found)
+def _as_it_is(table: pa.Table) -> pa.Table:
+    return table
+
+
+def _until(updates: pa.Table, last: int, as_of: int) -> pa.Table:
+    """The updates at times until `as_of`; `last` is none of theirs, or the greatest."""
+    return updates.filter(pc.less_equal(updates.column(TS), as_of)) if last > as_of else updates
 
 
 def _between(updates: pa.Table, after: int, until: int) -> pa.ChunkedArray:

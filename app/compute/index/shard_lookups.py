@@ -10,8 +10,9 @@ they are many, of which the wanted rows are found by binary search.
 
 An arrangement is a cache: made when it is first asked for, brought along by the shard's changes
 since then, and lost at any time, which costs time only. The shard itself is what is durable. One is
-kept for each shard and key, whoever asks (Materialize shares arrangements in the same way). Those
-that have not been asked for the longest go when there is no room.
+kept for each shard, with an order of its rows for each key, whoever asks (Materialize shares
+arrangements in the same way). Those that have not been asked for the longest go when there is no
+room.
 
 Where a person has made an index of the shard by these columns, that is the arrangement, as long as
 it has the time that is asked for: it is kept up to date by itself, so that the first look-up is as
@@ -65,30 +66,43 @@ _PAUSE_MAX: Final = 64
 
 
 @dataclass(slots=True, eq=False)
+class _LookedUpKey:
+    """A key by which rows of a shard were looked up.
+
+    Attributes:
+        users: Who has done so.
+        index: The index that has answered the last request; None if none has.
+    """
+
+    users: WeakSet[Hashable] = field(default_factory=WeakSet)
+    index: ReferenceType[Index] | None = None
+
+
+@dataclass(slots=True, eq=False)
 class _ArrangedShard:
-    """The arrangement of one shard by one key.
+    """The arrangement of one shard, for all keys.
 
     Attributes:
         lock: Held while it is made or brought along; look-ups take no lock.
+        location: Where the shard is.
         shard: Id of the shard that the arrangement is of.
         arranged: It; None before the first request, and after it was given up.
+        keys: What is known of each key.
         users: The last time that each user has read at: they will not read at earlier ones.
         pause: Requests that are still answered by None.
         failures: Failures in a row.
         asked: Number of the last request, of all.
-        location: Where the shard is.
-        index: The index that has answered the last request; None if none has.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
+    location: str = ""
     shard: str = ""
     arranged: Arrangement | None = None
+    keys: dict[tuple[str, ...], _LookedUpKey] = field(default_factory=dict)
     users: WeakKeyDictionary[Hashable, int] = field(default_factory=WeakKeyDictionary)
     pause: int = 0
     failures: int = 0
     asked: int = 0
-    location: str = ""
-    index: ReferenceType[Index] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -98,11 +112,12 @@ class _ArrangedShard:
 
 @dataclass(frozen=True, slots=True)
 class ArrangedKey:
-    """What there is now of an arrangement.
+    """What there is now of an arrangement, for one key.
 
     Attributes:
         updates: Updates in it.
-        size_bytes: Their size, in memory and in mapped files together.
+        size_bytes: Their size, in memory and in mapped files together; rows are there once for all
+            keys of a shard.
         users: Who has looked rows up in it and still may, sorted: names of views.
         index: Name of the index that it is; "" for one that views have made.
     """
@@ -127,7 +142,7 @@ class ShardLookups:
         self._indexes = indexes
         self._doubted: WeakSet[Index] = WeakSet()
         self._lock = threading.Lock()
-        self._arranged: dict[tuple[str, tuple[str, ...]], _ArrangedShard] = {}
+        self._arranged: dict[str, _ArrangedShard] = {}
         self._requests = 0
 
     def rows(
@@ -150,15 +165,16 @@ class ShardLookups:
             as_of: The time; for one user and shard it never goes back.
             user: Whose times they are; while it lives, rows stay as of its last one.
         """
-        found = self._entry(state.name, key)
-        index = self._index_of(client.location.url, state, key)
+        found = self._entry(client.location.url, state.name)
+        index = self._index_of(found.location, state, key)
         if index is not None:
             with index.hold(as_of) as readable:
                 if readable:
-                    _use_index(found, client.location.url, index, as_of, user)
+                    _use_index(found, key, index, user)
                     return index.arranged.gather(keys, as_of, ROWS_MAX)
         with found.lock:
-            found.index = None
+            mine = found.keys.setdefault(key, _LookedUpKey())
+            mine.index = None
             if found.pause:
                 found.pause -= 1
                 return None
@@ -170,11 +186,14 @@ class ShardLookups:
             if arranged is None:
                 return None
             found.failures = 0
+            mine.users.add(user)
             # Before the lock is released: from here on nobody's compaction passes this time.
             found.users[user] = as_of
             arranged.compact(min(found.users.values()))
+        rows = arranged.by(key).gather(keys, as_of, ROWS_MAX)
+        # Afterwards: the order of the key may be new.
         self._make_room(found)
-        return arranged.gather(keys, as_of, ROWS_MAX)
+        return rows
 
     def arranged(self) -> dict[tuple[str, tuple[str, ...]], ArrangedKey]:
         """All arrangements that there are, by shard and key."""
@@ -182,14 +201,19 @@ class ShardLookups:
             entries = dict(self._arranged)
         found = {}
         for name, one in entries.items():
-            index = None if one.index is None else one.index()
-            if index is not None and index not in self._indexes.of(one.location, name[0]):
-                index = None  # it was dropped since
-            arranged = one.arranged if index is None else index.arranged
-            if arranged is not None:
-                users = tuple(sorted(map(str, list(one.users))))
-                view, by = arranged.view, "" if index is None else index.name
-                found[name] = ArrangedKey(view.records, view.nbytes, users, by)
+            for key, mine in list(one.keys.items()):
+                index = None if mine.index is None else mine.index()
+                if index is not None and index not in self._indexes.of(one.location, name):
+                    index = None  # it was dropped since
+                if index is not None:
+                    arranged = index.arranged
+                elif one.arranged is not None and mine.index is None:
+                    arranged = one.arranged.by(key)
+                else:
+                    continue
+                users = tuple(sorted(map(str, list(mine.users))))
+                by = "" if index is None else index.name
+                found[name, key] = ArrangedKey(arranged.view.records, arranged.nbytes, users, by)
         return found
 
     def forget(self, names: Iterable[str]) -> None:
@@ -199,16 +223,16 @@ class ShardLookups:
         """
         wanted = set(names)
         with self._lock:
-            for (name, _), one in self._arranged.items():
-                if name in wanted and one.index is not None:
+            for name, one in self._arranged.items():
+                if name in wanted:
                     self._doubted.update(self._indexes.of(one.location, name))
             # The whole entry: a request that is under way would put its arrangement back.
-            kept = {key: one for key, one in self._arranged.items() if key[0] not in wanted}
+            kept = {name: one for name, one in self._arranged.items() if name not in wanted}
             self._arranged = kept
 
-    def _entry(self, name: str, key: tuple[str, ...]) -> _ArrangedShard:
+    def _entry(self, location: str, name: str) -> _ArrangedShard:
         with self._lock:
-            found = self._arranged.setdefault((name, key), _ArrangedShard())
+            found = self._arranged.setdefault(name, _ArrangedShard(location=location))
             self._requests += 1
             found.asked = self._requests
         return found
@@ -295,14 +319,14 @@ class ShardLookups:
                     one.arranged = None
 
 
-def _use_index(
-    found: _ArrangedShard, location: str, index: Index, as_of: int, user: Hashable
-) -> None:
-    """Note that an index answers in the place of an arrangement, which is given up."""
+def _use_index(found: _ArrangedShard, key: tuple[str, ...], index: Index, user: Hashable) -> None:
+    """Note that an index answers in the place of an arrangement."""
     with found.lock:
-        found.users[user] = as_of
-        found.location, found.index = location, ref(index)
-        found.arranged = None
+        mine = found.keys.setdefault(key, _LookedUpKey())
+        mine.users.add(user)
+        mine.index = ref(index)
+        if all(one.index is not None for one in found.keys.values()):
+            found.arranged = None
 
 
 def _extended(client: ShardClient, arranged: Arrangement, state: ShardState) -> Arrangement | None:

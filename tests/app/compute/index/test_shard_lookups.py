@@ -36,11 +36,12 @@ class User:
 class Shard:
     """A shard of rows that come and go at random, and a model of it."""
 
-    def __init__(self, client: ShardClient) -> None:
+    def __init__(self, client: ShardClient, name: str = "t") -> None:
         self.client = client
+        self.name = name
         self.history: list[tuple[int, tuple[int, str], int]] = []
         self.upper = 0
-        client.create("t", ShardSchema.from_arrow(ROWS))
+        client.create(name, ShardSchema.from_arrow(ROWS))
 
     def append(self, *changes: tuple[int, tuple[int, str], int], until: int) -> None:
         table = pa.table(
@@ -51,7 +52,7 @@ class Shard:
                 "_diff": pa.array([diff for _, _, diff in changes], pa.int64()),
             }
         )
-        found = self.client.writer("t").compare_and_append(
+        found = self.client.writer(self.name).compare_and_append(
             table if changes else None, Frontier(self.upper), Frontier(until)
         )
         assert isinstance(found, Appended)
@@ -210,21 +211,52 @@ def test_a_full_disk_is_tried_again_later(
 
 
 def test_what_was_not_asked_for_the_longest_makes_room(
-    shard: Shard, lookups: ShardLookups, monkeypatch: pytest.MonkeyPatch
+    lookups: ShardLookups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that is asked for stays, however large it is."""
-    shard.append(*((0, (n, "a"), 1) for n in range(50)), until=1)
-    user, state = User(), shard.client.state("t")
-    keys = pa.table({"k": [1], "v": ["a"]})
-    for key in (("k",), ("v",)):
-        lookups.rows(shard.client, state, key, keys, as_of=0, user=user)
+    """The shard that is asked for stays, however large it is."""
+    world = World()
+    user, keys = User(), pa.table({"k": [1], "v": ["a"]})
+    shards = [Shard(world.client(), name) for name in ("t", "u")]
+    for shard in shards:
+        shard.append(*((0, (n, "a"), 1) for n in range(50)), until=1)
+        state = shard.client.state(shard.name)
+        lookups.rows(shard.client, state, ("k",), keys, as_of=0, user=user)
     sizes = [one.nbytes for one in lookups._arranged.values()]
     assert all(sizes)
     monkeypatch.setattr(shard_lookups, "_BYTES_MAX", sum(sizes) - 1)
-    rows = lookups.rows(shard.client, state, ("k",), keys, as_of=0, user=user)
+    state = shards[0].client.state("t")
+    rows = lookups.rows(shards[0].client, state, ("k",), keys, as_of=0, user=user)
     assert rows is not None
     assert rows.num_rows == 1
     assert [bool(one.nbytes) for one in lookups._arranged.values()] == [True, False]
+    world.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_keys_of_a_shard_share_its_rows(shard: Shard, lookups: ShardLookups, seed: int) -> None:
+    """They are read and kept once; what is found by each key is what the model has of it."""
+    draw = random.Random(seed)
+    user, columns = User(), [("k",), ("v",), ("k", "v"), ("v", "k")]
+    for time in range(LAST):
+        shard.change(draw, time)
+        wanted = (draw.randrange(8), draw.choice("abc"))
+        keys = pa.table({"k": [wanted[0]], "v": [wanted[1]]})
+        for key in draw.sample(columns, 2):
+            rows = lookups.rows(
+                shard.client, shard.client.state("t"), key, keys, as_of=time, user=user
+            )
+            assert rows is not None
+            places = [("k", "v").index(name) for name in key]
+            there = {
+                row: n
+                for row, n in shard.at(time).items()
+                if all(row[place] == wanted[place] for place in places)
+            }
+            assert Counter(zip(*(c.to_pylist() for c in rows.columns), strict=True)) == there
+    [entry] = lookups._arranged.values()
+    arranged = lookups.arranged()
+    assert len(arranged) > 2
+    assert entry.nbytes < sum(one.size_bytes for one in arranged.values())
 
 
 class Named(User):
