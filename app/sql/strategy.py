@@ -211,7 +211,7 @@ def _obstacles(plan: Node, verdicts: Sequence[Verdict]) -> Iterator[tuple[str, S
             mine = _STATE
             yield "a temporal filter", "incremental", mine
         elif node.kind not in LINEAR | CONSTANT:
-            above = node.kind in _RUN_OVER_STATES and not is_below
+            above = node.kind in _RUN_OVER_STATES and not is_below and _keeps_order(node)
             reason = REASONS.get(node.kind, f"the operator {node.kind}")
             yield reason, "recompute", _ABOVE if above else None
         for expression in (inner for tree in node.expressions for inner in tree.walk()):
@@ -221,6 +221,16 @@ def _obstacles(plan: Node, verdicts: Sequence[Verdict]) -> Iterator[tuple[str, S
                 what = "a table function in Python, which may look at many rows"
                 yield what, "recompute", None
         ahead += [(child, is_below or mine is _STATE) for child in reversed(node.children)]
+
+
+def _keeps_order(limit: Node) -> bool:
+    """True unless a temporal filter is between a LIMIT and its order: its state has none."""
+    node = limit
+    while node.kind != "Sort" and node.children:
+        if _is_temporal(node):
+            return False
+        node = node.children[0]
+    return True
 
 
 def _is_temporal(node: Node) -> bool:

@@ -443,3 +443,15 @@ def test_each_term_of_a_join_looks_up_what_it_needs_itself(spark: SparkSession) 
         "b by n of (c's change)",
         "a by k of (b by n of (c's change))",
     }
+
+
+def test_constants_are_keys_that_no_input_has(spark: SparkSession) -> None:
+    """What they meet is in no input that was looked up, so it is read whole."""
+    schema = changes(spark, "k BIGINT, n BIGINT").schema
+    query = (
+        "SELECT a.n, c.n AS m FROM a JOIN (SELECT k FROM b UNION ALL SELECT 5L) x ON x.k = a.k "
+        "JOIN c ON c.k = x.k"
+    )
+    step = ChangePlan(spark, query, dict.fromkeys("abc", schema)).step("a")
+    assert step.before == {"c"}
+    assert [(one.leaf.name, one.key) for one in step.look_ups] == [("b", ("k",))]

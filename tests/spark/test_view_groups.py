@@ -355,7 +355,7 @@ def test_a_query_whose_start_fails_does_not_run(
         patched.setattr(trigger_query, "wait_until_initialised", fail)
         views.start(TOTALS)
         wait_until("the failure is told", lambda: bool(bench.told(Failed)), PATIENCE_S)
-        assert not spark.streams.active
+        wait_until("it does not run", lambda: not spark.streams.active, PATIENCE_S)
     views.runs["totals"].stop()
     views.start(TOTALS)
     views.wait_for(11, "totals")

@@ -145,6 +145,26 @@ def test_an_index_is_the_arrangement_of_its_key(
     assert lookups.arranged()[("people", ("name",))].index == ""
 
 
+KEYS_OF_SEVERAL: Final = {
+    # A key of two columns, of two inputs.
+    "outer": "SELECT o.id, v.day FROM orders o JOIN people p ON o.who = p.name "
+    "LEFT JOIN visits v ON v.who = p.name AND v.day = o.price",
+    "exists": "SELECT o.id FROM orders o JOIN people p ON o.who = p.name WHERE EXISTS "
+    "(SELECT 1 FROM visits v WHERE v.who = p.name AND v.day < o.price AND v.day = o.id)",
+    "undecided": "SELECT o.price, p.city, sum(o.weight) AS kg FROM orders o "
+    "JOIN people p ON o.who = p.name GROUP BY o.price, p.city",
+}
+"""Queries whose keys come from more than one input."""
+
+
+@pytest.mark.parametrize("name", KEYS_OF_SEVERAL)
+def test_keys_of_several_inputs_find_all_rows(apart: World, name: str) -> None:
+    """Whatever changes alone."""
+    query = KEYS_OF_SEVERAL[name]
+    ways = apart.follow(apart.kept(f"keys_{name}", query), partial(apart.by_spark, query))
+    assert ways == {"recompute", "incremental"}
+
+
 KEPT_SIDE: Final = {
     "left": "SELECT o.id, p.city FROM orders o LEFT JOIN people p ON o.who = p.name",
     "right": "SELECT o.id, p.city FROM people p RIGHT JOIN orders o ON o.who = p.name",

@@ -110,6 +110,18 @@ def test_what_is_over_states_alone_is_said(spark: SparkSession) -> None:
     assert not plan.recomputed
 
 
+def test_a_temporal_filter_between_a_limit_and_its_order_is_an_obstacle(
+    spark: SparkSession,
+) -> None:
+    """Its state has no order. One below the order is none."""
+    held, ordered = "timestamp_seconds(price) > now()", "ORDER BY price, id"
+    query = f"SELECT * FROM (SELECT id, price FROM orders {ordered}) WHERE {held} LIMIT 3"
+    plan = planned(spark, query)
+    assert (plan.strategy, plan.reason) == ("recompute", "LIMIT")
+    plan = planned(spark, f"SELECT id, price FROM orders WHERE {held} {ordered} LIMIT 3")
+    assert plan.strategy == "incremental"
+
+
 OBSTACLES: Final = {
     "SELECT id FROM orders ORDER BY price, id LIMIT 3": ("GlobalLimit", "LIMIT"),
     "SELECT id, row_number() OVER (ORDER BY id) AS place FROM orders": (

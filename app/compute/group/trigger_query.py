@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from shardline.app.execution.checkpoint_log import read_planned_offset
 from shardline.app.execution.host import Host
 from shardline.app.execution.query_start import start_slot, wait_until_initialised
+from shardline.datasource.background import BackgroundThread
 from shardline.datasource.shard_source.offsets import START
 from shardline.datasource.spark_native.jvm import make_active
 from shardline.datasource.spark_native.time_interval import (
@@ -79,7 +81,7 @@ class TriggerQuery:
     ) -> StreamingQuery:
         """Start it, and wait until its sources are there, or `stopping` is set.
 
-        Where this raises, no query runs.
+        Where this raises, the query is ended soon.
 
         Args:
             run: Spark's `foreachBatch` function; called in a thread of the callback server, also
@@ -98,9 +100,9 @@ class TriggerQuery:
                 try:
                     wait_until_initialised(query, clock, stopping)
                 except BaseException:
-                    # Nobody else knows it: it would run for ever.
-                    with suppress(Py4JError, OSError):
-                        query.stop()
+                    # Nobody else knows it: it would run for ever. By another thread, as Spark waits
+                    # for a micro-batch under way, which may wait for the return of this.
+                    BackgroundThread(f"stop {self.name}", partial(_end, query)).start()
                     raise
         finally:
             context.setLocalProperty("spark.scheduler.pool", pool)  # type: ignore[arg-type]
@@ -141,6 +143,11 @@ class TriggerQuery:
             START.json() if begun is None else msgspec.json.decode(begun),
             msgspec.json.decode(ended),
         )
+
+
+def _end(query: StreamingQuery) -> None:
+    with suppress(Py4JError, OSError):
+        query.stop()
 
 
 def _trigger_ms(interval_ms: int) -> int:

@@ -212,6 +212,7 @@ class _Contents:
     ) -> None:
         self.key = key
         self.view = ArrangementView(since, Frontier(since))
+        self._lock = threading.Lock()
         self._arrow = arrow
         self._keep = keep or _as_it_is
 
@@ -223,13 +224,16 @@ class _Contents:
         runs = old.runs if run is None else self._merge_runs((*old.runs, run), old.since)
         # One assignment publishes rows and upper together: a reader sees both or neither, and
         # keeps the view that it has taken.
-        self.view = ArrangementView(old.since, upper, runs)
+        with self._lock:
+            self.view = ArrangementView(self.view.since, upper, runs)
 
     def compact(self, since: int) -> None:
-        old = self.view
-        last = since if old.upper.time is None else old.upper.time - 1
-        if min(since, last) > old.since:
-            self.view = replace(old, since=min(since, last))
+        # By any thread, so that an append in between must not be taken back.
+        with self._lock:
+            old = self.view
+            last = since if old.upper.time is None else old.upper.time - 1
+            if min(since, last) > old.since:
+                self.view = replace(old, since=min(since, last))
 
     def _make_run(self, updates: pa.Table, since: int) -> _Run | None:
         """`updates` as a run; None if they cancel."""

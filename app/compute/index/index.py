@@ -50,6 +50,7 @@ from shardline.app.execution.observations import (
     Started,
 )
 from shardline.app.execution.spark_errors import describe_failure
+from shardline.app.execution.stopped import Stopped
 from shardline.app.protocol.objects import IndexDescription
 from shardline.app.settings.live import (
     LiveSetting,
@@ -324,14 +325,20 @@ class RunningIndex:
         url = host.client.location.url
         try:
             with closing(self._shard):
-                self._follow(url)
+                try:
+                    self._follow(url)
+                finally:
+                    # Before the lease is given up, which may take long: what has ended or is being
+                    # stopped answers nothing.
+                    self._indexes.remove(url, self.index)
+        except Stopped:
+            pass
         except Exception as error:  # noqa: BLE001 - whatever it is, the lane must hear of it
             if not isinstance(error, ShardError):
                 _log.exception("an index failed", extra={"context": {"index": life.id}})
             said, hint = describe_failure(error)
             host.report(Failed(id=life.id, epoch=life.epoch, error=said, hint=hint))
         finally:
-            self._indexes.remove(url, self.index)
             self.index.close()
 
     def _follow(self, url: str) -> None:
@@ -401,6 +408,7 @@ class RunningIndex:
 
         Raises:
             InvalidUsage: `INDEX_TOO_LARGE`: with them the index would exceed its limit.
+            Stopped: It is being stopped.
         """
         size, found = self.index.arranged.view.nbytes, []
         for batch in batches:
@@ -414,7 +422,7 @@ class RunningIndex:
                 )
             found.append(batch)
             if self._stopped.is_set():
-                break
+                raise Stopped  # with a part of the rows it must answer nothing
         schema = update_schema(self._shard.schema.arrow)
         return pa.Table.from_batches([batch.select(schema.names) for batch in found], schema)
 

@@ -61,6 +61,10 @@ _UPDATES_MAX: Final = 20_000_000
 _BYTES_MAX: Final = 4 << 30
 """Of all arrangements together, most of it in files: the page cache holds what is used."""
 
+_IDLE_REQUESTS: Final = 10_000
+"""A user without a request among so many does not hold history back any more: one that comes back
+has the shard arranged anew."""
+
 _PAUSE_MAX: Final = 64
 """How many requests, at most, are answered by None after arranging a shard has failed."""
 
@@ -88,7 +92,8 @@ class _ArrangedShard:
         shard: Id of the shard that the arrangement is of.
         arranged: It; None before the first request, and after it was given up.
         keys: What is known of each key.
-        users: The last time that each user has read at: they will not read at earlier ones.
+        users: The last time that each user has read at, and the number of that request: they will
+            not read at earlier ones.
         pause: Requests that are still answered by None.
         failures: Failures in a row.
         asked: Number of the last request, of all.
@@ -99,7 +104,7 @@ class _ArrangedShard:
     shard: str = ""
     arranged: Arrangement | None = None
     keys: dict[tuple[str, ...], _LookedUpKey] = field(default_factory=dict)
-    users: WeakKeyDictionary[Hashable, int] = field(default_factory=WeakKeyDictionary)
+    users: WeakKeyDictionary[Hashable, tuple[int, int]] = field(default_factory=WeakKeyDictionary)
     pause: int = 0
     failures: int = 0
     asked: int = 0
@@ -170,7 +175,7 @@ class ShardLookups:
         if index is not None:
             with index.hold(as_of) as readable:
                 if readable:
-                    _use_index(found, key, index, user)
+                    _use_index(found, key, index, as_of, user)
                     return index.arranged.gather(keys, as_of, ROWS_MAX)
         with found.lock:
             mine = found.keys.setdefault(key, _LookedUpKey())
@@ -188,8 +193,9 @@ class ShardLookups:
             found.failures = 0
             mine.users.add(user)
             # Before the lock is released: from here on nobody's compaction passes this time.
-            found.users[user] = as_of
-            arranged.compact(min(found.users.values()))
+            found.users[user] = as_of, found.asked
+            lately = found.asked - _IDLE_REQUESTS
+            arranged.compact(min(at for at, asked in found.users.values() if asked >= lately))
         rows = arranged.by(key).gather(keys, as_of, ROWS_MAX)
         # Afterwards: the order of the key may be new.
         self._make_room(found)
@@ -205,10 +211,11 @@ class ShardLookups:
                 index = None if mine.index is None else mine.index()
                 if index is not None and index not in self._indexes.of(one.location, name):
                     index = None  # it was dropped since
+                rows = one.arranged  # once: it may be given up at any moment
                 if index is not None:
                     arranged = index.arranged
-                elif one.arranged is not None and mine.index is None:
-                    arranged = one.arranged.by(key)
+                elif rows is not None and mine.index is None and set(key) <= {*rows.schema.names}:
+                    arranged = rows.by(key)
                 else:
                     continue
                 users = tuple(sorted(map(str, list(mine.users))))
@@ -259,11 +266,14 @@ class ShardLookups:
         as_of: int,
     ) -> Arrangement | None:
         """The arrangement, with contents at `as_of`; None if the shard is too large for one."""
-        arranged = found.arranged if found.shard == state.shard else None
         columns = ShardSchema.parse(state.schemas[state.schema_id])
+        arranged = found.arranged
         if arranged is not None and (
-            as_of < arranged.view.since or arranged.schema.arrow != columns.arrow
+            found.shard != state.shard or arranged.schema.arrow != columns.arrow
         ):
+            # Of other rows or columns, as were the other keys.
+            arranged, found.keys = None, {key: found.keys[key]}
+        if arranged is not None and as_of < arranged.view.since:
             arranged = None
         if arranged is not None and not arranged.view.readable(as_of):
             arranged = _extended(client, arranged, state)
@@ -319,13 +329,17 @@ class ShardLookups:
                     one.arranged = None
 
 
-def _use_index(found: _ArrangedShard, key: tuple[str, ...], index: Index, user: Hashable) -> None:
+def _use_index(
+    found: _ArrangedShard, key: tuple[str, ...], index: Index, as_of: int, user: Hashable
+) -> None:
     """Note that an index answers in the place of an arrangement."""
     with found.lock:
+        if user in found.users:
+            found.users[user] = as_of, found.asked
         mine = found.keys.setdefault(key, _LookedUpKey())
         mine.users.add(user)
         mine.index = ref(index)
-        if all(one.index is not None for one in found.keys.values()):
+        if all(one.index is not None for one in found.keys.values() if len(one.users)):
             found.arranged = None
 
 

@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, Any, Final
 from shardline.app.compute.view.change_operators import Change, ChangeOperators
 from shardline.app.compute.view.join_tree import (
     INNER,
+    are_disjoint,
+    both_columns,
     flatten,
     is_around_a_join,
     join_kind,
@@ -155,7 +157,7 @@ class JoinRule:
     def _may_reorder(self, sides: Sequence[QueryNode], conditions: Sequence[Any]) -> bool:
         inside = [one for side in sides for one in _expressions(side)]
         safe = all(cannot_fail(self._spark, one) for one in (*conditions, *inside))
-        return safe and _are_disjoint(sides)
+        return safe and are_disjoint(sides)
 
     def pair(self, left: Operator, right: Operator, conditions: Sequence[Any]) -> Operator:
         """The inner join of two operators."""
@@ -203,7 +205,7 @@ class _InnerJoin:
         there = earlier[0].plan.outputSet()
         for place in self._ordered(first)[1:]:
             added = self.sides[place]
-            there = _both(there, added.plan.outputSet())
+            there = both_columns(there, added.plan.outputSet())
             now = [one for one in ahead if one.references().subsetOf(there)]
             ahead = [one for one in ahead if one not in now]
             side = self._side(place, first, self.look_ups.restrict(added, now, earlier))
@@ -229,7 +231,7 @@ class _InnerJoin:
             chosen = next(_connected(self.conditions, columns, there, left), left[0])
             left.remove(chosen)
             order.append(chosen)
-            there = _both(there, columns[chosen])
+            there = both_columns(there, columns[chosen])
         return order
 
 
@@ -239,7 +241,7 @@ def _connected(
     """Places that a condition connects with columns that are there: by an equality first."""
     for equal in (True, False):
         for place in places:
-            both = _both(there, columns[place])
+            both = both_columns(there, columns[place])
             for condition in conditions:
                 needs = condition.references()
                 if (condition.getClass().getSimpleName() in _EQUALITIES) == equal and (
@@ -257,19 +259,3 @@ def _expressions(node: QueryNode) -> Iterator[Any]:
     yield from read_sequence(node.plan.expressions())
     for child in node.children:
         yield from _expressions(child)
-
-
-def _are_disjoint(sides: Sequence[QueryNode]) -> bool:
-    """True if no two sides have an attribute in common: one that is projected away may be."""
-    there = sides[0].plan.outputSet()
-    for side in sides[1:]:
-        columns = side.plan.outputSet()
-        if not there.intersect(columns).isEmpty():
-            return False
-        there = _both(there, columns)
-    return True
-
-
-def _both(left: Any, right: Any) -> Any:
-    """The columns of two sets."""
-    return getattr(left, "$plus$plus")(right)

@@ -8,6 +8,7 @@ columns are passed over: `FROM a, b WHERE a.k = b.k` is the join of `a` and `b` 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.sql.plan_nodes import conjuncts
@@ -16,7 +17,7 @@ from shardline.datasource.spark_native.java_names import read_sequence
 if TYPE_CHECKING:
     from shardline.app.sql.query_tree import QueryNode
 
-__all__ = ["INNER", "flatten", "is_around_a_join", "join_kind"]
+__all__ = ["INNER", "are_disjoint", "both_columns", "flatten", "is_around_a_join", "join_kind"]
 
 INNER: Final = frozenset({"Inner", "Cross"})
 """Joins that return the pairs of rows for which their condition holds, and nothing else."""
@@ -65,3 +66,19 @@ def is_around_a_join(node: QueryNode) -> bool:
             return False
         (node,) = node.children
     return join_kind(node) in INNER
+
+
+def are_disjoint(sides: Sequence[QueryNode]) -> bool:
+    """True if no two sides have an attribute in common: one that is projected away may be."""
+    there = sides[0].plan.outputSet()
+    for side in sides[1:]:
+        columns = side.plan.outputSet()
+        if not there.intersect(columns).isEmpty():
+            return False
+        there = both_columns(there, columns)
+    return True
+
+
+def both_columns(left: Any, right: Any) -> Any:
+    """The columns of two sets."""
+    return getattr(left, "$plus$plus")(right)

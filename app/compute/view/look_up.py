@@ -25,14 +25,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from pyspark.sql.types import IntegralType, StringType
 
-from shardline.app.compute.view.join_tree import INNER, flatten, join_kind
+from shardline.app.compute.view.join_tree import INNER, are_disjoint, flatten, join_kind
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.sql.kept_aggregates import has_one_form, spark_type
 from shardline.app.sql.touched_keys import WITH_COLUMNS_BELOW
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from shardline.app.sql.query_tree import QueryNode
 
 __all__ = ["KeySource", "LookUp", "LookUps"]
+
+T = TypeVar("T")
 
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 
@@ -194,6 +196,9 @@ class LookUps:
             sources: Operators whose changes are there, each with the key over its own columns.
         """
         sides, conditions = flatten(node)
+        if not are_disjoint(sides):
+            self._part.all_read.update(_inputs(node))
+            return {}
         found = [one for one in self._keyed(keys, sources, sides) if self._are_known([one])]
         first = next((side for side in sides if _owns(side, found)), None)
         if first is None:
@@ -231,7 +236,8 @@ class LookUps:
         known = [(n, v) for n, v in found if all(c.input not in self._part.all_read for c in v)]
         if not known or not self.by_key:
             return Leaf(leaf_of, before=True)
-        return self._add(leaf_of, [(name, values, True) for name, values in known])
+        together = _of_the_same_inputs(known, lambda one: one[1])
+        return self._add(leaf_of, [(name, values, True) for name, values in together])
 
     def _keyed(
         self,
@@ -308,6 +314,7 @@ class LookUps:
         # branch, whose own columns are then the key.
         inputs = {column.input for column in equalities[0].mine}
         equalities = [one for one in equalities if {c.input for c in one.mine} == inputs]
+        equalities = _of_the_same_inputs(equalities, lambda one: one.theirs)
         leaves = {
             node: self._add(
                 node.input, [(_of(one.mine, node), one.theirs, one.nulls) for one in equalities]
@@ -343,6 +350,16 @@ class LookUps:
         leaf = Leaf(name, before=True, place=len(self.made) + 1)
         self.made.append(LookUp(leaf, tuple(order), tables, nulls))
         return leaf
+
+
+def _of_the_same_inputs(
+    found: Sequence[T], theirs: Callable[[T], Sequence[_Column]]
+) -> Sequence[T]:
+    """As many as have values of the same inputs: a key has all of its columns from one row."""
+    groups: dict[frozenset[QueryNode], list[T]] = {}
+    for one in found:
+        groups.setdefault(frozenset(column.input for column in theirs(one)), []).append(one)
+    return max(groups.values(), key=len)
 
 
 def _owns(side: QueryNode, equalities: Sequence[_Equality]) -> bool:
@@ -409,6 +426,8 @@ def _trace_union(node: QueryNode, column: Any, *, joins: bool) -> list[_Column]:
     found: list[_Column] = []
     for child in node.children if places else ():
         if not child.inputs:
+            if joins:
+                return []  # constants are keys, too, which no input has
             continue  # its rows are constants, and all there
         below = _trace(child, child.output[places[0]], joins=joins)
         if not below:

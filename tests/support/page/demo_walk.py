@@ -114,6 +114,8 @@ class Visitor:
         with self._page.context.expect_page() as opened:
             link.click()
         spark = opened.value
+        # Its heading comes first, and what is below it may take a moment.
+        spark.wait_for_load_state("load")
         expect(spark.locator("body")).to_contain_text("Streaming Query Statistics")
         self.walk.in_spark = spark.locator("body").inner_text()
         spark.goto(address.partition("/statistics")[0])

@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from shardline.app.compute.index import mapped_table
+from shardline.app.compute.index.arrangement import Arrangement
 from shardline.app.compute.index.index import (
     Index,
     IndexRegistry,
@@ -18,6 +20,7 @@ from shardline.app.compute.index.index import (
     RunningIndex,
     run_index,
 )
+from shardline.app.compute.shard_follower import ShardFollower
 from shardline.app.execution.observations import (
     Ended,
     Failed,
@@ -131,6 +134,31 @@ def test_large_runs_are_in_files(
     assert set(files) == {tmp_path / "checkpoints"}
     assert not list(tmp_path.rglob("*.*")), "they have no names"
     running.stop()
+
+
+def test_one_that_is_stopped_while_it_hydrates_answers_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the rows that it has read until then it would be wrong, and a view would keep that."""
+    for time in range(4):
+        place.put("t", [((time, "a"), time, 1)], time + 1, SCHEMA)
+    indexes, appended, given = IndexRegistry(), [], ShardFollower.contents
+    stopping: list[RunningIndex] = []
+
+    def contents_until_stopped(shard: ShardFollower, *args: Any) -> Iterator[pa.RecordBatch]:
+        for batch in given(shard, *args):
+            yield batch
+            stopping[0]._stopped.set()
+
+    monkeypatch.setattr(ShardFollower, "contents", contents_until_stopped)
+    monkeypatch.setattr(Arrangement, "append", lambda *args: appended.append(args))
+    monkeypatch.setattr(RunningIndex, "start", lambda _: None)
+    running = run_index(place.host, incarnation("by_k", 3), ON_K, indexes, QUICK)
+    stopping.append(running)
+    running._run()
+    assert not appended
+    assert indexes.of(place.url, "t") == ()
+    assert not [one for one in place.rest() if isinstance(one, Failed)]
 
 
 def test_one_that_is_too_large_says_so(place: Place) -> None:

@@ -259,6 +259,38 @@ def test_keys_of_a_shard_share_its_rows(shard: Shard, lookups: ShardLookups, see
     assert entry.nbytes < sum(one.size_bytes for one in arranged.values())
 
 
+def test_keys_of_columns_that_are_gone_are_not_told(shard: Shard, lookups: ShardLookups) -> None:
+    """A shard of the same name may have other columns; what is told is of those there are."""
+    user, keys = User(), pa.table({"k": [1], "v": ["a"]})
+    shard.append((0, (1, "a"), 1), until=1)
+    for key in (("k",), ("v",)):
+        lookups.rows(shard.client, shard.client.state("t"), key, keys, as_of=0, user=user)
+    assert set(lookups.arranged()) == {("t", ("k",)), ("t", ("v",))}
+    [entry] = lookups._arranged.values()
+    assert entry.arranged is not None
+    entry.arranged = Arrangement(ShardSchema.from_arrow(pa.schema([ROWS.field("k")])), ("k",), 0)
+    assert set(lookups.arranged()) == {("t", ("k",))}
+    lookups.rows(shard.client, shard.client.state("t"), ("v",), keys, as_of=0, user=user)
+    assert set(lookups.arranged()) == {("t", ("v",))}, "those of other columns are forgotten"
+
+
+def test_a_user_that_asks_no_more_holds_nothing_back(
+    shard: Shard, lookups: ShardLookups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it lives; one that comes back gets what it asks for."""
+    monkeypatch.setattr(shard_lookups, "_IDLE_REQUESTS", 3)
+    slow, fast = User(), User()
+    for time in range(8):
+        shard.append((time, (1, "a"), 1), until=time + 1)
+    found(lookups, shard, [1], 1, slow)
+    for time in range(2, 8):
+        found(lookups, shard, [1], time, fast)
+    [entry] = lookups._arranged.values()
+    assert entry.arranged is not None
+    assert entry.arranged.view.since == 7
+    assert found(lookups, shard, [1], 2, slow) == Counter({(1, "a"): 3})
+
+
 class Named(User):
     """A user with a name, as a view has."""
 
