@@ -381,6 +381,12 @@ def test_a_daemon_ends_as_sparks_own(forking: Spark) -> None:
         (ignored,) = (line for line in status.splitlines() if line.startswith("SigIgn:"))
         return not int(ignored.split()[1], 16) & 1
 
+    def waits(pid: int) -> bool:
+        # PySpark's daemon ends by an exception of its signal handler, which Python drops if it is
+        # raised while functions that are registered for a fork run. One that is destroyed then goes
+        # on until its input is closed, as the JVM does that, too.
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "S"
+
     def leave(daemon: Daemon) -> None:
         assert daemon.started.stdin is not None
         daemon.started.stdin.close()
@@ -391,6 +397,7 @@ def test_a_daemon_ends_as_sparks_own(forking: Spark) -> None:
         ended = (daemon.worker, daemon.pid)
         wait_until("the worker is at work", partial(hears_hangups, daemon.worker), PATIENCE_S)
         assert daemon.is_forked
+        wait_until("the daemon waits", partial(waits, daemon.pid), PATIENCE_S)
         end(daemon)
         for pid in ended:
             wait_until("all are gone", partial(is_gone, pid), PATIENCE_S)
