@@ -196,18 +196,22 @@ def command_of(pid: int) -> str:
         return ""
 
 
+def stat_of(pid: int) -> list[str]:
+    """What the kernel says of a process, from its state and its parent on."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+
+
 def is_gone(pid: int) -> bool:
     """True if there is no such process, or nothing but its status."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        return stat_of(pid)[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
-    return stat.rsplit(")", 1)[1].split()[0] == "Z"
 
 
 def parent_of(pid: int) -> int:
     """The parent of a process."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    return int(stat_of(pid)[1])
 
 
 def kill_server() -> None:
@@ -385,7 +389,7 @@ def test_a_daemon_ends_as_sparks_own(forking: Spark) -> None:
         # PySpark's daemon ends by an exception of its signal handler, which Python drops if it is
         # raised while functions that are registered for a fork run. One that is destroyed then goes
         # on until its input is closed, as the JVM does that, too.
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "S"
+        return stat_of(pid)[0] == "S"
 
     def leave(daemon: Daemon) -> None:
         assert daemon.started.stdin is not None

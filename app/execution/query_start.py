@@ -7,22 +7,28 @@ processes are up, so the slot is kept until the query is initialised.
 
     with start_slot(clock, stopping):
         query = writer.start()
-        until_initialised(query, clock, stopping)
+        wait_until_initialised(query, clock, stopping)
+
+A query that nobody may wait for is ended by `end_in_background`.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from shardline.datasource.background import BackgroundThread
 from shardline.datasource.clock import Clock
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
-__all__ = ["start_slot", "wait_until_initialised"]
+__all__ = ["end_in_background", "start_slot", "wait_until_initialised"]
+
+_log = logging.getLogger(__name__)
 
 _SLOTS: Final = threading.BoundedSemaphore(2)
 """Slots for starts of this process: two at a time."""
@@ -53,3 +59,15 @@ def wait_until_initialised(query: StreamingQuery, clock: Clock, stopping: thread
     while query.isActive and query.status["message"].startswith(_BEGINNING):
         if clock.wait(stopping, _POLL_MS) or clock.elapsed_ms() > deadline:
             return
+
+
+def end_in_background(query: StreamingQuery) -> None:
+    """Stop a query without waiting for it: Spark waits for a micro-batch under way."""
+
+    def end() -> None:
+        try:
+            query.stop()
+        except Exception:  # noqa: BLE001 - it has failed, or its JVM is gone: it has ended
+            _log.info("a query that was stopped had ended", exc_info=True)
+
+    BackgroundThread(f"stop {query.name}", end).start()

@@ -23,6 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.sql.kept_aggregates import has_one_form, spark_type
+from shardline.app.sql.plan_nodes import kind_of
 from shardline.app.sql.strategy import CONSTANT, INPUT, LINEAR
 from shardline.datasource.spark_native.java_names import (
     java_class,
@@ -77,11 +78,11 @@ def _split(plan: Any) -> tuple[list[Any], Any]:
     """
     above: list[Any] = []
     end, is_ordered, node = 0, True, plan
-    while _kind(node) in _ABOVE:
+    while kind_of(node) in _ABOVE:
         above.append(node)
-        if _kind(node) in _LIMITS:
+        if kind_of(node) in _LIMITS:
             is_ordered = False
-        elif _kind(node) == "Sort" and not is_ordered:
+        elif kind_of(node) == "Sort" and not is_ordered:
             end, is_ordered = len(above), True
         node = node.children().apply(0)
     if not end or not is_ordered:
@@ -96,7 +97,7 @@ def _is_worth_it(rows: Any) -> bool:
 
 
 def _kinds_outside_of_groups(plan: Any) -> list[str]:
-    kind = _kind(plan)
+    kind = kind_of(plan)
     if kind == INPUT:
         return [kind]
     below = [] if kind == "Aggregate" else read_sequence(plan.children())
@@ -107,7 +108,3 @@ def _can_be_counted(spark: SparkSession, rows: Any) -> bool:
     columns = read_sequence(rows.output())
     ids = {int(one.exprId().id()) for one in columns}
     return len(ids) == len(columns) and all(has_one_form(spark_type(spark, c)) for c in columns)
-
-
-def _kind(node: Any) -> str:
-    return str(node.getClass().getSimpleName())

@@ -36,6 +36,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from shardline.app.sql.plan_nodes import kind_of
 from shardline.datasource.spark_native.java_names import java_class, read_sequence
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def aggregate_calls(aggregate: Any) -> list[AggregateCall]:
     for call in aggregate_expressions(aggregate):
         function, condition = call.aggregateFunction(), call.filter()
         found[int(call.resultId().id())] = AggregateCall(
-            _FUNCTIONS[_kind(function)],
+            _FUNCTIONS[kind_of(function)],
             call,
             read_sequence(function.children()),
             condition.get() if condition.isDefined() else None,
@@ -122,7 +123,7 @@ def refusal(spark: SparkSession, aggregate: Any) -> str:
 
 def _refusal_of_call(spark: SparkSession, call: Any) -> str:
     function = call.aggregateFunction()
-    kind = _kind(function)
+    kind = kind_of(function)
     name = str(function.prettyName())
     if kind not in _FUNCTIONS:
         return name
@@ -140,7 +141,7 @@ def _refusal_of_call(spark: SparkSession, call: Any) -> str:
 
 def is_of_session(key: Any) -> bool:
     """True if an aggregate groups by a session window: its rows are not those of one key."""
-    return _kind(key) == "AttributeReference" and bool(key.metadata().contains(_SESSION_WINDOW))
+    return kind_of(key) == "AttributeReference" and bool(key.metadata().contains(_SESSION_WINDOW))
 
 
 def spark_type(spark: SparkSession, expression: Any) -> DataType:
@@ -156,7 +157,7 @@ def aggregate_expressions(aggregate: Any) -> Iterator[Any]:
     ahead = list(reversed(read_sequence(aggregate.aggregateExpressions())))
     while ahead:
         expression = ahead.pop()
-        if _kind(expression) == "AggregateExpression":
+        if kind_of(expression) == "AggregateExpression":
             yield expression
         else:
             ahead += reversed(read_sequence(expression.children()))
@@ -177,8 +178,3 @@ def can_be_key(kind: DataType) -> bool:
         case StructType():
             return all(can_be_key(field.dataType) for field in kind.fields)
     return has_one_form(kind) or isinstance(kind, _FLOATS)
-
-
-def _kind(node: Any) -> str:
-    """The class of an operator or expression of Spark's."""
-    return str(node.getClass().getSimpleName())

@@ -25,14 +25,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from shardline.app.sql.counted_rows import with_counted_rows
-from shardline.app.sql.plan_nodes import conjuncts
+from shardline.app.sql.plan_nodes import conjunction, conjuncts, kind_of
 from shardline.app.sql.strategy import INPUT
 from shardline.datasource.spark_native.java_names import (
     java_class,
@@ -120,10 +119,10 @@ def _with_values_last(spark: SparkSession, plan: Any) -> Any:
     such as the equalities of `FROM a, b`, would be above that join, and below it the join of all
     pairs of rows. The optimizer takes it down through joins, too.
     """
-    if _kind(plan) == INPUT or plan.subqueriesAll().isEmpty():
+    if kind_of(plan) == INPUT or plan.subqueriesAll().isEmpty():
         return plan
     plan = _with_changed(spark, plan, lambda one: _with_values_last(spark, one))
-    if _kind(plan) != "Filter":
+    if kind_of(plan) != "Filter":
         return plan
     last: list[Any] = []
     first: list[Any] = []
@@ -136,26 +135,25 @@ def _with_values_last(spark: SparkSession, plan: Any) -> Any:
 
 
 def _compares_with_outer_value(expression: Any) -> bool:
-    if _kind(expression) == "ScalarSubquery":
+    if kind_of(expression) == "ScalarSubquery":
         return not expression.outerAttrs().isEmpty() or not expression.joinCond().isEmpty()
     return any(map(_compares_with_outer_value, read_sequence(expression.children())))
 
 
 def _filter(spark: SparkSession, conditions: Sequence[Any], below: Any) -> Any:
-    both = java_class(spark, "org.apache.spark.sql.catalyst.expressions.And")
-    return java_class(spark, f"{_LOGICAL}.Filter")(reduce(both, conditions), below)
+    return java_class(spark, f"{_LOGICAL}.Filter")(conjunction(spark, conditions), below)
 
 
 def _with_flat_subqueries(spark: SparkSession, plan: Any) -> Any:
     """A plan whose subqueries have none themselves, where filters and projections use them."""
-    if _kind(plan) == INPUT or plan.subqueriesAll().isEmpty():
+    if kind_of(plan) == INPUT or plan.subqueriesAll().isEmpty():
         return plan
     below = _with_changed(spark, plan, lambda one: _with_flat_subqueries(spark, one))
     return _with_expressions(spark, below, lambda one: _with_flat_plan(spark, one))
 
 
 def _with_flat_plan(spark: SparkSession, expression: Any) -> Any:
-    if _kind(expression) in _SUBQUERIES:
+    if kind_of(expression) in _SUBQUERIES:
         plan = expression.plan()
         if plan.subqueriesAll().isEmpty():
             return expression
@@ -165,7 +163,7 @@ def _with_flat_plan(spark: SparkSession, expression: Any) -> Any:
 
 def _with_single_rows(spark: SparkSession, plan: Any) -> Any:
     """A plan whose subqueries of one row are joined, where filters and projections use them."""
-    if _kind(plan) == INPUT:
+    if kind_of(plan) == INPUT:
         return plan
     plan = _with_changed(spark, plan, lambda one: _with_single_rows(spark, one))
     found: dict[int, Any] = {}
@@ -178,14 +176,14 @@ def _with_single_rows(spark: SparkSession, plan: Any) -> Any:
     for row in found.values():
         below = _joined(spark, below, row)
     over_row = with_columns.withNewChildren(scala_sequence(spark, [below]))
-    if _kind(plan) == "Project":
+    if kind_of(plan) == "Project":
         return over_row
     return java_class(spark, f"{_LOGICAL}.Project")(plan.output(), over_row)
 
 
 def _with_expressions(spark: SparkSession, plan: Any, change: Callable[[Any], Any]) -> Any:
     """A filter or a projection with changed expressions; any other operator as it is."""
-    kind = _kind(plan)
+    kind = kind_of(plan)
     if kind not in {"Filter", "Project"}:
         return plan
     given = read_sequence(plan.projectList()) if kind == "Project" else [plan.condition()]
@@ -207,7 +205,7 @@ def _with_changed(spark: SparkSession, node: Any, change: Callable[[Any], Any]) 
 
 def _without_single_rows(spark: SparkSession, expression: Any, found: dict[int, Any]) -> Any:
     """An expression with the columns of plans in the place of subqueries; these go to `found`."""
-    if _kind(expression) == "ScalarSubquery" and _has_one_row(expression):
+    if kind_of(expression) == "ScalarSubquery" and _has_one_row(expression):
         row = expression.plan()
         found[int(expression.exprId().id())] = row
         return row.output().apply(0)
@@ -219,9 +217,9 @@ def _has_one_row(subquery: Any) -> bool:
     if not subquery.outerAttrs().isEmpty() or not subquery.joinCond().isEmpty():
         return False
     plan = subquery.plan()
-    while _kind(plan) in _ONE_FOR_ONE:
+    while kind_of(plan) in _ONE_FOR_ONE:
         plan = plan.children().apply(0)
-    return _kind(plan) == "Aggregate" and bool(plan.groupingExpressions().isEmpty())
+    return kind_of(plan) == "Aggregate" and bool(plan.groupingExpressions().isEmpty())
 
 
 def _joined(spark: SparkSession, plan: Any, row: Any) -> Any:
@@ -232,13 +230,9 @@ def _joined(spark: SparkSession, plan: Any, row: Any) -> Any:
     return java_class(spark, f"{_LOGICAL}.Join")(plan, row, inner, none, no_hint)
 
 
-def _kind(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
-
-
 def _kinds(plan: Any) -> set[str]:
     """The classes of all operators of a plan."""
-    mine = {_kind(plan)}
+    mine = {kind_of(plan)}
     return mine.union(*(_kinds(child) for child in read_sequence(plan.children())))
 
 

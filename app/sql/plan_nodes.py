@@ -3,18 +3,29 @@
 below(node)              expressions and inputs of an operator; arguments of an expression
 deepest(node, guilty)    the nodes that are to blame for something
 conjuncts(condition)     what a condition joins by AND
+conjunction(spark, all)  the condition that joins others by AND
+kind_of(node)            the name of a node's class: `Filter`, `EqualTo`
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
 
-from shardline.datasource.spark_native.java_names import read_sequence
+from shardline.datasource.spark_native.java_names import java_class, read_sequence
 
-__all__ = ["below", "conjuncts", "deepest", "is_plan"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["below", "conjunction", "conjuncts", "deepest", "is_plan", "kind_of"]
 
 _SUBQUERIES: Final = frozenset({"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery"})
+
+
+def kind_of(node: Any) -> str:
+    """The name of the class of an operator or expression, as Spark has it."""
+    return str(node.getClass().getSimpleName())
 
 
 def is_plan(node: Any) -> bool:
@@ -26,7 +37,7 @@ def below(node: Any) -> Iterator[Any]:
     """Expressions and inputs of an operator; arguments of an expression, and the plan in it."""
     if is_plan(node):
         yield from read_sequence(node.expressions())
-    elif node.getClass().getSimpleName() in _SUBQUERIES:
+    elif kind_of(node) in _SUBQUERIES:
         yield node.plan()
     yield from read_sequence(node.children())
 
@@ -42,8 +53,13 @@ def deepest(node: Any, guilty: Callable[[Any], bool]) -> Iterator[Any]:
 
 def conjuncts(condition: Any) -> Iterator[Any]:
     """The conditions that a condition joins by AND."""
-    if condition.getClass().getSimpleName() != "And":
+    if kind_of(condition) != "And":
         yield condition
         return
     yield from conjuncts(condition.left())
     yield from conjuncts(condition.right())
+
+
+def conjunction(spark: SparkSession, conditions: Sequence[Any]) -> Any:
+    """The condition that joins others, at least one, by AND."""
+    return reduce(java_class(spark, "org.apache.spark.sql.catalyst.expressions.And"), conditions)

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from shardline.app.sql.plan_nodes import deepest
+from shardline.app.sql.plan_nodes import deepest, kind_of
 from shardline.app.sql.strategy import CLOCKS, INPUT
 from shardline.datasource.spark_native.java_names import java_class, read_sequence
 
@@ -188,7 +188,7 @@ def refused_clocks(spark: SparkSession, plan: Any) -> Iterator[RefusedClock]:
         spark: Any session of the application.
         plan: A query's, in its normal form.
     """
-    if not uses_clock(spark, plan) or _kind(plan) == INPUT:
+    if not uses_clock(spark, plan) or kind_of(plan) == INPUT:
         return
     for expression in read_sequence(plan.expressions()):
         if uses_clock(spark, expression):
@@ -209,7 +209,7 @@ def find_subqueries_beside(spark: SparkSession, plan: Any) -> Iterator[RefusedCl
 
 
 def _all_expressions(plan: Any) -> Iterator[Any]:
-    if _kind(plan) != INPUT:
+    if kind_of(plan) != INPUT:
         yield from read_sequence(plan.expressions())
         for child in read_sequence(plan.children()):
             yield from _all_expressions(child)
@@ -217,7 +217,7 @@ def _all_expressions(plan: Any) -> Iterator[Any]:
 
 def _refused_in(spark: SparkSession, plan: Any, expression: Any) -> Iterator[RefusedClock]:
     """The uses in one expression of an operator."""
-    kind = _kind(plan)
+    kind = kind_of(plan)
     if kind != "Filter" or not _reads_input(plan) or _is_recursive(plan):
         hint = {"Join": _IN_JOIN, "Filter": _CONSTANTS}.get(kind, _ONLY_FILTERS)
         hint = _IN_RECURSION if _is_recursive(plan) else hint
@@ -234,12 +234,12 @@ def _refused_in(spark: SparkSession, plan: Any, expression: Any) -> Iterator[Ref
 
 
 def _reads_input(plan: Any) -> bool:
-    return _kind(plan) == INPUT or any(map(_reads_input, read_sequence(plan.children())))
+    return kind_of(plan) == INPUT or any(map(_reads_input, read_sequence(plan.children())))
 
 
 def _is_recursive(plan: Any) -> bool:
     """True if an operator reads the rows that a recursion has found before."""
-    kind = _kind(plan)
+    kind = kind_of(plan)
     if kind in {"UnionLoop", "UnionLoopRef"}:
         # Above the whole of a recursion its rows are like any others.
         return kind == "UnionLoopRef"
@@ -247,14 +247,14 @@ def _is_recursive(plan: Any) -> bool:
 
 
 def _hint(clock: Any, hint: str) -> str:
-    match _kind(clock):
+    match kind_of(clock):
         case "CurrentDate":
             return _TODAY
         case "LocalTimestamp":
             return _LOCAL
         case "CurrentTime":
             return _ONE_SIDE
-    return hint if _kind(clock) in CLOCKS else ""
+    return hint if kind_of(clock) in CLOCKS else ""
 
 
 def _clocks(spark: SparkSession, node: Any) -> Iterator[Any]:
@@ -267,7 +267,7 @@ def _clocks(spark: SparkSession, node: Any) -> Iterator[Any]:
 
 def _conjuncts(spark: SparkSession, condition: Any) -> Iterator[Any]:
     """What a condition joins by AND; BETWEEN is two comparisons."""
-    match _kind(condition):
+    match kind_of(condition):
         case "And":
             yield from _conjuncts(spark, condition.left())
             yield from _conjuncts(spark, condition.right())
@@ -285,7 +285,7 @@ def _conjuncts(spark: SparkSession, condition: Any) -> Iterator[Any]:
 
 def _inlined(spark: SparkSession, expression: Any, defined: dict[str, Any]) -> Any:
     """An expression with common expressions written out."""
-    if _kind(expression) == "CommonExpressionRef":
+    if kind_of(expression) == "CommonExpressionRef":
         return defined.get(str(expression.id().toString()), expression)
     given = read_sequence(expression.children())
     children = [_inlined(spark, one, defined) for one in given]
@@ -296,7 +296,7 @@ def _inlined(spark: SparkSession, expression: Any, defined: dict[str, Any]) -> A
 
 def _bound(spark: SparkSession, comparison: Any) -> Bound | str:
     """A comparison with now(), or a hint if it is none that can be kept."""
-    operator = _OPERATORS.get(_kind(comparison))
+    operator = _OPERATORS.get(kind_of(comparison))
     if operator is None:
         return _BY_ITSELF
     left, right = comparison.left(), comparison.right()
@@ -312,7 +312,7 @@ def _bound(spark: SparkSession, comparison: Any) -> Bound | str:
 
 def _shift(expression: Any) -> int | str:
     """Microseconds by which an expression is always later than now(); or a hint."""
-    match _kind(expression):
+    match kind_of(expression):
         case "Now" | "CurrentTimestamp":
             return 0
         case "Cast" if str(expression.dataType().typeName()) == "timestamp":
@@ -345,7 +345,3 @@ def _later(expression: Any) -> int | str:
     if abs(int(length)) >= _DAY_US and not expression.zoneId().getRules().isFixedOffset():
         return _DAYS
     return before + int(length)
-
-
-def _kind(node: Any) -> str:
-    return str(node.getClass().getSimpleName())

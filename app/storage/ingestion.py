@@ -43,7 +43,11 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from shardline.app.execution.batch_errors import micro_batch_error
 from shardline.app.execution.host import Host, Incarnation
-from shardline.app.execution.query_start import start_slot, wait_until_initialised
+from shardline.app.execution.query_start import (
+    end_in_background,
+    start_slot,
+    wait_until_initialised,
+)
 from shardline.app.execution.stopped import Stopped
 from shardline.app.protocol.objects import SourceDescription, progress_shard
 from shardline.app.storage.bad_rows import stopped_error
@@ -139,7 +143,7 @@ class Ingestion:
             timeline.stop()
         self._stop_ticks()
         if query is not None and not self._ended.is_set():
-            self._end_query(query)
+            end_in_background(query)
         if not self._host.clock.wait(self._ended, _STOP_MS):
             _log.warning(
                 "a stopped ingestion has not ended yet: its checkpoint is not used again",
@@ -277,20 +281,6 @@ class Ingestion:
         if self._error is not None:
             raise self._error
 
-    def _end_query(self, query: StreamingQuery) -> None:
-        """Stop the query without waiting for it: Spark waits for a micro-batch under way.
-
-        A tick must not wait so long, as all sources share a few threads, and neither must `stop`.
-        """
-
-        def end() -> None:
-            try:
-                query.stop()
-            except Exception:  # noqa: BLE001 - it has failed, or its JVM is gone: it has ended
-                _log.info("a query that was stopped had ended", exc_info=True)
-
-        BackgroundThread(f"stop {query.name}", end).start()
-
     # -- micro-batches and ticks ------------------------------------------------------------------
 
     def _on_micro_batch(self, frame: DataFrame, number: int) -> None:
@@ -352,7 +342,8 @@ class Ingestion:
                 self._error, query = error, self._query
             timeline.stop()
             if query is not None:
-                self._end_query(query)
+                # Not waited for: all sources share the few threads of ticks.
+                end_in_background(query)
         except ShardError as error:
             # A store that does not answer for a while is no reason to end the query: its own
             # commits fail by themselves if it lasts.

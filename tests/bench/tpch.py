@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from math import exp, log
 from pathlib import Path
 from typing import Final
@@ -26,6 +28,7 @@ from pyspark.sql import SparkSession
 
 from bench.copies import generator
 from bench.rounds import Measured, alternate
+from bench.views import WAYS, Followed
 from shardline import datasource
 from shardline.app.compute.view.evaluate import parse_columns
 from shardline.app.compute.view.maintained_view import View
@@ -59,7 +62,6 @@ _UPDATED: Final = {
 }
 """Tables of which rows are replaced: a key, and the column that gets another value."""
 
-_WAYS: Final[tuple[Strategy, ...]] = ("recompute", "incremental")
 _AIM: Final = 10.0
 
 
@@ -79,16 +81,8 @@ def measure_tpch(
     lines: list[Measured] = []
     ratios: list[float] = []
     for name in TPCH:
-        views = {way: world.view(name, way) for way in _WAYS}
-
-        def step(way: str, views: dict[Strategy, _Followed] = views) -> None:
-            world.step(views[way])  # type: ignore[index]
-
-        cases = {
-            "news": world.refresh,
-            "anew": lambda step=step: step("recompute"),  # type: ignore[misc]
-            "changes": lambda step=step: step("incremental"),  # type: ignore[misc]
-        }
+        cases: dict[str, Callable[[], object]] = {"news": world.refresh}
+        cases |= {word: partial(world.step, world.view(name, way)) for word, way in WAYS.items()}
         alternate(clock, 1, cases)  # the first round makes states and compiles
         taken = alternate(clock, rounds, cases)
         anew, changes = taken["anew"] * 1000.0, taken["changes"] * 1000.0
@@ -112,14 +106,6 @@ def generated_tables(folder: Path, scale: float) -> Path:
         subprocess.run([str(generator()), *words], check=True)
         making.rename(target)
     return target
-
-
-@dataclass
-class _Followed:
-    """A view, and how far its steps are."""
-
-    view: View
-    upper: int
 
 
 @dataclass
@@ -161,7 +147,7 @@ class _World:
             self.project.view(name, query)
         self.kept = self.project.check(self.spark).descriptions
 
-    def view(self, name: str, strategy: Strategy) -> _Followed:
+    def view(self, name: str, strategy: Strategy) -> Followed:
         """A view that has its first contents."""
         kept = self.kept[name]
         assert isinstance(kept, ViewDescription)
@@ -170,7 +156,7 @@ class _World:
         incarnation = self.bench.incarnation(made.name, now)
         view = View(self.bench.host, incarnation, made, no_fence, Following())
         view.advance(self.session, Interval(now, self.upper, starts=True))
-        return _Followed(view, self.upper)
+        return Followed(view, self.upper)
 
     def refresh(self) -> None:
         """A thousandth of the orders comes anew, and another one goes."""
@@ -187,10 +173,9 @@ class _World:
                 table = self._changes(found, time, key, (place, place), {column: f"{column} + 1"})
             found.append_table(table, self.upper)
 
-    def step(self, followed: _Followed) -> None:
+    def step(self, followed: Followed) -> None:
         """Bring a view up to the last refresh."""
-        followed.view.advance(self.session, Interval(followed.upper, self.upper))
-        followed.upper = self.upper
+        followed.step(self.session, self.upper)
 
     def _changes(
         self,

@@ -25,7 +25,7 @@ from shardline.datasource.clock import Clock
 from shardline.datasource.spark_native.time_interval import Interval
 from support.spark.views import Bench, Following, no_fence
 
-__all__ = ["measure_views"]
+__all__ = ["WAYS", "Followed", "measure_views"]
 
 _START: Final = 10
 _CUSTOMERS: Final = 10_000
@@ -55,7 +55,7 @@ _QUERIES: Final = {
         "GROUP BY ALL"
     ),
 }
-_WAYS: Final[Mapping[str, Strategy]] = {"anew": "recompute", "changes": "incremental"}
+WAYS: Final[Mapping[str, Strategy]] = {"anew": "recompute", "changes": "incremental"}
 
 
 def measure_views(
@@ -68,13 +68,13 @@ def measure_views(
     lines: list[Measured] = []
     for name, query in _QUERIES.items():
         world = _World(spark, place / name.replace(" ", "_"), orders)
-        followed = [world.view(query, strategy) for strategy in _WAYS.values()]
+        followed = [world.view(query, strategy) for strategy in WAYS.values()]
         steps: dict[str, Callable[[], object]] = {"news": world.add_news}
-        steps |= {way: partial(world.step, view) for way, view in zip(_WAYS, followed, strict=True)}
+        steps |= {way: partial(world.step, view) for way, view in zip(WAYS, followed, strict=True)}
         alternate(clock, 1, steps)  # the first round compiles
         taken = alternate(clock, rounds, steps)
         what = f"view, {name}, {_CHANGED:,} of {orders:,} rows"
-        times = {way: taken[way] * 1000.0 for way in _WAYS}
+        times = {way: taken[way] * 1000.0 for way in WAYS}
         lines += [
             Measured(f"{what}: anew", times["anew"], "ms"),
             Measured(f"{what}: changes", times["changes"], "ms", times["anew"] / times["changes"]),
@@ -83,11 +83,16 @@ def measure_views(
 
 
 @dataclass
-class _Followed:
+class Followed:
     """A view, and how far its steps are."""
 
     view: View
     upper: int
+
+    def step(self, session: SparkSession, upper: int) -> None:
+        """Bring it up to what its inputs are settled to."""
+        self.view.advance(session, Interval(self.upper, upper))
+        self.upper = upper
 
 
 class _World:
@@ -108,7 +113,7 @@ class _World:
             found.push(_START, *rows)
         self._add(_START, orders)
 
-    def view(self, query: str, strategy: Strategy) -> _Followed:
+    def view(self, query: str, strategy: Strategy) -> Followed:
         """A view that has its first contents."""
         project = Project()
         for found in (self._orders, *(one for one, _ in self._named.values())):
@@ -122,7 +127,7 @@ class _World:
             self._bench.host, self._bench.incarnation(name, _START), asked, no_fence, Following()
         )
         made.advance(self._session, Interval(_START, _START + 1, starts=True))
-        return _Followed(made, _START + 1)
+        return Followed(made, _START + 1)
 
     def add_news(self) -> None:
         """New rows for the next step of each view."""
@@ -131,11 +136,9 @@ class _World:
         for found, _ in self._named.values():
             found.idle(time + 1)
 
-    def step(self, followed: _Followed) -> None:
+    def step(self, followed: Followed) -> None:
         """Bring a view up to the news."""
-        upper = self._orders.upper
-        followed.view.advance(self._session, Interval(followed.upper, upper))
-        followed.upper = upper
+        followed.step(self._session, self._orders.upper)
 
     def _add(self, time: int, count: int) -> None:
         first, self._last = self._last, self._last + count

@@ -13,21 +13,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from shardline.app.execution.checkpoint_log import read_planned_offset
 from shardline.app.execution.host import Host
-from shardline.app.execution.query_start import start_slot, wait_until_initialised
-from shardline.datasource.background import BackgroundThread
+from shardline.app.execution.query_start import (
+    end_in_background,
+    start_slot,
+    wait_until_initialised,
+)
 from shardline.datasource.shard_source.offsets import START
 from shardline.datasource.spark_native.jvm import make_active
 from shardline.datasource.spark_native.time_interval import (
@@ -102,7 +102,7 @@ class TriggerQuery:
                 except BaseException:
                     # Nobody else knows it: it would run for ever. By another thread, as Spark waits
                     # for a micro-batch under way, which may wait for the return of this.
-                    BackgroundThread(f"stop {self.name}", partial(_end, query)).start()
+                    end_in_background(query)
                     raise
         finally:
             context.setLocalProperty("spark.scheduler.pool", pool)  # type: ignore[arg-type]
@@ -143,11 +143,6 @@ class TriggerQuery:
             START.json() if begun is None else msgspec.json.decode(begun),
             msgspec.json.decode(ended),
         )
-
-
-def _end(query: StreamingQuery) -> None:
-    with suppress(Py4JError, OSError):
-        query.stop()
 
 
 def _trigger_ms(interval_ms: int) -> int:

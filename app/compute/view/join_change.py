@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.compute.view.change_operators import Change, ChangeOperators
@@ -38,9 +38,8 @@ from shardline.app.compute.view.join_tree import (
 from shardline.app.compute.view.kept_plan import Leaf, Operator
 from shardline.app.compute.view.look_up import LookUps
 from shardline.app.compute.view.safe_expressions import cannot_fail
-from shardline.app.sql.plan_nodes import conjuncts
+from shardline.app.sql.plan_nodes import conjunction, conjuncts
 from shardline.datasource.spark_native.java_names import (
-    java_class,
     read_sequence,
     scala_object,
 )
@@ -161,15 +160,12 @@ class JoinRule:
 
     def pair(self, left: Operator, right: Operator, conditions: Sequence[Any]) -> Operator:
         """The inner join of two operators."""
-        condition = reduce(self._and, conditions) if conditions else None
+        condition = conjunction(self._spark, conditions) if conditions else None
         option = scala_object(self._spark, "scala.Option").apply(condition)
         join = self._made.plans.make(
             "Join", left.plan, right.plan, self._inner, option, self._no_hint
         )
         return Operator(join, (left, right))
-
-    def _and(self, left: Any, right: Any) -> Any:
-        return java_class(self._spark, f"{_CATALYST}.expressions.And")(left, right)
 
 
 @dataclass(frozen=True, slots=True)

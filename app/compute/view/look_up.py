@@ -35,6 +35,7 @@ from pyspark.sql.types import IntegralType, StringType
 from shardline.app.compute.view.join_tree import INNER, are_disjoint, flatten, join_kind
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.sql.kept_aggregates import has_one_form, spark_type
+from shardline.app.sql.plan_nodes import kind_of
 from shardline.app.sql.touched_keys import WITH_COLUMNS_BELOW
 from shardline.datasource.spark_native.java_names import read_sequence
 
@@ -278,7 +279,7 @@ class LookUps:
         )
 
     def _equal(self, side: QueryNode, other: QueryNode, condition: Any) -> Iterator[_Equality]:
-        kind = _kind(condition)
+        kind = kind_of(condition)
         if kind not in {"EqualTo", "EqualNullSafe"}:
             return
         left, right = _plain(condition.left()), _plain(condition.right())
@@ -406,18 +407,18 @@ def _projected(node: QueryNode, column: Any) -> Any | None:
     for one in read_sequence(node.plan.projectList()):
         if not one.exprId().equals(column.exprId()):
             continue
-        return _plain(one.child() if _kind(one) == "Alias" else one)
+        return _plain(one.child() if kind_of(one) == "Alias" else one)
     return None
 
 
 def _plain(expression: Any) -> Any | None:
     """The column that an expression is; a cast to a wider integer changes no value."""
-    while _kind(expression) == "Cast":
+    while kind_of(expression) == "Cast":
         given, wanted = (_width(one) for one in (expression.child(), expression))
         if given < 0 or given > wanted:
             return None
         expression = expression.child()
-    return expression if _kind(expression) == "AttributeReference" else None
+    return expression if kind_of(expression) == "AttributeReference" else None
 
 
 def _trace_union(node: QueryNode, column: Any, *, joins: bool) -> list[_Column]:
@@ -447,7 +448,3 @@ def _width(expression: Any) -> int:
     """The place of an expression's type among the integers, the widest last; -1 of others."""
     name = str(expression.dataType().simpleString())
     return _INTEGERS.index(name) if name in _INTEGERS else -1
-
-
-def _kind(node: Any) -> str:
-    return str(node.getClass().getSimpleName())

@@ -42,6 +42,7 @@ from shardline.app.execution.host import Host
 from shardline.app.execution.spark_errors import error_line
 from shardline.app.sql.decided_values import holds_map, is_decided
 from shardline.app.sql.kept_aggregates import has_one_form, spark_type
+from shardline.app.sql.plan_nodes import kind_of
 from shardline.app.sql.strategy import LINEAR
 from shardline.app.sql.touched_keys import WITH_COLUMNS_BELOW, number_of
 from shardline.datasource.spark_native.java_names import read_sequence
@@ -270,7 +271,7 @@ def _named(columns: Sequence[Any], column: Any) -> Iterator[Any]:
     """The column, perhaps under another name, that one of an operator's results is."""
     for one in columns:
         if _same(one, column):
-            given = one.child() if _kind(one) == "Alias" else one
+            given = one.child() if kind_of(one) == "Alias" else one
             if _is_column(given):
                 yield given
 
@@ -280,8 +281,4 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _is_column(expression: Any) -> bool:
-    return _kind(expression) == "AttributeReference"
-
-
-def _kind(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
+    return kind_of(expression) == "AttributeReference"

@@ -33,27 +33,34 @@ class User:
     """Somebody whose steps look rows up."""
 
 
+Change = tuple[int, tuple[int, str], int]
+
+
+def updates(changes: Sequence[Change]) -> pa.Table:
+    """Changes (time, row, diff) as a table."""
+    return pa.table(
+        {
+            "k": pa.array([row[0] for _, row, _ in changes], pa.int64()),
+            "v": pa.array([row[1] for _, row, _ in changes], pa.string()),
+            "_ts": pa.array([time for time, _, _ in changes], pa.int64()),
+            "_diff": pa.array([diff for _, _, diff in changes], pa.int64()),
+        }
+    )
+
+
 class Shard:
     """A shard of rows that come and go at random, and a model of it."""
 
     def __init__(self, client: ShardClient, name: str = "t") -> None:
         self.client = client
         self.name = name
-        self.history: list[tuple[int, tuple[int, str], int]] = []
+        self.history: list[Change] = []
         self.upper = 0
         client.create(name, ShardSchema.from_arrow(ROWS))
 
-    def append(self, *changes: tuple[int, tuple[int, str], int], until: int) -> None:
-        table = pa.table(
-            {
-                "k": [row[0] for _, row, _ in changes],
-                "v": [row[1] for _, row, _ in changes],
-                "_ts": pa.array([time for time, _, _ in changes], pa.int64()),
-                "_diff": pa.array([diff for _, _, diff in changes], pa.int64()),
-            }
-        )
+    def append(self, *changes: Change, until: int) -> None:
         found = self.client.writer(self.name).compare_and_append(
-            table if changes else None, Frontier(self.upper), Frontier(until)
+            updates(changes) if changes else None, Frontier(self.upper), Frontier(until)
         )
         assert isinstance(found, Appended)
         self.history += changes
@@ -126,11 +133,11 @@ def test_an_arrangement_is_made_once_and_brought_along(
     read: list[int | None] = []
     given = updates_in_driver
 
-    def updates(*args: object, start: int | None, **more: object) -> pa.Table | None:
+    def noted(*args: object, start: int | None, **more: object) -> pa.Table | None:
         read.append(start)
         return given(*args, start=start, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(shard_lookups, "updates_in_driver", updates)
+    monkeypatch.setattr(shard_lookups, "updates_in_driver", noted)
     user = User()
     shard.append((5, (1, "a"), 1), until=6)
     found(lookups, shard, [1], 5, user)
@@ -347,13 +354,7 @@ class Indexed:
         schema = ShardSchema.from_arrow(ROWS)
         arranged = Arrangement(schema, key, since)
         rows = [change for change in self.shard.history if change[0] < upper]
-        columns = {
-            "k": pa.array([row[0] for _, row, _ in rows], pa.int64()),
-            "v": pa.array([row[1] for _, row, _ in rows], pa.string()),
-            "_ts": pa.array([time for time, _, _ in rows], pa.int64()),
-            "_diff": pa.array([diff for _, _, diff in rows], pa.int64()),
-        }
-        arranged.append(pa.table(columns), Frontier(upper))
+        arranged.append(updates(rows), Frontier(upper))
         host: Any = None  # asked for cached frames only
         description = IndexDescription(name="mine", on="t", key=key)
         shard = shard or self.shard.client.state("t").shard
@@ -439,6 +440,27 @@ def test_an_index_in_doubt_answers_no_look_up_any_more(shard: Shard, indexed: In
     indexed.add(("k",), since=0, upper=1)
     found(indexed.lookups, shard, [1], 0, User())
     assert indexed.answered_by() == ["mine"]
+
+
+def test_an_index_that_comes_later_takes_an_arrangements_place(
+    shard: Shard, indexed: Indexed
+) -> None:
+    """The rows are there once, and who was answered before holds nothing back by it."""
+    user, other, keys = User(), User(), pa.table({"k": [1], "v": ["a"]})
+    for time in range(4):
+        shard.append((time, (1, "a"), 1), until=time + 1)
+    found(indexed.lookups, shard, [1], 1, user)
+    [entry] = indexed.lookups._arranged.values()
+    indexed.add(("k",), since=0, upper=4)
+    assert found(indexed.lookups, shard, [1], 3, user) == Counter({(1, "a"): 4})
+    assert entry.arranged is None
+    for as_of in (2, 3):
+        indexed.lookups.rows(
+            shard.client, shard.client.state("t"), ("v",), keys, as_of=as_of, user=other
+        )
+    assert entry.arranged is not None
+    assert entry.arranged.view.since == 3
+    assert sorted(indexed.answered_by()) == ["", "mine"]
 
 
 def test_too_many_rows_of_an_index_are_left_to_spark(
