@@ -6,10 +6,10 @@
 adds a column (`ExistenceJoin`). A subquery that gives a value for an outer row is a left join, and
 one without outer columns that always has one row an inner join with it. DISTINCT is an aggregate
 without functions, INTERSECT and EXCEPT are a semi and an anti join below one, and their forms with
-ALL count rows. What aggregates group by are columns. Catalyst's optimizer does all that by rules of
-its own, which are applied here one by one: the whole optimizer adds shapes that depend on
-statistics. Only rows without outer columns are joined here. Rules for changes then have little to
-know.
+ALL count rows. An outer join whose added rows a filter leaves out is an inner one. What aggregates
+group by are columns. Catalyst's optimizer does all that by rules of its own, which are applied here
+one by one: the whole optimizer adds shapes that depend on statistics. Only rows without outer
+columns are joined here. Rules for changes then have little to know.
 
 Subqueries are worked off from the outside in, and rewritten from the inside out, as the optimizer
 does: what refers to an outer row is pulled up out of a subquery first, which then stands for itself
@@ -72,6 +72,9 @@ _AGGREGATES: Final = (
 """In the optimizer's order, but for the last two: a replaced set operator has neither an expression
 to replace nor one to group by."""
 
+_INNER: Final = ("EliminateOuterJoin",)
+"""An outer join under a filter that no row with NULL passes is an inner one."""
+
 _ONE_FOR_ONE: Final = frozenset({"Project", "SubqueryAlias"})
 """Operators that give one row for each."""
 
@@ -88,8 +91,11 @@ def normal_form(spark: SparkSession, plan: Any) -> Any:
     inlined = java_class(spark, f"{_OPTIMIZER}.InlineCTE")(True, False, False).apply(plan)
     if not inlined.subqueriesAll().isEmpty():
         inlined = _without_subqueries(spark, inlined)
-    if not _WITH_AGGREGATES.isdisjoint(_kinds(inlined)):
+    kinds = _kinds(inlined)
+    if not _WITH_AGGREGATES.isdisjoint(kinds):
         inlined = _applied(spark, _AGGREGATES, inlined)
+    if {"Filter", "Join"} <= kinds:
+        inlined = _applied(spark, _INNER, _with_filters_at_joins(spark, inlined))
     return with_counted_rows(spark, inlined)
 
 
@@ -132,6 +138,26 @@ def _with_values_last(spark: SparkSession, plan: Any) -> Any:
         return plan
     below = _filter(spark, first, plan.children().apply(0))
     return _filter(spark, last, below)
+
+
+def _with_filters_at_joins(spark: SparkSession, plan: Any) -> Any:
+    """A plan whose filters stand right above joins, where projections between only choose columns.
+
+    There Catalyst's rules look for them. A filter reads columns that the projection has chosen.
+    """
+    if kind_of(plan) == INPUT:
+        return plan
+    plan = _with_changed(spark, plan, lambda one: _with_filters_at_joins(spark, one))
+    if kind_of(plan) != "Filter":
+        return plan
+    chosen = plan.children().apply(0)
+    if kind_of(chosen) != "Project" or kind_of(chosen.children().apply(0)) != "Join":
+        return plan
+    columns = read_sequence(chosen.projectList())
+    if any(kind_of(one) != "AttributeReference" for one in columns):
+        return plan
+    below = _filter(spark, [plan.condition()], chosen.children().apply(0))
+    return chosen.withNewChildren(scala_sequence(spark, [below]))
 
 
 def _compares_with_outer_value(expression: Any) -> bool:

@@ -37,10 +37,10 @@ from shardline.datasource.spark_native.java_names import read_sequence
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["WITH_COLUMNS_BELOW", "Region", "Regions", "Source", "judge", "number_of"]
+__all__ = ["KEPT_SIDE", "WITH_COLUMNS_BELOW", "Region", "Regions", "Source", "judge", "number_of"]
 
 _BOTH: Final = frozenset({"Cross", "Inner"})
-_KEPT_SIDE: Final = {
+KEPT_SIDE: Final = {
     "ExistenceJoin": 0,
     "LeftAnti": 0,
     "LeftOuter": 0,
@@ -50,7 +50,7 @@ _KEPT_SIDE: Final = {
 }
 """Joins that return each row of a side, or some of them, under the columns of that side."""
 
-_LINEAR_IN_A_SIDE: Final = frozenset(_KEPT_SIDE) - {"LeftSingle"}
+_LINEAR_IN_A_SIDE: Final = frozenset(KEPT_SIDE) - {"LeftSingle"}
 """They follow that side without a key, too."""
 
 WITH_COLUMNS_BELOW: Final = frozenset(
@@ -325,8 +325,8 @@ def _candidates(top: QueryNode) -> Iterator[tuple[list[tuple[QueryNode, Any]], l
             kind = join_kind(top)
             for sides in _equalities(top):
                 shown = sides if kind in _BOTH else []
-                if kind in _KEPT_SIDE:
-                    shown = [sides[_KEPT_SIDE[kind]]]
+                if kind in KEPT_SIDE:
+                    shown = [sides[KEPT_SIDE[kind]]]
                 numbers = [number_of(one) for one in shown if _is_column(one)]
                 yield list(zip(top.children, sides, strict=True)), numbers
 

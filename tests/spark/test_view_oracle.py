@@ -258,7 +258,7 @@ CASES = {
 }
 
 
-WITHOUT_KEPT_PLANS = {"cross_join", "join_by_range", "join_of_changes", "may_fail", "not_in"}
+WITHOUT_KEPT_PLANS = {"cross_join", "join_by_range", "join_of_changes", "not_in"}
 """They read an input whole, have an error in each step, or a broadcast."""
 
 

@@ -35,11 +35,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.compute.view.aggregate_rule import AggregateRule, GroupState
 from shardline.app.compute.view.change_operators import Change, ChangeOperators
+from shardline.app.compute.view.concern import concerns
 from shardline.app.compute.view.correction import holds_opaque
 from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.join_change import JoinRule, OneSided
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
-from shardline.app.compute.view.look_up import LookUp, LookUps
+from shardline.app.compute.view.look_up import FanOut, LookUp, LookUps, one_row
+from shardline.app.compute.view.row_conditions import known_conditions
 from shardline.app.compute.view.temporal_rule import TemporalRule, TemporalState, needed_columns
 from shardline.app.compute.view.touched_keys import OUTPUT, TouchedRule
 from shardline.app.sql.kept_aggregates import refusal
@@ -53,6 +55,7 @@ from shardline.datasource.spark_native.java_names import read_sequence
 from shardline.datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -146,7 +149,11 @@ class ChangePlan:
     """
 
     def __init__(
-        self, session: SparkSession, query: str, columns: Mapping[str, StructType]
+        self,
+        session: SparkSession,
+        query: str,
+        columns: Mapping[str, StructType],
+        fan_out: FanOut = one_row,
     ) -> None:
         """Analyse the query.
 
@@ -154,6 +161,7 @@ class ChangePlan:
             session: The session in which the view runs.
             query: The view's query.
             columns: Columns of each input's changes: its own, then `_ts` and `_diff`.
+            fan_out: By which the order is chosen in which inputs are looked up.
 
         Raises:
             NotIncremental: The query needs more than changes, whichever input changes.
@@ -189,6 +197,14 @@ class ChangePlan:
         self._contents[OUTPUT] = self.columns
         self.over_states = self._over_states()
         self._steps: dict[tuple[str, frozenset[str]], StepPlan | NotIncremental] = {}
+        trees = [self._query, *below]
+        self._known = {
+            node: conditions
+            for tree in trees
+            for node, conditions in known_conditions(session, tree).items()
+        }
+        self._concerns = concerns(trees, self._known)
+        self._fan_out = fan_out
 
     def _with_states(self, node: QueryNode, rule: AggregateRule) -> QueryNode:
         """A query that reads states in the place of aggregates; fills `states`."""
@@ -226,6 +242,15 @@ class ChangePlan:
     def fits(self, columns: Mapping[str, StructType]) -> bool:
         """True if changes have the columns that the plan was made for."""
         return columns == self._given
+
+    def columns_of(self, name: str) -> StructType:
+        """Columns of the changes of an input."""
+        return self._given[name]
+
+    def concerning(self, name: str, updates: pa.Table) -> pa.Table:
+        """Of an input's updates those that can change what the query gives."""
+        concern = self._concerns.get(name)
+        return updates if concern is None else concern.of(updates)
 
     def step(self, changed: Collection[str]) -> StepPlan:
         """The plan of steps in which these inputs and states change, and no others.
@@ -283,7 +308,7 @@ class ChangePlan:
     ) -> StepPlan:
         key = (name, changed)
         if key not in self._steps:
-            look_ups = LookUps(self._spark, changed)
+            look_ups = LookUps(self._spark, changed, self._known, self._fan_out)
             try:
                 self._by_key.clear()
                 made, regions = root(look_ups), tuple(self._by_key)

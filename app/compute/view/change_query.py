@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, StepPlan
+from shardline.app.compute.view.look_up import FanOut, one_row
 from shardline.app.execution.spark_errors import error_line
 from shardline.app.protocol.objects import ViewDescription
 
@@ -30,10 +31,13 @@ _log = logging.getLogger(__name__)
 class ChangeQuery:
     """The query of one view over changes; analysed when it is first used."""
 
-    def __init__(self, description: ViewDescription, schema: StructType) -> None:
-        """Nothing is analysed yet."""
+    def __init__(
+        self, description: ViewDescription, schema: StructType, fan_out: FanOut = one_row
+    ) -> None:
+        """Nothing is analysed yet; see `ChangePlan` for `fan_out`."""
         self._description = description
         self._schema = schema
+        self._fan_out = fan_out
         self._plan: ChangePlan | None = None
         self._doubted = False
         self._refused: set[str] = set()
@@ -70,7 +74,7 @@ class ChangeQuery:
         if self._doubted:
             return None  # `refused` says why, since then
         try:
-            plan = ChangePlan(session, self._description.query, changes)
+            plan = ChangePlan(session, self._description.query, changes, self._fan_out)
         except NotIncremental as refused:
             reason = str(refused)
         except Exception as error:  # noqa: BLE001 - as above

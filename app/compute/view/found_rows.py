@@ -16,9 +16,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -32,6 +32,7 @@ from shardline.app.compute.view.input_changes import volume_of_shards
 from shardline.app.compute.view.kept_jobs import FewRows
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.look_up import KeySource, LookUp
+from shardline.app.compute.view.row_conditions import rows_that_satisfy
 from shardline.app.compute.view.state_step import StateStep
 from shardline.app.execution.host import Host
 from shardline.datasource.shard.batch import Volume
@@ -142,6 +143,22 @@ class FoundRows:
         self._taken += 0 if rows is None else rows.num_rows
         return rows
 
+    def leave_out_the_rest(self, step: StateStep) -> None:
+        """Leave out of a step those updates of inputs that do not concern its view.
+
+        Where they are many they stay, and Spark filters them.
+        """
+        for name in sorted(step.changed):
+            table = self.changes(step, name)
+            left = None if table is None else step.plan.concerning(name, table)
+            if left is None or left is table:
+                continue
+            step.tables[name] = left
+            columns = step.plan.columns_of(name)
+            step.changes.add(name, partial(rows_in_driver, step.session, left, columns))
+            if not left.num_rows:
+                step.changed.discard(name)
+
     def forget(self, names: Iterable[str]) -> None:
         """Give up the arrangements of these shards, in doubt of them: they are made anew."""
         self._lookups.forget(names)
@@ -157,8 +174,7 @@ class FoundRows:
         """The rows of a look-up; None if all of the input is to be read."""
         values = []
         for source in one.sources:
-            leaf = source.leaf
-            table = tables[leaf] if leaf.before else self.changes(step, leaf.name)
+            table = self._rows_of(step, source, tables)
             if table is None:
                 return None
             values.append(_keys(table, source, one))
@@ -167,7 +183,25 @@ class FoundRows:
         if keys.num_rows > ROWS_MAX:
             return None
         state, lower, _ = step.shard(one.leaf.name)
-        return self.rows(state, one.key, keys, lower - 1)
+        rows = self.rows(state, one.key, keys, lower - 1)
+        return None if rows is None else rows_that_satisfy(rows, one.where)
+
+    def _rows_of(
+        self, step: StateStep, source: KeySource, tables: dict[Leaf, pa.Table | None]
+    ) -> pa.Table | None:
+        """The rows that have the values of a key; None if they are many."""
+        leaf = source.leaf
+        table = tables[leaf] if leaf.before else self.changes(step, leaf.name)
+        if table is None:
+            return None
+        table = rows_that_satisfy(table, source.where)
+        for match in source.matches:
+            partners = [self._rows_of(step, one, tables) for one in match.partners]
+            pairs = zip(partners, match.partners, strict=True)
+            known = [rows.select(one.columns) for rows, one in pairs if rows is not None]
+            if len(known) == len(partners):
+                table = _that_match(table, match.columns, known)
+        return table
 
     def changes(self, step: StateStep, name: str) -> pa.Table | None:
         """The changes of an input or a state in the step; None if they are many."""
@@ -192,3 +226,19 @@ def _keys(table: pa.Table, source: KeySource, one: LookUp) -> pa.Table:
         if not nulls:
             keys = keys.filter(pc.is_valid(keys.column(name)))
     return keys
+
+
+def _that_match(rows: pa.Table, columns: Sequence[str], partners: Sequence[pa.Table]) -> pa.Table:
+    """The rows that may have a partner: each of their columns has a value that one of these has."""
+    for place, name in enumerate(columns):
+        given = _widest(rows.column(name))
+        values = [chunk for one in partners for chunk in _widest(one.column(place)).chunks]
+        found = pc.is_in(given, value_set=pa.chunked_array(values, given.type))
+        if not pc.all(found).as_py():
+            rows = rows.filter(found)
+    return rows
+
+
+def _widest(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Integers of several widths may be compared with each other."""
+    return column.cast(pa.int64()) if pa.types.is_integer(column.type) else column

@@ -104,7 +104,8 @@ class JoinRule:
         conditions = [*conjuncts(condition.get())] if condition.isDefined() else []
         with look_ups.part():
             change = change_of(mine)
-            found = look_ups.restrict(other, conditions, [mine])
+            needed = kind == "LeftSemi"
+            found = look_ups.restrict(other, conditions, [mine], needed=needed)
         sides = [change, self._made.before(other, found)]
         return self._made.over(node.plan, sides[::-1] if kept else sides, change.hidden)
 
@@ -199,7 +200,10 @@ class _InnerJoin:
         so_far, hidden = change.operator, [*change.hidden]
         earlier = [self.sides[first]]
         there = earlier[0].plan.outputSet()
-        for place in self._ordered(first)[1:]:
+        left = [place for place in range(len(self.sides)) if place != first]
+        while left:
+            place = self._next(left, earlier, there)
+            left.remove(place)
             added = self.sides[place]
             there = both_columns(there, added.plan.outputSet())
             now = [one for one in ahead if one.references().subsetOf(there)]
@@ -218,17 +222,14 @@ class _InnerJoin:
             return self.made.before(side, found)
         return self.made.all_of(side, change(), found)
 
-    def _ordered(self, first: int) -> list[int]:
-        """The places of all sides from `first` on, each connected with those before if any is."""
-        order, left = [first], [place for place in range(len(self.sides)) if place != first]
+    def _next(self, left: Sequence[int], earlier: Sequence[QueryNode], there: Any) -> int:
+        """The place of the next side: one that has a key, or else any that a condition connects."""
+        sides = [self.sides[place] for place in left]
+        chosen = self.look_ups.next_side(sides, self.conditions, earlier)
+        if chosen is not None:
+            return left[sides.index(chosen)]
         columns = [side.plan.outputSet() for side in self.sides]
-        there = columns[first]
-        while left:
-            chosen = next(_connected(self.conditions, columns, there, left), left[0])
-            left.remove(chosen)
-            order.append(chosen)
-            there = both_columns(there, columns[chosen])
-        return order
+        return next(_connected(self.conditions, columns, there, left), left[0])
 
 
 def _connected(

@@ -25,37 +25,78 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from pyspark.sql.types import IntegralType, StringType
 
-from shardline.app.compute.view.join_tree import INNER, are_disjoint, flatten, join_kind
+from shardline.app.compute.view.column_trace import (
+    InputColumn,
+    inputs_of,
+    plain,
+    trace,
+)
+from shardline.app.compute.view.join_tree import (
+    are_disjoint,
+    flatten,
+    is_around_a_join,
+    join_kind,
+)
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.sql.kept_aggregates import has_one_form, spark_type
-from shardline.app.sql.plan_nodes import kind_of
-from shardline.app.sql.touched_keys import WITH_COLUMNS_BELOW
-from shardline.datasource.spark_native.java_names import read_sequence
+from shardline.app.sql.plan_nodes import conjuncts, kind_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from shardline.app.compute.view.row_conditions import RowCondition
     from shardline.app.sql.query_tree import QueryNode
 
-__all__ = ["KeySource", "LookUp", "LookUps"]
+__all__ = ["FanOut", "KeySource", "LookUp", "LookUps", "one_row"]
 
 T = TypeVar("T")
 
-_INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
+FanOut: TypeAlias = Callable[[str, Sequence[str]], float]
+"""How many rows of an input, by its name, have one key of these columns: an estimate."""
+
+
+def one_row(_name: str, _columns: Sequence[str]) -> float:
+    """The estimate of those that know nothing of sizes: inputs are looked up in their order."""
+    return 1.0
+
+
+_FILTERED: Final = 0.1
+"""The share of rows that satisfy what is known of them, as long as nothing else is known."""
 
 
 class KeySource(NamedTuple):
-    """Where the values of a key come from: rows of `leaf`, in these columns."""
+    """Where the values of a key come from.
+
+    Attributes:
+        leaf: Rows that have them.
+        columns: In these columns.
+        where: What holds of the rows that are meant.
+        matches: What each of them has to match: rows that were looked up by it.
+    """
 
     leaf: Leaf
     columns: tuple[str, ...]
+    where: tuple[RowCondition, ...] = ()
+    matches: tuple[Match, ...] = ()
+
+
+class Match(NamedTuple):
+    """A row counts only if it has a partner.
+
+    Attributes:
+        columns: Columns of the row.
+        partners: Where its values in these may be found; columns of each in the same order.
+    """
+
+    columns: tuple[str, ...]
+    partners: tuple[KeySource, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +108,43 @@ class LookUp:
         key: Columns of the input.
         sources: Where the values of these come from; all of them are wanted.
         nulls: For each column of the key, True if NULL is a value of it as any other.
+        where: What holds of the rows that are needed.
     """
 
     leaf: Leaf
     key: tuple[str, ...]
     sources: tuple[KeySource, ...]
     nulls: tuple[bool, ...]
-
-
-class _Column(NamedTuple):
-    """A column of an input."""
-
-    input: QueryNode
-    name: str
+    where: tuple[RowCondition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Equality:
     """A condition by which a column of a side equals one of another side."""
 
-    mine: tuple[_Column, ...]
-    theirs: tuple[_Column, ...]
+    mine: tuple[InputColumn, ...]
+    theirs: tuple[InputColumn, ...]
     nulls: bool
+
+
+_Rows: TypeAlias = "tuple[QueryNode, Leaf]"
+"""Rows of an input, at its place in the query."""
+
+
+class _Needed(NamedTuple):
+    """A look-up without whose rows others come to nothing.
+
+    Attributes:
+        input: What is looked up.
+        leaf: Its rows.
+        key: Their columns.
+        columns: Those of the others.
+    """
+
+    input: QueryNode
+    leaf: Leaf
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -99,14 +155,28 @@ class _Part:
         changed: Inputs whose changes are in it.
         found: What was looked up of inputs for it.
         all_read: Inputs that it reads whole.
+        look_ups: For rows of an input the look-ups that were made by them and without whose rows
+            they come to nothing; each with the input that it is of.
     """
 
     changed: set[QueryNode] = field(default_factory=set)
     found: dict[QueryNode, list[Leaf]] = field(default_factory=dict)
     all_read: set[QueryNode] = field(default_factory=set)
+    look_ups: dict[_Rows, tuple[_Needed, ...]] = field(default_factory=dict)
+
+    def rows(self) -> set[_Rows]:
+        """All rows of inputs that it has."""
+        found = {(node, leaf) for node, leaves in self.found.items() for leaf in leaves}
+        return found | {(node, Leaf(node.input)) for node in self.changed}
 
     def add(self, other: _Part) -> None:
         """Take in a part of this one."""
+        there = self.rows()
+        for rows in other.rows():
+            needed = other.look_ups.get(rows, ())
+            if rows in there:  # the same rows come to something in two ways
+                needed = tuple(one for one in self.look_ups.get(rows, ()) if one in needed)
+            self.look_ups[rows] = needed
         self.changed |= other.changed
         self.all_read |= other.all_read
         for node, leaves in other.found.items():
@@ -121,12 +191,16 @@ class LookUps:
     Attributes:
         spark: Any session of the application.
         changed: Names of inputs that change.
+        known: What is known of the rows of inputs that come to anything.
+        fan_out: By which the order of look-ups is chosen.
         by_key: False if nothing is to be looked up, and all of each input is read.
         made: The look-ups, each after those whose rows it needs.
     """
 
     spark: SparkSession
     changed: frozenset[str]
+    known: Mapping[QueryNode, tuple[RowCondition, ...]] = field(default_factory=dict)
+    fan_out: FanOut = one_row
     by_key: bool = True
     made: list[LookUp] = field(default_factory=list)
     _part: _Part = field(default_factory=_Part)
@@ -161,7 +235,12 @@ class LookUps:
         self._part.changed.add(node)
 
     def restrict(
-        self, side: QueryNode, conditions: Sequence[Any], earlier: Sequence[QueryNode]
+        self,
+        side: QueryNode,
+        conditions: Sequence[Any],
+        earlier: Sequence[QueryNode],
+        *,
+        needed: bool = True,
     ) -> dict[QueryNode, Leaf]:
         """What inputs of a side stand for before the step: those left out, for all of their rows.
 
@@ -170,17 +249,96 @@ class LookUps:
             conditions: All of them must hold of a row of the join.
             earlier: The sides that are there already. Of each input of these the rows are those
                 that the part has.
+            needed: True if rows that are there come to nothing without a row of the side.
         """
+        best = self._best(side, conditions, earlier)
+        leaves = self._looked_up(best, needed=needed) if best else {}
+        self._complete(side, leaves)
+        return leaves
+
+    def next_side(
+        self, sides: Sequence[QueryNode], conditions: Sequence[Any], earlier: Sequence[QueryNode]
+    ) -> QueryNode | None:
+        """The side that has the fewest rows for each row that is there; None if none has a key.
+
+        Args:
+            sides: Those that are left; of equals the first is taken.
+            conditions: All of them must hold of a row of the join.
+            earlier: The sides that are there already.
+        """
+        costs = [(self._cost(self._best(one, conditions, earlier)), one) for one in sides]
+        keyed = [(cost, one) for cost, one in costs if cost is not None]
+        return min(keyed, key=lambda pair: pair[0])[1] if keyed else None
+
+    def _best(
+        self, side: QueryNode, conditions: Sequence[Any], earlier: Sequence[QueryNode]
+    ) -> list[_Equality]:
+        """The equalities by which most columns of a side are known; none if there are none."""
         best: list[_Equality] = []
         for other in earlier:
             found = [one for condition in conditions for one in self._equal(side, other, condition)]
             if len(found) > len(best) and self._are_known(found):
                 best = found
-        leaves = self._looked_up(best) if best else {}
-        for node in _inputs(side):
+        return best
+
+    def _cost(self, equalities: Sequence[_Equality]) -> float | None:
+        """Rows for each key; None without a key."""
+        if not equalities:
+            return None
+        cost = 0.0
+        for node in dict.fromkeys(column.input for column in equalities[0].mine):
+            key = [_of(one.mine, node) for one in equalities if node in _inputs_of(one.mine)]
+            rows = self.fan_out(node.input, list(dict.fromkeys(key)))
+            cost += rows * (_FILTERED if self.known.get(node) else 1.0)
+        return cost
+
+    def _complete(self, node: QueryNode, leaves: dict[QueryNode, Leaf]) -> None:
+        """Look up what joins inside of an operator need beside what is looked up of it.
+
+        What is not connected with that is read whole.
+
+        Args:
+            node: The operator.
+            leaves: What its inputs stand for, as far as they are looked up; more are added.
+        """
+        if node.input:
             if node not in leaves:
                 self._part.all_read.add(node)
-        return leaves
+            return
+        inner = is_around_a_join(node)
+        if node.kind != "Join" and not inner:
+            for child in node.children:
+                self._complete(child, leaves)
+            return
+        # What connects the sides of an inner join is often said in a filter above.
+        sides, conditions = flatten(node) if inner else ([*node.children], [*_conditions_of(node)])
+        first = next(
+            (side for side in sides if not leaves.keys().isdisjoint(inputs_of(side))), None
+        )
+        if first is None or not are_disjoint(sides):
+            self._part.all_read.update(set(inputs_of(node)) - leaves.keys())
+            return
+        self._complete(first, leaves)
+        needed = inner or join_kind(node) == "LeftSemi"
+        self._others(first, sides, conditions, leaves, needed=needed)
+
+    def _others(
+        self,
+        first: QueryNode,
+        sides: Sequence[QueryNode],
+        conditions: Sequence[Any],
+        leaves: dict[QueryNode, Leaf],
+        *,
+        needed: bool = True,
+    ) -> None:
+        """Look up the other sides of a join, each by those that are there; add them to `leaves`."""
+        there, left = [first], [side for side in sides if side is not first]
+        while left:
+            # If none is connected with what is there, any is next, which is read whole.
+            chosen = self.next_side(left, conditions, there) or left[0]
+            leaves |= self.restrict(chosen, conditions, there, needed=needed)
+            there.append(chosen)
+            left.remove(chosen)
 
     def touched(
         self,
@@ -198,22 +356,16 @@ class LookUps:
         """
         sides, conditions = flatten(node)
         if not are_disjoint(sides):
-            self._part.all_read.update(_inputs(node))
+            self._part.all_read.update(inputs_of(node))
             return {}
         found = [one for one in self._keyed(keys, sources, sides) if self._are_known([one])]
         first = next((side for side in sides if _owns(side, found)), None)
         if first is None:
-            self._part.all_read.update(_inputs(node))
+            self._part.all_read.update(inputs_of(node))
             return {}
         leaves = self._looked_up([one for one in found if _owns(first, [one])])
-        self._part.all_read.update(set(_inputs(first)) - set(leaves))
-        there, left = [first], [side for side in sides if side is not first]
-        while left:
-            # One that is connected with what is there; if none is, any, which is read whole.
-            tried = [side for side in left if self._is_connected(side, conditions, there)] or left
-            leaves |= self.restrict(tried[0], conditions, there)
-            there.append(tried[0])
-            left.remove(tried[0])
+        self._complete(first, leaves)
+        self._others(first, sides, conditions, leaves)
         return leaves
 
     def from_output(
@@ -229,7 +381,7 @@ class LookUps:
             columns: Its columns of the key.
             sources: As of `touched`; their keys have the types of the columns.
         """
-        found: list[tuple[str, list[_Column]]] = []
+        found: list[tuple[str, list[InputColumn]]] = []
         for place, name in enumerate(columns):
             values = self._values(place, sources)
             if values:
@@ -248,48 +400,41 @@ class LookUps:
     ) -> Iterator[_Equality]:
         """The columns of a key as equalities with columns of what has changed."""
         for place, key in enumerate(keys):
-            column, values = _plain(key), self._values(place, sources)
+            column, values = plain(key), self._values(place, sources)
             if column is None or not values:
                 continue
             for side in sides:
-                mine = _trace(side, column)
+                mine = trace(side, column)
                 if mine:
                     yield _Equality(tuple(mine), tuple(values), nulls=True)
 
     def _values(
         self, place: int, sources: Sequence[tuple[QueryNode, Sequence[Any]]]
-    ) -> list[_Column]:
+    ) -> list[InputColumn]:
         """The columns of inputs that have the values of a key's column; none if not all do."""
-        found: list[_Column] = []
+        found: list[InputColumn] = []
         for node, keys in sources:
-            column = _plain(keys[place])
+            column = plain(keys[place])
             if column is None or not self._are_comparable(column, column):
                 return []
-            traced = _trace(node, column, joins=True)
+            traced = trace(node, column, all_values=True)
             if not traced:
                 return []
             found += traced
         return found
 
-    def _is_connected(
-        self, side: QueryNode, conditions: Sequence[Any], there: Sequence[QueryNode]
-    ) -> bool:
-        return any(
-            True for other in there for one in conditions for _ in self._equal(side, other, one)
-        )
-
     def _equal(self, side: QueryNode, other: QueryNode, condition: Any) -> Iterator[_Equality]:
-        kind = kind_of(condition)
-        if kind not in {"EqualTo", "EqualNullSafe"}:
-            return
-        left, right = _plain(condition.left()), _plain(condition.right())
-        if left is None or right is None or not self._are_comparable(left, right):
-            return
-        for mine, their in ((left, right), (right, left)):
-            columns, values = _trace(side, mine), _trace(other, their, joins=True)
-            if columns and values:
-                yield _Equality(tuple(columns), tuple(values), kind == "EqualNullSafe")
-                return
+        """The equalities between columns of two sides without which a condition is not true."""
+        for one in _implied_equalities(condition):
+            left, right = plain(one.left()), plain(one.right())
+            if left is None or right is None or not self._are_comparable(left, right):
+                continue
+            for mine, their in ((left, right), (right, left)):
+                columns, values = trace(side, mine), trace(other, their, all_values=True)
+                if columns and values:
+                    nulls = kind_of(one) == "EqualNullSafe"
+                    yield _Equality(tuple(columns), tuple(values), nulls)
+                    break
 
     def _are_comparable(self, left: Any, right: Any) -> bool:
         mine, their = spark_type(self.spark, left), spark_type(self.spark, right)
@@ -310,25 +455,64 @@ class LookUps:
         changes = [Leaf(node.input)] if node in self._part.changed else []
         return changes + self._part.found.get(node, [])
 
-    def _looked_up(self, equalities: Sequence[_Equality]) -> dict[QueryNode, Leaf]:
+    def _looked_up(
+        self, equalities: Sequence[_Equality], *, needed: bool = False
+    ) -> dict[QueryNode, Leaf]:
         # Each row that an equality gives a side comes from one input of it: of a union from one
         # branch, whose own columns are then the key.
-        inputs = {column.input for column in equalities[0].mine}
-        equalities = [one for one in equalities if {c.input for c in one.mine} == inputs]
+        inputs = _inputs_of(equalities[0].mine)
+        equalities = [one for one in equalities if _inputs_of(one.mine) == inputs]
         equalities = _of_the_same_inputs(equalities, lambda one: one.theirs)
         leaves = {
             node: self._add(
-                node.input, [(_of(one.mine, node), one.theirs, one.nulls) for one in equalities]
+                node.input,
+                [(_of(one.mine, node), one.theirs, one.nulls) for one in equalities],
+                self.known.get(node, ()),
             )
             for node in inputs
         }
+        if needed and len(leaves) == 1:
+            self._note_needed(*next(iter(leaves.items())), equalities)
         # Afterwards: one branch of a union is not looked up by what was found of another one.
         for node, leaf in leaves.items():
             mine = self._part.found.setdefault(node, [])
             mine += [leaf] if leaf not in mine else []
         return leaves
 
-    def _add(self, name: str, key: Sequence[tuple[str, Sequence[_Column], bool]]) -> Leaf:
+    def _note_needed(self, node: QueryNode, leaf: Leaf, equalities: Sequence[_Equality]) -> None:
+        """Note that rows by which an input was looked up come to nothing without what was found.
+
+        Args:
+            node: The input.
+            leaf: Its rows.
+            equalities: By which it was looked up.
+        """
+        for source in _inputs_of(equalities[0].theirs):
+            pairs = {_of(one.mine, node): _of(one.theirs, source) for one in reversed(equalities)}
+            needed = _Needed(node, leaf, tuple(pairs), tuple(pairs.values()))
+            for table in self._tables(source):
+                known = self._part.look_ups.get((source, table), ())
+                if needed not in known:
+                    self._part.look_ups[source, table] = (*known, needed)
+
+    def _source(self, node: QueryNode, leaf: Leaf, columns: Sequence[str]) -> KeySource:
+        """Rows of an input, in columns, with what is known of those that come to anything."""
+        matches = []
+        for one in self._part.look_ups.get((node, leaf), ()):
+            partners = [self._source(one.input, one.leaf, one.key)]
+            if one.input.input in self.changed:
+                # What these need themselves is left out: it may be these rows again.
+                where = self.known.get(one.input, ())
+                partners.append(KeySource(Leaf(one.input.input), one.key, where))
+            matches.append(Match(one.columns, tuple(partners)))
+        return KeySource(leaf, tuple(columns), self.known.get(node, ()), tuple(matches))
+
+    def _add(
+        self,
+        name: str,
+        key: Sequence[tuple[str, Sequence[InputColumn], bool]],
+        where: tuple[RowCondition, ...] = (),
+    ) -> Leaf:
         """Add a look-up: its columns, where their values come from, and if NULL is one."""
         # In one order, so that views with the same key share an arrangement. A column that is equal
         # to two others is found by the first of them.
@@ -339,22 +523,22 @@ class LookUps:
             for value in chosen[column][0]:
                 sources.setdefault(value.input, []).append(value.name)
         tables = tuple(
-            KeySource(table, tuple(columns))
+            self._source(source, table, columns)
             for source, columns in sources.items()
             for table in self._tables(source)
         )
         nulls = tuple(chosen[column][1] for column in order)
         for known in self.made:
-            same = (known.leaf.name, known.key, known.sources, known.nulls)
-            if same == (name, tuple(order), tables, nulls):
+            same = (known.leaf.name, known.key, known.sources, known.nulls, known.where)
+            if same == (name, tuple(order), tables, nulls, where):
                 return known.leaf
         leaf = Leaf(name, before=True, place=len(self.made) + 1)
-        self.made.append(LookUp(leaf, tuple(order), tables, nulls))
+        self.made.append(LookUp(leaf, tuple(order), tables, nulls, where))
         return leaf
 
 
 def _of_the_same_inputs(
-    found: Sequence[T], theirs: Callable[[T], Sequence[_Column]]
+    found: Sequence[T], theirs: Callable[[T], Sequence[InputColumn]]
 ) -> Sequence[T]:
     """As many as have values of the same inputs: a key has all of its columns from one row."""
     groups: dict[frozenset[QueryNode], list[T]] = {}
@@ -365,86 +549,36 @@ def _of_the_same_inputs(
 
 def _owns(side: QueryNode, equalities: Sequence[_Equality]) -> bool:
     """True if one of the equalities is of inputs of a side."""
-    inputs = set(_inputs(side))
+    inputs = set(inputs_of(side))
     return any(column.input in inputs for one in equalities for column in one.mine)
 
 
-def _of(columns: Sequence[_Column], node: QueryNode) -> str:
+def _of(columns: Sequence[InputColumn], node: QueryNode) -> str:
     return next(column.name for column in columns if column.input is node)
 
 
-def _trace(node: QueryNode, column: Any, *, joins: bool = False) -> list[_Column]:
-    """The columns of inputs that a column is, one of each branch; none if it is not known.
+def _inputs_of(columns: Sequence[InputColumn]) -> set[QueryNode]:
+    return {column.input for column in columns}
 
-    Args:
-        node: An operator.
-        column: One of its columns.
-        joins: True if it may come out of an inner join: its values are some of the input's, but
-            the input's rows are not all that the operator needs.
+
+def _conditions_of(join: QueryNode) -> Iterator[Any]:
+    condition = join.plan.condition()
+    if condition.isDefined():
+        yield from conjuncts(condition.get())
+
+
+def _implied_equalities(condition: Any) -> list[Any]:
+    """The equalities without which a condition is never true.
+
+    Of an OR those that both sides have: an optimizer takes them out of it in the same way.
     """
-    if node.input:
-        number = column.exprId()
-        return [
-            _Column(node, str(one.name())) for one in node.output if one.exprId().equals(number)
-        ]
-    match node.kind:
-        case "Project":
-            given = _projected(node, column)
-            return [] if given is None else _trace(node.children[0], given, joins=joins)
-        case "Union":
-            return _trace_union(node, column, joins=joins)
-        case "Join" if joins and join_kind(node) in INNER:
-            for child in node.children:
-                if any(one.exprId().equals(column.exprId()) for one in child.output):
-                    return _trace(child, column, joins=joins)
-        case kind if kind in WITH_COLUMNS_BELOW and len(node.children) == 1:
-            return _trace(node.children[0], column, joins=joins)
+    match kind_of(condition):
+        case "EqualTo" | "EqualNullSafe":
+            return [condition]
+        case "And":
+            return _implied_equalities(condition.left()) + _implied_equalities(condition.right())
+        case "Or":
+            right = _implied_equalities(condition.right())
+            left = _implied_equalities(condition.left()) if right else []
+            return [one for one in left if any(one.semanticEquals(other) for other in right)]
     return []
-
-
-def _projected(node: QueryNode, column: Any) -> Any | None:
-    """The column below a projection that one of its columns is."""
-    for one in read_sequence(node.plan.projectList()):
-        if not one.exprId().equals(column.exprId()):
-            continue
-        return _plain(one.child() if kind_of(one) == "Alias" else one)
-    return None
-
-
-def _plain(expression: Any) -> Any | None:
-    """The column that an expression is; a cast to a wider integer changes no value."""
-    while kind_of(expression) == "Cast":
-        given, wanted = (_width(one) for one in (expression.child(), expression))
-        if given < 0 or given > wanted:
-            return None
-        expression = expression.child()
-    return expression if kind_of(expression) == "AttributeReference" else None
-
-
-def _trace_union(node: QueryNode, column: Any, *, joins: bool) -> list[_Column]:
-    """A column of each branch: it has one place in all of them."""
-    places = [p for p, one in enumerate(node.output) if one.exprId().equals(column.exprId())]
-    found: list[_Column] = []
-    for child in node.children if places else ():
-        if not child.inputs:
-            if joins:
-                return []  # constants are keys, too, which no input has
-            continue  # its rows are constants, and all there
-        below = _trace(child, child.output[places[0]], joins=joins)
-        if not below:
-            return []
-        found += below
-    return found
-
-
-def _inputs(node: QueryNode) -> Iterator[QueryNode]:
-    if node.input:
-        yield node
-    for child in node.children:
-        yield from _inputs(child)
-
-
-def _width(expression: Any) -> int:
-    """The place of an expression's type among the integers, the widest last; -1 of others."""
-    name = str(expression.dataType().simpleString())
-    return _INTEGERS.index(name) if name in _INTEGERS else -1

@@ -37,6 +37,7 @@ from shardline.app.compute.view.change_times import read_times
 from shardline.app.compute.view.correction import check_comparable
 from shardline.app.compute.view.due_steps import DueSteps
 from shardline.app.compute.view.evaluate import fit_columns, parse_columns
+from shardline.app.compute.view.fan_out import ShardFanOut
 from shardline.app.compute.view.found_rows import FoundRows
 from shardline.app.compute.view.input_changes import (
     InputChanges,
@@ -124,7 +125,8 @@ class View:
         self._gate = gate
         self._made = False
         self._reports = ViewReports(host, incarnation, description, self._as_of)
-        self._changes = ChangeQuery(description, self._schema)
+        sizes = ShardFanOut(host.client, description.inputs)
+        self._changes = ChangeQuery(description, self._schema, sizes)
         self._contents = OutputContents(host.client, description.name)
         self._columns: dict[tuple[str, int], StructType] = {}
         self._reason = ""
@@ -347,6 +349,7 @@ class View:
         known = self._begin_step(session, step, news, states)
         if known is None:
             return self._give_up(self._changes.refused)
+        self._rows.leave_out_the_rest(known)
         if not self._states.follow(known):
             return self._give_up(self._states.refusal)
         return self._take_step(known, began_ms)

@@ -3,7 +3,7 @@
 A step whose rows are few is taken by kept plans, which are given rows and need no frame.
 
 Invariants:
-    A frame is made at most once.
+    A frame of the same changes is made at most once.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ class StepChanges(Mapping[str, "DataFrame"]):
         self._made: dict[str, DataFrame] = {}
 
     def add(self, name: str, make: Callable[[], DataFrame]) -> None:
-        """Add the changes of an input or a state."""
+        """Add the changes of an input or a state; others of the same name are forgotten."""
         self._make[name] = make
+        self._made.pop(name, None)
 
     @override
     def __getitem__(self, name: str) -> DataFrame:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DUE",
+    "KNOWN_BY_ID",
     "NEVER",
     "TemporalRule",
     "TemporalState",
@@ -317,7 +318,7 @@ def _project(made: ChangeOperators, columns: Iterable[Any], below: QueryNode) ->
     return QueryNode(plan, "Project", "", (below,), below.inputs)
 
 
-_BY_ID: Final = frozenset(
+KNOWN_BY_ID: Final = frozenset(
     {
         "Aggregate",
         "Expand",
@@ -342,7 +343,7 @@ def needed_columns(root: Any) -> frozenset[int]:
         plan = ahead.pop()
         children = read_sequence(plan.children())
         found |= {number_of(one) for one in read_sequence(plan.references().toSeq())}
-        if str(plan.getClass().getSimpleName()) not in _BY_ID:
+        if str(plan.getClass().getSimpleName()) not in KNOWN_BY_ID:
             found |= {number_of(one) for child in children for one in read_sequence(child.output())}
         ahead += children
     return frozenset(found)

@@ -1,0 +1,102 @@
+"""A view is concerned by those updates of an input without which its query would give other rows.
+
+    found = concerns(trees, known)          of each input of a query, given as its operators
+    found["orders"].of(updates)             the updates of a step that can matter
+
+An update whose row satisfies no filter that the query has over the input comes to nothing. And an
+update of columns that the query does not read is a row that goes and the same one that comes. Most
+updates of wide tables are of that kind for most views, which then have nothing to look up, and no
+step to take. (Materialize's optimizer pushes both down into its sources: filters, and demand.)
+
+Invariants:
+    At every time the query gives the same over these updates as over all of them.
+    Rows are told apart as a shard tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardline.app.compute.view.column_trace import inputs_of
+from shardline.app.compute.view.row_conditions import Conditions, rows_that_satisfy
+from shardline.app.compute.view.temporal_rule import KNOWN_BY_ID
+from shardline.app.sql.touched_keys import number_of
+from shardline.datasource.spark_native.java_names import read_sequence
+from shardline.datasource.types.schema import DIFF, TS
+from shardline.datasource.updates import consolidate
+
+if TYPE_CHECKING:
+    from shardline.app.sql.query_tree import QueryNode
+
+__all__ = ["Concern", "concerns"]
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """What a query reads of an input.
+
+    Attributes:
+        columns: Names of the columns.
+        conditions: What it knows of the rows, for each place at which it reads the input.
+    """
+
+    columns: frozenset[str]
+    conditions: tuple[Conditions, ...]
+
+    def of(self, updates: pa.Table) -> pa.Table:
+        """The updates that can matter; the very table if none can be left out."""
+        wanted = rows_that_satisfy(updates, *self.conditions)
+        unread = [name for name in wanted.column_names if name not in {*self.columns, TS, DIFF}]
+        if not unread or not pc.any(pc.less(wanted.column(DIFF), 0)).as_py():
+            return wanted
+        left = consolidate(wanted.drop_columns(unread))
+        if left.num_rows == wanted.num_rows:
+            return wanted
+        # Any value of an unread column will do; NULL may be none.
+        filled = wanted.select(unread).take(pa.array([0] * left.num_rows, pa.int64()))
+        for name in unread:
+            left = left.append_column(wanted.schema.field(name), filled.column(name))
+        return left.select(wanted.column_names)
+
+
+def concerns(
+    trees: Iterable[QueryNode], known: Mapping[QueryNode, Conditions]
+) -> dict[str, Concern]:
+    """What a query reads of each input.
+
+    Args:
+        trees: Its operators: all that is computed of it.
+        known: What it knows of the rows of an input, at each place.
+    """
+    read: set[int] = set()
+    places: dict[str, list[QueryNode]] = {}
+    for tree in trees:
+        read |= {number_of(one) for one in tree.output} | _read(tree)
+        for node in inputs_of(tree):
+            places.setdefault(node.input, []).append(node)
+    return {
+        name: Concern(
+            frozenset(
+                str(one.name()) for node in nodes for one in node.output if number_of(one) in read
+            ),
+            tuple(known.get(node, ()) for node in nodes),
+        )
+        for name, nodes in places.items()
+    }
+
+
+def _read(node: QueryNode) -> set[int]:
+    """Ids of all columns that an operator or any below it refers to."""
+    if node.input:
+        return set()
+    found = {number_of(one) for one in read_sequence(node.plan.references().toSeq())}
+    for child in node.children:
+        found |= _read(child)
+        if node.kind not in KNOWN_BY_ID:
+            found |= {number_of(one) for one in child.output}
+    return found

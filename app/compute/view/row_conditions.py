@@ -1,0 +1,448 @@
+"""Conditions that decide in Arrow which rows of an input can matter, as far as they are known.
+
+    found = known_conditions(spark, root)      for each input of a query what its rows must satisfy
+    rows_that_satisfy(rows, found[node])       those of a table that do
+
+A filter of a query stands above joins as Spark has analysed it. What it says of the columns of one
+input holds of each of that input's rows that comes to anything, wherever the row is met: among the
+changes of a step, or when it was looked up. Without these rows less is looked up after them, and
+Spark gets less to read. Optimizers know this as pushing predicates down; here Spark does it in its
+own plan as well, for the rows that it is given, and remains the one that decides.
+
+A condition is taken over where Arrow says the same of the same values: comparisons of columns with
+constants or with each other, IN, LIKE without escapes, IS NULL, and their AND, OR and NOT. Of an
+AND the unknown sides are left out, which keeps more rows.
+
+Invariants:
+    A row that is left out is one for which the query's filter is not true.
+    No expression that could fail at a row is evaluated by Spark before the filter that leaves it
+    out: an error of the query stays one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from shardline.app.compute.view.column_trace import InputColumn, inputs_of, trace
+from shardline.app.compute.view.join_tree import INNER, join_kind
+from shardline.app.compute.view.safe_expressions import cannot_fail
+from shardline.app.sql.kept_aggregates import has_one_form, spark_type
+from shardline.app.sql.plan_nodes import conjuncts, kind_of
+from shardline.datasource.spark_native.java_names import read_sequence, scala_object
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from shardline.app.sql.query_tree import QueryNode
+
+__all__ = ["Conditions", "RowCondition", "known_conditions", "rows_that_satisfy"]
+
+_CAST: Final = "org.apache.spark.sql.catalyst.expressions.Cast"
+
+_COMPARISONS: Final[Mapping[str, str]] = {
+    "EqualTo": "equal",
+    "GreaterThan": "greater",
+    "GreaterThanOrEqual": "greater_equal",
+    "LessThan": "less",
+    "LessThanOrEqual": "less_equal",
+}
+"""Spark's comparisons, and those of Arrow that give NULL for the same arguments."""
+
+_TURNED: Final = {
+    "equal": "equal",
+    "greater": "less",
+    "greater_equal": "less_equal",
+    "less": "greater",
+    "less_equal": "greater_equal",
+}
+"""The comparison with its sides exchanged."""
+
+_IN_MAX: Final = 1000
+"""Constants of an IN: each is read from the JVM."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowCondition:
+    """A condition on the columns of a table: a call of Arrow's.
+
+    Attributes:
+        call: Its name in `pyarrow.compute`.
+        arguments: Conditions, names of columns, and constants.
+    """
+
+    call: str
+    arguments: tuple[RowCondition | _ColumnName | _Constant | _Constants, ...]
+
+    def over(self, rows: pa.Table) -> pa.ChunkedArray:
+        """True, False or NULL for each row of a table."""
+        match self.call, self.arguments:
+            case "is_in", (_ColumnName() as column, _Constants() as listed):
+                # NULL is in no list, and not outside of one.
+                kind = listed.values[0].type
+                given = column.over(rows).cast(kind)  # as wide as the query compares them
+                values = pa.array([one.as_py() for one in listed.values], kind)
+                found = pc.is_in(given, value_set=values)
+                return pc.if_else(pc.is_valid(given), found, pa.scalar(None, pa.bool_()))
+            case "match_like", (_ColumnName() as column, _Constant() as pattern):
+                return pc.match_like(column.over(rows), pattern.value.as_py())
+        given = [one.over(rows) for one in self.arguments if not isinstance(one, _Constants)]
+        return pc.call_function(self.call, given)
+
+
+@dataclass(frozen=True, slots=True)
+class _ColumnName:
+    """A column of a table."""
+
+    name: str
+
+    def over(self, rows: pa.Table) -> pa.ChunkedArray:
+        return rows.column(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    """A value."""
+
+    value: pa.Scalar
+
+    def over(self, _rows: pa.Table) -> pa.Scalar:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class _Constants:
+    """The values of a list."""
+
+    values: tuple[pa.Scalar, ...]
+
+
+Conditions: TypeAlias = tuple[RowCondition, ...]
+"""All of them hold."""
+
+
+def rows_that_satisfy(rows: pa.Table, *alternatives: Conditions) -> pa.Table:
+    """The rows of a table for which all conditions of an alternative are true.
+
+    The very table if that are all of them.
+    """
+    if not all(alternatives):
+        return rows  # one of them has no condition
+    masks = [
+        reduce(pc.and_kleene, [one.over(rows) for one in conditions]) for conditions in alternatives
+    ]
+    kept = rows.filter(reduce(pc.or_kleene, masks))
+    return rows if kept.num_rows == rows.num_rows else kept
+
+
+def known_conditions(spark: SparkSession, root: QueryNode) -> dict[QueryNode, Conditions]:
+    """What holds of all rows of an input that come to anything in a query, for each input.
+
+    Args:
+        spark: Any session of the application.
+        root: The query; what is above it is not known.
+    """
+    found: dict[QueryNode, list[RowCondition]] = {}
+    reader = _Reader(spark)
+    for node in _operators(root):
+        for condition in _conditions_of(node):
+            for where, known in reader.conditions(node, condition):
+                found.setdefault(where, []).append(known)
+    return {node: tuple(dict.fromkeys(known)) for node, known in found.items()}
+
+
+def _operators(node: QueryNode) -> Iterator[QueryNode]:
+    if node.input:
+        return
+    yield node
+    for child in node.children:
+        yield from _operators(child)
+
+
+def _conditions_of(node: QueryNode) -> Iterator[Any]:
+    """What holds of each row that an operator returns, and of all rows that it is made of."""
+    if node.kind == "Filter":
+        yield from conjuncts(node.plan.condition())
+    elif node.kind == "Join" and join_kind(node) in INNER and node.plan.condition().isDefined():
+        yield from conjuncts(node.plan.condition().get())
+
+
+class _Reader:
+    """Reads conditions of Spark's as conditions on the rows of one input."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._casts = scala_object(spark, _CAST)
+        self._safe: dict[QueryNode, bool] = {}
+
+    def conditions(
+        self, node: QueryNode, condition: Any
+    ) -> Iterator[tuple[QueryNode, RowCondition]]:
+        """What a condition of an operator says of the rows of an input, for each such input."""
+        traced: dict[int, list[InputColumn]] = {}
+        for one in read_sequence(condition.references().toSeq()):
+            below = (trace(child, one, all_values=True) for child in node.children)
+            traced[int(one.exprId().id())] = next((found for found in below if found), [])
+        about = dict.fromkeys(column.input for found in traced.values() for column in found)
+        for where in about:
+            if not self._cannot_fail_before(node, where):
+                continue
+            names = {
+                number: column.name
+                for number, found in traced.items()
+                for column in found
+                if column.input is where
+            }
+            known = _Translation(self._spark, self._casts, names).condition(condition)
+            if known is not None:
+                yield where, known
+
+    def _cannot_fail_before(self, node: QueryNode, where: QueryNode) -> bool:
+        """True if nothing on the way of an input's rows up to an operator can fail at a row."""
+        if node is where:
+            return True
+        if not self._is_safe(node):
+            return False
+        return all(
+            self._cannot_fail_before(child, where)
+            for child in node.children
+            if where in inputs_of(child)
+        )
+
+    def _is_safe(self, node: QueryNode) -> bool:
+        if node not in self._safe:
+            expressions = read_sequence(node.plan.expressions())
+            self._safe[node] = all(cannot_fail(self._spark, one) for one in expressions)
+        return self._safe[node]
+
+
+@dataclass(frozen=True, slots=True)
+class _Translation:
+    """Of conditions into Arrow's.
+
+    Attributes:
+        spark: Any session.
+        casts: Spark's object of casts.
+        names: Columns of the input, by the ids of those of the condition.
+        common: Expressions that a condition uses several times, by their ids.
+    """
+
+    spark: SparkSession
+    casts: Any
+    names: Mapping[int, str]
+    common: Mapping[str, Any] = field(default_factory=dict)
+
+    def condition(self, expression: Any) -> RowCondition | None:
+        """A condition that is true of all rows for which an expression is; None if none is known.
+
+        Where it is not exact it is true of further rows.
+        """
+        kind = kind_of(expression)
+        if kind == "Between":
+            return self.condition(expression.replacement())
+        if kind == "With":
+            return self._with(expression).condition(expression.child())
+        if kind not in {"And", "Or"}:
+            return self._exactly(expression)
+        sides = [self.condition(one) for one in (expression.left(), expression.right())]
+        known = [one for one in sides if one is not None]
+        if len(known) == len(sides):
+            return RowCondition(f"{kind.lower()}_kleene", tuple(known))
+        return known[0] if known and kind == "And" else None
+
+    def _exactly(self, expression: Any) -> RowCondition | None:
+        """The condition that is an expression; None if it is not known."""
+        kind = kind_of(expression)
+        if kind in _COMPARISONS:
+            return self._compared(expression, _COMPARISONS[kind])
+        read = {
+            "And": self._both,
+            "Between": self._replaced,
+            "Contains": self._has_text,
+            "EndsWith": self._has_text,
+            "In": self._is_in,
+            "IsNotNull": self._is_null,
+            "IsNull": self._is_null,
+            "Like": self._like,
+            "Not": self._not,
+            "Or": self._both,
+            "StartsWith": self._has_text,
+            "With": self._with_common,
+        }.get(kind)
+        return None if read is None else read(expression)
+
+    def _both(self, expression: Any) -> RowCondition | None:
+        sides = (self._exactly(one) for one in (expression.left(), expression.right()))
+        return _all_of(f"{kind_of(expression).lower()}_kleene", *sides)
+
+    def _not(self, expression: Any) -> RowCondition | None:
+        return _all_of("invert", self._exactly(expression.child()))
+
+    def _is_null(self, expression: Any) -> RowCondition | None:
+        call = "is_null" if kind_of(expression) == "IsNull" else "is_valid"
+        return _all_of(call, self._column(expression.child()))
+
+    def _replaced(self, expression: Any) -> RowCondition | None:
+        return self._exactly(expression.replacement())
+
+    def _with_common(self, expression: Any) -> RowCondition | None:
+        return self._with(expression)._exactly(expression.child())  # noqa: SLF001 - of this class
+
+    def _with(self, expression: Any) -> _Translation:
+        common = dict(self.common)
+        for one in read_sequence(expression.defs()):
+            common[str(one.id())] = one.child()
+        return _Translation(self.spark, self.casts, self.names, common)
+
+    def _compared(self, expression: Any, call: str) -> RowCondition | None:
+        left, right = self._value(expression.left()), self._value(expression.right())
+        if left is None or right is None:
+            return None
+        if isinstance(left, _Constant):
+            left, right, call = right, left, _TURNED[call]
+        if isinstance(left, _Constant):
+            return None
+        if isinstance(right, _ColumnName) and not self._have_one_type(expression):
+            return None
+        return RowCondition(call, (left, right))
+
+    def _have_one_type(self, expression: Any) -> bool:
+        """True if both columns of a comparison have the type that they are compared by."""
+        sides = [self._resolved(one) for one in (expression.left(), expression.right())]
+        return all(kind_of(one) == "AttributeReference" for one in sides)
+
+    def _is_in(self, expression: Any) -> RowCondition | None:
+        column, listed = self._column(expression.value()), read_sequence(expression.list())
+        if column is None or len(listed) > _IN_MAX:
+            return None
+        constants = [self._constant(one) for one in listed]
+        if not constants or any(one is None or not one.value.is_valid for one in constants):
+            return None
+        values = tuple(one.value for one in constants if one is not None)
+        return RowCondition("is_in", (column, _Constants(values)))
+
+    def _like(self, expression: Any) -> RowCondition | None:
+        column, pattern = self._column(expression.left()), self._constant(expression.right())
+        if column is None or pattern is None or not pattern.value.is_valid:
+            return None
+        if "\\" in pattern.value.as_py() or str(expression.escapeChar()) != "\\":
+            return None
+        return RowCondition("match_like", (column, pattern))
+
+    def _has_text(self, expression: Any) -> RowCondition | None:
+        text = self._constant(expression.right())
+        column = self._column(expression.left())
+        if text is None or column is None or not text.value.is_valid:
+            return None
+        wanted = text.value.as_py()
+        if any(one in wanted for one in "%_\\"):
+            return None
+        pattern = {"StartsWith": f"{wanted}%", "EndsWith": f"%{wanted}"}.get(
+            kind_of(expression), f"%{wanted}%"
+        )
+        return RowCondition("match_like", (column, _Constant(pa.scalar(pattern))))
+
+    def _value(self, expression: Any) -> _ColumnName | _Constant | None:
+        return self._column(expression) or self._constant(expression)
+
+    def _resolved(self, expression: Any) -> Any:
+        if kind_of(expression) == "CommonExpressionRef":
+            return self._resolved(self.common[str(expression.id())])
+        return expression
+
+    def _column(self, expression: Any) -> _ColumnName | None:
+        """The column that an expression has the values of, perhaps in a wider type of numbers."""
+        expression = self._resolved(expression)
+        while kind_of(expression) == "Cast":
+            given = self._resolved(expression.child())
+            if not (_is_exact(self._type(given)) and _is_exact(self._type(expression))):
+                return None
+            if not self.casts.canUpCast(given.dataType(), expression.dataType()):
+                return None
+            expression = given
+        if kind_of(expression) != "AttributeReference" or not _is_known(self._type(expression)):
+            return None
+        name = self.names.get(int(expression.exprId().id()))
+        return None if name is None else _ColumnName(name)
+
+    def _constant(self, expression: Any) -> _Constant | None:
+        expression = self._resolved(expression)
+        if not expression.foldable():
+            return None
+        kind = self._type(expression)
+        read = _scalar_of(kind)
+        if read is None:
+            return None
+        try:
+            value = expression.eval(None)
+        except (Py4JError, PySparkException):
+            return None
+        return _Constant(read(value))
+
+    def _type(self, expression: Any) -> DataType:
+        return spark_type(self.spark, expression)
+
+
+def _all_of(call: str, *arguments: RowCondition | _ColumnName | None) -> RowCondition | None:
+    """A call; None if one of its arguments is not known."""
+    known = tuple(one for one in arguments if one is not None)
+    return RowCondition(call, known) if len(known) == len(arguments) else None
+
+
+def _is_exact(kind: DataType) -> bool:
+    return isinstance(kind, (IntegralType, DecimalType))
+
+
+def _is_known(kind: DataType) -> bool:
+    """True if Arrow compares values of a type as Spark does."""
+    return has_one_form(kind) and _scalar_of(kind) is not None
+
+
+def _scalar_of(kind: DataType) -> Callable[[Any], pa.Scalar] | None:
+    """Makes a scalar of Arrow of a value as Catalyst has it; None for other types."""
+    made: pa.DataType
+    read: Callable[[Any], Any] = _as_it_is
+    match kind:
+        case BooleanType():
+            made = pa.bool_()
+        case DateType():
+            made = pa.date32()
+        case TimestampType():
+            made = pa.timestamp("us", "UTC")
+        case TimestampNTZType():
+            made = pa.timestamp("us")
+        case DecimalType():
+            made, read = pa.decimal128(kind.precision, kind.scale), _decimal
+        case IntegralType():
+            made = pa.int64()
+        case StringType():
+            made, read = pa.string(), str
+        case _:
+            return None
+    return lambda value: pa.scalar(None if value is None else read(value), made)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _decimal(value: Any) -> Decimal:
+    return Decimal(value.toJavaBigDecimal())

@@ -1,0 +1,206 @@
+"""What a query's filters say of the rows of one input, decided in Arrow as Spark decides it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from shardline.app.compute.view.evaluate import analyse_query
+from shardline.app.compute.view.kept_plan import plan_of
+from shardline.app.compute.view.row_conditions import known_conditions, rows_that_satisfy
+from shardline.app.sql.normal_form import normal_form
+from shardline.app.sql.query_tree import QueryNode, query_tree
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = (
+    "i INT, n BIGINT, tiny TINYINT, m DECIMAL(12,2), big DECIMAL(38,4), s STRING, other STRING, "
+    "d DATE, e DATE, at TIMESTAMP, wall TIMESTAMP_NTZ, b BOOLEAN, f DOUBLE, bytes BINARY"
+)
+
+_AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
+_WALL = datetime(2026, 3, 1, 12)  # noqa: DTZ001 - a column without a zone
+
+
+def row(place: int) -> tuple[Any, ...]:
+    """One of the rows: values around the constants of the conditions, and NULLs."""
+    if place == 0:
+        return (None,) * 14
+    text = ["", "forest", "forest green", "a\nforest", "FOREST", "50%", "a_b", "é", "zz", "a\\b"]
+    values = (
+        place % 7 - 3,
+        (place % 5) * 10**12,
+        place % 4,
+        Decimal(place % 9 - 4) / 4,
+        Decimal(place % 3) * 10**30,
+        text[place % len(text)],
+        text[place * 3 % len(text)],
+        date(1994, 1, 1 + place % 5),
+        date(1994, 1, 1 + place % 3),
+        _AT.replace(minute=place % 3),
+        _WALL.replace(minute=place % 3),
+        place % 2 == 0,
+        [0.0, -0.0, float("nan"), 1.5][place % 4],
+        bytes([place % 256]),
+    )
+    # Each column is NULL in a row of its own, beside values of the others.
+    return tuple(None if place == column + 20 else one for column, one in enumerate(values))
+
+
+EXACT = {
+    "comparison": "i > 1",
+    "turned": "1 > i",
+    "wider": "i >= 2L AND n < 2000000000000",
+    "tiny": "tiny = 3",
+    "decimal": "m < 0.5",
+    "decimal_and_whole": "m > 0",
+    "whole_and_decimal": "i <= 1.5",
+    "wide_decimal": "big = 1000000000000000000000000000000.0000",
+    "text": "s = 'forest'",
+    "order_of_bytes": "s > 'e'",
+    "not_equal": "s <> 'forest'",
+    "date": "d >= DATE'1994-01-03' AND d < DATE'1994-01-05'",
+    "date_of_text": "d = '1994-01-02'",
+    "computed_constant": "d < DATE'1993-12-31' + INTERVAL 3 DAYS",
+    "columns": "d < e",
+    "columns_of_text": "s = other",
+    "timestamp": "at > TIMESTAMP'2026-03-01 12:00:30Z'",
+    "wall": "wall <= TIMESTAMP_NTZ'2026-03-01 12:01:00'",
+    "boolean": "b = true",
+    "between": "i BETWEEN -1 AND 2",
+    "listed": "i IN (1, 3)",
+    "listed_text": "s IN ('zz', 'é', 'a_b')",
+    "listed_decimals": "m IN (0.25, 0.50)",
+    "not_listed": "i NOT IN (1, 3)",
+    "prefix": "s LIKE 'forest%'",
+    "inside": "s LIKE '%rest%'",
+    "one_letter": "s LIKE '_'",
+    "not_like": "s NOT LIKE '%e%'",
+    "starts": "startswith(s, 'for')",
+    "ends": "endswith(s, 'est')",
+    "contains": "contains(s, 'rest')",
+    "null": "s IS NULL",
+    "not_null": "i IS NOT NULL",
+    "or": "i = 1 OR s = 'zz'",
+    "not_of_and": "NOT (i > 0 AND s = 'forest')",
+    "not_of_or_with_null": "NOT (i > 0 OR d > DATE'1994-01-02')",
+    "null_constant": "i = CAST(NULL AS INT)",
+}
+
+
+@pytest.fixture(scope="module")
+def rows(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([row(place) for place in range(120)], COLUMNS)
+
+
+@pytest.fixture(scope="module")
+def table(rows: DataFrame) -> pa.Table:
+    return rows.toArrow()
+
+
+def known(spark: SparkSession, query: str, rows: DataFrame) -> dict[QueryNode, Any]:
+    analysed = plan_of(analyse_query(spark, query, {"t": rows, "u": rows}))
+    return known_conditions(spark, query_tree(normal_form(spark, analysed)))
+
+
+def texts(table: pa.Table) -> list[str]:
+    return sorted(map(repr, table.to_pylist()))
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_what_is_known_is_what_spark_decides(
+    spark: SparkSession, rows: DataFrame, table: pa.Table, name: str
+) -> None:
+    """For values around the constant, NULL, and texts with every special character of patterns."""
+    query = f"SELECT * FROM t WHERE {EXACT[name]}"  # noqa: S608 - ours
+    (conditions,) = known(spark, query, rows).values()
+    expected = analyse_query(spark, query, {"t": rows}).toArrow()
+    assert 0 <= expected.num_rows < table.num_rows
+    assert texts(rows_that_satisfy(table, conditions)) == texts(expected)
+
+
+LOOSE = {
+    "unknown_side_of_and": "i > 1 AND length(s) > 4",
+    "or_of_ands": "(i = 1 AND length(s) > 2) OR (i = 2 AND upper(s) = 'ZZ')",
+    "columns_of_two_types": "i = 1 AND i < n",
+    "nan": "f > 1.0 AND i > 0",
+}
+
+
+@pytest.mark.parametrize("name", LOOSE)
+def test_of_what_is_not_known_rows_are_kept(
+    spark: SparkSession, rows: DataFrame, table: pa.Table, name: str
+) -> None:
+    """What Arrow cannot decide leaves rows that Spark's filter will not let through."""
+    query = f"SELECT * FROM t WHERE {LOOSE[name]}"  # noqa: S608 - ours
+    (conditions,) = known(spark, query, rows).values()
+    kept = texts(rows_that_satisfy(table, conditions))
+    expected = texts(analyse_query(spark, query, {"t": rows}).toArrow())
+    assert set(expected) < set(kept) < set(texts(table))
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "f > 1.0",
+        "NOT (i > 1 AND length(s) > 4)",
+        "s LIKE 'a\\\\_b'",
+        "s LIKE 'a/_b' ESCAPE '/'",
+        "s COLLATE UTF8_LCASE = 'forest'",
+        "CAST(n AS INT) = 1",
+        "i + 1 = 2",
+        "i = 1 OR length(s) > 2",
+        "i <=> NULL",
+        "rand() < 0.5",
+        "10 / i > 2 AND i > 1",
+    ],
+)
+def test_other_conditions_are_not_known(
+    spark: SparkSession, rows: DataFrame, condition: str
+) -> None:
+    """Nothing is guessed; and where a division may fail first, nothing is left out before it."""
+    assert not known(spark, f"SELECT * FROM t WHERE {condition}", rows)  # noqa: S608 - ours
+
+
+@pytest.mark.parametrize(
+    ("query", "inputs"),
+    [
+        ("SELECT * FROM t JOIN u ON t.i = u.i WHERE t.s = 'zz' AND u.n > 3", ["t", "u"]),
+        ("SELECT * FROM t JOIN u ON t.i = u.i AND t.s = 'zz'", ["t"]),
+        ("SELECT * FROM t LEFT JOIN u ON t.i = u.i AND t.s = 'zz' WHERE t.n > 3", ["t"]),
+        ("SELECT * FROM t LEFT JOIN u ON t.i = u.i AND u.s = 'zz'", []),
+        ("SELECT * FROM t FULL JOIN u ON t.i = u.i WHERE t.n > 3", ["t"]),
+        ("SELECT * FROM t FULL JOIN u ON t.i = u.i WHERE coalesce(t.n, 9) > 3", []),
+        ("SELECT * FROM t LEFT SEMI JOIN u ON t.i = u.i WHERE t.n > 3", ["t"]),
+        ("SELECT * FROM t WHERE s = 'zz' AND i IN (SELECT i FROM u WHERE n > 3)", ["t", "u"]),
+        (
+            "SELECT k FROM (SELECT i AS k FROM t UNION ALL SELECT tiny FROM u) WHERE k > 1",
+            ["t", "u"],
+        ),
+        ("SELECT * FROM (SELECT i, count(*) AS c FROM t GROUP BY i) WHERE i > 1", []),
+        ("SELECT * FROM (SELECT i, rank() OVER (ORDER BY i) AS r FROM t) WHERE i > 1", []),
+        ("SELECT * FROM (SELECT i, 10 / i AS q FROM t) WHERE i > 1", []),
+        ("SELECT x FROM (SELECT *, i AS x FROM t) WHERE x > 1", ["t"]),
+        ("SELECT * FROM t, u WHERE (t.i = u.i AND t.s = 'a') OR (t.i = u.i AND t.s = 'b')", ["t"]),
+    ],
+)
+def test_conditions_are_known_of_rows_that_come_to_nothing_without_them(
+    spark: SparkSession, rows: DataFrame, query: str, inputs: list[str]
+) -> None:
+    """A condition of a join says nothing of the side whose rows are kept without it."""
+    assert sorted(node.input for node in known(spark, query, rows)) == inputs
+
+
+def test_an_error_before_a_filter_stays_one(spark: SparkSession, rows: DataFrame) -> None:
+    """A row that the filter leaves out fails in Spark before it, and so must not be left out."""
+    query = "SELECT q FROM (SELECT i, 10 / i AS q FROM t) WHERE q > 1 AND i > 1"
+    assert not known(spark, query, rows)
+    assert json.loads(plan_of(analyse_query(spark, query, {"t": rows})).toJSON())
