@@ -155,7 +155,7 @@ class ShardLookups:
         client: ShardClient,
         state: ShardState,
         key: tuple[str, ...],
-        keys: pa.Table,
+        keys: pa.Table | None,
         *,
         as_of: int,
         user: Hashable,
@@ -165,14 +165,15 @@ class ShardLookups:
         Args:
             client: Of the location.
             state: A state of the shard that is readable at `as_of`.
-            key: Columns of the key.
+            key: Columns of the key; () if all rows are wanted.
             keys: Columns of these names, and perhaps others; a key may be there several times.
+                None if all rows are wanted.
             as_of: The time; for one user and shard it never goes back.
             user: Whose times they are; while it lives, rows stay as of its last one.
         """
         found = self._entry(client.location.url, state.name)
         index = self._index_of(found.location, state, key)
-        if index is not None:
+        if index is not None and keys is not None:
             with index.hold(as_of) as readable:
                 if readable:
                     _use_index(found, key, index, as_of, user)
@@ -196,7 +197,9 @@ class ShardLookups:
             found.users[user] = as_of, found.asked
             lately = found.asked - _IDLE_REQUESTS
             arranged.compact(min(at for at, asked in found.users.values() if asked >= lately))
-        rows = arranged.by(key).gather(keys, as_of, ROWS_MAX)
+        rows = (
+            arranged.scan(as_of) if keys is None else arranged.by(key).gather(keys, as_of, ROWS_MAX)
+        )
         # Afterwards: the order of the key may be new.
         self._make_room(found)
         return rows
@@ -215,7 +218,7 @@ class ShardLookups:
                 if index is not None:
                     arranged = index.arranged
                 elif rows is not None and mine.index is None and set(key) <= {*rows.schema.names}:
-                    arranged = rows.by(key)
+                    arranged = rows.by(key) if key else rows
                 else:
                     continue
                 users = tuple(sorted(map(str, list(mine.users))))

@@ -127,10 +127,11 @@ class StepPlan:
             session: The one that the frames are of.
             changes: Changes of inputs in the step, with `_ts` and `_diff` as last columns.
             contents: Contents of the inputs in `before`, just before the step, if they fit.
-            found: The rows of each of `look_ups`, or more of the same input.
+            found: The rows of each of `look_ups`, or more of the same input; and those of what is
+                in `before` and not in `contents`.
         """
         frames = {Leaf(name): changes[name] for name in self.changed} | dict(found or {})
-        frames |= {Leaf(name, before=True): contents[name] for name in self.before}
+        frames |= {Leaf(name, before=True): frame for name, frame in contents.items()}
         return self.over_leaves(session, frames)
 
     def over_leaves(self, session: SparkSession, frames: Mapping[Leaf, DataFrame]) -> DataFrame:

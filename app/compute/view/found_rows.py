@@ -49,14 +49,18 @@ __all__ = ["Found", "FoundRows", "rows_in_driver"]
 _FEW: Final = ROWS_MAX
 """Rows that are handed to a kept plan, one task: to plan a join of six tables takes longer."""
 
+_SMALL: Final = 50_000
+"""Updates of inputs that are read whole and handed over as rows: a job would take longer."""
+
 
 @dataclass(frozen=True)
 class Found:
     """What a plan is taken over, beside the step's changes.
 
     Attributes:
-        before: Contents of the inputs in `StepPlan.before`.
-        tables: Rows of each look-up; None for those that Spark is to read.
+        before: Contents of the inputs in `StepPlan.before`, if Spark is to read them.
+        tables: Rows of each look-up; None for those that Spark is to read. With them all rows of
+            the inputs in `StepPlan.before`, if these are small.
         volume: An upper bound of what Spark reads: these, and the changes.
     """
 
@@ -88,13 +92,15 @@ class FoundRows:
 
     def find(self, step: StateStep, plan: StepPlan) -> Found | None:
         """What a plan needs of the time before a step; None if that does not fit it any more."""
-        before = step.contents(plan.before)
         tables: dict[Leaf, pa.Table | None] = {}
         whole: dict[Leaf, DataFrame] = {}
         for one in plan.look_ups:
             tables[one.leaf] = self._looked_up(step, one, tables)
             if tables[one.leaf] is None:
                 whole[one.leaf] = step.contents(frozenset([one.leaf.name]))[one.leaf.name]
+        small = {} if whole else self._small(step, plan.before)
+        tables |= small
+        before = {} if small else step.contents(plan.before)
         if not plan.fits(before | {leaf.name: frame for leaf, frame in whole.items()}):
             return None
 
@@ -136,9 +142,12 @@ class FoundRows:
         }
 
     def rows(
-        self, state: ShardState, key: tuple[str, ...], keys: pa.Table, as_of: int
+        self, state: ShardState, key: tuple[str, ...], keys: pa.Table | None, as_of: int
     ) -> pa.Table | None:
-        """The rows of a shard whose key is among `keys`; None if Spark has to find them."""
+        """The rows of a shard whose key is among `keys`; None if Spark has to find them.
+
+        All rows for a key without columns, and no keys.
+        """
         rows = self._lookups.rows(self._client, state, key, keys, as_of=as_of, user=self)
         self._taken += 0 if rows is None else rows.num_rows
         return rows
@@ -167,6 +176,17 @@ class FoundRows:
         """The number of rows that were found since the last call."""
         found, self._taken = self._taken, 0
         return found
+
+    def _small(self, step: StateStep, names: frozenset[str]) -> dict[Leaf, pa.Table | None]:
+        """All rows of what is read whole; none if that is not small, all of it together."""
+        shards = {name: step.shard(name) for name in sorted(names)}
+        if volume_of_shards(state for state, _, _ in shards.values()).rows > _SMALL:
+            return {}
+        found = {
+            Leaf(name, before=True): self.rows(state, (), None, lower - 1)
+            for name, (state, lower, _) in shards.items()
+        }
+        return {} if any(rows is None for rows in found.values()) else {**found}
 
     def _looked_up(
         self, step: StateStep, one: LookUp, tables: dict[Leaf, pa.Table | None]

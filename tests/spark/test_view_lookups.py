@@ -1,0 +1,198 @@
+"""Views over tables with filters, whose steps look up little, hold at each time what Spark says.
+
+Random joins of all kinds, with filters over one table, over several and inside of OR, over inputs
+of which some change in columns that the query reads, and some in a column that it does not.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pytest
+
+from shardline.app.compute.view.found_rows import FoundRows
+from support.spark.view_world import START, ViewWorld
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from shardline.app.compute.view.state_step import StateStep
+    from support.spark.views import Row
+
+pytestmark = pytest.mark.spark
+
+# ruff: noqa: S608 - queries are made here
+
+COLUMNS: Final = pa.schema(
+    [
+        ("k", pa.int64()),
+        ("m", pa.int32()),
+        ("word", pa.string()),
+        ("note", pa.string()),
+    ]
+)
+TABLES: Final = ("a", "b", "c", "d")
+TIMES: Final = (20, 30, 40, 50)
+END: Final = 60
+WORDS: Final = ("red", "ready", "blue", "", None)
+
+
+def row(draw: random.Random, place: int) -> Row:
+    return (
+        draw.choice([None, *range(5)]),
+        draw.randrange(4),
+        draw.choice(WORDS),
+        f"note {place}",
+    )
+
+
+class Tables(ViewWorld):
+    """Tables of which at each time some change, and some only in `note`."""
+
+    def __init__(self, spark: SparkSession, folder: Path, seed: int) -> None:
+        looks = [START, *(time + late for time in TIMES for late in (0, 1)), END - 1]
+        super().__init__(spark, folder, (START + 1, 25, 35, 45, END), looks)
+        draw = random.Random(seed)
+        for name in TABLES:
+            self.inputs[name] = found = self.bench.input(name, COLUMNS)
+            found.push(START, *((row(draw, place), 1) for place in range(14)))
+            for time in TIMES:
+                there = found.at(time - 1)
+                gone = draw.sample(there, min(3, len(there)))
+                changes = [(time, one, -1) for one in gone]
+                match draw.choice(["none", "note", "note", "rows", "both"]):
+                    case "none":
+                        changes = []
+                    case "note":
+                        changes += [(time, (*one[:3], f"{one[3]}!"), 1) for one in gone]
+                    case "rows":
+                        changes += [(time, row(draw, time + n), 1) for n in range(3)]
+                    case _:
+                        changes += [(time, (*one[:3], f"{one[3]}!"), 1) for one in gone]
+                        changes += [(time + 1, row(draw, time + n), 1) for n in range(2)]
+                found.append(changes, time + 3)
+            found.idle(END)
+
+
+@pytest.fixture(scope="module")
+def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
+    made = Tables(spark, tmp_path_factory.mktemp("lookups"), 7)
+    yield made
+    made.close()
+
+
+def condition(draw: random.Random, tables: list[str], depth: int = 2) -> str:
+    """A condition over columns of these tables."""
+    one, other = draw.choice(tables), draw.choice(tables)
+    if depth and draw.random() < 0.4:
+        sides = [condition(draw, tables, depth - 1) for _ in "ab"]
+        made = f"({sides[0]} {draw.choice(['AND', 'OR'])} {sides[1]})"
+        return f"NOT {made}" if draw.random() < 0.2 else made
+    return draw.choice(
+        [
+            f"{one}.m > {draw.randrange(3)}",
+            f"{one}.m IN (1, {draw.randrange(4)})",
+            f"{one}.m BETWEEN {draw.randrange(2)} AND 2",
+            f"{one}.k IS NOT NULL",
+            f"{one}.word LIKE '{draw.choice(['re%', '%d%', '_lue', '%'])}'",
+            f"{one}.word <> 'blue'",
+            f"length({one}.word) > {draw.choice([0, 3])}",
+            f"{one}.k < {other}.m",
+            f"{one}.k <> {one}.m",
+        ]
+    )
+
+
+def equality(draw: random.Random, mine: str, others: list[str]) -> str:
+    other = draw.choice(others)
+    found = [
+        draw.choice(
+            [
+                f"{mine}.k = {other}.k",
+                f"{mine}.m = {other}.k",
+                f"{mine}.m = {other}.m",
+                f"{mine}.word <=> {other}.word",
+            ]
+        )
+        for _ in range(draw.choice([1, 1, 2]))
+    ]
+    both = " AND ".join(dict.fromkeys(found))
+    if draw.random() < 0.2:
+        more = [f"({both} AND {condition(draw, [mine, other], 0)})" for _ in "ab"]
+        return f"({' OR '.join(more)})"
+    return both
+
+
+def random_query(draw: random.Random) -> str:
+    """A query over some of the tables, some of them twice, which reads no `note` of most."""
+    names = [f"t{place}" for place in range(draw.choice([2, 3, 3, 4]))]
+    there = [names[0]]
+    text = f"{draw.choice(TABLES)} {names[0]}"
+    for name in names[1:]:
+        kind = draw.choice(["JOIN"] * 4 + ["LEFT JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"])
+        table = draw.choice(TABLES)
+        if draw.random() < 0.3:
+            inner = condition(draw, ["x"], 1)
+            table = f"(SELECT * FROM {table} x WHERE {inner})"
+        text += f" {kind} {table} {name} ON {equality(draw, name, there)}"
+        if draw.random() < 0.3:
+            text += f" AND {condition(draw, [*there, name], 1)}"
+        if kind in {"JOIN", "LEFT JOIN"}:
+            there.append(name)
+    where = [condition(draw, there) for _ in range(draw.choice([0, 1, 2]))]
+    if draw.random() < 0.3:
+        inside = f"x.k = {draw.choice(there)}.k AND {condition(draw, ['x'], 1)}"
+        exists = draw.choice(["EXISTS", "NOT EXISTS"])
+        where.append(f"{exists} (SELECT 1 FROM {draw.choice(TABLES)} x WHERE {inside})")
+    if draw.random() < 0.3:
+        inside = f"x.m = {draw.choice(there)}.m"
+        value = f"(SELECT max(x.k) FROM {draw.choice(TABLES)} x WHERE {inside})"
+        where.append(f"{draw.choice(there)}.k {draw.choice(['<=', '='])} {value}")
+    if where:
+        text += f" WHERE {' AND '.join(where)}"
+    first, last = there[0], there[-1]
+    return draw.choice(
+        [
+            f"SELECT {first}.k, {first}.m, {last}.word FROM {text}",
+            f"SELECT {last}.k, {first}.note FROM {text}",
+            f"SELECT {first}.word AS w, count(*) AS n, sum({last}.m) AS s FROM {text} GROUP BY w",
+            f"SELECT {last}.m AS g, max({first}.k) AS x, min({last}.k) AS y FROM {text} GROUP BY g",
+            f"SELECT {first}.m AS g, count(DISTINCT {last}.k) AS n FROM {text} GROUP BY g",
+            f"SELECT count(*) AS n FROM {text}",
+        ]
+    )
+
+
+SEEDS: Final = range(12)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_joins_with_filters_are_right(world: Tables, seed: int) -> None:
+    """At every time, whatever a step has left out and looked up."""
+    query = random_query(random.Random(seed))
+    world.follow(world.kept(f"random_{seed}", query), partial(world.by_spark, query))
+
+
+def test_an_update_that_concerns_no_view_costs_no_step(
+    world: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an unread column, and of rows that the view's filter leaves out: nothing is looked up."""
+    asked: list[set[str]] = []
+    leave_out = FoundRows.leave_out_the_rest
+
+    def noted(self: FoundRows, step: StateStep) -> None:
+        leave_out(self, step)
+        asked.append(set(step.changed))
+
+    monkeypatch.setattr(FoundRows, "leave_out_the_rest", noted)
+    query = "SELECT a.k, b.m FROM a JOIN b ON a.k = b.k WHERE a.m > 100 AND b.word LIKE 'zz%'"
+    kept = world.kept("concerned_by_none", query)
+    assert world.follow(kept, partial(world.by_spark, query)) == {"recompute"}
+    assert asked, "each step asks"
+    assert not set().union(*asked)
