@@ -83,8 +83,8 @@ public class KeptJobs {
 
   /** Operators that have nothing of an earlier run: neither rows nor the results of a stage. */
   private static final Set KNOWN = new HashSet(Arrays.asList(new Object[] {
-      "CoalesceExec", "CollectLimitExec", "ExpandExec", "FilterExec", "GenerateExec",
-      "GlobalLimitExec", "HashAggregateExec", "InputAdapter", "LocalLimitExec",
+      "CartesianProductExec", "CoalesceExec", "CollectLimitExec", "ExpandExec", "FilterExec",
+      "GenerateExec", "GlobalLimitExec", "HashAggregateExec", "InputAdapter", "LocalLimitExec",
       "MergingSessionsExec", "ObjectHashAggregateExec", "ProjectExec", "ShuffledHashJoinExec",
       "SortAggregateExec", "SortExec", "SortMergeJoinExec", "TakeOrderedAndProjectExec",
       "UnionExec", "UpdatingSessionsExec", "WholeStageCodegenExec", "WindowExec",

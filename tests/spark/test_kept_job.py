@@ -60,6 +60,8 @@ QUERIES: Final = {
         "SELECT t.k, u.n FROM t JOIN u ON t.n = u.n) GROUP BY n"
     ),
     "with_constants": "SELECT k, n FROM t UNION ALL VALUES (1L, 'one'), (2L, 'two')",
+    "join_by_a_range": "SELECT t.k, u.n FROM t, u WHERE t.k < u.k",
+    "all_pairs": "SELECT t.k, u.n, t.n AS m FROM t CROSS JOIN u",
     "join_with_constants": "SELECT k, w FROM t JOIN VALUES ('a', 1), ('b', 2) x(n, w) USING (n)",
     "exploded": "SELECT k, tag FROM u LATERAL VIEW OUTER explode(tags) AS tag",
     "grouping_sets": "SELECT n, k, count(*) AS c FROM t GROUP BY GROUPING SETS ((n), (k), ())",
@@ -72,7 +74,6 @@ QUERIES: Final = {
 NOT_KEPT: Final = {
     "SELECT k FROM t WHERE v = (SELECT max(v) FROM t)": "subquery",
     "SELECT k, now() AS at FROM t": "time of the query",
-    "SELECT t.k FROM t, u WHERE t.k < u.k": "CartesianProductExec",
     "SELECT t.k FROM t LEFT JOIN u ON t.k < u.k": "BroadcastNestedLoopJoinExec",
     "SELECT twice(k) AS d FROM t": "EvalPython",
 }

@@ -258,8 +258,8 @@ CASES = {
 }
 
 
-WITHOUT_KEPT_PLANS = {"cross_join", "join_by_range", "join_of_changes", "not_in"}
-"""They read an input whole, have an error in each step, or a broadcast."""
+WITHOUT_KEPT_PLANS = {"not_in"}
+"""It has a broadcast."""
 
 
 @pytest.fixture(scope="module")

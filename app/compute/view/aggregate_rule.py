@@ -106,11 +106,16 @@ class GroupState:
         merged = self._merged_found if found else self._merged
         return merged.over(session, {"moved": moved, "state": state})
 
-    def loses_extremes(self, session: SparkSession, moved: DataFrame, state: DataFrame) -> bool:
-        """True if the least or greatest value of a group may have gone; args as of `merged`."""
+    def lost_extremes(
+        self, session: SparkSession, moved: DataFrame, state: DataFrame
+    ) -> DataFrame | None:
+        """A row for each group whose least or greatest value may have gone; args as of `merged`.
+
+        None if nothing of the state can be lost in this way.
+        """
         if self._gone is None:
-            return False
-        return bool(self._gone.over(session, {"moved": moved, "state": state}).take(1))
+            return None
+        return self._gone.over(session, {"moved": moved, "state": state})
 
 
 class AggregateRule:

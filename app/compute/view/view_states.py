@@ -366,29 +366,29 @@ class ViewStates:
         session, at = step.session, state.upper.time
         assert at is not None, shard.name
         found = None if moved.table is None else self._touched(state, moved.table, at)
-        if found is not None and moved.table is not None and not moved.takes_values_away():
-            staged = self._merged_few(shard, group, step, moved.table, found)
-            if staged is not None:
-                return self._append(shard, staged, at, step.upper)
-        if found is None:
-            held, volume = shard.contents(session, state, at), volume_of_shards([state])
+        if found is not None and moved.table is not None:
+            merged = _Merged(
+                group,
+                FewRows(moved.table, group.moved_columns),
+                FewRows(found, group.schema),
+            )
+            if moved.takes_values_away() and self._loses_extremes(step, merged):
+                return self._append_anew(shard, group, step, at)
+            few = self._merged_few(shard, step, merged)
+            if few is not None:
+                return self._append(shard, few, at, step.upper)
+            held, volume = merged.frames(session)[_HELD], Volume(rows=found.num_rows)
         else:
-            held = rows_in_driver(session, found, group.schema)
-            volume = Volume(rows=found.num_rows)
+            held, volume = shard.contents(session, state, at), volume_of_shards([state])
         frames = self._one_task.inputs(session, {"moved": moved.frame(), "held": held}, volume)
-        lost = moved.takes_values_away() and group.loses_extremes(
-            session, frames["moved"], frames["held"]
-        )
-        merged = (
-            self._anew(group, step)
-            if lost
-            else group.merged(session, frames["moved"], frames["held"], found=found is not None)
-        )
-        if merged is None:
-            return False
-        small = collect_interval(merged, shard.options) if found is not None else None
-        rows = stage_interval(merged, shard.options) if small is None else small.stage(small.rows)
-        return self._append(shard, rows, at, step.upper)
+        if found is None and moved.takes_values_away():
+            lost = group.lost_extremes(session, frames["moved"], frames["held"])
+            if lost is not None and lost.take(1):
+                return self._append_anew(shard, group, step, at)
+        rows = group.merged(session, frames["moved"], frames["held"], found=found is not None)
+        small = collect_interval(rows, shard.options) if found is not None else None
+        staged = stage_interval(rows, shard.options) if small is None else small.stage(small.rows)
+        return self._append(shard, staged, at, step.upper)
 
     def _append(
         self, shard: StateShard, rows: StagedInterval, lower: int, upper: int | None
@@ -399,27 +399,57 @@ class ViewStates:
         return True
 
     def _merged_few(
-        self,
-        shard: StateShard,
-        group: GroupState,
-        step: StateStep,
-        moved: pa.Table,
-        held: pa.Table,
+        self, shard: StateShard, step: StateStep, merged: _Merged
     ) -> StagedInterval | None:
         """A state's change by a kept plan, staged; None if it is to be computed another way."""
-        session, target = step.session, small_target(group.changes, shard.options)
+        session, group = step.session, merged.group
+        target = small_target(group.changes, shard.options)
 
-        def merged(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
+        def over(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
             return group.merged(session, frames[_MOVED], frames[_HELD], found=True)
 
         def frame() -> DataFrame:
-            frames = {leaf: rows_in_driver(session, *one) for leaf, one in given.items()}
-            return merged(self._one_task.inputs(session, frames, Volume(rows=held.num_rows)))
+            volume = Volume(rows=merged.held.table.num_rows)
+            return over(self._one_task.inputs(session, merged.frames(session), volume))
 
-        given = {_MOVED: FewRows(moved, group.moved_columns), _HELD: FewRows(held, group.schema)}
-        asked = ShardRows(target, merged, frame)
-        rows = asked.by(self._jobs, (step.plan, group.name), session, given)
+        asked = ShardRows(target, over, frame)
+        rows = asked.by(self._jobs, (step.plan, group.name), session, merged.given)
         return None if rows is None else target.stage(rows)
+
+    def _loses_extremes(self, step: StateStep, merged: _Merged) -> bool:
+        """True if the least or greatest value of a group may have gone."""
+        session, group = step.session, merged.group
+
+        def lost(frames: Mapping[Leaf, DataFrame]) -> DataFrame | None:
+            found = group.lost_extremes(session, frames[_MOVED], frames[_HELD])
+            return None if found is None else found.limit(1)
+
+        def ordinary() -> pa.Table | None:
+            found = lost(merged.frames(session))
+            return None if found is None else found.toArrow()
+
+        key = (step.plan, group.name, "lost")
+        rows = self._jobs.rows(StepJob(key, session, merged.given, lost, ordinary))
+        return rows is not None and rows.num_rows > 0
+
+    def _append_anew(self, shard: StateShard, group: GroupState, step: StateStep, at: int) -> bool:
+        """Append what all rows of the groups that have moved come to; False as of `_merge`."""
+        session, target = step.session, small_target(group.changes, shard.options)
+        try:
+            plan = step.plan.anew_step(group, step.changed & group.source.inputs)
+        except NotIncremental:
+            return False  # without a key
+        found = self._rows.find(step, plan)
+        if found is None or step.is_too_large(plan, found.volume):
+            return False
+        frame = partial(self._one_task.over, session, plan, step.changes, found)
+        given, rows = self._rows.few(step, plan, found), None
+        if given is not None:
+            asked = ShardRows(target, partial(plan.over_leaves, session), frame)
+            rows = asked.by(self._jobs, plan, session, given)
+        if rows is not None:
+            return self._append(shard, target.stage(rows), at, step.upper)
+        return self._append(shard, stage_interval(frame(), shard.options), at, step.upper)
 
     def _is_right(self, shard: StateShard, group: State, step: StateStep) -> bool:
         """True if a group that the step has changed is what its source gives; else it is dropped.
@@ -454,16 +484,29 @@ class ViewStates:
         key = tuple(name for name in moved.column_names if name.startswith("k"))
         return self._rows.rows(state, key, moved, at - 1)
 
-    def _anew(self, group: GroupState, step: StateStep) -> DataFrame | None:
-        """A state's change from all rows of the groups that have moved; None if it has no key."""
-        try:
-            plan = step.plan.anew_step(group, step.changed & group.source.inputs)
-        except NotIncremental:
-            return None
-        found = self._rows.find(step, plan)
-        if found is None or step.is_too_large(plan, found.volume):
-            return None
-        return self._one_task.over(step.session, plan, step.changes, found)
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """Few rows that a state's change follows from.
+
+    Attributes:
+        group: The state.
+        moved: What the step adds to groups.
+        held: Rows of these groups.
+    """
+
+    group: GroupState
+    moved: FewRows
+    held: FewRows
+
+    @property
+    def given(self) -> dict[Leaf, FewRows]:
+        """The rows by the leaves that stand for them."""
+        return {_MOVED: self.moved, _HELD: self.held}
+
+    def frames(self, session: SparkSession) -> dict[Leaf, DataFrame]:
+        """The rows as frames."""
+        return {leaf: rows_in_driver(session, *one) for leaf, one in self.given.items()}
 
 
 @dataclass(frozen=True, slots=True)
