@@ -1,4 +1,4 @@
-"""What a query's filters say of the rows of one input, decided in Arrow as Spark decides it."""
+"""Filters of a query are decided in Arrow for the rows of one input, as Spark decides them."""
 
 from __future__ import annotations
 
@@ -77,6 +77,7 @@ EXACT = {
     "boolean": "b = true",
     "between": "i BETWEEN -1 AND 2",
     "listed": "i IN (1, 3)",
+    "listed_of_years_that_python_lacks": "d IN (DATE'0000-01-01', DATE'1994-01-02')",
     "listed_text": "s IN ('zz', 'é', 'a_b')",
     "listed_decimals": "m IN (0.25, 0.50)",
     "not_listed": "i NOT IN (1, 3)",
@@ -189,6 +190,8 @@ def test_other_conditions_are_not_known(
         ("SELECT * FROM (SELECT i, rank() OVER (ORDER BY i) AS r FROM t) WHERE i > 1", []),
         ("SELECT * FROM (SELECT i, 10 / i AS q FROM t) WHERE i > 1", []),
         ("SELECT x FROM (SELECT *, i AS x FROM t) WHERE x > 1", ["t"]),
+        # Spark may take the division down to where the other condition is, and before it.
+        ("SELECT t.* FROM t JOIN u ON t.i = u.i AND t.n > 5 WHERE 10 / t.i > 0", []),
         ("SELECT * FROM t, u WHERE (t.i = u.i AND t.s = 'a') OR (t.i = u.i AND t.s = 'b')", ["t"]),
     ],
 )

@@ -347,23 +347,32 @@ class Arrangement:
         kept = [self._matching(part, wanted, as_of) for part in found]
         return self._rows_of([part for part in kept if part.num_rows], bytes_max)
 
-    def gather(self, keys: pa.Table, as_of: int, rows_max: int | None = None) -> pa.Table | None:
+    def gather(
+        self,
+        keys: pa.Table,
+        as_of: int,
+        rows_max: int | None = None,
+        *,
+        bytes_max: int | None = None,
+    ) -> pa.Table | None:
         """The rows of many keys at `as_of`, and perhaps some of others: a hash finds them.
 
         Args:
             keys: The columns of the key, and perhaps others; a key may be there several times.
             as_of: A time within the frontiers of `view`.
             rows_max: The result is None if more updates than this would have to be looked at.
+            bytes_max: Most bytes of the result, copies included; None for no limit.
 
         Raises:
-            InvalidUsage: `NOT_ARRANGED`: `as_of` is not within the frontiers.
+            InvalidUsage: `NOT_ARRANGED`: `as_of` is not within the frontiers; or
+                `RESULT_TOO_LARGE`.
         """
         view = self._readable(as_of)
         found = self._parts(view, np.unique(_hashes(keys, self.key)), rows_max)
         if found is None:
             return None
         parts = [_until(part, run.last, as_of) for part, run in zip(found, view.runs, strict=True)]
-        return self._rows_of([part for part in parts if part.num_rows], None)
+        return self._rows_of([part for part in parts if part.num_rows], bytes_max)
 
     def _parts(
         self, view: ArrangementView, hashed: Hashes, most: int | None

@@ -42,6 +42,7 @@ from shardline.app.compute.index.arrangement import Arrangement
 from shardline.app.compute.index.index import INDEXES, Index, IndexRegistry
 from shardline.app.compute.index.mapped_table import mapped_if_large
 from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.batch import Volume
 from shardline.datasource.shard.state import ShardState
@@ -54,6 +55,9 @@ _log = logging.getLogger(__name__)
 
 ROWS_MAX: Final = 200_000
 """Most updates that are looked at for one answer; above that Spark's scan is the faster way."""
+
+_ANSWER_BYTES_MAX: Final = 256 << 20
+"""Of one answer, in memory."""
 
 _UPDATES_MAX: Final = 20_000_000
 """A shard with more updates is not arranged: to decode and sort it would take a minute."""
@@ -177,7 +181,7 @@ class ShardLookups:
             with index.hold(as_of) as readable:
                 if readable:
                     _use_index(found, key, index, as_of, user)
-                    return index.arranged.gather(keys, as_of, ROWS_MAX)
+                    return _found(index.arranged, keys, as_of)
         with found.lock:
             mine = found.keys.setdefault(key, _LookedUpKey())
             mine.index = None
@@ -197,9 +201,7 @@ class ShardLookups:
             found.users[user] = as_of, found.asked
             lately = found.asked - _IDLE_REQUESTS
             arranged.compact(min(at for at, asked in found.users.values() if asked >= lately))
-        rows = (
-            arranged.scan(as_of) if keys is None else arranged.by(key).gather(keys, as_of, ROWS_MAX)
-        )
+        rows = _found(arranged.by(key) if key else arranged, keys, as_of)
         # Afterwards: the order of the key may be new.
         self._make_room(found)
         return rows
@@ -330,6 +332,18 @@ class ShardLookups:
                 if one is not wanted:
                     size -= one.nbytes
                     one.arranged = None
+
+
+def _found(arranged: Arrangement, keys: pa.Table | None, as_of: int) -> pa.Table | None:
+    """The rows of keys, or all; None if they are too many: one update may stand for any number."""
+    try:
+        if keys is None:
+            return arranged.scan(as_of, bytes_max=_ANSWER_BYTES_MAX)
+        return arranged.gather(keys, as_of, ROWS_MAX, bytes_max=_ANSWER_BYTES_MAX)
+    except InvalidUsage as error:
+        if error.code != "RESULT_TOO_LARGE":
+            raise
+        return None
 
 
 def _use_index(

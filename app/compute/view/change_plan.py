@@ -41,7 +41,7 @@ from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.join_change import JoinRule, OneSided
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
 from shardline.app.compute.view.look_up import FanOut, LookUp, LookUps, one_row
-from shardline.app.compute.view.row_conditions import known_conditions
+from shardline.app.compute.view.row_conditions import Conditions, known_conditions
 from shardline.app.compute.view.temporal_rule import TemporalRule, TemporalState, needed_columns
 from shardline.app.compute.view.touched_keys import OUTPUT, TouchedRule
 from shardline.app.sql.kept_aggregates import refusal
@@ -204,7 +204,14 @@ class ChangePlan:
             for tree in trees
             for node, conditions in known_conditions(session, tree).items()
         }
-        self._concerns = concerns(trees, self._known)
+        self._known_inside: dict[Region, dict[QueryNode, Conditions]] = {}
+        added_up = (
+            column
+            for region in self._regions.values()
+            for source in region.sources
+            for column in source.columns
+        )
+        self._concerns = concerns(trees, self._known, added_up)
         self._fan_out = fan_out
 
     def _with_states(self, node: QueryNode, rule: AggregateRule) -> QueryNode:
@@ -272,7 +279,7 @@ class ChangePlan:
         regions = [one for one in self._regions.values() if one.top.inputs & changed]
         for region in regions:
             if not region.decided:
-                with look_ups.part():
+                with look_ups.part(), look_ups.within(self._known_in(region)):
                     gone = self._touched.gone(
                         region, look_ups, self._change_of(look_ups), self._output, self.columns
                     )
@@ -339,8 +346,18 @@ class ChangePlan:
     def _anew(self, region: Region, look_ups: LookUps) -> Change:
         """The change of a region, whose touched keys are computed anew."""
         self._by_key[region] = None
-        with look_ups.part():
+        with look_ups.part(), look_ups.within(self._known_in(region)):
             return self._touched.change(region, look_ups, self._change_of(look_ups))
+
+    def _known_in(self, region: Region) -> dict[QueryNode, Conditions]:
+        """What is known of rows inside of a region: by what it reads, and not by what reads it."""
+        if region not in self._known_inside:
+            self._known_inside[region] = {
+                node: conditions
+                for source in region.sources
+                for node, conditions in known_conditions(self._spark, source.node).items()
+            }
+        return self._known_inside[region]
 
     def _change(self, node: QueryNode, look_ups: LookUps) -> Change:
         """The change of an operator of the query, handing the two columns on.

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -65,15 +65,19 @@ class Concern:
 
 
 def concerns(
-    trees: Iterable[QueryNode], known: Mapping[QueryNode, Conditions]
+    trees: Iterable[QueryNode],
+    known: Mapping[QueryNode, Conditions],
+    added_up: Iterable[Any] = (),
 ) -> dict[str, Concern]:
     """What a query reads of each input.
 
     Args:
         trees: Its operators: all that is computed of it.
         known: What it knows of the rows of an input, at each place.
+        added_up: Columns by which rows of before a step and of the step are added up: their values
+            have to be those of the rows, even if nothing reads them afterwards.
     """
-    read: set[int] = set()
+    read = {number_of(one) for one in added_up}
     places: dict[str, list[QueryNode]] = {}
     for tree in trees:
         read |= {number_of(one) for one in tree.output} | _read(tree)

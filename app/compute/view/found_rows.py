@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
 from typing_extensions import override
 
 from shardline.app.compute.index.shard_lookups import ROWS_MAX, lookups_of
@@ -158,12 +159,13 @@ class FoundRows:
         Where they are many they stay, and Spark filters them.
         """
         for name in sorted(step.changed):
-            table = self.changes(step, name)
-            left = None if table is None else step.plan.concerning(name, table)
-            if left is None or left is table:
+            table, columns = self.changes(step, name), step.plan.columns_of(name)
+            if table is None or not _have_columns(table, columns):
+                continue
+            left = step.plan.concerning(name, table)
+            if left is table:
                 continue
             step.tables[name] = left
-            columns = step.plan.columns_of(name)
             step.changes.add(name, partial(rows_in_driver, step.session, left, columns))
             if not left.num_rows:
                 step.changed.discard(name)
@@ -237,6 +239,12 @@ def rows_in_driver(session: SparkSession, rows: pa.Table, schema: StructType) ->
     """Rows as a frame that reads no file; their types are those of `schema`."""
     empty = [pa.RecordBatch.from_pylist([], rows.schema)]
     return local_relation(session, rows.to_batches() or empty, schema)
+
+
+def _have_columns(rows: pa.Table, columns: StructType) -> bool:
+    """True if rows have just these columns: those of a shard may have changed in the meantime."""
+    wanted = to_arrow_schema(columns, timezone="UTC")
+    return [(f.name, f.type) for f in rows.schema] == [(f.name, f.type) for f in wanted]
 
 
 def _keys(table: pa.Table, source: KeySource, one: LookUp) -> pa.Table:

@@ -208,7 +208,7 @@ class _InnerJoin:
             there = both_columns(there, added.plan.outputSet())
             now = [one for one in ahead if one.references().subsetOf(there)]
             ahead = [one for one in ahead if one not in now]
-            side = self._side(place, first, self.look_ups.restrict(added, now, earlier))
+            side = self._side(place, first, self.look_ups.restrict(added, self.conditions, earlier))
             hidden += side.hidden
             so_far = self.rule.pair(so_far, side.operator, now)
             earlier.append(added)

@@ -45,6 +45,7 @@ from shardline.app.compute.view.join_tree import (
     join_kind,
 )
 from shardline.app.compute.view.kept_plan import Leaf
+from shardline.app.compute.view.plan_part import Needed, PlanPart
 from shardline.app.sql.kept_aggregates import has_one_form, spark_type
 from shardline.app.sql.plan_nodes import conjuncts, kind_of
 
@@ -120,68 +121,19 @@ class LookUp:
 
 @dataclass(frozen=True, slots=True)
 class _Equality:
-    """A condition by which a column of a side equals one of another side."""
+    """A condition by which a column of a side equals one of another side.
+
+    Attributes:
+        mine: The column of the side.
+        theirs: That of the other.
+        nulls: True if NULL is equal to NULL.
+        is_all: True if the side has no other value in it than these inputs: no constant.
+    """
 
     mine: tuple[InputColumn, ...]
     theirs: tuple[InputColumn, ...]
     nulls: bool
-
-
-_Rows: TypeAlias = "tuple[QueryNode, Leaf]"
-"""Rows of an input, at its place in the query."""
-
-
-class _Needed(NamedTuple):
-    """A look-up without whose rows others come to nothing.
-
-    Attributes:
-        input: What is looked up.
-        leaf: Its rows.
-        key: Their columns.
-        columns: Those of the others.
-    """
-
-    input: QueryNode
-    leaf: Leaf
-    key: tuple[str, ...]
-    columns: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class _Part:
-    """A part of a plan, and the rows that it has of inputs.
-
-    Attributes:
-        changed: Inputs whose changes are in it.
-        found: What was looked up of inputs for it.
-        all_read: Inputs that it reads whole.
-        look_ups: For rows of an input the look-ups that were made by them and without whose rows
-            they come to nothing; each with the input that it is of.
-    """
-
-    changed: set[QueryNode] = field(default_factory=set)
-    found: dict[QueryNode, list[Leaf]] = field(default_factory=dict)
-    all_read: set[QueryNode] = field(default_factory=set)
-    look_ups: dict[_Rows, tuple[_Needed, ...]] = field(default_factory=dict)
-
-    def rows(self) -> set[_Rows]:
-        """All rows of inputs that it has."""
-        found = {(node, leaf) for node, leaves in self.found.items() for leaf in leaves}
-        return found | {(node, Leaf(node.input)) for node in self.changed}
-
-    def add(self, other: _Part) -> None:
-        """Take in a part of this one."""
-        there = self.rows()
-        for rows in other.rows():
-            needed = other.look_ups.get(rows, ())
-            if rows in there:  # the same rows come to something in two ways
-                needed = tuple(one for one in self.look_ups.get(rows, ()) if one in needed)
-            self.look_ups[rows] = needed
-        self.changed |= other.changed
-        self.all_read |= other.all_read
-        for node, leaves in other.found.items():
-            mine = self.found.setdefault(node, [])
-            mine += [leaf for leaf in leaves if leaf not in mine]
+    is_all: bool = False
 
 
 @dataclass(slots=True)
@@ -203,7 +155,7 @@ class LookUps:
     fan_out: FanOut = one_row
     by_key: bool = True
     made: list[LookUp] = field(default_factory=list)
-    _part: _Part = field(default_factory=_Part)
+    _part: PlanPart = field(default_factory=PlanPart)
 
     @contextmanager
     def part(self) -> Iterator[None]:
@@ -211,7 +163,7 @@ class LookUps:
 
         After it: what the rest may have of these inputs is what the part had, too.
         """
-        outer, self._part = self._part, _Part()
+        outer, self._part = self._part, PlanPart()
         try:
             yield
         finally:
@@ -219,9 +171,21 @@ class LookUps:
             self._part = outer
 
     @contextmanager
+    def within(self, known: Mapping[QueryNode, tuple[RowCondition, ...]]) -> Iterator[None]:
+        """In the block: what is computed has all rows that it reads, but for what `known` says.
+
+        So has a region, whose keys and rows are added up before what is above it leaves some out.
+        """
+        outer, self.known = self.known, known
+        try:
+            yield
+        finally:
+            self.known = outer
+
+    @contextmanager
     def undone_if_refused(self, *refused: type[Exception]) -> Iterator[None]:
         """In the block: what is collected is forgotten if the block raises one of `refused`."""
-        known, part = len(self.made), _Part()
+        known, part = len(self.made), PlanPart()
         part.add(self._part)
         try:
             yield
@@ -433,7 +397,8 @@ class LookUps:
                 columns, values = trace(side, mine), trace(other, their, all_values=True)
                 if columns and values:
                     nulls = kind_of(one) == "EqualNullSafe"
-                    yield _Equality(tuple(columns), tuple(values), nulls)
+                    is_all = bool(trace(side, mine, all_values=True))
+                    yield _Equality(tuple(columns), tuple(values), nulls, is_all)
                     break
 
     def _are_comparable(self, left: Any, right: Any) -> bool:
@@ -471,7 +436,7 @@ class LookUps:
             )
             for node in inputs
         }
-        if needed and len(leaves) == 1:
+        if needed and len(leaves) == 1 and all(one.is_all for one in equalities):
             self._note_needed(*next(iter(leaves.items())), equalities)
         # Afterwards: one branch of a union is not looked up by what was found of another one.
         for node, leaf in leaves.items():
@@ -489,7 +454,7 @@ class LookUps:
         """
         for source in _inputs_of(equalities[0].theirs):
             pairs = {_of(one.mine, node): _of(one.theirs, source) for one in reversed(equalities)}
-            needed = _Needed(node, leaf, tuple(pairs), tuple(pairs.values()))
+            needed = Needed(node, leaf, tuple(pairs), tuple(pairs.values()))
             for table in self._tables(source):
                 known = self._part.look_ups.get((source, table), ())
                 if needed not in known:

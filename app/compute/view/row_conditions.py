@@ -16,7 +16,7 @@ AND the unknown sides are left out, which keeps more rows.
 Invariants:
     A row that is left out is one for which the query's filter is not true.
     No expression that could fail at a row is evaluated by Spark before the filter that leaves it
-    out: an error of the query stays one.
+    out, in whatever order Spark puts filters: an error of the query stays one.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class RowCondition:
                 # NULL is in no list, and not outside of one.
                 kind = listed.values[0].type
                 given = column.over(rows).cast(kind)  # as wide as the query compares them
-                values = pa.array([one.as_py() for one in listed.values], kind)
+                values = pa.array(listed.values, kind)
                 found = pc.is_in(given, value_set=values)
                 return pc.if_else(pc.is_valid(given), found, pa.scalar(None, pa.bool_()))
             case "match_like", (_ColumnName() as column, _Constant() as pattern):
@@ -162,19 +162,11 @@ def known_conditions(spark: SparkSession, root: QueryNode) -> dict[QueryNode, Co
     """
     found: dict[QueryNode, list[RowCondition]] = {}
     reader = _Reader(spark)
-    for node in _operators(root):
+    for node in reader.operators(root):
         for condition in _conditions_of(node):
             for where, known in reader.conditions(node, condition):
                 found.setdefault(where, []).append(known)
     return {node: tuple(dict.fromkeys(known)) for node, known in found.items()}
-
-
-def _operators(node: QueryNode) -> Iterator[QueryNode]:
-    if node.input:
-        return
-    yield node
-    for child in node.children:
-        yield from _operators(child)
 
 
 def _conditions_of(node: QueryNode) -> Iterator[Any]:
@@ -192,6 +184,17 @@ class _Reader:
         self._spark = spark
         self._casts = scala_object(spark, _CAST)
         self._safe: dict[QueryNode, bool] = {}
+
+    def operators(self, node: QueryNode) -> Iterator[QueryNode]:
+        """Operators whose conditions are evaluated before all that can fail at a row.
+
+        Not those below a filter that can: the optimizer may take it down to where they are.
+        """
+        if node.input or (node.kind in {"Filter", "Join"} and not self._is_safe(node)):
+            return
+        yield node
+        for child in node.children:
+            yield from self.operators(child)
 
     def conditions(
         self, node: QueryNode, condition: Any
@@ -230,7 +233,11 @@ class _Reader:
     def _is_safe(self, node: QueryNode) -> bool:
         if node not in self._safe:
             expressions = read_sequence(node.plan.expressions())
-            self._safe[node] = all(cannot_fail(self._spark, one) for one in expressions)
+            # A subquery with more than one row is an error, which is found by the join.
+            fails = node.kind == "Join" and join_kind(node) == "LeftSingle"
+            self._safe[node] = not fails and all(
+                cannot_fail(self._spark, one) for one in expressions
+            )
         return self._safe[node]
 
 

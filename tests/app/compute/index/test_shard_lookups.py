@@ -196,6 +196,32 @@ def test_too_many_rows_are_left_to_spark(
     assert found(lookups, shard, [2], 1, User()) is None
 
 
+def test_one_update_of_very_many_rows_is_left_to_spark(
+    shard: Shard, lookups: ShardLookups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By key and all of them: memory is for the copies, too."""
+    monkeypatch.setattr(shard_lookups, "_ANSWER_BYTES_MAX", 1000)
+    shard.append((0, (1, "a"), 10**9), (0, (2, "b"), 1), until=1)
+    assert found(lookups, shard, [1], 0, User()) is None
+    assert found(lookups, shard, [2], 0, User()) == Counter({(2, "b"): 1})
+    state = shard.client.state("t")
+    assert lookups.rows(shard.client, state, (), None, as_of=0, user=User()) is None
+
+
+def test_all_rows_are_there_at_each_time(shard: Shard, lookups: ShardLookups) -> None:
+    """As those of keys are, out of the same arrangement, and without another order of its rows."""
+    draw, user = random.Random(3), User()
+    for time in range(6):
+        shard.change(draw, time)
+        state = shard.client.state("t")
+        rows = lookups.rows(shard.client, state, (), None, as_of=time, user=user)
+        assert rows is not None
+        there = Counter(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+        assert there == shard.at(time)
+        assert found(lookups, shard, [1, 2], time, user) == expected(shard, [1, 2], time)
+    assert {key for _, key in lookups.arranged()} == {(), ("k",)}
+
+
 def test_a_full_disk_is_tried_again_later(
     shard: Shard, lookups: ShardLookups, monkeypatch: pytest.MonkeyPatch
 ) -> None:

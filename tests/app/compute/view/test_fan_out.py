@@ -1,4 +1,4 @@
-"""How many rows of a shard have one key, from the statistics of its parts."""
+"""The rows of a shard that have one key are estimated from the statistics of its parts."""
 
 from __future__ import annotations
 
