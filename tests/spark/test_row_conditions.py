@@ -192,6 +192,11 @@ def test_other_conditions_are_not_known(
         ("SELECT x FROM (SELECT *, i AS x FROM t) WHERE x > 1", ["t"]),
         # Spark may take the division down to where the other condition is, and before it.
         ("SELECT t.* FROM t JOIN u ON t.i = u.i AND t.n > 5 WHERE 10 / t.i > 0", []),
+        (
+            "SELECT * FROM (SELECT CAST(t.s AS INT) AS q FROM t JOIN u ON t.n > 5) WHERE q > 3",
+            [],
+        ),
+        ("SELECT CAST(t.s AS INT) AS q FROM t JOIN u ON t.n > 5", ["t"]),
         ("SELECT * FROM t, u WHERE (t.i = u.i AND t.s = 'a') OR (t.i = u.i AND t.s = 'b')", ["t"]),
     ],
 )

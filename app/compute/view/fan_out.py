@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, sqrt
 from typing import Final
 
@@ -40,17 +40,23 @@ class ShardFanOut:
 
     client: ShardClient
     inputs: Collection[str]
+    _known: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
+    """Values of columns, each as of a seqno of its shard: a plan asks for the same many times."""
 
     def __call__(self, name: str, columns: Sequence[str]) -> float:
         """The rows of one key, at least one."""
         if name not in self.inputs:
             return 1.0
-        trace = self.client.machine(name).state().trace
-        parts = [part for batch in trace.batches for part in batch.parts]
+        state = self.client.machine(name).state()
+        parts = [part for batch in state.trace.batches for part in batch.parts]
         rows = Volume.of(parts).rows
         keys = 1.0
         for column in columns:
-            keys *= _values(parts[:_PARTS_MAX], column, rows)
+            seqno, values = self._known.get((name, column), (None, 0.0))
+            if seqno != state.seqno:
+                values = _values(parts[:_PARTS_MAX], column, rows)
+                self._known[name, column] = state.seqno, values
+            keys *= values
         return max(rows / max(keys, 1.0), 1.0)
 
 

@@ -185,16 +185,24 @@ class _Reader:
         self._casts = scala_object(spark, _CAST)
         self._safe: dict[QueryNode, bool] = {}
 
-    def operators(self, node: QueryNode) -> Iterator[QueryNode]:
+    def operators(self, node: QueryNode, *, filtered: bool = False) -> Iterator[QueryNode]:
         """Operators whose conditions are evaluated before all that can fail at a row.
 
-        Not those below a filter that can: the optimizer may take it down to where they are.
+        Not those below a filter that can: the optimizer may take it down to where they are. The
+        same goes for one over a column that is computed: it is computed there, then.
+
+        Args:
+            node: The last of them.
+            filtered: True if there is a filter above.
         """
-        if node.input or (node.kind in {"Filter", "Join"} and not self._is_safe(node)):
+        if node.input:
+            return
+        filters = node.kind in {"Filter", "Join"}
+        if (filters or (filtered and node.kind == "Project")) and not self._is_safe(node):
             return
         yield node
         for child in node.children:
-            yield from self.operators(child)
+            yield from self.operators(child, filtered=filtered or filters)
 
     def conditions(
         self, node: QueryNode, condition: Any

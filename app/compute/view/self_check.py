@@ -102,7 +102,7 @@ class SelfCheck:
             names: The view's columns.
             changes: The changes of an input in the step; None if they are many.
         """
-        tried = [one for one in asked if one.input in step.news.changed]
+        tried = [one for one in asked if one.input in step.changed]
         while tried:
             one = tried.pop(int(self._ids.jitter() * len(tried)))
             rows = changes(step, one.input)
