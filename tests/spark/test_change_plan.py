@@ -14,6 +14,7 @@ from pyspark.errors import ArithmeticException, NumberFormatException
 from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, StepPlan
 from shardline.app.compute.view.change_query import ChangeQuery
 from shardline.app.compute.view.kept_plan import Leaf
+from shardline.app.compute.view.look_up import KeySource
 from shardline.app.compute.view.safe_expressions import cannot_fail
 from shardline.app.compute.view.touched_keys import OUTPUT
 from shardline.app.protocol.objects import ViewDescription
@@ -212,6 +213,8 @@ INPUTS = {
 }
 UNION = "(SELECT a, b FROM u UNION ALL SELECT a, 1 FROM v)"
 PADDED = "(SELECT v.a, u.b FROM v LEFT JOIN u ON u.a = v.a)"
+SEMI_JOINED = "(SELECT u.a FROM u LEFT SEMI JOIN v ON v.s = u.s)"
+FILTERED = "(SELECT u.a, upper(v.s) AS s FROM u, v WHERE v.s = u.s)"
 T_SIDE = "SELECT t.a FROM t JOIN u ON "
 
 
@@ -254,6 +257,15 @@ T_SIDE = "SELECT t.a FROM t JOIN u ON "
             {"u": {("a",)}, "v": {("a",)}},  # the values of a key come from one side
         ),
         ("SELECT t.a FROM t LEFT JOIN u ON t.a = u.a AND u.b > 2", {"u": {("a",)}}),
+        (T_SIDE + "(t.a = u.a AND t.b > 1) OR (u.a = t.a AND u.b > 2)", {"u": {("a",)}}),
+        (
+            T_SIDE.replace("u ON", SEMI_JOINED) + " w ON t.a = w.a",
+            {"u": {("a",)}, "v": {("s",)}},
+        ),
+        (
+            T_SIDE.replace("u ON", FILTERED) + " w ON t.a = w.a",
+            {"u": {("a",)}, "v": {("s",)}},  # what connects the two is said above their join
+        ),
         ("SELECT a FROM t WHERE s NOT IN (SELECT s FROM u)", {"u": set()}),
         ("SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.a = t.b)", {"u": {("a",)}}),
         (
@@ -312,6 +324,54 @@ def test_rows_of_touched_keys_are_looked_up(
             plan.step({"t"})
     else:
         assert needs(plan.step({"t"})) == keys
+
+
+@pytest.mark.parametrize(("rows", "order"), [((9, 1), ["v", "u"]), ((1, 9), ["u", "v"])])
+def test_what_has_fewer_rows_of_a_key_is_looked_up_first(
+    spark: SparkSession, rows: tuple[int, int], order: list[str]
+) -> None:
+    """As far as that is known; rows of a filtered input are taken for a tenth."""
+    sizes = dict(zip("uv", rows, strict=True))
+    columns = {name: changes(spark, text).schema for name, text in INPUTS.items()}
+    query = "SELECT t.a FROM t, u, v WHERE t.a = u.a AND t.a = v.a"
+    plan = ChangePlan(spark, query, columns, lambda name, _: sizes[name])
+    assert [one.leaf.name for one in plan.step({"t"}).look_ups] == order
+    filtered = ChangePlan(spark, f"{query} AND {order[1]}.s = 'x'", columns, lambda *_: 1)
+    assert [one.leaf.name for one in filtered.step({"t"}).look_ups] == order[::-1]
+
+
+@pytest.mark.parametrize(
+    ("joins", "needs_u"),
+    [
+        ("JOIN u ON t.a = u.a", True),
+        ("LEFT SEMI JOIN u ON t.a = u.a", True),
+        ("LEFT JOIN u ON t.a = u.a", False),
+        ("LEFT ANTI JOIN u ON t.a = u.a", False),
+        ("JOIN (SELECT a FROM u UNION ALL SELECT 1L) u ON t.a = u.a", False),
+    ],
+)
+def test_rows_without_a_partner_give_no_keys(
+    spark: SparkSession, joins: str, *, needs_u: bool
+) -> None:
+    """Where a row comes to nothing without one, and no constant may be it."""
+    columns = {name: changes(spark, text).schema for name, text in INPUTS.items()}
+    query = f"SELECT t.b FROM (SELECT t.* FROM t {joins}) t JOIN v ON v.s = t.s"  # noqa: S608
+    of_u, of_v = ChangePlan(spark, query, columns).step({"t"}).look_ups
+    (source,) = of_v.sources
+    partners = [match.partners for match in source.matches]
+    assert partners == ([(KeySource(of_u.leaf, ("a",)),)] if needs_u else [])
+
+
+def test_filters_hold_of_changes_and_of_what_is_looked_up(spark: SparkSession) -> None:
+    """Inside of a region only what is known below it: its rows are added up before a filter."""
+    columns = {name: changes(spark, text).schema for name, text in INPUTS.items()}
+    query = "SELECT t.b FROM t JOIN u ON t.a = u.a WHERE t.b > 1 AND u.s = 'x'"
+    (of_u,) = ChangePlan(spark, query, columns).step({"t"}).look_ups
+    assert [len(of_u.where), len(of_u.sources[0].where)] == [1, 1]
+    outer = "SELECT t.b FROM t LEFT JOIN u ON t.a = u.a WHERE t.b > 1"
+    step = ChangePlan(spark, outer, columns).step({"u"})
+    assert step.look_ups
+    assert not any(one.where or one.sources[0].where for one in step.look_ups)
 
 
 FAILING = {

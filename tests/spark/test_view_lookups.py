@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pytest
 
-from shardline.app.compute.view.found_rows import FoundRows
+from shardline.app.compute.view.found_rows import Found, FoundRows
 from shardline.app.execution.observations import Doubted, Stepped
 from support.spark.view_world import START, ViewWorld
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from shardline.app.compute.view.change_plan import StepPlan
     from shardline.app.compute.view.state_step import StateStep
     from shardline.datasource.shard.state import ShardState
     from support.spark.views import Row
@@ -236,6 +237,67 @@ def test_no_step_is_taken_anew(
     anew = [one for one in world.bench.told(Stepped) if one.id == view and one.reason]
     assert [one.reason for one in anew] == ["its first contents"]
     assert not doubts(world, view)
+
+
+@pytest.mark.parametrize(
+    ("query", "asked_of"),
+    [
+        # No row of b is found, so rows of a have no partner.
+        (
+            "SELECT a.note, c.word FROM a JOIN b ON a.k = b.k AND b.m > 100 JOIN c ON a.m = c.m",
+            ("c", ("m",)),
+        ),
+        # Of a's rows none is meant at one of its places; at the other all are.
+        (
+            "SELECT x.note FROM a x JOIN b ON x.k = b.k AND x.m > 100 JOIN a y ON y.word = b.word",
+            ("b", ("k",)),
+        ),
+    ],
+)
+def test_rows_that_come_to_nothing_give_no_keys(
+    world: Tables, monkeypatch: pytest.MonkeyPatch, query: str, asked_of: tuple[str, tuple[str]]
+) -> None:
+    """Keys that a step looks up where another one has left no row."""
+    asked: dict[tuple[str, tuple[str, ...]], int] = {}
+    rows = FoundRows.rows
+
+    def counted(
+        self: FoundRows, state: ShardState, key: tuple[str, ...], keys: pa.Table, as_of: int
+    ) -> pa.Table | None:
+        place = state.name, key
+        asked[place] = asked.get(place, 0) + keys.num_rows
+        return rows(self, state, key, keys, as_of)
+
+    monkeypatch.setattr(FoundRows, "rows", counted)
+    kept = world.kept(f"asks_{asked_of[0]}", query)
+    assert world.follow(kept, partial(world.by_spark, query)) == {"recompute", "incremental"}
+    assert sum(asked.values()) > 0
+    assert asked[asked_of] == 0
+
+
+def test_rows_that_a_filter_leaves_out_are_not_handed_on(
+    world: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are looked up by their key, and go no further than that."""
+    found: list[int] = []
+    find = FoundRows.find
+
+    def noted(self: FoundRows, step: StateStep, plan: StepPlan) -> Found | None:
+        made = find(self, step, plan)
+        assert made is not None
+        found.extend(
+            rows.num_rows
+            for leaf, rows in made.tables.items()
+            if leaf.name == "b" and rows is not None
+        )
+        return made
+
+    monkeypatch.setattr(FoundRows, "find", noted)
+    query = "SELECT a.note FROM a JOIN b ON a.k = b.k WHERE b.m > 100"
+    kept = world.kept("hands_nothing_on", query)
+    world.follow(kept, partial(world.by_spark, query))
+    assert found
+    assert not any(found)
 
 
 def test_an_update_that_concerns_no_view_costs_no_step(

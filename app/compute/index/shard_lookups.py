@@ -181,7 +181,7 @@ class ShardLookups:
             with index.hold(as_of) as readable:
                 if readable:
                     _use_index(found, key, index, as_of, user)
-                    return _found(index.arranged, keys, as_of)
+                    return _answer(index.arranged, keys, as_of)
         with found.lock:
             mine = found.keys.setdefault(key, _LookedUpKey())
             mine.index = None
@@ -201,7 +201,7 @@ class ShardLookups:
             found.users[user] = as_of, found.asked
             lately = found.asked - _IDLE_REQUESTS
             arranged.compact(min(at for at, asked in found.users.values() if asked >= lately))
-        rows = _found(arranged.by(key) if key else arranged, keys, as_of)
+        rows = _answer(arranged.by(key) if key else arranged, keys, as_of)
         # Afterwards: the order of the key may be new.
         self._make_room(found)
         return rows
@@ -334,7 +334,7 @@ class ShardLookups:
                     one.arranged = None
 
 
-def _found(arranged: Arrangement, keys: pa.Table | None, as_of: int) -> pa.Table | None:
+def _answer(arranged: Arrangement, keys: pa.Table | None, as_of: int) -> pa.Table | None:
     """The rows of keys, or all; None if they are too many: one update may stand for any number."""
     try:
         if keys is None:

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.compute.view.aggregate_rule import AggregateRule, GroupState
 from shardline.app.compute.view.change_operators import Change, ChangeOperators
+from shardline.app.compute.view.column_trace import ColumnTraces
 from shardline.app.compute.view.concern import concerns
 from shardline.app.compute.view.correction import holds_opaque
 from shardline.app.compute.view.evaluate import analyse_query
@@ -199,11 +200,8 @@ class ChangePlan:
         self.over_states = self._over_states()
         self._steps: dict[tuple[str, frozenset[str]], StepPlan | NotIncremental] = {}
         trees = [self._query, *below]
-        self._known = {
-            node: conditions
-            for tree in trees
-            for node, conditions in known_conditions(session, tree).items()
-        }
+        self._traces = ColumnTraces()
+        self._known = known_conditions(session, trees, self._traces)
         self._known_inside: dict[Region, dict[QueryNode, Conditions]] = {}
         added_up = (
             column
@@ -316,7 +314,7 @@ class ChangePlan:
     ) -> StepPlan:
         key = (name, changed)
         if key not in self._steps:
-            look_ups = LookUps(self._spark, changed, self._known, self._fan_out)
+            look_ups = LookUps(self._spark, changed, self._traces, self._known, self._fan_out)
             try:
                 self._by_key.clear()
                 made, regions = root(look_ups), tuple(self._by_key)
@@ -333,7 +331,7 @@ class ChangePlan:
 
     def _numbers(self, regions: Sequence[Region], changed: frozenset[str]) -> StepPlan:
         """The numbers of rows of touched keys, of these regions."""
-        look_ups = LookUps(self._spark, changed, by_key=False)
+        look_ups = LookUps(self._spark, changed, self._traces, by_key=False)
         numbers = [
             number
             for region in regions
@@ -352,11 +350,8 @@ class ChangePlan:
     def _known_in(self, region: Region) -> dict[QueryNode, Conditions]:
         """What is known of rows inside of a region: by what it reads, and not by what reads it."""
         if region not in self._known_inside:
-            self._known_inside[region] = {
-                node: conditions
-                for source in region.sources
-                for node, conditions in known_conditions(self._spark, source.node).items()
-            }
+            sources = [source.node for source in region.sources]
+            self._known_inside[region] = known_conditions(self._spark, sources, self._traces)
         return self._known_inside[region]
 
     def _change(self, node: QueryNode, look_ups: LookUps) -> Change:

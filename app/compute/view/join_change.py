@@ -33,12 +33,13 @@ from shardline.app.compute.view.join_tree import (
     both_columns,
     flatten,
     is_around_a_join,
+    join_conditions,
     join_kind,
 )
 from shardline.app.compute.view.kept_plan import Leaf, Operator
 from shardline.app.compute.view.look_up import LookUps
 from shardline.app.compute.view.safe_expressions import cannot_fail
-from shardline.app.sql.plan_nodes import conjunction, conjuncts
+from shardline.app.sql.plan_nodes import conjunction
 from shardline.datasource.spark_native.java_names import (
     read_sequence,
     scala_object,
@@ -100,8 +101,7 @@ class JoinRule:
         if node.children[1 - kept].inputs & changed:
             raise OneSided(f"the {('right', 'left')[kept]} side of a {kind} join has changed")
         mine, other = node.children[kept], node.children[1 - kept]
-        condition = node.plan.condition()
-        conditions = [*conjuncts(condition.get())] if condition.isDefined() else []
+        conditions = join_conditions(node)
         with look_ups.part():
             change = change_of(mine)
             needed = kind == "LeftSemi"

@@ -17,7 +17,15 @@ from shardline.datasource.spark_native.java_names import read_sequence
 if TYPE_CHECKING:
     from shardline.app.sql.query_tree import QueryNode
 
-__all__ = ["INNER", "are_disjoint", "both_columns", "flatten", "is_around_a_join", "join_kind"]
+__all__ = [
+    "INNER",
+    "are_disjoint",
+    "both_columns",
+    "flatten",
+    "is_around_a_join",
+    "join_conditions",
+    "join_kind",
+]
 
 INNER: Final = frozenset({"Inner", "Cross"})
 """Joins that return the pairs of rows for which their condition holds, and nothing else."""
@@ -29,6 +37,12 @@ _TRANSPARENT: Final = frozenset({"ResolvedHint", "SubqueryAlias"})
 def join_kind(node: QueryNode) -> str:
     """The type of a join as Spark calls it: `Inner`, `LeftOuter`."""
     return str(node.plan.joinType().getClass().getSimpleName()).rstrip("$")
+
+
+def join_conditions(join: QueryNode) -> list[Any]:
+    """The conditions of a join, all of which hold of the rows that match; none of a cross join."""
+    condition = join.plan.condition()
+    return [*conjuncts(condition.get())] if condition.isDefined() else []
 
 
 def flatten(node: QueryNode) -> tuple[list[QueryNode], list[Any]]:
@@ -44,8 +58,7 @@ def _flatten(node: QueryNode, sides: list[QueryNode], conditions: list[Any]) -> 
     if node.kind == "Join" and join_kind(node) in INNER:
         for child in node.children:
             _flatten(child, sides, conditions)
-        if node.plan.condition().isDefined():
-            conditions.extend(conjuncts(node.plan.condition().get()))
+        conditions.extend(join_conditions(node))
         return
     if not is_around_a_join(node):
         sides.append(node)

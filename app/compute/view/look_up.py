@@ -33,26 +33,28 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 from pyspark.sql.types import IntegralType, StringType
 
 from shardline.app.compute.view.column_trace import (
+    ColumnTraces,
     InputColumn,
     inputs_of,
     plain,
-    trace,
 )
 from shardline.app.compute.view.join_tree import (
     are_disjoint,
     flatten,
     is_around_a_join,
+    join_conditions,
     join_kind,
 )
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.plan_part import Needed, PlanPart
 from shardline.app.sql.kept_aggregates import has_one_form, spark_type
-from shardline.app.sql.plan_nodes import conjuncts, kind_of
+from shardline.app.sql.plan_nodes import kind_of
+from shardline.app.sql.touched_keys import number_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from shardline.app.compute.view.row_conditions import RowCondition
+    from shardline.app.compute.view.row_conditions import Conditions
     from shardline.app.sql.query_tree import QueryNode
 
 __all__ = ["FanOut", "KeySource", "LookUp", "LookUps", "one_row"]
@@ -60,16 +62,15 @@ __all__ = ["FanOut", "KeySource", "LookUp", "LookUps", "one_row"]
 T = TypeVar("T")
 
 FanOut: TypeAlias = Callable[[str, Sequence[str]], float]
-"""How many rows of an input, by its name, have one key of these columns: an estimate."""
+"""Estimates how many rows of an input, by its name, have one key of these columns."""
+
+_FILTERED: Final = 0.1
+"""The share of rows that satisfy what is known of them, as long as nothing else is known."""
 
 
 def one_row(_name: str, _columns: Sequence[str]) -> float:
     """The estimate of those that know nothing of sizes: inputs are looked up in their order."""
     return 1.0
-
-
-_FILTERED: Final = 0.1
-"""The share of rows that satisfy what is known of them, as long as nothing else is known."""
 
 
 class KeySource(NamedTuple):
@@ -84,7 +85,7 @@ class KeySource(NamedTuple):
 
     leaf: Leaf
     columns: tuple[str, ...]
-    where: tuple[RowCondition, ...] = ()
+    where: Conditions = ()
     matches: tuple[Match, ...] = ()
 
 
@@ -116,7 +117,15 @@ class LookUp:
     key: tuple[str, ...]
     sources: tuple[KeySource, ...]
     nulls: tuple[bool, ...]
-    where: tuple[RowCondition, ...] = ()
+    where: Conditions = ()
+
+
+class _Compared(NamedTuple):
+    """Two columns, by their numbers, that a condition compares; NULL may be equal to NULL."""
+
+    left: int
+    right: int
+    nulls: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +152,7 @@ class LookUps:
     Attributes:
         spark: Any session of the application.
         changed: Names of inputs that change.
+        traces: Columns of the query's operators, which its plans share.
         known: What is known of the rows of inputs that come to anything.
         fan_out: By which the order of look-ups is chosen.
         by_key: False if nothing is to be looked up, and all of each input is read.
@@ -151,11 +161,13 @@ class LookUps:
 
     spark: SparkSession
     changed: frozenset[str]
-    known: Mapping[QueryNode, tuple[RowCondition, ...]] = field(default_factory=dict)
+    traces: ColumnTraces
+    known: Mapping[QueryNode, Conditions] = field(default_factory=dict)
     fan_out: FanOut = one_row
     by_key: bool = True
     made: list[LookUp] = field(default_factory=list)
     _part: PlanPart = field(default_factory=PlanPart)
+    _read: dict[int, tuple[Any, Sequence[_Compared]]] = field(default_factory=dict)
 
     @contextmanager
     def part(self) -> Iterator[None]:
@@ -171,7 +183,7 @@ class LookUps:
             self._part = outer
 
     @contextmanager
-    def within(self, known: Mapping[QueryNode, tuple[RowCondition, ...]]) -> Iterator[None]:
+    def within(self, known: Mapping[QueryNode, Conditions]) -> Iterator[None]:
         """In the block: what is computed has all rows that it reads, but for what `known` says.
 
         So has a region, whose keys and rows are added up before what is above it leaves some out.
@@ -250,7 +262,7 @@ class LookUps:
         if not equalities:
             return None
         cost = 0.0
-        for node in dict.fromkeys(column.input for column in equalities[0].mine):
+        for node in _inputs_of(equalities[0].mine):
             key = [_of(one.mine, node) for one in equalities if node in _inputs_of(one.mine)]
             rows = self.fan_out(node.input, list(dict.fromkeys(key)))
             cost += rows * (_FILTERED if self.known.get(node) else 1.0)
@@ -275,7 +287,7 @@ class LookUps:
                 self._complete(child, leaves)
             return
         # What connects the sides of an inner join is often said in a filter above.
-        sides, conditions = flatten(node) if inner else ([*node.children], [*_conditions_of(node)])
+        sides, conditions = flatten(node) if inner else ([*node.children], join_conditions(node))
         first = next(
             (side for side in sides if not leaves.keys().isdisjoint(inputs_of(side))), None
         )
@@ -368,9 +380,9 @@ class LookUps:
             if column is None or not values:
                 continue
             for side in sides:
-                mine = trace(side, column)
+                mine = self.traces.of(side, number_of(column))
                 if mine:
-                    yield _Equality(tuple(mine), tuple(values), nulls=True)
+                    yield _Equality(mine, tuple(values), nulls=True)
 
     def _values(
         self, place: int, sources: Sequence[tuple[QueryNode, Sequence[Any]]]
@@ -381,7 +393,7 @@ class LookUps:
             column = plain(keys[place])
             if column is None or not self._are_comparable(column, column):
                 return []
-            traced = trace(node, column, all_values=True)
+            traced = self.traces.of(node, number_of(column), all_values=True)
             if not traced:
                 return []
             found += traced
@@ -389,17 +401,30 @@ class LookUps:
 
     def _equal(self, side: QueryNode, other: QueryNode, condition: Any) -> Iterator[_Equality]:
         """The equalities between columns of two sides without which a condition is not true."""
-        for one in _implied_equalities(condition):
-            left, right = plain(one.left()), plain(one.right())
-            if left is None or right is None or not self._are_comparable(left, right):
-                continue
+        for left, right, nulls in self._compared(condition):
             for mine, their in ((left, right), (right, left)):
-                columns, values = trace(side, mine), trace(other, their, all_values=True)
+                columns = self.traces.of(side, mine)
+                values = self.traces.of(other, their, all_values=True)
                 if columns and values:
-                    nulls = kind_of(one) == "EqualNullSafe"
-                    is_all = bool(trace(side, mine, all_values=True))
-                    yield _Equality(tuple(columns), tuple(values), nulls, is_all)
+                    is_all = bool(self.traces.of(side, mine, all_values=True))
+                    yield _Equality(columns, values, nulls, is_all)
                     break
+
+    def _compared(self, condition: Any) -> Sequence[_Compared]:
+        """The equalities of columns without which a condition is not true."""
+        # Asked for each pair of sides of a join, and for each of its terms. The condition is kept:
+        # as long as it is, no other one has its id.
+        if id(condition) not in self._read:
+            found = [self._columns_of(one) for one in _implied_equalities(condition)]
+            self._read[id(condition)] = condition, [one for one in found if one is not None]
+        return self._read[id(condition)][1]
+
+    def _columns_of(self, equality: Any) -> _Compared | None:
+        left, right = plain(equality.left()), plain(equality.right())
+        if left is None or right is None or not self._are_comparable(left, right):
+            return None
+        nulls = kind_of(equality) == "EqualNullSafe"
+        return _Compared(number_of(left), number_of(right), nulls)
 
     def _are_comparable(self, left: Any, right: Any) -> bool:
         mine, their = spark_type(self.spark, left), spark_type(self.spark, right)
@@ -476,7 +501,7 @@ class LookUps:
         self,
         name: str,
         key: Sequence[tuple[str, Sequence[InputColumn], bool]],
-        where: tuple[RowCondition, ...] = (),
+        where: Conditions = (),
     ) -> Leaf:
         """Add a look-up: its columns, where their values come from, and if NULL is one."""
         # In one order, so that views with the same key share an arrangement. A column that is equal
@@ -524,12 +549,6 @@ def _of(columns: Sequence[InputColumn], node: QueryNode) -> str:
 
 def _inputs_of(columns: Sequence[InputColumn]) -> set[QueryNode]:
     return {column.input for column in columns}
-
-
-def _conditions_of(join: QueryNode) -> Iterator[Any]:
-    condition = join.plan.condition()
-    if condition.isDefined():
-        yield from conjuncts(condition.get())
 
 
 def _implied_equalities(condition: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 """Conditions that decide in Arrow which rows of an input can matter, as far as they are known.
 
-    found = known_conditions(spark, root)      for each input of a query what its rows must satisfy
-    rows_that_satisfy(rows, found[node])       those of a table that do
+    found = known_conditions(spark, roots, traces)      for each input what its rows must satisfy
+    rows_that_satisfy(rows, found[node])                those of a table that do
 
 A filter of a query stands above joins as Spark has analysed it. What it says of the columns of one
 input holds of each of that input's rows that comes to anything, wherever the row is met: among the
@@ -21,7 +21,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import reduce
@@ -42,11 +42,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from shardline.app.compute.view.column_trace import InputColumn, inputs_of, trace
-from shardline.app.compute.view.join_tree import INNER, join_kind
+from shardline.app.compute.view.column_trace import ColumnTraces, InputColumn, inputs_of
+from shardline.app.compute.view.join_tree import INNER, join_conditions, join_kind
 from shardline.app.compute.view.safe_expressions import cannot_fail
 from shardline.app.sql.kept_aggregates import has_one_form, spark_type
 from shardline.app.sql.plan_nodes import conjuncts, kind_of
+from shardline.app.sql.touched_keys import number_of
 from shardline.datasource.spark_native.java_names import read_sequence, scala_object
 
 if TYPE_CHECKING:
@@ -153,35 +154,39 @@ def rows_that_satisfy(rows: pa.Table, *alternatives: Conditions) -> pa.Table:
     return rows if kept.num_rows == rows.num_rows else kept
 
 
-def known_conditions(spark: SparkSession, root: QueryNode) -> dict[QueryNode, Conditions]:
+def known_conditions(
+    spark: SparkSession, roots: Iterable[QueryNode], traces: ColumnTraces
+) -> dict[QueryNode, Conditions]:
     """What holds of all rows of an input that come to anything in a query, for each input.
 
     Args:
         spark: Any session of the application.
-        root: The query; what is above it is not known.
+        roots: The last operators of what is computed; what is above them is not known.
+        traces: Columns of the operators.
     """
     found: dict[QueryNode, list[RowCondition]] = {}
-    reader = _Reader(spark)
-    for node in reader.operators(root):
-        for condition in _conditions_of(node):
-            for where, known in reader.conditions(node, condition):
-                found.setdefault(where, []).append(known)
+    reader = _Reader(spark, traces)
+    for root in roots:
+        for node in reader.operators(root):
+            for condition in _conditions_of(node):
+                for where, known in reader.conditions(node, condition):
+                    found.setdefault(where, []).append(known)
     return {node: tuple(dict.fromkeys(known)) for node, known in found.items()}
 
 
-def _conditions_of(node: QueryNode) -> Iterator[Any]:
+def _conditions_of(node: QueryNode) -> Iterable[Any]:
     """What holds of each row that an operator returns, and of all rows that it is made of."""
     if node.kind == "Filter":
-        yield from conjuncts(node.plan.condition())
-    elif node.kind == "Join" and join_kind(node) in INNER and node.plan.condition().isDefined():
-        yield from conjuncts(node.plan.condition().get())
+        return conjuncts(node.plan.condition())
+    return join_conditions(node) if node.kind == "Join" and join_kind(node) in INNER else ()
 
 
 class _Reader:
     """Reads conditions of Spark's as conditions on the rows of one input."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, traces: ColumnTraces) -> None:
         self._spark = spark
+        self._traces = traces
         self._casts = scala_object(spark, _CAST)
         self._safe: dict[QueryNode, bool] = {}
 
@@ -208,10 +213,10 @@ class _Reader:
         self, node: QueryNode, condition: Any
     ) -> Iterator[tuple[QueryNode, RowCondition]]:
         """What a condition of an operator says of the rows of an input, for each such input."""
-        traced: dict[int, list[InputColumn]] = {}
-        for one in read_sequence(condition.references().toSeq()):
-            below = (trace(child, one, all_values=True) for child in node.children)
-            traced[int(one.exprId().id())] = next((found for found in below if found), [])
+        traced: dict[int, tuple[InputColumn, ...]] = {}
+        for number in map(number_of, read_sequence(condition.references().toSeq())):
+            below = (self._traces.of(child, number, all_values=True) for child in node.children)
+            traced[number] = next((found for found in below if found), ())
         about = dict.fromkeys(column.input for found in traced.values() for column in found)
         for where in about:
             if not self._cannot_fail_before(node, where):
@@ -265,32 +270,24 @@ class _Translation:
     names: Mapping[int, str]
     common: Mapping[str, Any] = field(default_factory=dict)
 
-    def condition(self, expression: Any) -> RowCondition | None:
+    def condition(self, expression: Any, *, exact: bool = False) -> RowCondition | None:
         """A condition that is true of all rows for which an expression is; None if none is known.
 
-        Where it is not exact it is true of further rows.
+        Args:
+            expression: Spark's condition.
+            exact: False if it may be true of further rows; else it is what the expression is.
         """
         kind = kind_of(expression)
-        if kind == "Between":
-            return self.condition(expression.replacement())
-        if kind == "With":
-            return self._with(expression).condition(expression.child())
-        if kind not in {"And", "Or"}:
-            return self._exactly(expression)
-        sides = [self.condition(one) for one in (expression.left(), expression.right())]
-        known = [one for one in sides if one is not None]
-        if len(known) == len(sides):
-            return RowCondition(f"{kind.lower()}_kleene", tuple(known))
-        return known[0] if known and kind == "And" else None
-
-    def _exactly(self, expression: Any) -> RowCondition | None:
-        """The condition that is an expression; None if it is not known."""
-        kind = kind_of(expression)
-        if kind in _COMPARISONS:
-            return self._compared(expression, _COMPARISONS[kind])
+        match kind:
+            case "Between":
+                return self.condition(expression.replacement(), exact=exact)
+            case "With":
+                return self._with(expression).condition(expression.child(), exact=exact)
+            case "And" | "Or":
+                return self._both(expression, kind, exact=exact)
+            case kind if kind in _COMPARISONS:
+                return self._compared(expression, _COMPARISONS[kind])
         read = {
-            "And": self._both,
-            "Between": self._replaced,
             "Contains": self._has_text,
             "EndsWith": self._has_text,
             "In": self._is_in,
@@ -298,28 +295,25 @@ class _Translation:
             "IsNull": self._is_null,
             "Like": self._like,
             "Not": self._not,
-            "Or": self._both,
             "StartsWith": self._has_text,
-            "With": self._with_common,
         }.get(kind)
         return None if read is None else read(expression)
 
-    def _both(self, expression: Any) -> RowCondition | None:
-        sides = (self._exactly(one) for one in (expression.left(), expression.right()))
-        return _all_of(f"{kind_of(expression).lower()}_kleene", *sides)
+    def _both(self, expression: Any, kind: str, *, exact: bool) -> RowCondition | None:
+        sides = [
+            self.condition(one, exact=exact) for one in (expression.left(), expression.right())
+        ]
+        known = [one for one in sides if one is not None]
+        if len(known) == len(sides):
+            return RowCondition(f"{kind.lower()}_kleene", tuple(known))
+        return known[0] if known and kind == "And" and not exact else None
 
     def _not(self, expression: Any) -> RowCondition | None:
-        return _all_of("invert", self._exactly(expression.child()))
+        return _all_of("invert", self.condition(expression.child(), exact=True))
 
     def _is_null(self, expression: Any) -> RowCondition | None:
         call = "is_null" if kind_of(expression) == "IsNull" else "is_valid"
         return _all_of(call, self._column(expression.child()))
-
-    def _replaced(self, expression: Any) -> RowCondition | None:
-        return self._exactly(expression.replacement())
-
-    def _with_common(self, expression: Any) -> RowCondition | None:
-        return self._with(expression)._exactly(expression.child())  # noqa: SLF001 - of this class
 
     def _with(self, expression: Any) -> _Translation:
         common = dict(self.common)
@@ -395,7 +389,7 @@ class _Translation:
             expression = given
         if kind_of(expression) != "AttributeReference" or not _is_known(self._type(expression)):
             return None
-        name = self.names.get(int(expression.exprId().id()))
+        name = self.names.get(number_of(expression))
         return None if name is None else _ColumnName(name)
 
     def _constant(self, expression: Any) -> _Constant | None:

@@ -377,7 +377,7 @@ class ViewStates:
             few = self._merged_few(shard, step, merged)
             if few is not None:
                 return self._append(shard, few, at, step.upper)
-            held, volume = merged.frames(session)[_HELD], Volume(rows=found.num_rows)
+            held, volume = rows_in_driver(session, *merged.held), Volume(rows=found.num_rows)
         else:
             held, volume = shard.contents(session, state, at), volume_of_shards([state])
         frames = self._one_task.inputs(session, {"moved": moved.frame(), "held": held}, volume)
