@@ -38,7 +38,7 @@ from shardline.datasource.spark_native.arrow_fallback import fetch_by_tasks, fet
 from shardline.datasource.spark_native.blob_paths import hadoop_url
 from shardline.datasource.spark_native.closed_keys import ClosedKeys, can_close
 from shardline.datasource.spark_native.consolidate import can_consolidate, consolidate, repeat_rows
-from shardline.datasource.spark_native.jvm import LivenessToken, Options
+from shardline.datasource.spark_native.jvm import FileFormat, LivenessToken
 from shardline.datasource.spark_native.part_errors import remember_plan
 from shardline.datasource.spark_native.row_shape import apply_row_shape
 from shardline.datasource.spark_native.scan import FLOAT_OPTIONS, READ_OPTIONS, ScanKind, Scanner
@@ -101,9 +101,9 @@ def make_native_frame(
             return NativeFrame(fetch_in_driver(spark, ours, schema), ())
     schemas = {one.schemas[one.schema_id] for one in ours}
     floats = any(any(float_paths(ShardSchema.parse(text).record.fields)) for text in schemas)
-    options = Options(spark, {**READ_OPTIONS, **(FLOAT_OPTIONS if floats else {})})
+    file_format = FileFormat(spark, {**READ_OPTIONS, **(FLOAT_OPTIONS if floats else {})})
     zone = spark.conf.get("spark.sql.session.timeZone")
-    build = _FrameBuilder(spark, schema, options, condition is None or condition.zone == zone)
+    build = _FrameBuilder(spark, schema, file_format, condition is None or condition.zone == zone)
     inputs: dict[int, list[ShardPartition]] = {}
     for partition in partitions:
         if isinstance(partition, ShardPartition):
@@ -113,7 +113,7 @@ def make_native_frame(
     for own in inputs.values():
         build.input(own)
     frame = build.result()
-    tokens = [options.token()] if options.used else []
+    tokens = [file_format.token()] if file_format.used else []
     remember_plan(ours, tokens)
     return NativeFrame(frame, (*build.tokens, *tokens), bool(build.others))
 
@@ -132,7 +132,7 @@ class _FrameBuilder:
 
     spark: SparkSession
     schema: StructType
-    options: Options
+    file_format: FileFormat
     filters: bool
     frames: list[DataFrame] = field(default_factory=list)
     here: list[ShardPartition] = field(default_factory=list)
@@ -150,7 +150,7 @@ class _FrameBuilder:
         location = open_client(sample.options).location.url
         schemas = {n: ShardSchema.parse(t) for p in partitions for n, t in p.schemas.items()}
         root = hadoop_url(self.spark, location)
-        scanner = Scanner(self.spark, root, schemas, schemas[sample.schema_id], self.options)
+        scanner = Scanner(self.spark, root, schemas, schemas[sample.schema_id], self.file_format)
         columns = sample.shape.columns(sample.index)
         looked_at = frozenset() if sample.where is None else sample.where.columns
         more = sorted(looked_at - set(columns))

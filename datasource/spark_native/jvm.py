@@ -37,10 +37,10 @@ from shardline.datasource.spark_native.java_names import (
 __all__ = [
     "WRITTEN_TIME",
     "File",
+    "FileFormat",
     "LivenessToken",
     "MicroBatch",
     "MicroBatchLog",
-    "Options",
     "clone_of",
     "clone_session",
     "current_micro_batch",
@@ -101,26 +101,32 @@ class File:
     time: int | None = None
 
 
-class Options:
-    """The options of all scans of one frame, as one object in the JVM.
+class FileFormat:
+    """How the files of one frame are read: Spark's Parquet format and its options, in the JVM.
 
-    Every plan made of the frame refers to it, and so does every RDD that reads its files: the JVM
-    collects it exactly when nothing can read the files any more. `token` observes that.
+    Every plan made of the frame refers to the format, and so does every RDD that reads its files:
+    the JVM collects it exactly when nothing can read the files any more. `token` observes that.
     """
 
     def __init__(self, spark: SparkSession, options: Mapping[str, str]) -> None:
-        """Store the options; the object is made once a scan needs it."""
+        """Store the options; the objects are made once a scan needs them."""
         self._spark = spark
         self._options = dict(options)
         self.used = False
 
     @cached_property
     def java(self) -> Any:
-        """The object in the JVM."""
+        """The format in the JVM."""
         self.used = True
+        # Of this frame alone, though all are equal and have no state: an RDD keeps the format that
+        # its tasks read by, and of what its plan had nothing else, the options neither.
+        return java_class(self._spark, f"{_SOURCES}.parquet.ParquetFileFormat")()
+
+    @cached_property
+    def options(self) -> Any:
+        """The options in the JVM."""
         given = java_class(self._spark, "PythonUtils").toScalaMap(self._options)
-        # Spark would wrap any other map in one of these itself, anew at each use: nothing would
-        # keep the map that the token refers to, and the lease would end with readers left.
+        # Spark would wrap any other map in one of these itself, anew at each use.
         return scala_object(self._spark, f"{_SQL}.catalyst.util.CaseInsensitiveMap").apply(given)
 
     def token(self) -> LivenessToken:
@@ -151,7 +157,7 @@ class LivenessToken:
 
 
 def relation(
-    spark: SparkSession, files: Sequence[File], schema: StructType, options: Options
+    spark: SparkSession, files: Sequence[File], schema: StructType, file_format: FileFormat
 ) -> DataFrame:
     """The rows of Parquet `files` under exactly `schema`, nullability included.
 
@@ -172,7 +178,7 @@ def relation(
     index = java_class(spark, f"{_SOURCES}.InMemoryFileIndex")(
         session,
         java_class(spark, "PythonUtils").toSeq(paths),
-        options.java,
+        file_format.options,
         none,
         statuses,
         none,
@@ -183,18 +189,12 @@ def relation(
         java_type(spark, StructType([])),
         java_type(spark, schema),
         none,
-        _parquet(jvm_of(spark)),
-        options.java,
+        file_format.java,
+        file_format.options,
         session,
     )
     plan = scala_object(spark, f"{_SOURCES}.LogicalRelation").apply(source, False)
     return frame_of(spark, session, plan)
-
-
-@lru_cache(maxsize=1)
-def _parquet(jvm: Any) -> Any:
-    """Spark's Parquet format, which has no state and can be shared."""
-    return class_in(jvm, f"{_SOURCES}.parquet.ParquetFileFormat")()
 
 
 def java_type(spark: SparkSession, schema: StructType) -> Any:

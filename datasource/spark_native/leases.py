@@ -2,8 +2,8 @@
 
 A DataFrame may be run at any time, or never, and nothing tells when it is given up. So one thread
 of the driver renews the leases of all frames, and gives one up when the JVM has collected the
-object that every plan made of its frames refers to (`jvm.Options`). A driver that dies renews
-nothing, and its leases expire.
+object that every plan and RDD made of its frames refers to (`jvm.FileFormat`). A driver that dies
+renews nothing, and its leases expire.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from shardline.datasource.shard.plan import PlannedPart, TimeFilter
 from shardline.datasource.spark_native.jvm import (
     WRITTEN_TIME,
     File,
-    Options,
+    FileFormat,
     known_nullability,
     relation,
 )
@@ -105,14 +105,14 @@ class Scanner:
         root: The location's URL for Hadoop; None if Spark cannot read there.
         schemas: The shard's schemas by id.
         target: The schema of the rows that come out.
-        options: Reader options of all scans of the frame.
+        file_format: The format of all scans of the frame.
     """
 
     spark: SparkSession
     root: str | None
     schemas: Mapping[int, ShardSchema]
     target: ShardSchema
-    options: Options
+    file_format: FileFormat
 
     def can_scan(self, planned: PlannedPart) -> bool:
         """True if Spark can read this part."""
@@ -187,7 +187,7 @@ class Scanner:
             File(f"{self.root}/{part.key}", part.size_bytes, part.ts if kind.stamped else None)
             for part in parts
         ]
-        frame = relation(self.spark, files, StructType(fields), self.options)
+        frame = relation(self.spark, files, StructType(fields), self.file_format)
         if not kind.trusted:
             frame = self._without_pushdown(frame, record)
         if kind.times is not None:
