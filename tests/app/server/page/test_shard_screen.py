@@ -104,10 +104,16 @@ def test_each_spacing_shows_what_it_is_for(open_shard: OpenShard) -> None:
     assert min(right - left for left, right in boxes(page, ".axis .batch > rect:first-child")) > 8
     by_time.click()
     expect(page).to_have_url(page.url.partition("?")[0] + "?spacing=time")
-    edges = boxes(page, ".axis .batch > rect:first-child")
-    widths = [right - left for left, right in edges]
-    # Nine and a half days, against half a day less three hours: what the made batches are.
-    assert widths[1] / widths[2] == pytest.approx(9.5 * 24 / 9, rel=0.15)
+    # Nine and a half days, against half a day less three hours: what the made batches are. The axis
+    # is drawn anew after the address has changed.
+    expected = pytest.approx(9.5 * 24 / 9, rel=0.15)
+
+    def is_true_to_time() -> bool:
+        edges = boxes(page, ".axis .batch > rect:first-child")
+        widths = [right - left for left, right in edges]
+        return bool(widths[1] / widths[2] == expected)
+
+    wait_until("the axis is true to time", is_true_to_time, 20)
     page.reload()
     expect(by_time).to_have_attribute("aria-pressed", "true")
 
