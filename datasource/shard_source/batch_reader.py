@@ -31,7 +31,7 @@ from shardline.datasource.read import (
 )
 from shardline.datasource.shard.plan import plan_changes, plan_snapshot
 from shardline.datasource.shard.state import ShardState
-from shardline.datasource.shard_source.fetch_task import ShardPartition, read_partition
+from shardline.datasource.shard_source.fetch_task import PlanLease, ShardPartition, read_partition
 from shardline.datasource.shard_source.options import SourceOptions
 from shardline.datasource.shard_source.partition_planner import (
     PartitionPlanner,
@@ -42,6 +42,10 @@ from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.shard_source.worker_errors import as_one_sentence
 
 __all__ = ["ShardBatchReader"]
+
+_LEASES_MAX: Final = 3
+"""Leases that are taken for one plan, each after the one before was over: what the first has waited
+for is there now."""
 
 _STARTS_MAX: Final = 16
 """Attempts at a plan of the latest contents, each of which compaction may overtake."""
@@ -133,14 +137,29 @@ class ShardBatchReader(DataSourceReader):
         name = self._options.inputs[index]
         # First the lease, then the wait for the state that is planned from: a plan from a state
         # that is older than its lease could name parts that are deleted already.
-        guard = take_batch_lease(client, name, max(as_of, 0))
-        timeout = self._options.wait_timeout_ms
-        look = partial(client.door.state, name)
-        state = client.machine(name).wait_for_upper_past(settled, timeout, look)
-        if state is None:
-            raise not_yet_readable_error(look(), settled, timeout)
+        state, guard = self._settled(client, name, max(as_of, 0), settled)
         self._shape.check(index, name, current_schema(state))
         return PartitionPlanner(self._options.of(name), state, self._shape, index, guard)
+
+    def _settled(
+        self, client: ShardClient, name: str, as_of: int, settled: int
+    ) -> tuple[ShardState, PlanLease]:
+        """A state with an upper beyond `settled`, and the lease in it that protects `as_of`."""
+        timeout = self._options.wait_timeout_ms
+        look = partial(client.door.state, name)
+        leases = 0
+        while True:
+            guard = take_batch_lease(client, name, as_of)
+            state = client.machine(name).wait_for_upper_past(settled, timeout, look)
+            if state is None:
+                raise not_yet_readable_error(look(), settled, timeout)
+            leases += 1
+            # Nobody has renewed it during the wait, which may have been longer than a lease.
+            waited_ms = client.clock.now_ms() - guard.taken_ms
+            if guard.reader in state.leased and waited_ms < guard.lease_ms / 4:
+                return state, guard
+            if leases == _LEASES_MAX:
+                return state, guard  # a task that misses a part says so
 
 
 def common_time(states: Sequence[ShardState]) -> int:

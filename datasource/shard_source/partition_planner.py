@@ -10,7 +10,7 @@ Shared by batch and streaming reads; runs in Spark's planner processes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -29,7 +29,7 @@ from shardline.datasource.shard_source.options import ShardOptions, SourceOption
 from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.types.stats import NO_STATS
 
-__all__ = ["PartitionPlanner", "open_client", "take_batch_lease"]
+__all__ = ["PartitionPlanner", "forget_batch_leases", "open_client", "take_batch_lease"]
 
 
 def open_client(options: ShardOptions, *, create: bool = False) -> ShardClient:
@@ -169,3 +169,10 @@ def take_batch_lease(client: ShardClient, shard: str, as_of: int) -> PlanLease:
             raise history_gone_error(machine.state(), as_of, taken.since)
         _leases[key] = (taken, now_ms)
         return PlanLease(taken.reader, lease_ms, now_ms, renew=True)
+
+
+def forget_batch_leases(readers: Collection[str]) -> None:
+    """Share the leases of these readers with no further read: they are about to be given up."""
+    with _leases_lock:
+        for key in [key for key, (lease, _) in _leases.items() if lease.reader in readers]:
+            del _leases[key]

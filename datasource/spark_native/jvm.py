@@ -134,12 +134,18 @@ class FileFormat:
         return LivenessToken(self._spark, self.java)
 
 
+_UNANSWERED_MAX: Final = 4
+"""So many looks in a row without an answer, and the JVM is gone. They are a quarter of a lease
+apart."""
+
+
 class LivenessToken:
     """A weak reference to an object in the JVM, which lives as long as its readers do."""
 
     def __init__(self, spark: SparkSession, java: Any) -> None:
         """Refer to `java`."""
         self._reference = java_class(spark, "java.lang.ref.WeakReference")(java)
+        self._unanswered = 0
 
     @classmethod
     def of_source(cls, frame: DataFrame) -> LivenessToken:
@@ -148,12 +154,18 @@ class LivenessToken:
         return cls(frame.sparkSession, leaf.rdd())
 
     def alive(self) -> bool:
-        """True while the object was not collected; False once the JVM is gone."""
-        with suppress(Py4JError, OSError):
+        """True while the object was not collected; False some looks after the JVM is gone."""
+        try:
             # Not `get`: the gateway would hold the object until Python has collected the result,
             # and looking would keep it alive.
-            return not self._reference.refersTo(None)
-        return False
+            collected = bool(self._reference.refersTo(None))
+        except (Py4JError, OSError):
+            # No answer says nothing of the object: the JVM may be out of memory for a moment, or
+            # this process out of descriptors. One that is gone never answers again.
+            self._unanswered += 1
+            return self._unanswered < _UNANSWERED_MAX
+        self._unanswered = 0
+        return not collected
 
 
 def relation(

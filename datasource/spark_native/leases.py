@@ -13,7 +13,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -21,6 +21,7 @@ from shardline.datasource.background import PeriodicThread
 from shardline.datasource.clock import Clock, SystemClock
 from shardline.datasource.errors import LeaseExpired
 from shardline.datasource.lease import Lease
+from shardline.datasource.shard_source.partition_planner import forget_batch_leases
 
 __all__ = ["LEASE_KEEPER", "LeaseKeeper", "LeaseUser"]
 
@@ -76,11 +77,13 @@ class LeaseKeeper:
         Without any, it is given up soon.
         """
         with self._lock:
-            self._kept.setdefault(lease.reader, _KeptLease(lease)).lives.extend(lives)
             if self._pid != os.getpid():
+                # What a process has that this one was forked from is that one's to renew.
+                self._kept.clear()
                 # At the end of this process, and not of another one that was forked from it.
                 self._pid = os.getpid()
                 atexit.register(self._release_at_end, self._pid)
+            self._kept.setdefault(lease.reader, _KeptLease(lease)).lives.extend(lives)
             if self._thread is None or not self._thread.is_running:
                 self._beaten_ms = self._clock.elapsed_ms()
                 self._thread = PeriodicThread("native-leases", self._step, self._clock)
@@ -93,8 +96,7 @@ class LeaseKeeper:
         with self._lock:
             kept = self._kept.values()
             ended = [one for one in kept if one.lease.machine.location.url == location]
-            for one in ended:
-                del self._kept[one.lease.reader]
+            self._forget(ended)
         for one in ended:
             one.lease.release()
 
@@ -105,7 +107,7 @@ class LeaseKeeper:
         """
         with self._lock:
             ended = list(self._kept.values())
-            self._kept.clear()
+            self._forget(ended)
         for kept in ended:
             kept.lease.release()
 
@@ -142,9 +144,16 @@ class LeaseKeeper:
             if self._planning:
                 return []
             ended = [kept for kept in self._kept.values() if not kept.lives]
-            for kept in ended:
-                del self._kept[kept.lease.reader]
+            self._forget(ended)
         return ended
+
+    def _forget(self, ended: Sequence[_KeptLease]) -> None:
+        """Keep these leases no more; under the lock."""
+        # First of all, and while no read is being planned: one that came before they are released
+        # would find them in the state still, and share them.
+        forget_batch_leases({kept.lease.reader for kept in ended})
+        for kept in ended:
+            del self._kept[kept.lease.reader]
 
     def _step(self) -> float | None:
         with self._lock:

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import InputPartition
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import TIME_MIN, Frontier
 from shardline.datasource.lease import Lease
-from shardline.datasource.read import contents_of, current_schema
+from shardline.datasource.read import contents_of, current_schema, history_gone_error
 from shardline.datasource.rows.updates import update_schema
 from shardline.datasource.shard.plan import plan_changes, volume_of
 from shardline.datasource.shard_source.batch_reader import ShardBatchReader
@@ -171,7 +171,7 @@ def times_of_changes(
         rows_max: The result is None if more updates than this would have to be read.
 
     Raises:
-        InvalidUsage: There is no such shard, or nothing of it can be read any more.
+        InvalidUsage: There is no such shard; `HISTORY_GONE`, as `updates_in_driver`.
     """
     found = updates_in_driver(
         client, shard, start=start, end=end, rows_max=rows_max, first_column_only=True
@@ -203,19 +203,25 @@ def updates_in_driver(
         The shard's columns, `_ts`, `_diff`: unconsolidated, in no particular order.
 
     Raises:
-        InvalidUsage: There is no such shard, or nothing of it can be read any more.
+        InvalidUsage: There is no such shard; `HISTORY_GONE`: what it was right before `start`, or
+            right before `end` if all of history is asked for, is not known any more.
     """
     with LEASE_KEEPER.planning():
         [state] = client.readable(shard)
         since = state.since.time or TIME_MIN
         upper = state.upper.time if end is None else end
         latest = since if upper is None else upper - 1
-        held = max(latest if start is None else start, since)
+        # Of changes, the time right before them: at `start` they would be mixed with older updates
+        # that are advanced to it.
+        held = max(latest, since) if start is None else max(start - 1, TIME_MIN)
         guard = take_batch_lease(client, shard, held)
         # Given up soon, unless a frame is made under the same lease.
         LEASE_KEEPER.keep(_lease_of(client, shard, guard))
         # Again: only what is read after the lease was taken is protected by it.
         [state] = client.readable(shard)
+        asked = end if start is None else start
+        if asked is not None and Frontier(max(asked - 1, TIME_MIN)) < state.since:
+            raise history_gone_error(state, asked - 1, state.since)
         planned = plan_changes(state, TIME_MIN if start is None else start, end)
         if volume_of(planned).rows > rows_max:
             return None

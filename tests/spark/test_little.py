@@ -9,9 +9,10 @@ import pytest
 
 from shardline import datasource
 from shardline.app.compute.view.one_task import OneTask
+from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.batch import Volume
-from shardline.datasource.spark_native.read import times_of_changes
+from shardline.datasource.spark_native.read import times_of_changes, updates_in_driver
 from shardline.datasource.types.schema import ShardSchema
 from support.spark.native import client_at
 
@@ -108,3 +109,25 @@ def test_little_input_is_one_task(spark: SparkSession) -> None:
         assert ("Exchange" not in plan_of(summed)) == little
         assert ("AdaptiveSparkPlan" not in plan_of(summed)) == little
     assert session.conf.get("spark.sql.adaptive.enabled") == "true"
+
+
+def test_what_was_before_is_known_or_refused(client: ShardClient) -> None:
+    """Once it may be merged into the first time that is asked for, there is no right answer."""
+
+    def read(start: int | None, end: int | None) -> list[tuple[int, int]] | None:
+        found = updates_in_driver(client, "in", start=start, end=end, rows_max=9)
+        assert found is not None
+        rows = found.sort_by([("_ts", "ascending"), ("id", "ascending")]).to_pylist()
+        return [(row["_ts"], row["id"]) for row in rows]
+
+    client.set_retention("in", None)
+    client.hold("in", "test").downgrade(Frontier(20))
+    assert client.state("in").since == Frontier(20)
+    assert read(21, 35) == [(30, 3)]
+    assert read(21, None) == [(30, 3), (40, 4)]
+    whole = read(None, 21)
+    assert whole is not None
+    assert [row for _, row in whole] == [0, 1, 2]
+    for start, end in ((20, 35), (11, None), (None, 20), (0, 20)):
+        with pytest.raises(InvalidUsage, match="HISTORY_GONE"):
+            updates_in_driver(client, "in", start=start, end=end, rows_max=9)

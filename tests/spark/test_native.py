@@ -7,6 +7,7 @@ import gc
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -15,13 +16,23 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from py4j.protocol import Py4JError
 
 from shardline import datasource
 from shardline.datasource.clock import SystemClock
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.lease import Lease, take_lease
+from shardline.datasource.read import current_schema
 from shardline.datasource.rows.updates import stamp
+from shardline.datasource.shard.commands.readers import expire_leased
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard_source.batch_reader import ShardBatchReader
+from shardline.datasource.shard_source.fetch_task import ShardPartition
+from shardline.datasource.shard_source.options import parse_source
+from shardline.datasource.shard_source.partition_planner import take_batch_lease
+from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.spark_native import frames, touched_rows
+from shardline.datasource.spark_native.jvm import LivenessToken
 from shardline.datasource.spark_native.leases import LEASE_KEEPER, LeaseKeeper
 from shardline.datasource.spark_native.time_interval import Interval
 from shardline.datasource.types.schema import ShardSchema
@@ -391,6 +402,65 @@ class _Life:
 
     def alive(self) -> bool:
         return self.here
+
+
+def test_a_lease_that_is_being_given_up_is_not_shared(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read that is planned before the store has heard of it has a lease of its own."""
+    client = client_at(location, inline_part_bytes=0)
+    put(client, "in", 1, ids(1))
+    release, between = Lease.release, []
+
+    def release_late(lease: Lease) -> None:
+        between.append(take_batch_lease(client, "in", 1))
+        release(lease)
+
+    first = take_batch_lease(client, "in", 1)
+    assert take_batch_lease(client, "in", 1).reader == first.reader
+    keeper = LeaseKeeper(SystemClock())
+    keeper.keep(Lease(client.machine("in"), first.reader, first.lease_ms, Frontier(0), 0))
+    monkeypatch.setattr(Lease, "release", release_late)
+    keeper.beat()
+    assert [one.reader for one in between] == list(client.state("in").leased)
+
+
+def test_a_plan_that_has_waited_is_protected(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease may be over by then: nobody renews it during the wait."""
+    client = client_at(location, inline_part_bytes=0)
+    put(client, "in", 1, ids(1))
+    given = parse_source({"path": f"{location}/in", "timestampAsOf": "1", "timeZone": "UTC"})
+    wait = Machine.wait_for_upper_past
+    ended: list[str] = []
+
+    def wait_long(machine: Machine, *args: Any) -> Any:
+        if not ended:
+            ended.extend(machine.state().leased)
+            machine.apply(partial(expire_leased, reader=ended[0]))
+        return wait(machine, *args)
+
+    monkeypatch.setattr(Machine, "wait_for_upper_past", wait_long)
+    shape = RowShape.now(given, [current_schema(client.state("in"))])
+    partitions = ShardBatchReader(given, shape).partitions()
+    assert ended
+    guards = {one.guard.reader for one in partitions if isinstance(one, ShardPartition)}
+    assert guards == set(client.state("in").leased)
+    assert guards
+
+
+def test_no_answer_does_not_end_a_lease(spark: SparkSession) -> None:
+    """Unless there is none for longer than a lease: then the JVM is gone."""
+    jvm: Any = spark._jvm
+    kept = jvm.java.util.ArrayList()
+    token = LivenessToken(spark, kept)
+    refersTo = mock.Mock(side_effect=Py4JError("no answer"))  # noqa: N806 - Java's name
+    for reference in (mock.Mock(refersTo=refersTo), token._reference) * 2:
+        with mock.patch.object(token, "_reference", reference):
+            assert [token.alive() for _ in range(3)] == [True] * 3
+    with mock.patch.object(token, "_reference", mock.Mock(refersTo=refersTo)):
+        assert [token.alive() for _ in range(4)] == [True] * 3 + [False]
 
 
 def test_a_keeper_renews_and_releases(location: str) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from shardline.app.compute.view.next_step import FollowChanges, Recompute, Unchanged
 from shardline.app.compute.view.output import ViewSink
 from shardline.app.protocol.objects import ViewDescription, errors_shard
 from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Indeterminate
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.since_hold import SinceHandle
 from support.models.shards import World
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -63,3 +68,40 @@ def test_errors_are_read_once_while_they_stay(client: ShardClient, sink: ViewSin
     assert again.append(Recompute(5, 5, 6), None, None)
     assert not again.look().failing
     assert not sink.look().failing
+
+
+@pytest.mark.parametrize("shard", ["totals", errors_shard("totals")])
+@pytest.mark.parametrize("step", ["set_retention", "expire", "set_retention again"])
+def test_history_has_its_start_whatever_comes_between(
+    client: ShardClient, monkeypatch: pytest.MonkeyPatch, step: str, shard: str
+) -> None:
+    """A start that ends in the middle is finished by the next one: nothing is held for ever."""
+    kept = replace(VIEW, retain_ms=100)
+    sink = ViewSink(client, kept, [], lambda: None)
+    sink.make()
+    assert sink.append(Recompute(1000, 0, 1001), None, None)
+    calls = [0]
+
+    def failing(given: Callable[..., Any]) -> Callable[..., Any]:
+        def call(who: Any, *args: Any) -> Any:
+            mine = shard in (*args, getattr(getattr(who, "machine", None), "name", ""))
+            calls[0] += mine
+            if mine and calls[0] == (2 if step.endswith("again") else 1):
+                raise Indeterminate("the store did not answer")
+            return given(who, *args)
+
+        return call
+
+    owner = SinceHandle if step == "expire" else ShardClient
+    name = step.split(maxsplit=1)[0]
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, failing(getattr(owner, name)))
+        with pytest.raises(Indeterminate):
+            sink.begin_at(1000)
+    again = ViewSink(client, kept, [], lambda: None)
+    again.make()
+    if shard == "totals":
+        again.begin_at(1000)  # of the other shard nothing was begun yet
+    for one in ("totals", errors_shard("totals")):
+        state = client.state(one)
+        assert (state.critical, state.since, state.retain_ms) == ({}, Frontier(1000), 100), one

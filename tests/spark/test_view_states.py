@@ -10,25 +10,33 @@ import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from unittest import mock
 
 import pytest
 from typing_extensions import override
 
+from shardline.app.compute.view import view_states
 from shardline.app.compute.view.found_rows import FoundRows
 from shardline.app.compute.view.output import ViewSink
 from shardline.app.compute.view.state_shard import StateShard
+from shardline.app.compute.view.step_changes import StepChanges
 from shardline.app.compute.view.step_costs import StepCosts
+from shardline.app.compute.view.view_states import ViewStates
 from shardline.app.execution.observations import Measured
 from shardline.app.protocol.objects import state_shards
 from shardline.datasource.errors import MissingBlob
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.commands.append import Appended
+from shardline.datasource.spark_native.leases import LEASE_KEEPER
+from shardline.datasource.spark_native.small_results import ROWS_MAX
 from shardline.datasource.spark_native.time_interval import Interval
 from support.spark.view_world import ORDERS, START, Killed, SteppedView, ViewWorld, World
 from support.spark.views import Following, Row, contents
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from shardline.datasource.client import ShardClient
 
 pytestmark = pytest.mark.spark
 
@@ -154,6 +162,44 @@ def test_a_state_that_was_left_behind_is_brought_up_to_its_inputs(world: World, 
     for one in found.steps():
         assert {"step_ms", "rows_looked_up"} <= set(one.now)
     assert any(one.now["rows_looked_up"] for one in found.steps())
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_state_may_forget_what_it_was_before_a_step(
+    world: World, query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of it: its changes cannot be told apart any more, and the step is run anew."""
+    forgotten: list[str] = []
+    add = StepChanges.add
+
+    def forget_first(self: StepChanges, name: str, *args: Any) -> None:
+        add(self, name, *args)
+        if name in world.inputs:
+            return
+        LEASE_KEEPER.beat()
+        for shard in found.states():
+            upper = world.bench.client.state(shard).upper.time
+            if upper:
+                forget_before(world.bench.client, shard, upper - 1)
+                forgotten.append(shard)
+
+    found = Followed(world, f"forgets_{query}", QUERIES[query], Following())
+    for lower, upper in itertools.pairwise(CUTS):
+        found.step(lower, upper)
+        if upper == 22:
+            monkeypatch.setattr(StepChanges, "add", forget_first)
+    found.check()
+    assert forgotten
+    assert "evaluations_recompute" in found.ways()
+
+
+def forget_before(client: ShardClient, shard: str, time: int) -> None:
+    """Let history before a time be gone, as maintenance does some minutes later."""
+    client.set_retention(shard, None)
+    hold = client.hold(shard, "test")
+    hold.downgrade(Frontier(time))
+    hold.expire()
+    assert client.state(shard).since == Frontier(time)
 
 
 KILLS: Final = {
@@ -402,3 +448,14 @@ def test_a_state_with_a_lost_part_is_made_anew(
     monkeypatch.setattr(cls, reads, read)
     follow(world, f"lost_{reads}", query, lambda _: armed.append(True))
     assert lost
+
+
+def test_rows_that_cannot_be_counted_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their frame would stay in Spark's cache, and hold the parts that it is of, for ever."""
+    cached = mock.Mock()
+    cached.rows.count.side_effect = ArithmeticError
+    monkeypatch.setattr(view_states, "cache_frame", lambda _: cached)
+    states = mock.Mock(_moved_rows=ROWS_MAX + 1)
+    with pytest.raises(ArithmeticError):
+        ViewStates._moved(states, mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
+    cached.release.assert_called_once()

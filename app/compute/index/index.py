@@ -186,6 +186,7 @@ class Index:
         """Let times before `since` be merged, as far as no reader holds them."""
         with self._lock:
             self.arranged.compact(min([since, *self._held]))
+        self._frames.forget_before(self.arranged.view.since)
 
     def close(self) -> None:
         """Give up the cached frame."""
@@ -464,6 +465,19 @@ class _Frames:
             if self.base is not None and not self._due():
                 return None
             return self._made(as_of)
+
+    def forget_before(self, since: int) -> None:
+        """Give up a cached frame of an earlier time than the index has: nothing is made of it now.
+
+        It would hold back the shard's history, under its lease, until somebody asks again.
+        """
+        # Not waited for: whoever has the lock gives it up as well, or makes a newer one.
+        if self.lock.acquire(blocking=False):
+            try:
+                if self.base is not None and self.as_of < since:
+                    self._drop()
+            finally:
+                self.lock.release()
 
     def close(self) -> None:
         """Give up the cached frame; queries that still run on it read the shard instead."""

@@ -303,7 +303,8 @@ class ShardLookups:
         rows = updates_in_driver(
             client, state.name, start=None, end=state.upper.time, rows_max=_UPDATES_MAX
         )
-        if rows is None:
+        # Asked after the read: a since beyond that time would have moved later updates to it.
+        if rows is None or client.state(state.name).since > Frontier(as_of):
             return None
         arranged.append(rows, state.upper)
         return arranged if arranged.view.nbytes <= _BYTES_MAX else None
@@ -367,11 +368,15 @@ def _extended(client: ShardClient, arranged: Arrangement, state: ShardState) -> 
     """
     lower = arranged.view.upper.time
     assert lower is not None, state.name  # else it would be readable at all times
-    news = updates_in_driver(
-        client, state.name, start=lower, end=state.upper.time, rows_max=ROWS_MAX
-    )
-    # Asked after the read: a since beyond that time would have moved older updates to `lower`.
-    if news is None or client.state(state.name).since > Frontier(lower - 1):
+    try:
+        news = updates_in_driver(
+            client, state.name, start=lower, end=state.upper.time, rows_max=ROWS_MAX
+        )
+    except InvalidUsage as error:
+        if error.code != "HISTORY_GONE":
+            raise
+        return None
+    if news is None:
         return None
     arranged.append(news, state.upper)
     return arranged

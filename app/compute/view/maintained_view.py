@@ -437,7 +437,8 @@ class View:
             rows, way = self._output_change.staged(known, output)
         except Exception as found:  # noqa: BLE001 - raised again if it is not known
             # At which of the times it fails, and what the view is until then, each of them tells.
-            self._states.recompute_after(found, used=bool(known.plan.states))
+            used = bool(known.plan.states)
+            self._states.recompute_after(found, lower=known.lower, used=used)
             return self._give_up(self._states.refusal)
         if rows is None and self._output_change.touches_too_much:
             return self._give_up("too many rows have the keys that have changed")
@@ -497,7 +498,7 @@ class View:
             result = Result(frame, plan, given, over)
             correction = self._corrections.of(session, result, step.lower)
         except Exception as found:  # noqa: BLE001 - as above
-            self._states.recompute_after(found, used=True)
+            self._states.recompute_after(found, lower=known.lower, used=True)
             return self._give_up(self._states.refusal)
         if self._append_anew(step, correction, None):
             rows = 0 if correction.rows is None else correction.rows.rows

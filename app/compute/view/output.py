@@ -29,6 +29,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -39,7 +41,7 @@ from shardline.app.execution.object_shards import create_object_shard, parse_ddl
 from shardline.app.protocol.objects import ViewDescription, errors_shard
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.frontier import TIME_MAX, Frontier
+from shardline.datasource.frontier import MINIMUM, TIME_MAX, Frontier
 from shardline.datasource.read import current_schema
 from shardline.datasource.shard.commands.append import Appended
 from shardline.datasource.shard.state import ShardState
@@ -50,6 +52,9 @@ from shardline.datasource.write import WriteHandle
 __all__ = ["ViewSink", "writer_name"]
 
 _log = logging.getLogger(__name__)
+
+_BEGIN: Final = "begin"
+"""Name of a hold on the view's shards, which is there while their history gets its start."""
 
 
 def writer_name(
@@ -117,6 +122,9 @@ class ViewSink:
         retain_ms = self._description.retain_ms
         client.create(self._errors, ERRORS_SCHEMA, retain_ms=retain_ms)
         client.set_retention(self._errors, retain_ms)
+        for shard in (name, self._errors):
+            if _BEGIN in client.state(shard).critical:
+                self._finish_begin(shard)
         # Last: a handle that was made before a drop writes to the shard that is gone.
         self._handles = {shard: self._handle(shard) for shard in (name, self._errors)}
 
@@ -200,20 +208,25 @@ class ViewSink:
         Without it a reader could ask for a time before the first, and would get no rows instead of
         a refusal. Readers that hold earlier times keep them.
         """
-        client = self._client
         for name in (self._name, self._errors):
-            state = client.state(name)
             # Also after a crash between the two shards: the one that is done is left alone.
-            if state.since >= Frontier(as_of):
+            if self._client.state(name).since >= Frontier(as_of):
                 continue
             self._gate()
-            # Retention counts back from the upper, and would keep the since before `as_of`. A crash
-            # before it is set again is repaired by `make` at the next start.
-            client.set_retention(name, None)
-            hold = client.hold(name, "begin", purpose="first time of a view")
-            hold.downgrade(Frontier(as_of))
-            hold.expire()
-            client.set_retention(name, state.retain_ms)
+            # Before all else: it says from now on, also to the next start, what is to be done.
+            self._client.hold(name, _BEGIN, since=as_of, purpose="first time of a view")
+            self._finish_begin(name)
+
+    def _finish_begin(self, name: str) -> None:
+        """Let the history of a shard start where the hold of `begin_at` is, and end that."""
+        # Retention counts back from the upper, and would keep the since before it. A crash before
+        # it is set again, or before the hold has ended, is repaired by `make` at the next start.
+        self._client.set_retention(name, None)
+        hold = self._client.hold(name, _BEGIN)
+        # A shard's since moves when a hold on it does, and this one was made where it is to be.
+        replace(hold, since=MINIMUM).downgrade(hold.since)
+        hold.expire()
+        self._client.set_retention(name, self._description.retain_ms)
 
     def _append_empty(self, shard: str, lower: int, upper: int | None) -> bool:
         """Append `[lower, upper)` without updates; False if another writer was first."""

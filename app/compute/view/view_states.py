@@ -136,7 +136,7 @@ class ViewStates:
         for shard in self._shards:
             shard.drop()
 
-    def recompute_after(self, error: Exception, *, used: bool) -> None:
+    def recompute_after(self, error: Exception, *, lower: int, used: bool) -> None:
         """Return if a step that has met `error` is to be recomputed; the error is raised otherwise.
 
         States that may be what is wrong are dropped: a part of one that is lost is in no input, so
@@ -145,8 +145,13 @@ class ViewStates:
 
         Args:
             error: Of the step.
+            lower: First time of the step.
             used: True if the step reads states.
         """
+        if used and "[HISTORY_GONE]" in str(error) and self._have_forgotten(lower):
+            # Nothing is wrong with them: the next step begins where they are.
+            self.refusal = "what a state was before the step is not known any more"
+            return
         lost, negative = find_unreadable_part(error) is not None, NEGATIVE in str(error)
         damaged = used and (lost or negative)
         if data_error_text(error) is None and not damaged:
@@ -160,6 +165,11 @@ class ViewStates:
             )
         if damaged:
             self.drop()
+
+    def _have_forgotten(self, lower: int) -> bool:
+        """True if what one of the states was right before `lower` is not known any more."""
+        found = (shard.look() for shard in self._shards)
+        return any(state is not None and state.since > Frontier(lower - 1) for state in found)
 
     def rested(self, lower: int, upper: int | None) -> None:
         """Nothing has changed in `[lower, upper)`."""
@@ -211,7 +221,7 @@ class ViewStates:
                 if step.checked and not self._is_right(shard, group, step):
                     return False
         except Exception as error:  # noqa: BLE001 - raised again if it is not known
-            self.recompute_after(error, used=True)
+            self.recompute_after(error, lower=step.lower, used=True)
             return False
         return True
 
@@ -324,7 +334,11 @@ class ViewStates:
                 make = partial(rows_in_driver, step.session, table, group.moved_columns)
                 return _Moved(make, table.num_rows, table)
         cached = cache_frame(self._moved_frame(group, step, source, found))
-        self._moved_rows = cached.rows.count()
+        try:
+            self._moved_rows = cached.rows.count()
+        except BaseException:
+            cached.release()
+            raise
         return _Moved(lambda: cached.rows, self._moved_rows, None, cached.release)
 
     def _moved_frame(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -191,6 +192,27 @@ def test_history_is_kept_for_who_reads_there(place: Place) -> None:
     assert index.arranged.view.since == 194
     running.allow_compaction(198)
     assert index.arranged.view.since == 198
+    running.stop()
+
+
+def test_a_cached_frame_ends_with_its_time(place: Place) -> None:
+    """It would hold back the shard's history until somebody asks again, or for ever."""
+    place.put("t", [((1, "a"), 0, 1)], 10, SCHEMA)
+    indexes = IndexRegistry()
+    short = IndexSettings(poll_ms=2, history_ms=5)
+    running = run_index(place.host, incarnation("by_k", 9), ON_K, indexes, short)
+    place.next(Hydrated)
+    index = only(indexes, place)
+    cached = mock.Mock()
+    index._frames.base, index._frames.as_of = cached, 9
+    with index.hold(9):
+        place.put("t", [], 100, SCHEMA)
+        at(place, 100)
+        cached.release.assert_not_called()
+    place.put("t", [], 200, SCHEMA)
+    at(place, 200)
+    cached.release.assert_called_once()
+    assert index._frames.base is None
     running.stop()
 
 
