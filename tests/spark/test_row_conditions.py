@@ -13,7 +13,7 @@ import pytest
 from shardline.app.compute.view.column_trace import ColumnTraces
 from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.kept_plan import plan_of
-from shardline.app.compute.view.row_conditions import known_conditions, rows_that_satisfy
+from shardline.app.compute.view.row_conditions import ConditionReader, rows_that_satisfy
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.query_tree import QueryNode, query_tree
 
@@ -111,7 +111,8 @@ def table(rows: DataFrame) -> pa.Table:
 def known(spark: SparkSession, query: str, rows: DataFrame) -> dict[QueryNode, Any]:
     analysed = plan_of(analyse_query(spark, query, {"t": rows, "u": rows}))
     root = query_tree(normal_form(spark, analysed))
-    return known_conditions(spark, [root], ColumnTraces())
+    reader = ConditionReader(spark, ColumnTraces())
+    return reader.known(reader.evaluated_first(root, {}))
 
 
 def texts(table: pa.Table) -> list[str]:

@@ -42,7 +42,7 @@ from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.join_change import JoinRule, OneSided
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
 from shardline.app.compute.view.look_up import FanOut, LookUp, LookUps, one_row
-from shardline.app.compute.view.row_conditions import Conditions, known_conditions
+from shardline.app.compute.view.row_conditions import ConditionReader, Conditions, StateSource
 from shardline.app.compute.view.temporal_rule import TemporalRule, TemporalState, needed_columns
 from shardline.app.compute.view.touched_keys import OUTPUT, TouchedRule
 from shardline.app.sql.kept_aggregates import refusal
@@ -201,7 +201,11 @@ class ChangePlan:
         self._steps: dict[tuple[str, frozenset[str]], StepPlan | NotIncremental] = {}
         trees = [self._query, *below]
         self._traces = ColumnTraces()
-        self._known = known_conditions(session, trees, self._traces)
+        self._reader = ConditionReader(session, self._traces)
+        made_of = {state.name: _source_of(state) for state in self.states}
+        self._first = dict.fromkeys(self._reader.evaluated_first(self._query, made_of))
+        """Operators whose conditions leave out no error of the query."""
+        self._known = self._reader.known(self._first)
         self._known_inside: dict[Region, dict[QueryNode, Conditions]] = {}
         added_up = (
             column
@@ -350,8 +354,13 @@ class ChangePlan:
     def _known_in(self, region: Region) -> dict[QueryNode, Conditions]:
         """What is known of rows inside of a region: by what it reads, and not by what reads it."""
         if region not in self._known_inside:
-            sources = [source.node for source in region.sources]
-            self._known_inside[region] = known_conditions(self._spark, sources, self._traces)
+            inside = (
+                node
+                for source in region.sources
+                for node in self._reader.evaluated_first(source.node, {})
+                if node in self._first
+            )
+            self._known_inside[region] = self._reader.known(inside)
         return self._known_inside[region]
 
     def _change(self, node: QueryNode, look_ups: LookUps) -> Change:
@@ -436,6 +445,17 @@ def _is_of_row(expression: Any) -> bool:
 def _below(state: GroupState | TemporalState) -> tuple[QueryNode, ...]:
     """What a state is computed of."""
     return (state.source,) if isinstance(state, TemporalState) else (state.source, state.anew)
+
+
+def _source_of(state: GroupState | TemporalState) -> StateSource:
+    """What counts of a state where a filter above it may be taken below it."""
+    source = state.source
+    made = read_sequence(source.plan.projectList())
+    if isinstance(state, TemporalState):
+        return StateSource(source.children, tuple(made), filters=True)
+    # Only what is said of the groups' keys goes below them.
+    keys = tuple(one for one in made if one.name().startswith("k"))
+    return StateSource(source.children, keys, filters=False)
 
 
 def _types(columns: StructType) -> list[tuple[str, str]]:

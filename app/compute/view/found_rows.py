@@ -34,6 +34,7 @@ from shardline.app.compute.view.kept_jobs import FewRows
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.look_up import KeySource, LookUp
 from shardline.app.compute.view.row_conditions import rows_that_satisfy
+from shardline.app.compute.view.session_settings import evaluate_beside_empty
 from shardline.app.compute.view.state_step import StateStep
 from shardline.app.execution.host import Host
 from shardline.datasource.shard.batch import Volume
@@ -237,6 +238,8 @@ class FoundRows:
 
 def rows_in_driver(session: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
     """Rows as a frame that reads no file; their types are those of `schema`."""
+    if not rows.num_rows:
+        evaluate_beside_empty(session)
     empty = [pa.RecordBatch.from_pylist([], rows.schema)]
     return local_relation(session, rows.to_batches() or empty, schema)
 

@@ -1,7 +1,8 @@
 """Conditions that decide in Arrow which rows of an input can matter, as far as they are known.
 
-    found = known_conditions(spark, roots, traces)      for each input what its rows must satisfy
-    rows_that_satisfy(rows, found[node])                those of a table that do
+    reader = ConditionReader(spark, traces)
+    found = reader.known(reader.evaluated_first(root, {}))  what rows must satisfy, for each input
+    rows_that_satisfy(rows, found[node])                    those of a table that do
 
 A filter of a query stands above joins as Spark has analysed it. What it says of the columns of one
 input holds of each of that input's rows that comes to anything, wherever the row is met: among the
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
     from shardline.app.sql.query_tree import QueryNode
 
-__all__ = ["Conditions", "RowCondition", "known_conditions", "rows_that_satisfy"]
+__all__ = ["ConditionReader", "Conditions", "RowCondition", "StateSource", "rows_that_satisfy"]
 
 _CAST: Final = "org.apache.spark.sql.catalyst.expressions.Cast"
 
@@ -154,26 +155,6 @@ def rows_that_satisfy(rows: pa.Table, *alternatives: Conditions) -> pa.Table:
     return rows if kept.num_rows == rows.num_rows else kept
 
 
-def known_conditions(
-    spark: SparkSession, roots: Iterable[QueryNode], traces: ColumnTraces
-) -> dict[QueryNode, Conditions]:
-    """What holds of all rows of an input that come to anything in a query, for each input.
-
-    Args:
-        spark: Any session of the application.
-        roots: The last operators of what is computed; what is above them is not known.
-        traces: Columns of the operators.
-    """
-    found: dict[QueryNode, list[RowCondition]] = {}
-    reader = _Reader(spark, traces)
-    for root in roots:
-        for node in reader.operators(root):
-            for condition in _conditions_of(node):
-                for where, known in reader.conditions(node, condition):
-                    found.setdefault(where, []).append(known)
-    return {node: tuple(dict.fromkeys(known)) for node, known in found.items()}
-
-
 def _conditions_of(node: QueryNode) -> Iterable[Any]:
     """What holds of each row that an operator returns, and of all rows that it is made of."""
     if node.kind == "Filter":
@@ -181,33 +162,80 @@ def _conditions_of(node: QueryNode) -> Iterable[Any]:
     return join_conditions(node) if node.kind == "Join" and join_kind(node) in INNER else ()
 
 
-class _Reader:
+@dataclass(frozen=True, slots=True)
+class StateSource:
+    """What a state is made of, as far as the order counts in which filters are evaluated.
+
+    Attributes:
+        children: The operators below the columns of which the state is made.
+        expressions: Those that are evaluated at a row where a filter from above the state is taken
+            down to its source.
+        filters: True if the state itself is a filter.
+    """
+
+    children: tuple[QueryNode, ...]
+    expressions: tuple[Any, ...]
+    filters: bool
+
+
+class ConditionReader:
     """Reads conditions of Spark's as conditions on the rows of one input."""
 
     def __init__(self, spark: SparkSession, traces: ColumnTraces) -> None:
+        """Of one query.
+
+        Args:
+            spark: Any session of the application.
+            traces: Columns of the operators.
+        """
         self._spark = spark
         self._traces = traces
         self._casts = scala_object(spark, _CAST)
         self._safe: dict[QueryNode, bool] = {}
 
-    def operators(self, node: QueryNode, *, filtered: bool = False) -> Iterator[QueryNode]:
+    def evaluated_first(
+        self, node: QueryNode, states: Mapping[str, StateSource], *, filtered: bool = False
+    ) -> Iterator[QueryNode]:
         """Operators whose conditions are evaluated before all that can fail at a row.
 
         Not those below a filter that can: the optimizer may take it down to where they are. The
-        same goes for one over a column that is computed: it is computed there, then.
+        same goes for one over a column that is computed: it is computed there, then. Spark infers
+        filters from a Generate.
 
         Args:
             node: The last of them.
+            states: What the states are made of that are read in the place of operators, by name.
             filtered: True if there is a filter above.
         """
         if node.input:
+            made = states.get(node.input)
+            if made is None:
+                return
+            filtered = filtered or made.filters
+            if filtered and not all(cannot_fail(self._spark, one) for one in made.expressions):
+                return
+            for child in made.children:
+                yield from self.evaluated_first(child, states, filtered=filtered)
             return
-        filters = node.kind in {"Filter", "Join"}
+        filters = node.kind in {"Filter", "Join", "Generate"}
         if (filters or (filtered and node.kind == "Project")) and not self._is_safe(node):
             return
         yield node
         for child in node.children:
-            yield from self.operators(child, filtered=filtered or filters)
+            yield from self.evaluated_first(child, states, filtered=filtered or filters)
+
+    def known(self, operators: Iterable[QueryNode]) -> dict[QueryNode, Conditions]:
+        """What holds of all rows of an input that come to anything, for each input.
+
+        Args:
+            operators: Those whose conditions count.
+        """
+        found: dict[QueryNode, list[RowCondition]] = {}
+        for node in operators:
+            for condition in _conditions_of(node):
+                for where, known in self.conditions(node, condition):
+                    found.setdefault(where, []).append(known)
+        return {node: tuple(dict.fromkeys(known)) for node, known in found.items()}
 
     def conditions(
         self, node: QueryNode, condition: Any
@@ -404,7 +432,10 @@ class _Translation:
             value = expression.eval(None)
         except (Py4JError, PySparkException):
             return None
-        return _Constant(read(value))
+        known = read(value)
+        # It stands for bytes that are no text, which Spark compares as they are.
+        is_text = pa.types.is_string(known.type) and known.is_valid
+        return None if is_text and "\ufffd" in known.as_py() else _Constant(known)
 
     def _type(self, expression: Any) -> DataType:
         return spark_type(self.spark, expression)

@@ -26,7 +26,7 @@ from shardline.datasource.spark_native.java_names import java_class
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["engine_versions", "query_settings"]
+__all__ = ["engine_versions", "evaluate_beside_empty", "query_settings"]
 
 _USUAL: Final = {
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
@@ -47,6 +47,9 @@ _USUAL: Final = {
 }
 """Settings with a say in a query's meaning, and the value of each that is left out."""
 
+_EXCLUDED: Final = "spark.sql.optimizer.excludedRules"
+_PROPAGATE: Final = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
+
 _LEGACY: Final = "spark.sql.legacy."
 """Prefix of settings that bring back the meaning of an older version of Spark."""
 
@@ -62,6 +65,18 @@ def query_settings(spark: SparkSession) -> tuple[str, ...]:
     return tuple(
         f"{name}={value}" for name, value in sorted(found.items()) if value != _USUAL.get(name)
     )
+
+
+def evaluate_beside_empty(session: SparkSession) -> None:
+    """Let Spark evaluate what a query says of rows also where what they are joined with is empty.
+
+    A table that is empty is read, and found to be so too late to leave anything out. Rows that a
+    step has looked up are a local relation instead: where there are none the optimizer would leave
+    out the join and each filter over its other side, and with them the error of a row that fails.
+    """
+    excluded = session.conf.get(_EXCLUDED, "") or ""
+    if _PROPAGATE not in excluded:
+        session.conf.set(_EXCLUDED, ",".join(filter(None, [excluded, _PROPAGATE])))
 
 
 def engine_versions(spark: SparkSession) -> tuple[str, ...]:
