@@ -515,3 +515,23 @@ def test_constants_are_keys_that_no_input_has(spark: SparkSession) -> None:
     step = ChangePlan(spark, query, dict.fromkeys("abc", schema)).step("a")
     assert step.before == {"c"}
     assert [(one.leaf.name, one.key) for one in step.look_ups] == [("b", ("k",))]
+
+
+@pytest.mark.parametrize(
+    ("having", "left_out"),
+    [
+        ("10 div t.k > 1", False),
+        ("count(*) > 10 div sum(t.a)", True),
+        ("t.k > 1", True),
+    ],
+)
+def test_only_what_is_said_of_keys_goes_below_an_aggregate(
+    spark: SparkSession, having: str, left_out: bool
+) -> None:
+    """There it would be evaluated before a filter, whose rows must not be left out then."""
+    columns = {"t": "k INT, a INT", "u": "k INT"}
+    query = "SELECT t.k, count(*) AS n FROM t JOIN u ON t.k = u.k AND t.a > 1 GROUP BY t.k HAVING "
+    given = {name: changes(spark, kinds).schema for name, kinds in columns.items()}
+    plan = ChangePlan(spark, query + having, given)
+    updates = changes(spark, columns["t"], (0, 0, 5, 1)).toArrow()
+    assert (plan.concerning("t", updates).num_rows == 0) == left_out

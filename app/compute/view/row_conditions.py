@@ -23,7 +23,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -178,6 +178,45 @@ class StateSource:
     filters: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Above:
+    """What is above an operator.
+
+    Attributes:
+        filtered: True if there is a filter.
+        fails: True if one of them can fail at a row, and may be evaluated here.
+        columns: The columns here that what can fail is about.
+        is_unknown: True if it may be about others.
+    """
+
+    filtered: bool = False
+    fails: bool = False
+    columns: frozenset[int] = frozenset()
+    is_unknown: bool = False
+
+    def through(self, node: QueryNode) -> _Above:
+        """The same above the children of an operator."""
+        if not self.columns or node.kind in {"Filter", "Join", "SubqueryAlias"}:
+            return self
+        match node.kind:
+            case "Project":
+                made = read_sequence(node.plan.projectList())
+            case "Aggregate":
+                made = read_sequence(node.plan.aggregateExpressions())
+            case "Generate":
+                made_here = {number_of(one) for one in read_sequence(node.plan.generatorOutput())}
+                columns = self.columns - made_here
+                if columns != self.columns:
+                    columns |= frozenset(_references(node.plan.generator()))
+                return replace(self, columns=columns)
+            case _:
+                return replace(self, is_unknown=True)
+        columns = frozenset(
+            number for one in made if number_of(one) in self.columns for number in _references(one)
+        )
+        return replace(self, columns=columns)
+
+
 class ConditionReader:
     """Reads conditions of Spark's as conditions on the rows of one input."""
 
@@ -191,38 +230,64 @@ class ConditionReader:
         self._spark = spark
         self._traces = traces
         self._casts = scala_object(spark, _CAST)
-        self._safe: dict[QueryNode, bool] = {}
+        self._fails: dict[QueryNode, tuple[Any, ...]] = {}
 
     def evaluated_first(
-        self, node: QueryNode, states: Mapping[str, StateSource], *, filtered: bool = False
+        self, root: QueryNode, states: Mapping[str, StateSource]
     ) -> Iterator[QueryNode]:
         """Operators whose conditions are evaluated before all that can fail at a row.
 
         Not those below a filter that can: the optimizer may take it down to where they are. The
         same goes for one over a column that is computed: it is computed there, then. Spark infers
-        filters from a Generate.
+        filters from a Generate. Below an aggregate comes only what is said of its keys alone.
 
         Args:
-            node: The last of them.
+            root: The last of them.
             states: What the states are made of that are read in the place of operators, by name.
-            filtered: True if there is a filter above.
         """
+        yield from self._first(root, states, _Above())
+
+    def _first(
+        self, node: QueryNode, states: Mapping[str, StateSource], above: _Above
+    ) -> Iterator[QueryNode]:
         if node.input:
             made = states.get(node.input)
-            if made is None:
-                return
-            filtered = filtered or made.filters
-            if filtered and not all(cannot_fail(self._spark, one) for one in made.expressions):
-                return
-            for child in made.children:
-                yield from self.evaluated_first(child, states, filtered=filtered)
+            below = None if made is None else self._below(node, made, above)
+            if made is not None and below is not None:
+                for child in made.children:
+                    yield from self._first(child, states, below)
             return
-        filters = node.kind in {"Filter", "Join", "Generate"}
-        if (filters or (filtered and node.kind == "Project")) and not self._is_safe(node):
-            return
-        yield node
+        filters = node.kind in {"Filter", "Join"} or _infers_filter(node)
+        if (filters or (above.filtered and node.kind == "Project")) and not self._is_safe(node):
+            columns = frozenset(
+                number for one in self._failing(node) for number in _references(one)
+            )
+            above = replace(above, fails=True, columns=above.columns | columns)
+        if not above.fails:
+            yield node
+        above = replace(above.through(node), filtered=above.filtered or filters)
         for child in node.children:
-            yield from self.evaluated_first(child, states, filtered=filtered or filters)
+            yield from self._first(child, states, above)
+
+    def _below(self, leaf: QueryNode, made: StateSource, above: _Above) -> _Above | None:
+        """What is above the source of a state; None if something that fails may come down to it."""
+        if made.filters:
+            return None if above.fails or not self._are_safe(made) else _Above(filtered=True)
+        if not made.expressions:
+            return _Above()  # without keys nothing is taken below an aggregate
+        if above.fails:
+            keys = {
+                number_of(one)
+                for one in read_sequence(leaf.plan.output())
+                if one.name().startswith("k")
+            }
+            if above.is_unknown or keys & above.columns:
+                return None
+        comes_down = above.filtered and not self._are_safe(made)
+        return None if comes_down else _Above(filtered=above.filtered)
+
+    def _are_safe(self, made: StateSource) -> bool:
+        return all(cannot_fail(self._spark, one) for one in made.expressions)
 
     def known(self, operators: Iterable[QueryNode]) -> dict[QueryNode, Conditions]:
         """What holds of all rows of an input that come to anything, for each input.
@@ -272,14 +337,28 @@ class ConditionReader:
         )
 
     def _is_safe(self, node: QueryNode) -> bool:
-        if node not in self._safe:
-            expressions = read_sequence(node.plan.expressions())
-            # A subquery with more than one row is an error, which is found by the join.
-            fails = node.kind == "Join" and join_kind(node) == "LeftSingle"
-            self._safe[node] = not fails and all(
-                cannot_fail(self._spark, one) for one in expressions
+        # A subquery with more than one row is an error, which is found by the join.
+        fails = node.kind == "Join" and join_kind(node) == "LeftSingle"
+        return not fails and not self._failing(node)
+
+    def _failing(self, node: QueryNode) -> tuple[Any, ...]:
+        """The expressions of an operator that can fail at a row."""
+        if node not in self._fails:
+            self._fails[node] = tuple(
+                one
+                for one in read_sequence(node.plan.expressions())
+                if not cannot_fail(self._spark, one)
             )
-        return self._safe[node]
+        return self._fails[node]
+
+
+def _infers_filter(node: QueryNode) -> bool:
+    """True for a Generate, but not one of EXCEPT ALL and INTERSECT ALL."""
+    return node.kind == "Generate" and kind_of(node.plan.generator()) != "ReplicateRows"
+
+
+def _references(expression: Any) -> Iterator[int]:
+    return map(number_of, read_sequence(expression.references().toSeq()))
 
 
 @dataclass(frozen=True, slots=True)
