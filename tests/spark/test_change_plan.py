@@ -535,3 +535,19 @@ def test_only_what_is_said_of_keys_goes_below_an_aggregate(
     plan = ChangePlan(spark, query + having, given)
     updates = changes(spark, columns["t"], (0, 0, 5, 1)).toArrow()
     assert (plan.concerning("t", updates).num_rows == 0) == left_out
+
+
+@pytest.mark.parametrize(("condition", "left_out"), [("v.a", False), ("n", True), ("v.k", False)])
+def test_filters_are_inferred_of_columns_that_are_equal(
+    spark: SparkSession, condition: str, left_out: bool
+) -> None:
+    """What is said of a key's partner is said of the key, below the aggregate as well."""
+    columns = {"t": "k INT, a INT", "u": "k INT", "v": "k INT, a INT"}
+    query = (
+        "SELECT v.k, n FROM v JOIN (SELECT t.k, count(*) AS n FROM t JOIN u ON t.k = u.k "
+        "AND t.a > 1 GROUP BY t.k) g ON v.k = g.k AND v.a = v.k WHERE 10 div "
+    )
+    given = {name: changes(spark, kinds).schema for name, kinds in columns.items()}
+    plan = ChangePlan(spark, f"{query}{condition} > 1", given)
+    updates = changes(spark, columns["t"], (0, 0, 5, 1)).toArrow()
+    assert (plan.concerning("t", updates).num_rows == 0) == left_out

@@ -12,6 +12,7 @@ import pytest
 
 from shardline.app.compute.view.column_trace import ColumnTraces
 from shardline.app.compute.view.evaluate import analyse_query
+from shardline.app.compute.view.evaluation_order import EvaluationOrder
 from shardline.app.compute.view.kept_plan import plan_of
 from shardline.app.compute.view.row_conditions import ConditionReader, rows_that_satisfy
 from shardline.app.sql.normal_form import normal_form
@@ -111,8 +112,8 @@ def table(rows: DataFrame) -> pa.Table:
 def known(spark: SparkSession, query: str, rows: DataFrame) -> dict[QueryNode, Any]:
     analysed = plan_of(analyse_query(spark, query, {"t": rows, "u": rows}))
     root = query_tree(normal_form(spark, analysed))
-    reader = ConditionReader(spark, ColumnTraces())
-    return reader.known(reader.evaluated_first(root, {}))
+    order = EvaluationOrder(spark)
+    return ConditionReader(spark, ColumnTraces(), order).known(order.evaluated_first(root, {}))
 
 
 def texts(table: pa.Table) -> list[str]:

@@ -17,6 +17,8 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
     change_query       a view's query over changes, or the doubt about it
     change_plan        Spark's plan of a query, made to hand times and diffs on
     safe_expressions   expressions that cannot fail
+    evaluation_order   where Spark may evaluate those that can
+    row_conditions     filters, decided in Arrow before rows are looked up
     change_operators   operators that hand times and diffs on
     join_change        the change of a join, one term for each side that has changed
     look_up            inputs of which a step needs the rows of some keys only

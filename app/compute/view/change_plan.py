@@ -39,10 +39,11 @@ from shardline.app.compute.view.column_trace import ColumnTraces
 from shardline.app.compute.view.concern import concerns
 from shardline.app.compute.view.correction import holds_opaque
 from shardline.app.compute.view.evaluate import analyse_query
+from shardline.app.compute.view.evaluation_order import EvaluationOrder, StateSource
 from shardline.app.compute.view.join_change import JoinRule, OneSided
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
 from shardline.app.compute.view.look_up import FanOut, LookUp, LookUps, one_row
-from shardline.app.compute.view.row_conditions import ConditionReader, Conditions, StateSource
+from shardline.app.compute.view.row_conditions import ConditionReader, Conditions
 from shardline.app.compute.view.temporal_rule import TemporalRule, TemporalState, needed_columns
 from shardline.app.compute.view.touched_keys import OUTPUT, TouchedRule
 from shardline.app.sql.kept_aggregates import refusal
@@ -201,9 +202,10 @@ class ChangePlan:
         self._steps: dict[tuple[str, frozenset[str]], StepPlan | NotIncremental] = {}
         trees = [self._query, *below]
         self._traces = ColumnTraces()
-        self._reader = ConditionReader(session, self._traces)
+        self._order = EvaluationOrder(session)
+        self._reader = ConditionReader(session, self._traces, self._order)
         made_of = {state.name: _source_of(state) for state in self.states}
-        self._first = dict.fromkeys(self._reader.evaluated_first(self._query, made_of))
+        self._first = dict.fromkeys(self._order.evaluated_first(self._query, made_of))
         """Operators whose conditions leave out no error of the query."""
         self._known = self._reader.known(self._first)
         self._known_inside: dict[Region, dict[QueryNode, Conditions]] = {}
@@ -357,7 +359,7 @@ class ChangePlan:
             inside = (
                 node
                 for source in region.sources
-                for node in self._reader.evaluated_first(source.node, {})
+                for node in self._order.evaluated_first(source.node, {})
                 if node in self._first
             )
             self._known_inside[region] = self._reader.known(inside)

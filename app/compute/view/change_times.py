@@ -24,7 +24,13 @@ __all__ = ["read_times"]
 
 
 def read_times(
-    session: SparkSession, host: Host, news: InputChanges, lower: int, upper: int | None
+    session: SparkSession,
+    host: Host,
+    news: InputChanges,
+    lower: int,
+    upper: int | None,
+    *,
+    begins: bool = False,
 ) -> InputChanges:
     """The news with all times of the inputs whose parts do not tell: these are read.
 
@@ -34,9 +40,14 @@ def read_times(
         news: Of `[lower, upper)`.
         lower: First time, inclusive.
         upper: Last time, exclusive; None for no end.
+        begins: True if nothing before `lower` may be known any more: whether the inputs changed
+            just then cannot be told, and `lower` is among the times.
     """
     found: set[int] = set()
-    for name in news.spread:
+    if begins:
+        found.add(lower)
+        lower += 1
+    for name in news.spread if upper is None or lower < upper else ():
         times = times_of_changes(host.client, name, start=lower, end=upper, rows_max=ROWS_MAX)
         if times is not None:
             found |= times

@@ -223,7 +223,8 @@ class View:
                 case FollowChanges():
                     strategy = self._follow_changes(session, step, news, states)
                 case Recompute() if news.spread:
-                    news = read_times(session, self._host, news, first, end)
+                    begins = first == floor
+                    news = read_times(session, self._host, news, first, end, begins=begins)
                     continue
                 case Recompute():
                     self._recompute(session, self._due.bounded(session, step, states), states)

@@ -1,8 +1,7 @@
 """Conditions that decide in Arrow which rows of an input can matter, as far as they are known.
 
-    reader = ConditionReader(spark, traces)
-    found = reader.known(reader.evaluated_first(root, {}))  what rows must satisfy, for each input
-    rows_that_satisfy(rows, found[node])                    those of a table that do
+    found = ConditionReader(spark, traces, order).known(operators)
+    rows_that_satisfy(rows, found[node])         those of an input that satisfy what is known
 
 A filter of a query stands above joins as Spark has analysed it. What it says of the columns of one
 input holds of each of that input's rows that comes to anything, wherever the row is met: among the
@@ -23,7 +22,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -44,8 +43,8 @@ from pyspark.sql.types import (
 )
 
 from shardline.app.compute.view.column_trace import ColumnTraces, InputColumn, inputs_of
+from shardline.app.compute.view.evaluation_order import EvaluationOrder
 from shardline.app.compute.view.join_tree import INNER, join_conditions, join_kind
-from shardline.app.compute.view.safe_expressions import cannot_fail
 from shardline.app.sql.kept_aggregates import has_one_form, spark_type
 from shardline.app.sql.plan_nodes import conjuncts, kind_of
 from shardline.app.sql.touched_keys import number_of
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
 
     from shardline.app.sql.query_tree import QueryNode
 
-__all__ = ["ConditionReader", "Conditions", "RowCondition", "StateSource", "rows_that_satisfy"]
+__all__ = ["ConditionReader", "Conditions", "RowCondition", "rows_that_satisfy"]
 
 _CAST: Final = "org.apache.spark.sql.catalyst.expressions.Cast"
 
@@ -162,138 +161,27 @@ def _conditions_of(node: QueryNode) -> Iterable[Any]:
     return join_conditions(node) if node.kind == "Join" and join_kind(node) in INNER else ()
 
 
-@dataclass(frozen=True, slots=True)
-class StateSource:
-    """What a state is made of, as far as the order counts in which filters are evaluated.
-
-    Attributes:
-        children: The operators below the columns of which the state is made.
-        expressions: Those that are evaluated at a row where a filter from above the state is taken
-            down to its source.
-        filters: True if the state itself is a filter.
-    """
-
-    children: tuple[QueryNode, ...]
-    expressions: tuple[Any, ...]
-    filters: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Above:
-    """What is above an operator.
-
-    Attributes:
-        filtered: True if there is a filter.
-        fails: True if one of them can fail at a row, and may be evaluated here.
-        columns: The columns here that what can fail is about.
-        is_unknown: True if it may be about others.
-    """
-
-    filtered: bool = False
-    fails: bool = False
-    columns: frozenset[int] = frozenset()
-    is_unknown: bool = False
-
-    def through(self, node: QueryNode) -> _Above:
-        """The same above the children of an operator."""
-        if not self.columns or node.kind in {"Filter", "Join", "SubqueryAlias"}:
-            return self
-        match node.kind:
-            case "Project":
-                made = read_sequence(node.plan.projectList())
-            case "Aggregate":
-                made = read_sequence(node.plan.aggregateExpressions())
-            case "Generate":
-                made_here = {number_of(one) for one in read_sequence(node.plan.generatorOutput())}
-                columns = self.columns - made_here
-                if columns != self.columns:
-                    columns |= frozenset(_references(node.plan.generator()))
-                return replace(self, columns=columns)
-            case _:
-                return replace(self, is_unknown=True)
-        columns = frozenset(
-            number for one in made if number_of(one) in self.columns for number in _references(one)
-        )
-        return replace(self, columns=columns)
-
-
 class ConditionReader:
     """Reads conditions of Spark's as conditions on the rows of one input."""
 
-    def __init__(self, spark: SparkSession, traces: ColumnTraces) -> None:
+    def __init__(self, spark: SparkSession, traces: ColumnTraces, order: EvaluationOrder) -> None:
         """Of one query.
 
         Args:
             spark: Any session of the application.
             traces: Columns of the operators.
+            order: Says what can fail at a row.
         """
         self._spark = spark
         self._traces = traces
+        self._order = order
         self._casts = scala_object(spark, _CAST)
-        self._fails: dict[QueryNode, tuple[Any, ...]] = {}
-
-    def evaluated_first(
-        self, root: QueryNode, states: Mapping[str, StateSource]
-    ) -> Iterator[QueryNode]:
-        """Operators whose conditions are evaluated before all that can fail at a row.
-
-        Not those below a filter that can: the optimizer may take it down to where they are. The
-        same goes for one over a column that is computed: it is computed there, then. Spark infers
-        filters from a Generate. Below an aggregate comes only what is said of its keys alone.
-
-        Args:
-            root: The last of them.
-            states: What the states are made of that are read in the place of operators, by name.
-        """
-        yield from self._first(root, states, _Above())
-
-    def _first(
-        self, node: QueryNode, states: Mapping[str, StateSource], above: _Above
-    ) -> Iterator[QueryNode]:
-        if node.input:
-            made = states.get(node.input)
-            below = None if made is None else self._below(node, made, above)
-            if made is not None and below is not None:
-                for child in made.children:
-                    yield from self._first(child, states, below)
-            return
-        filters = node.kind in {"Filter", "Join"} or _infers_filter(node)
-        if (filters or (above.filtered and node.kind == "Project")) and not self._is_safe(node):
-            columns = frozenset(
-                number for one in self._failing(node) for number in _references(one)
-            )
-            above = replace(above, fails=True, columns=above.columns | columns)
-        if not above.fails:
-            yield node
-        above = replace(above.through(node), filtered=above.filtered or filters)
-        for child in node.children:
-            yield from self._first(child, states, above)
-
-    def _below(self, leaf: QueryNode, made: StateSource, above: _Above) -> _Above | None:
-        """What is above the source of a state; None if something that fails may come down to it."""
-        if made.filters:
-            return None if above.fails or not self._are_safe(made) else _Above(filtered=True)
-        if not made.expressions:
-            return _Above()  # without keys nothing is taken below an aggregate
-        if above.fails:
-            keys = {
-                number_of(one)
-                for one in read_sequence(leaf.plan.output())
-                if one.name().startswith("k")
-            }
-            if above.is_unknown or keys & above.columns:
-                return None
-        comes_down = above.filtered and not self._are_safe(made)
-        return None if comes_down else _Above(filtered=above.filtered)
-
-    def _are_safe(self, made: StateSource) -> bool:
-        return all(cannot_fail(self._spark, one) for one in made.expressions)
 
     def known(self, operators: Iterable[QueryNode]) -> dict[QueryNode, Conditions]:
         """What holds of all rows of an input that come to anything, for each input.
 
         Args:
-            operators: Those whose conditions count.
+            operators: Those whose conditions count (`EvaluationOrder.evaluated_first`).
         """
         found: dict[QueryNode, list[RowCondition]] = {}
         for node in operators:
@@ -328,37 +216,13 @@ class ConditionReader:
         """True if nothing on the way of an input's rows up to an operator can fail at a row."""
         if node is where:
             return True
-        if not self._is_safe(node):
+        if not self._order.is_safe(node):
             return False
         return all(
             self._cannot_fail_before(child, where)
             for child in node.children
             if where in inputs_of(child)
         )
-
-    def _is_safe(self, node: QueryNode) -> bool:
-        # A subquery with more than one row is an error, which is found by the join.
-        fails = node.kind == "Join" and join_kind(node) == "LeftSingle"
-        return not fails and not self._failing(node)
-
-    def _failing(self, node: QueryNode) -> tuple[Any, ...]:
-        """The expressions of an operator that can fail at a row."""
-        if node not in self._fails:
-            self._fails[node] = tuple(
-                one
-                for one in read_sequence(node.plan.expressions())
-                if not cannot_fail(self._spark, one)
-            )
-        return self._fails[node]
-
-
-def _infers_filter(node: QueryNode) -> bool:
-    """True for a Generate, but not one of EXCEPT ALL and INTERSECT ALL."""
-    return node.kind == "Generate" and kind_of(node.plan.generator()) != "ReplicateRows"
-
-
-def _references(expression: Any) -> Iterator[int]:
-    return map(number_of, read_sequence(expression.references().toSeq()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,14 +174,19 @@ def test_one_that_is_too_large_says_so(place: Place) -> None:
     running.stop()
 
 
-def test_history_is_kept_for_who_reads_there(place: Place) -> None:
-    """History behind the upper goes, but never a time that somebody holds."""
+def with_short_history(place: Place) -> tuple[RunningIndex, Index]:
+    """An index with a row of time 0, which reads from time 9 on and keeps 5 ms."""
     place.put("t", [((1, "a"), 0, 1)], 10, SCHEMA)
     indexes = IndexRegistry()
     short = IndexSettings(poll_ms=2, history_ms=5)
     running = run_index(place.host, incarnation("by_k", 9), ON_K, indexes, short)
     place.next(Hydrated)
-    index = only(indexes, place)
+    return running, only(indexes, place)
+
+
+def test_history_is_kept_for_who_reads_there(place: Place) -> None:
+    """History behind the upper goes, but never a time that somebody holds."""
+    running, index = with_short_history(place)
     with index.hold(9) as readable:
         assert readable
         place.put("t", [((1, "a"), 50, -1)], 100, SCHEMA)
@@ -197,12 +202,7 @@ def test_history_is_kept_for_who_reads_there(place: Place) -> None:
 
 def test_a_cached_frame_ends_with_its_time(place: Place) -> None:
     """It would hold back the shard's history until somebody asks again, or for ever."""
-    place.put("t", [((1, "a"), 0, 1)], 10, SCHEMA)
-    indexes = IndexRegistry()
-    short = IndexSettings(poll_ms=2, history_ms=5)
-    running = run_index(place.host, incarnation("by_k", 9), ON_K, indexes, short)
-    place.next(Hydrated)
-    index = only(indexes, place)
+    running, index = with_short_history(place)
     cached = mock.Mock()
     index._frames.base, index._frames.as_of = cached, 9
     with index.hold(9):

@@ -1,0 +1,45 @@
+"""A view begins where its inputs' history does: what was before cannot be asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from shardline.app.compute.view.maintained_view import View
+from shardline.app.protocol.objects import Strategy
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.spark_native.time_interval import Interval
+from support.spark.views import Bench, Following, contents, no_fence, view
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize("strategy", ["incremental", "recompute"])
+@pytest.mark.parametrize("end", [21, 22, 50])
+def test_history_may_begin_with_the_first_contents(
+    spark: SparkSession, tmp_path: Path, strategy: Strategy, end: int
+) -> None:
+    """One part holds changes of that time and of later ones, and older ones merged into it."""
+    bench = Bench(spark, str(tmp_path / "lake"), tmp_path / "checkpoints")
+    table = bench.input("t", pa.schema([("k", pa.int64())]))
+    table.append([(10, (1,), 1), (20, (2,), 1), (21, (3,), 1), (30, (1,), -1)], 50)
+    bench.client.set_retention("t", None)
+    bench.client.hold("t", "test").downgrade(Frontier(20))
+    query = "SELECT k, count(*) AS n FROM t GROUP BY k"
+    kept = view("counted", query, "k BIGINT, n BIGINT", "t", strategy=strategy)
+    run = View(bench.host, bench.incarnation("counted", 20), kept, no_fence, Following())
+    session = spark.newSession()
+    run.advance(session, Interval(20, end, starts=True))
+    if end < 50:
+        run.advance(session, Interval(end, 50))
+    for time in (20, 21, 29, 30, 49):
+        expected = Counter({(*row, 1): 1 for row in table.at(time)})
+        assert contents(bench.client, "counted", time) == expected, time
