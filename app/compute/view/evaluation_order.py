@@ -1,4 +1,4 @@
-"""Where Spark may evaluate an expression that fails at a row: before which filters.
+"""Tells where Spark may evaluate an expression that fails at a row: before which filters.
 
     order = EvaluationOrder(spark)
     order.evaluated_first(root, states)     operators whose conditions come before what can fail
