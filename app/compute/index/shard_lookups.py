@@ -368,9 +368,12 @@ def _extended(client: ShardClient, arranged: Arrangement, state: ShardState) -> 
     """
     lower = arranged.view.upper.time
     assert lower is not None, state.name  # else it would be readable at all times
+    # Up to what making it anew would read at least: many changes, or few of them in a part that was
+    # merged of many, would else have it made anew, step after step, for as long as they come.
+    rows_max = max(ROWS_MAX, arranged.view.records)
     try:
         news = updates_in_driver(
-            client, state.name, start=lower, end=state.upper.time, rows_max=ROWS_MAX
+            client, state.name, start=lower, end=state.upper.time, rows_max=rows_max
         )
     except InvalidUsage as error:
         if error.code != "HISTORY_GONE":

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -194,6 +195,20 @@ def test_too_many_rows_are_left_to_spark(
     shard.append(*((1, (n, "a"), 1) for n in range(5)), until=2)
     monkeypatch.setattr(shard_lookups, "_UPDATES_MAX", 5)
     assert found(lookups, shard, [2], 1, User()) is None
+
+
+def test_many_changes_are_taken_in(
+    shard: Shard, lookups: ShardLookups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as they are fewer than what is arranged: all of it was read to arrange it."""
+    shard.append(*((0, (n, "a"), 1) for n in range(8)), until=1)
+    user, made = User(), mock.Mock(wraps=lookups._made)
+    monkeypatch.setattr(lookups, "_made", made)
+    monkeypatch.setattr(shard_lookups, "ROWS_MAX", 3)
+    assert found(lookups, shard, [7], 0, user) == Counter({(7, "a"): 1})
+    shard.append(*((1, (n, "b"), 1) for n in range(7)), until=2)
+    assert found(lookups, shard, [6], 1, user) == Counter({(6, "a"): 1, (6, "b"): 1})
+    made.assert_called_once()
 
 
 def test_one_update_of_very_many_rows_is_left_to_spark(
