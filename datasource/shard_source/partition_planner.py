@@ -173,6 +173,8 @@ def take_batch_lease(client: ShardClient, shard: str, as_of: int) -> PlanLease:
 
 def forget_batch_leases(readers: Collection[str]) -> None:
     """Share the leases of these readers with no further read: they are about to be given up."""
+    if not readers:
+        return
     with _leases_lock:
         for key in [key for key, (lease, _) in _leases.items() if lease.reader in readers]:
             del _leases[key]

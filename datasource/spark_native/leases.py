@@ -1,9 +1,9 @@
 """Renews the leases of native reads for as long as some DataFrame made of them can be run.
 
-A DataFrame may be run at any time, or never, and nothing tells when it is given up. So one thread
-of the driver renews the leases of all frames, and gives one up when the JVM has collected the
-object that every plan and RDD made of its frames refers to (`jvm.FileFormat`). A driver that dies
-renews nothing, and its leases expire.
+A DataFrame may be run at any time, or never, and nothing tells when it is given up. So a thread of
+the driver for each location renews the leases of all its frames, and gives one up when the JVM has
+collected the object that every plan and RDD made of its frames refers to (`jvm.FileFormat`). A
+driver that dies renews nothing, and its leases expire.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 
 from shardline.datasource.background import PeriodicThread
@@ -42,8 +43,19 @@ class _KeptLease:
     lives: list[LeaseUser] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _Location:
+    """The leases of one location, and the thread that renews them."""
+
+    kept: dict[str, _KeptLease] = field(default_factory=dict)
+    beaten_ms: float = 0.0
+    thread: PeriodicThread | None = None
+
+
 class LeaseKeeper:
     """Renews leases until the last of their readers has ended, then releases them.
+
+    Each location has a thread of its own: one whose store hangs delays the renewals of no other.
 
     Losing a lease here is no error yet: a read that misses a part later fails with `LEASE_LOST`.
     Losing the keeper, with its process, lets all of its leases expire; a process that ends in order
@@ -51,13 +63,11 @@ class LeaseKeeper:
     """
 
     def __init__(self, clock: Clock) -> None:
-        """Make a keeper without leases; its thread starts with the first one."""
+        """Make a keeper without leases; a location's thread starts with its first one."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: dict[str, _KeptLease] = {}
+        self._locations: dict[str, _Location] = {}
         self._planning = 0
-        self._beaten_ms = 0.0
-        self._thread: PeriodicThread | None = None
         self._pid = 0
 
     @contextlib.contextmanager
@@ -76,27 +86,30 @@ class LeaseKeeper:
 
         Without any, it is given up soon.
         """
+        url = lease.machine.location.url
         with self._lock:
             if self._pid != os.getpid():
                 # What a process has that this one was forked from is that one's to renew.
-                self._kept.clear()
+                self._locations.clear()
                 # At the end of this process, and not of another one that was forked from it.
                 self._pid = os.getpid()
                 atexit.register(self._release_at_end, self._pid)
-            self._kept.setdefault(lease.reader, _KeptLease(lease)).lives.extend(lives)
-            if self._thread is None or not self._thread.is_running:
-                self._beaten_ms = self._clock.elapsed_ms()
-                self._thread = PeriodicThread("native-leases", self._step, self._clock)
-                self._thread.start()
-            thread = self._thread
+            found = self._locations.setdefault(url, _Location())
+            found.kept.setdefault(lease.reader, _KeptLease(lease)).lives.extend(lives)
+            if found.thread is None or not found.thread.is_running:
+                found.beaten_ms = self._clock.elapsed_ms()
+                step = partial(self._step, url, found)
+                found.thread = PeriodicThread("native-leases", step, self._clock)
+                found.thread.start()
+            thread = found.thread
         thread.wake.set()
 
     def release(self, location: str) -> None:
         """Give the leases of all shards at a location's URL up: it is about to be deleted."""
         with self._lock:
-            kept = self._kept.values()
-            ended = [one for one in kept if one.lease.machine.location.url == location]
-            self._forget(ended)
+            found = self._locations.get(location, _Location())
+            ended = list(found.kept.values())
+            _forget(found, ended)
         for one in ended:
             one.lease.release()
 
@@ -106,71 +119,80 @@ class LeaseKeeper:
         What the store refuses, or does not answer in time, expires by itself.
         """
         with self._lock:
-            ended = list(self._kept.values())
-            self._forget(ended)
-        for kept in ended:
-            kept.lease.release()
+            locations = list(self._locations)
+        for location in locations:
+            self.release(location)
 
     def beat(self) -> None:
         """Renew the leases that have readers, release the others."""
+        with self._lock:
+            locations = list(self._locations.values())
+        for found in locations:
+            self._beat(found)
+
+    def _beat(self, found: _Location) -> None:
         # Requests to the store are made without the lock: `keep` would wait for them, and with it
         # every read that is being planned.
-        for kept in self._ended():
-            kept.lease.release()
+        ended = self._ended(found)
         with self._lock:
-            alive = list(self._kept.values())
+            alive = list(found.kept.values())
+        # First of all: what is not given up at once harms nobody.
         for kept in alive:
             try:
                 kept.lease.renew()
             except LeaseExpired:
                 # A read that misses a part will report it; until then nothing is lost.
                 with self._lock:
-                    self._kept.pop(kept.lease.reader, None)
+                    found.kept.pop(kept.lease.reader, None)
             except Exception:  # noqa: BLE001 - the others are renewed, and this one is again
                 # The store did not answer, mostly. Several beats fit into one lease.
                 context = {"shard": kept.lease.machine.name, "lease": kept.lease.reader}
                 _log.warning("lease not renewed", exc_info=True, extra={"context": context})
+        for kept in ended:
+            kept.lease.release()
 
     def _release_at_end(self, pid: int) -> None:
         if os.getpid() == pid:
             self.release_all()
 
-    def _ended(self) -> list[_KeptLease]:
+    def _ended(self, found: _Location) -> list[_KeptLease]:
         with self._lock:
-            for kept in self._kept.values():
+            for kept in found.kept.values():
                 kept.lives = [life for life in kept.lives if life.alive()]
             # A plan under way may share a lease (`batch_guard`) for which it has not called `keep`
             # yet. Released in between, its frame would have no protection.
             if self._planning:
                 return []
-            ended = [kept for kept in self._kept.values() if not kept.lives]
-            self._forget(ended)
+            ended = [kept for kept in found.kept.values() if not kept.lives]
+            _forget(found, ended)
         return ended
 
-    def _forget(self, ended: Sequence[_KeptLease]) -> None:
-        """Keep these leases no more; under the lock."""
-        # First of all, and while no read is being planned: one that came before they are released
-        # would find them in the state still, and share them.
-        forget_batch_leases({kept.lease.reader for kept in ended})
-        for kept in ended:
-            del self._kept[kept.lease.reader]
-
-    def _step(self) -> float | None:
+    def _step(self, url: str, found: _Location) -> float | None:
         with self._lock:
-            if not self._kept:
+            if not found.kept:
                 # Under the lock: a lease that comes after this gets a thread of its own.
-                self._thread = None
+                if self._locations.get(url) is found:
+                    del self._locations[url]
                 return None
-            pause_ms = min(kept.lease.lease_ms for kept in self._kept.values()) / 4
-        left_ms = self._beaten_ms + pause_ms - self._clock.elapsed_ms()
+            pause_ms = min(kept.lease.lease_ms for kept in found.kept.values()) / 4
+        left_ms = found.beaten_ms + pause_ms - self._clock.elapsed_ms()
         if left_ms > 0:
             # Woken by every new lease, which may be a shorter one. By the clock, and not by this
             # pause having lasted to its end: a driver that plans reads all the time would end it
             # each time before that, and no lease would ever be renewed.
             return left_ms
-        self.beat()
-        self._beaten_ms = self._clock.elapsed_ms()
+        self._beat(found)
+        found.beaten_ms = self._clock.elapsed_ms()
         return 0.0
+
+
+def _forget(found: _Location, ended: Sequence[_KeptLease]) -> None:
+    """Keep these leases no more; under the keeper's lock."""
+    # First of all, and while no read is being planned: one that came before they are released would
+    # find them in the state still, and share them.
+    forget_batch_leases({kept.lease.reader for kept in ended})
+    for kept in ended:
+        del found.kept[kept.lease.reader]
 
 
 LEASE_KEEPER: Final = LeaseKeeper(SystemClock())

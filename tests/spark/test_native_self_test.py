@@ -92,7 +92,7 @@ def test_it_runs_once_and_leaves_nothing(  # noqa: PLR0917  # fixtures
     assert shown(counts) == [("native", "", 2)]
     assert not list(folder.iterdir())
     with LEASE_KEEPER._lock:
-        kept = [one.lease.machine.location.url for one in LEASE_KEEPER._kept.values()]
+        kept = [url for url, found in LEASE_KEEPER._locations.items() if found.kept]
     assert not [url for url in kept if str(folder) in url]
 
 

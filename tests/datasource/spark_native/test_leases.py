@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from typing_extensions import override
 
+from shardline.datasource.background import PeriodicThread
+from shardline.datasource.clock import SystemClock
 from shardline.datasource.spark_native.leases import LeaseKeeper
 from support.waiting import wait_until
 
@@ -49,12 +52,24 @@ class CountedLease:
     lease_ms: int = LEASE_MS
     renewed: list[float] = field(default_factory=list)
     released: bool = False
+    machine: Any = field(
+        default_factory=lambda: SimpleNamespace(
+            name="orders", location=SimpleNamespace(url="memory:x")
+        )
+    )
 
     def renew(self) -> None:
         self.renewed.append(self.clock.elapsed)
 
     def release(self) -> None:
         self.released = True
+
+
+def _thread_of(keeper: LeaseKeeper) -> PeriodicThread:
+    """The thread of the one location that it has leases of."""
+    [found] = keeper._locations.values()
+    assert found.thread is not None
+    return found.thread
 
 
 @dataclass
@@ -71,8 +86,7 @@ def test_reads_that_are_planned_all_the_time_keep_no_lease_from_being_renewed() 
     keeper = LeaseKeeper(clock)
     lease: Any = CountedLease(clock)
     keeper.keep(lease, Frame(clock))
-    thread = keeper._thread
-    assert thread is not None
+    thread = _thread_of(keeper)
     clock.goes.set()
     assert thread.join(60_000)
     times = [0.0, *lease.renewed]
@@ -91,8 +105,7 @@ def test_a_renewal_that_fails_keeps_no_other_lease_from_being_renewed() -> None:
     with keeper.planning():
         keeper.keep(broken, Frame(clock))
         keeper.keep(lease, Frame(clock))
-        thread = keeper._thread
-    assert thread is not None
+        thread = _thread_of(keeper)
     # Not before both are kept: the thread has begun with the first one.
     clock.goes.set()
     assert thread.join(60_000)
@@ -106,8 +119,6 @@ def test_a_renewal_that_fails_keeps_no_other_lease_from_being_renewed() -> None:
 @dataclass
 class Broken(CountedLease):
     """A lease that no renewal reaches."""
-
-    machine: Any = field(default_factory=lambda: SimpleNamespace(name="orders"))
 
     @override
     def renew(self) -> None:
@@ -149,24 +160,45 @@ def test_a_lease_that_comes_while_the_thread_ends_has_another_one() -> None:
     keeper = LeaseKeeper(clock)
     leases: list[Any] = [CountedLease(clock), CountedLease(clock, "r2")]
     keeper.keep(leases[0], Frame(clock))
-    ending = keeper._thread
-    assert ending is not None
+    ending = _thread_of(keeper)
     wait_until("it pauses", lambda: bool(clock.waited), 30)
-    keeper._kept.clear()
-    assert keeper._step() is None
+    [(url, found)] = keeper._locations.items()
+    found.kept.clear()
+    assert keeper._step(url, found) is None
     assert ending.is_running
     keeper.keep(leases[1], Frame(clock))
-    assert keeper._thread is not ending
+    assert _thread_of(keeper) is not ending
     _end(keeper, clock)
     assert ending.stop(60_000)
 
 
 def _end(keeper: LeaseKeeper, clock: StillClock) -> None:
     """End all readers, and with them the thread."""
-    thread = keeper._thread
-    assert thread is not None
+    thread = _thread_of(keeper)
     clock.rounds = 0
     keeper.beat()
     clock.goes.set()
     thread.wake.set()
     assert thread.join(60_000)
+
+
+def test_a_location_that_hangs_delays_no_other() -> None:
+    """Its requests may take minutes, and the leases of others are over by then."""
+    keeper, answer = LeaseKeeper(SystemClock()), threading.Event()
+    hangs, works = (
+        mock.Mock(reader=url, lease_ms=40, machine=mock.Mock(location=mock.Mock(url=url)))
+        for url in ("a", "b")
+    )
+    hangs.renew.side_effect = answer.wait
+    life = mock.Mock()
+    life.alive.return_value = True
+    keeper.keep(hangs, life)
+    wait_until("its store is asked", lambda: hangs.renew.called, 60)
+    keeper.keep(works, life)
+    wait_until("the other is renewed again", lambda: works.renew.call_count > 2, 60)
+    assert hangs.renew.call_count == 1
+    life.alive.return_value = False
+    wait_until("the other is released", lambda: works.release.called, 60)
+    hangs.release.assert_not_called()
+    answer.set()
+    wait_until("it is released", lambda: hangs.release.called, 60)
