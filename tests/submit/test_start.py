@@ -176,7 +176,15 @@ def test_a_class_path_of_the_users_own_comes_first(tmp_path: Path) -> None:
 def test_status_and_streams_are_the_jobs(ready: Checkout, tmp_path: Path) -> None:
     """The job's exit status comes back as the script's."""
     path = tmp_path / "job.py"
-    path.write_text("import sys; print('out'); sys.exit(7)")
+    # spark-submit ends with the job's process, and does not wait for the thread that copies its
+    # output: the job waits until that has been taken out of the pipe.
+    path.write_text(
+        "import fcntl, struct, sys, termios\n"
+        "print('out', flush=True)\n"
+        "while struct.unpack('i', fcntl.ioctl(1, termios.FIONREAD, bytes(4)))[0]:\n"
+        "    pass\n"
+        "sys.exit(7)\n"
+    )
     done = ready.run(str(path))
     assert (done.returncode, done.stdout) == (7, "out\n")
 
