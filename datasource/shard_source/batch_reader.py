@@ -156,10 +156,10 @@ class ShardBatchReader(DataSourceReader):
             leases += 1
             # Nobody has renewed it during the wait, which may have been longer than a lease.
             waited_ms = client.clock.now_ms() - guard.taken_ms
-            if guard.reader in state.leased and waited_ms < guard.lease_ms / 4:
+            is_protected = guard.reader in state.leased and waited_ms < guard.lease_ms / 4
+            # In the end it is planned all the same: a task that misses a part says so.
+            if is_protected or leases == _LEASES_MAX:
                 return state, guard
-            if leases == _LEASES_MAX:
-                return state, guard  # a task that misses a part says so
 
 
 def common_time(states: Sequence[ShardState]) -> int:

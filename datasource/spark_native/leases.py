@@ -136,7 +136,7 @@ class LeaseKeeper:
         ended = self._ended(found)
         with self._lock:
             alive = list(found.kept.values())
-        # First of all: what is not given up at once harms nobody.
+        # Renewals before releases: a lease that is released late does no harm.
         for kept in alive:
             try:
                 kept.lease.renew()

@@ -53,6 +53,7 @@ __all__ = ["soak"]
 
 _POLL_MS: Final = 250.0
 _LAST_ROUNDS_MAX: Final = 8
+"""Rounds of collection on the next day, at most."""
 
 _GRACE_MS: Final = 5_000
 _DAY_MS: Final = 26 * 3600 * 1000

@@ -471,7 +471,7 @@ class _Frames:
 
         It would hold back the shard's history, under its lease, until somebody asks again.
         """
-        # Not waited for: whoever has the lock gives it up as well, or makes a newer one.
+        # Not waited for: a frame is made under the lock, and the next compaction asks again.
         if self.lock.acquire(blocking=False):
             try:
                 if self.base is not None and self.as_of < since:

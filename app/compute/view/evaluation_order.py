@@ -165,8 +165,10 @@ class EvaluationOrder:
         if not made.expressions:
             return _Above()  # without keys nothing is taken below an aggregate
         if above.fails:
+            # A key has one name where the state is made and where it is read.
+            names = {one.name() for one in made.expressions}
             output = read_sequence(leaf.plan.output())
-            keys = {number_of(one) for one in output if one.name().startswith("k")}
+            keys = {number_of(one) for one in output if one.name() in names}
             if above.is_unknown or keys & above.columns:
                 return None
         comes_down = above.filtered and not self._are_safe(made)

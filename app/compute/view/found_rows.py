@@ -239,6 +239,7 @@ class FoundRows:
 def rows_in_driver(session: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
     """Rows as a frame that reads no file; their types are those of `schema`."""
     if not rows.num_rows:
+        # Only then, and before Spark plans what they are joined with.
         evaluate_beside_empty(session)
     empty = [pa.RecordBatch.from_pylist([], rows.schema)]
     return local_relation(session, rows.to_batches() or empty, schema)

@@ -11,6 +11,10 @@ is another row, and the old one would stay for ever.
     query_settings(spark)       ("spark.sql.session.timeZone=Europe/Paris",)
     engine_versions(spark)      ("Spark 4.3.0", "Java 17.0.13")
 
+One setting is made here: without it the optimizer could hide an error of a query.
+
+    evaluate_beside_empty(session)
+
 Invariants:
     Equal settings give equal values, whether they are set or left to their defaults, and whatever
     else is set. Default settings, in UTC, give nothing: so a setting that joins `_USUAL` later

@@ -211,6 +211,18 @@ def test_many_changes_are_taken_in(
     made.assert_called_once()
 
 
+def test_a_time_that_is_forgotten_meanwhile_has_no_answer(
+    shard: Shard, lookups: ShardLookups
+) -> None:
+    """Later updates may be merged into it: rows would come that were not there, or be missing."""
+    shard.append((0, (1, "a"), 1), (5, (1, "b"), 1), until=6)
+    state = shard.client.state("t")
+    shard.client.hold("t", "test").downgrade(Frontier(5))
+    keys = pa.table({"k": pa.array([1], pa.int64())})
+    assert lookups.rows(shard.client, state, ("k",), keys, as_of=3, user=User()) is None
+    assert found(lookups, shard, [1], 5, User()) == Counter({(1, "a"): 1, (1, "b"): 1})
+
+
 def test_one_update_of_very_many_rows_is_left_to_spark(
     shard: Shard, lookups: ShardLookups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
