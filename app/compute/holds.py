@@ -20,7 +20,8 @@ Of a group of views, which has no durable state but its members' shards:
 It ends with the group. One that a process has left behind ends when a view of that input goes.
 
 A hold ends when the definition goes (`end_view_holds`), when another runtime has taken over for
-good (`end_other_holds`), or when its checkpoint is gone (`end_hold`).
+good (`end_other_holds`), when its checkpoint is gone (`end_hold`), or at the next start, if its
+object reads other shards by then (`end_former_holds`).
 
 Invariants:
     Every function that ends holds may be repeated: ending one that is gone changes nothing.
@@ -34,12 +35,13 @@ import platform
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from shardline.app.execution.hold_owners import find_hold_owner
 from shardline.app.execution.host import Incarnation
 from shardline.app.execution.observations import GROUP
 from shardline.datasource.client import ShardClient
@@ -48,6 +50,7 @@ from shardline.datasource.shard.commands.readers import expire_readers
 from shardline.datasource.shard.state import is_tombstone
 
 __all__ = [
+    "end_former_holds",
     "end_group_hold",
     "end_hold",
     "end_other_holds",
@@ -189,6 +192,30 @@ def end_start_holds(
         return found is not None and abandoned(found[1])
 
     _expire_holds(client, shards, ended)
+
+
+def end_former_holds(
+    client: ShardClient, shard: str, readers: Mapping[str, Collection[str]]
+) -> None:
+    """End the holds of dataflows on a shard that they read no more; may be repeated.
+
+    Left by a process that died, or a former definition that was just starting, when an object was
+    changed to read others.
+
+    Args:
+        client: Client of the location.
+        shard: Shard that may have such holds.
+        readers: By name of an object, all shards that it reads, or may still read. Holds of others
+            stay.
+    """
+
+    def ended(hold: str) -> bool:
+        owner = find_hold_owner(hold)
+        if owner is None or owner.dataflow is None:
+            return False
+        return owner.id in readers and shard not in readers[owner.id]
+
+    _expire_holds(client, [shard], ended)
 
 
 def end_hold(client: ShardClient, own: str, inputs: Sequence[str]) -> None:

@@ -149,10 +149,45 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
             holds = self._hold(dataflow, as_of)
             if known is not None:
                 _release(known)
-            command = CreateDataflow(dataflow=dataflow, as_of=as_of)
-            self._wanted[dataflow.name] = _DesiredDataflow(command, holds)
-            self._link.send(command)
-            self._link.send(Schedule(dataflow.name))
+            self._create(CreateDataflow(dataflow=dataflow, as_of=as_of), holds)
+
+    def _create(self, command: CreateDataflow, holds: list[Hold]) -> None:
+        self._wanted[command.id] = _DesiredDataflow(command, holds)
+        self._link.send(command)
+        self._link.send(Schedule(command.id))
+
+    def adopt(self, dataflow: Dataflow, as_of: int) -> None:
+        """Name a dataflow that the replica runs already; one that is known stays as it is.
+
+        Unless the replica has created it anew since, from a later time on.
+
+        Args:
+            dataflow: As it runs.
+            as_of: With which it was created. Where its history is gone by now, the dataflow has
+                begun, and has holds of its own.
+        """
+        with self._link.lock:
+            known = self._wanted.get(dataflow.name)
+            if known is not None and (
+                known.command.dataflow != dataflow or known.command.as_of >= as_of
+            ):
+                return
+            holds: list[Hold] = []
+            try:
+                # Its start hold may have been left by a controller that is gone, and would stay.
+                holds = self._hold(dataflow, as_of)
+            except ShardError:
+                context = {"id": dataflow.name}
+                _log.debug("no start hold to take over", exc_info=True, extra={"context": context})
+            if known is not None:
+                _release(known)
+            self._create(CreateDataflow(dataflow=dataflow, as_of=as_of), holds)
+
+    def reads_by_itself(self, name: str) -> bool:
+        """True if a dataflow has shown that it reads under holds of its own, or is not wanted."""
+        with self._link.lock:
+            wanted = self._wanted.get(name)
+            return wanted is None or not wanted.holds
 
     def drop(self, names: Iterable[str]) -> None:
         """Drop dataflows; those that are not there are left out."""

@@ -77,6 +77,16 @@ class StorageController(Controller[StorageCommand, StorageResponse]):
             self._wanted[description.name] = command
             self._link.send(command)
 
+    def adopt(self, sink: SinkDescription, as_of: int) -> None:
+        """Name a sink that runs already, with its as_of; one that is known stays as it is.
+
+        Its input is not looked at: it may be away, or not have begun again.
+        """
+        with self._link.lock:
+            if sink.name not in self._wanted:
+                self._wanted[sink.name] = RunSink(sink=sink, as_of=as_of)
+                self._link.send(self._wanted[sink.name])
+
     def drop(self, names: Iterable[str]) -> None:
         """Drop objects; those that are not there are left out."""
         with self._link.lock:

@@ -88,7 +88,7 @@ def read_drop_plan(
                 kind=kind_of(known[name]) if name in known else "",
                 shards=tuple(
                     _dropped_shard(client, shard)
-                    for shard in owned_shards(name)
+                    for shard in owned_shards(name, known)
                     if client.exists(shard)
                 ),
             )

@@ -2,14 +2,18 @@
 
 A view over a source that has written nothing has no time to begin at: its as_of would be chosen
 before the source's first snapshot, and the view would show an empty world. So objects wait for
-their inputs, and are tried again.
+their inputs, and are tried again. What runs already waits for nothing: it has begun, or has been
+promised its beginning, and goes on until what replaces it can begin.
 
-    starter = Starter(client, compute, storage, beginnings)
-    starter.run(descriptions)      creates what can be created; the rest waits
-    starter.again()                tries again what waits
+    creator = ObjectCreator(client, compute, storage, beginnings)
+    creator.adopt(running, wanted)     names what the last start has left running
+    creator.run(descriptions)          creates what can be created; the rest waits
+    creator.again()                    tries again what waits
 
 Invariants:
     One object that cannot be created keeps no other one from it.
+    No object that runs is dropped because it, or its successor, cannot be created now.
+    Holds on an input that a view reads no more end after its new definition reads by itself.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from shardline.app.controller.storage import StorageController
 from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.execution.spark_errors import describe_failure
 from shardline.app.introspection.events import WantedObject
+from shardline.app.lane.state import LaneObject
 from shardline.app.project.statements import ObjectDescription
 from shardline.app.protocol.objects import (
     IndexDescription,
@@ -34,7 +39,6 @@ from shardline.app.protocol.objects import (
     inputs_of,
 )
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["ObjectCreator"]
 
@@ -90,14 +94,6 @@ class ObjectCreator:
         """True if inputs of former definitions could not be let go yet."""
         return bool(self._former_inputs)
 
-    def may_still_succeed(self) -> set[str]:
-        """Names of the objects whose creation failed by an error that may pass."""
-        return {
-            name
-            for name, one in self._waiting.items()
-            if one.error is not None and not isinstance(one.error, InvalidUsage)
-        }
-
     def readers(self) -> Mapping[str, ObjectDescription]:
         """The objects that are not created yet, by name."""
         return {name: one.reader for name, one in self._waiting.items()}
@@ -114,6 +110,29 @@ class ObjectCreator:
         self._storage.drop(given)
         self._compute.drop(given)
 
+    def adopt(
+        self, running: Mapping[str, LaneObject], wanted: Mapping[str, ObjectDescription]
+    ) -> None:
+        """Name to the controllers what the lane keeps running, as it is, and is still wanted.
+
+        A controller that connects drops what it does not name, and of a sink the accounts with it.
+        Creating the objects anew would not do: an input may be away, or not have begun again since
+        it was replaced. So nothing of them is looked at here. One that has changed goes on as it
+        was until `run` can replace it.
+
+        Args:
+            running: The objects of the lane, by name.
+            wanted: The objects that are to run, by name.
+        """
+        for name, known in running.items():
+            described = known.description
+            if known.life != "live" or type(described) is not type(wanted.get(name)):
+                continue
+            if isinstance(described, SinkDescription):
+                self._storage.adopt(described, known.as_of or 0)
+            elif isinstance(described, ViewDescription | IndexDescription):
+                self._compute.adopt(described, known.as_of or 0)
+
     def run(self, wanted: Iterable[ObjectDescription]) -> None:
         """Create objects, inputs first, or change them; those that are the same stay untouched."""
         for description in wanted:
@@ -124,20 +143,6 @@ class ObjectCreator:
             if known.get(description.name) != description:
                 self._waiting[description.name] = _WaitingObject(description)
                 self._try(description.name)
-
-    def release_former_inputs(
-        self, before: Mapping[str, ObjectDescription], after: Mapping[str, ObjectDescription]
-    ) -> None:
-        """Give up the holds on inputs that views read by their former definitions only.
-
-        A changed view takes holds on its new inputs; nobody else knows of those on the old ones,
-        and they would keep history for ever.
-        """
-        for name, now in after.items():
-            was = before.get(name)
-            if isinstance(was, ViewDescription) and was != now:
-                self._former_inputs[name] = set(was.inputs) - set(inputs_of(now))
-        self._release_inputs()
 
     def again(self) -> None:
         """Try again what could not be created, and what could not be given up."""
@@ -153,7 +158,10 @@ class ObjectCreator:
             if isinstance(waits.reader, SinkDescription):
                 self._storage.run(waits.reader)
             else:
-                self._compute.run(waits.reader, self._beginnings.as_of(waits.reader))
+                as_of = self._beginnings.as_of(waits.reader)
+                # Before the change: after it, nobody knows the former definition.
+                self._note_former_inputs(waits.reader)
+                self._compute.run(waits.reader, as_of)
         except Exception as error:  # noqa: BLE001 - any error of one must not keep back the others
             before, waits.error = waits.error, error
             # It is tried again several times a second: the same error is logged once.
@@ -162,8 +170,23 @@ class ObjectCreator:
         else:
             del self._waiting[name]
 
+    def _note_former_inputs(self, now: ViewDescription | IndexDescription) -> None:
+        """Note which inputs the definition that runs reads, and `now` does not.
+
+        A changed view takes holds on its new inputs; nobody else knows of those on the old ones,
+        and they would keep history for ever.
+        """
+        was = self._compute.wanted().get(now.name)
+        former = set() if was is None else set(inputs_of(was))
+        # Those of a change before this one may not have been given up yet.
+        former |= self._former_inputs.get(now.name, set())
+        self._former_inputs[now.name] = former - set(inputs_of(now))
+
     def _release_inputs(self) -> None:
         for view, left in list(self._former_inputs.items()):
+            # Until then the former definition may still run, and need them.
+            if left and not self._compute.reads_by_itself(view):
+                continue
             try:
                 end_view_holds(self._client, view, sorted(filter(self._client.exists, left)))
             except Exception:  # noqa: BLE001 - as above

@@ -9,8 +9,8 @@ Invariants:
     What reads is created once all of its inputs have begun: it never sees one that is half there.
     A dropped object's shard stays until `drop` names it: what a slip of a project dropped comes
         back with the next `apply`.
-    Until everything that the last start ran is either wanted again or known to be unwanted, the
-        controllers stay away: a controller that connects drops what it does not name.
+    A controller that connects drops what it does not name: before it does, everything is named
+        that the last start ran and that is still wanted, whether it could be created now or not.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from shardline.app.compute.holds import end_former_holds
 from shardline.app.controller.compute import ComputeController
 from shardline.app.controller.storage import StorageController
 from shardline.app.coordinator.desired_state import desired_objects, live_objects, refuse_if_read
@@ -36,12 +37,12 @@ from shardline.app.project.origin import ProjectOrigin
 from shardline.app.project.permission import Permissions, find_refusal
 from shardline.app.project.plan import Plan
 from shardline.app.project.project import CheckedProject
-from shardline.app.protocol.objects import SourceDescription, ViewDescription
+from shardline.app.protocol.objects import SourceDescription, ViewDescription, inputs_of
 from shardline.app.runtime.runtime import Runtime
 from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock
-from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
+from shardline.datasource.errors import Determinate, InvalidUsage, ShardError, unknown_name
 
 if TYPE_CHECKING:
     from shardline.app.project.statements import ObjectDescription
@@ -184,6 +185,8 @@ class Objects:
             if self.follows:
                 raise read_only_error("it decides what is dropped")
             self._check_droppable(names)
+            # Now: of what no longer runs nobody knows the kind.
+            shards = {name: owned_shards(name, self._known()) for name in names}
             if not self._connected and not self.running().keys().isdisjoint(names):
                 raise _nothing_applied_error()
             for name in names:
@@ -193,7 +196,7 @@ class Objects:
                 self._asked.pop(name, None)
             self._report_wanted()
             self._wait_until_gone(names)
-            return [shard for name in names for shard in self._drop_shards(name)]
+            return [one for name in names for one in self._drop_shards(shards[name])]
 
     def _known(self) -> dict[str, ObjectDescription]:
         """The objects that run, wait to be created, or are being replaced, by name."""
@@ -227,7 +230,9 @@ class Objects:
                 raise _nothing_applied_error()
             # What the other one has created meanwhile is no less wanted than before: it is named
             # before writes are allowed, or it would be dropped as unwanted.
-            self._starter.run(self.running().values())
+            running = self.running()
+            self._starter.adopt(self._runtime.lane.state.objects, running)
+            self._starter.run(running.values())
             self._compute.allow_writes()
             self._storage.allow_writes()
             self._wait_until(
@@ -267,9 +272,8 @@ class Objects:
         self._asked = {} if self.follows else dict(wanted)
         # A source that is replaced is left out here, which stops it: see `_replace`.
         self._starter.keep(kept)
-        before = self.running()
+        self._starter.adopt(self._runtime.lane.state.objects, kept)
         self._starter.run(kept.values())
-        self._starter.release_former_inputs(before, kept)
         self._connect()
         self._report_wanted()
         # What waits now is to be looked at by the thread, which may be asleep for a minute.
@@ -306,7 +310,7 @@ class Objects:
             if name in self._runtime.lane.state.objects or self._wanted is None:
                 continue
             try:
-                self._drop_shards(name)
+                self._drop_shards(owned_shards(name, self._known()))
                 create_object_shard(self._client, source, self._wanted[0].schemas[name])
             except Exception:  # noqa: BLE001 - any error of one must not keep back the others
                 context = {"id": name}
@@ -317,9 +321,7 @@ class Objects:
 
     def _connect(self) -> None:
         """Let the controllers connect, which drops what they do not name."""
-        # Not while something that ran could not be looked up: a start must not drop what only did
-        # not answer for a moment.
-        if not self._connected and self._starter.may_still_succeed().isdisjoint(self.running()):
+        if not self._connected:
             self._connected = True
             self._storage.start()
             self._compute.start()
@@ -353,12 +355,12 @@ class Objects:
                 hint="drop it again, which then drops its shard",
             )
 
-    def _drop_shards(self, name: str) -> list[str]:
+    def _drop_shards(self, shards: Sequence[str]) -> list[str]:
         # A drop is a write: a runtime that was fenced would drop the shards of the one that has
         # taken over.
         self._runtime.lane.check_fence()
         dropped = []
-        for shard in owned_shards(name):
+        for shard in shards:
             if self._client.exists(shard):
                 state = self._client.state(shard)
                 self._client.drop(shard, despite_holders=[*state.critical, *state.leased])
@@ -372,8 +374,6 @@ class Objects:
         with self._lock:
             self._wakes.await_inputs(self._starter.awaited())
             self._starter.again()
-            if self._wanted is not None:
-                self._connect()
             self._replace()
             self._wakes.await_inputs(self._starter.awaited())
             self._report_wanted()
@@ -381,8 +381,37 @@ class Objects:
         if not self._swept and not self.follows:
             objects = self._runtime.lane.state.objects
             self._beginnings.sweep(objects, self._compute.knows, self._ending.is_set)
+            self._end_former_holds()
             self._swept = True
         return pause_ms
+
+    def _end_former_holds(self) -> None:
+        """End what a runtime that died has left on shards that its objects read no more."""
+        for shard in self._client.shards():
+            if self._ending.is_set():
+                return
+            # Under the lock: an object that is being changed takes holds for its new definition.
+            with self._lock:
+                try:
+                    end_former_holds(self._client, shard, self._readers())
+                except ShardError:
+                    context = {"shard": shard}
+                    _log.info(
+                        "not swept; the next start does", exc_info=True, extra={"context": context}
+                    )
+
+    def _readers(self) -> dict[str, set[str]]:
+        """The inputs of all objects, by each definition that runs, is wanted or waits."""
+        found: dict[str, set[str]] = {}
+        for known in (
+            self.running(),
+            self._compute.wanted(),
+            self._storage.wanted(),
+            self._starter.readers(),
+        ):
+            for name, description in known.items():
+                found.setdefault(name, set()).update(inputs_of(description))
+        return found
 
     def _pause_ms(self) -> float:
         waiting = self._starter.waiting()

@@ -17,17 +17,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from shardline.app.protocol.objects import (
     errors_shard,
     progress_shard,
+    shards_of,
     skipped_shard,
     state_shards,
 )
 from shardline.datasource.errors import InvalidUsage
+
+if TYPE_CHECKING:
+    from shardline.app.project.statements import ObjectDescription
 
 __all__ = [
     "DropPlan",
@@ -82,27 +86,40 @@ class DropPlan:
     objects: tuple[DroppedObject, ...]
 
 
-def owned_shards(name: str) -> tuple[str, ...]:
-    """The shards of an object, in the order in which they go.
+def owned_shards(name: str, known: Mapping[str, ObjectDescription]) -> tuple[str, ...]:
+    """The shards that go with an object, in the order in which they go.
 
     Its own one is the last: while it is there the drop can be asked for again.
+
+    Args:
+        name: Name of the object.
+        known: The objects that run, or wait to be created, by name. Of one that is not among them
+            nobody knows the kind: the shards of all kinds are its own, but for those of these.
     """
+    if name in known:
+        # No others, however they are called: `v_progress` is free for another object beside a view.
+        return shards_of(known[name])
+    taken = {shard for one in known.values() for shard in shards_of(one)} | known.keys()
+    return tuple(shard for shard in _shards_of_any_kind(name) if shard not in taken)
+
+
+def _shards_of_any_kind(name: str) -> tuple[str, ...]:
     beside = (skipped_shard(name), errors_shard(name), progress_shard(name))
     return (*state_shards(name), *beside, name)
 
 
-def find_droppable(running: Iterable[str], shards: Iterable[str]) -> list[str]:
+def find_droppable(running: Mapping[str, ObjectDescription], shards: Iterable[str]) -> list[str]:
     """The names of all objects that can be dropped, sorted.
 
     Args:
-        running: Names of objects that run, or wait to be created.
+        running: The objects that run, or wait to be created, by name.
         shards: Names of the shards that are there.
     """
-    objects, there = set(running), set(shards)
     # The runtime's own, such as the lane: dropping that would be the end of everything.
-    left = {name for name in there if not name.startswith("_")}
-    owned = {shard for name in objects | left for shard in owned_shards(name)[:-1]}
-    return sorted(objects | (left - owned))
+    left = {name for name in shards if not name.startswith("_")} - running.keys()
+    owned = {shard for one in running.values() for shard in shards_of(one)}
+    owned |= {shard for name in left for shard in _shards_of_any_kind(name)[:-1]}
+    return sorted(running.keys() | (left - owned))
 
 
 def drop_plan_json(plan: DropPlan) -> dict[str, Any]:

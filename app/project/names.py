@@ -19,15 +19,7 @@ from typing import Final
 
 from shardline.app.project.statements import WrittenObject, kind_of
 from shardline.app.protocol.graph import Graph
-from shardline.app.protocol.objects import (
-    SinkDescription,
-    SourceDescription,
-    ViewDescription,
-    errors_shard,
-    progress_shard,
-    skipped_shard,
-    state_shards,
-)
+from shardline.app.protocol.objects import shards_of
 from shardline.app.sql.problems import Problem, did_you_mean
 from shardline.app.sql.references import INTROSPECTION
 
@@ -106,7 +98,8 @@ def _invalid_names(one: WrittenObject) -> Iterator[Problem]:
 def _clashing_names(one: WrittenObject, known: dict[str, WrittenObject]) -> Iterator[Problem]:
     """Names that are those of shards which another object keeps beside its contents."""
     for other in known.values():
-        if one.name in _shards_beside(other):
+        # Without their own names, which are for the check of duplicates.
+        if one.name != other.name and one.name in shards_of(other.description):
             yield one.problem(
                 "name",
                 "RESERVED_NAME",
@@ -114,19 +107,6 @@ def _clashing_names(one: WrittenObject, known: dict[str, WrittenObject]) -> Iter
                 "rename it: a source keeps its own _progress, _errors and _skipped, a view its "
                 "_errors and _state_1, _state_2 …, a sink its _progress",
             )
-
-
-def _shards_beside(one: WrittenObject) -> set[str]:
-    """Names of the shards that an object keeps beside its contents."""
-    match one.description:
-        case SourceDescription():
-            return {progress_shard(one.name), errors_shard(one.name), skipped_shard(one.name)}
-        case ViewDescription():
-            return {errors_shard(one.name), *state_shards(one.name)}
-        case SinkDescription():
-            return {progress_shard(one.name)}
-        case _:
-            return set()
 
 
 def _unknown_inputs(

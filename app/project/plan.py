@@ -25,7 +25,6 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from shardline.app.project.dropping import owned_shards
 from shardline.app.project.replacement import (
     ExistingShard,
     Replacement,
@@ -40,6 +39,7 @@ from shardline.app.protocol.objects import (
     Description,
     SubscribeDescription,
     inputs_of,
+    shards_of,
 )
 from shardline.app.protocol.redaction import redact_description, redact_option
 from shardline.app.protocol.view_plan import ViewPlan
@@ -214,7 +214,7 @@ def _names_to_drop(
     """
     gone = set(running) - set(wanted)
     room = {n for n in wanted if n in running and type(wanted[n]) is not type(running[n])}
-    room |= {n for n in gone if {*owned_shards(n)[:-1]} & set(wanted)}
+    room |= {n for n in gone if {*shards_of(running[n])} & set(wanted)}
     graph = _graph(running)
     return gone | room | {below for name in room for below in graph.downstream(name)}
 

@@ -32,6 +32,7 @@ __all__ = [
     "fingerprint",
     "inputs_of",
     "progress_shard",
+    "shards_of",
     "skipped_shard",
     "state_shards",
 ]
@@ -209,3 +210,20 @@ def skipped_shard(source: str) -> str:
 def state_shards(view: str) -> tuple[str, ...]:
     """Names of the shards in which a view may keep states; most views have none, or one."""
     return tuple(f"{view}_state_{place}" for place in range(1, STATES_MAX + 1))
+
+
+def shards_of(description: Description) -> tuple[str, ...]:
+    """Names of the shards that an object keeps, whether they are there or not; its own one last.
+
+    The target of a sink is none of them, though it may be a shard, too.
+    """
+    name = description.name
+    match description:
+        case SourceDescription():
+            return (skipped_shard(name), errors_shard(name), progress_shard(name), name)
+        case ViewDescription():
+            return (*state_shards(name), errors_shard(name), name)
+        case SinkDescription():
+            return (progress_shard(name),)
+        case IndexDescription() | SubscribeDescription():
+            return ()

@@ -1,0 +1,121 @@
+"""Creation of objects against controllers that nobody answers: holds on former inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from unittest.mock import MagicMock
+
+import pytest
+from msgspec.structs import replace
+
+from shardline.app.controller.compute import ComputeController
+from shardline.app.coordinator.object_creation import ObjectCreator
+from shardline.app.coordinator.start_holds import StartHolds
+from shardline.app.lane.state import LaneObject, Life
+from shardline.app.protocol.compute import Frontiers
+from shardline.app.protocol.objects import ViewDescription
+from shardline.datasource.clock import SystemClock, SystemIds
+from support.fakes.reads import Place
+from support.fakes.sites import SCHEMA
+
+OWN = "view:v:1:0a1b2c3d"
+"""The hold of the definition that runs."""
+
+
+def view(*inputs: str) -> ViewDescription:
+    return ViewDescription(name="v", query="SELECT 1", inputs=inputs, schema="k BIGINT, s STRING")
+
+
+def running(description: ViewDescription, as_of: int) -> dict[str, LaneObject]:
+    """A lane that keeps a view running."""
+    known = LaneObject(
+        description=description,
+        as_of=as_of,
+        global_id="u1",
+        dataflow=1,
+        operators=(1, 1),
+        epoch=1,
+        created=1,
+    )
+    return {"v": known}
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    """The inputs `a` and `b` have begun; `c` and `d` are there."""
+    found = Place()
+    for name in "ab":
+        found.put(name, [((1, "x"), 5, 1)], 10, SCHEMA)
+    for name in "cd":
+        found.put(name, [], 0, SCHEMA)
+    yield found
+    found.close()
+
+
+def made(place: Place) -> tuple[ObjectCreator, ComputeController]:
+    """A creator, and its controller of views, which never connects."""
+    beginnings = StartHolds(place.client)
+    compute = ComputeController(MagicMock(), SystemClock(), SystemIds(), hold=beginnings.hold)
+    storage = MagicMock(**{"wanted.return_value": {}})
+    return ObjectCreator(place.client, compute, storage, beginnings), compute
+
+
+def held(place: Place, name: str) -> list[str]:
+    return sorted(place.client.state(name).critical)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_former_input_is_held_until_the_new_definition_reads(
+    place: Place, restarted: bool
+) -> None:
+    """The former one runs until then, and would fail; after that nobody else ends its holds."""
+    creator, compute = made(place)
+    if restarted:
+        creator.adopt(running(view("a"), 7), {"v": view("c")})
+    else:
+        creator.run([view("a")])
+    place.client.hold("a", OWN, since=7)
+    creator.run([view("c")])
+    creator.again()
+    assert OWN in held(place, "a"), "its new input has not begun: it runs as it was"
+    place.put("c", [((1, "x"), 5, 1)], 10, SCHEMA)
+    creator.again()
+    assert OWN in held(place, "a"), "nothing has shown that the former one has ended"
+    assert creator.has_left()
+    compute._on_response(Frontiers(id="v", input=11))
+    creator.again()
+    assert (held(place, "a"), creator.has_left()) == ([], False)
+
+
+def test_inputs_of_changes_that_follow_each_other_are_let_go_together(place: Place) -> None:
+    """The second change comes before the first one's definition has read anything."""
+    creator, compute = made(place)
+    creator.run([view("a")])
+    for name in "ab":
+        place.client.hold(name, OWN, since=7)
+    for name in "cd":
+        place.put(name, [((1, "x"), 5, 1)], 10, SCHEMA)
+    creator.run([view("b", "c")])
+    creator.run([view("b", "d")])
+    compute._on_response(Frontiers(id="v", input=11))
+    creator.again()
+    assert (held(place, "a"), held(place, "c")) == ([], [])
+    assert OWN in held(place, "b"), "it reads this one still"
+
+
+def test_what_runs_is_named_as_it_runs(place: Place) -> None:
+    """With its own as_of, which nobody looks up; history there may be gone, as it has begun."""
+    creator, compute = made(place)
+    creator.adopt(running(view("gone", "a"), 3), {"v": view("gone", "a")})
+    creator.run([view("gone", "a")])
+    assert compute.wanted() == {"v": view("gone", "a")}
+    assert creator.waiting() == {}
+    lives: list[tuple[Life, dict[str, ViewDescription]]] = [
+        ("dropping", {"v": view("a")}),
+        ("live", {}),
+    ]
+    for life, wanted in lives:
+        other, nobody = made(place)
+        (known,) = running(view("a"), 3).values()
+        other.adopt({"v": replace(known, life=life)}, wanted)
+        assert nobody.wanted() == {}, life
