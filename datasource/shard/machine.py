@@ -33,6 +33,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar, cast
+from weakref import ref
 
 import msgspec
 
@@ -116,6 +117,7 @@ class Machine:
     _directory: str = ""
     _queue: list[Pending] = field(default_factory=list)
     _flight: RecordInFlight | None = None
+    _watchers: tuple[ref[threading.Event], ...] = ()
     _queue_lock: threading.Lock = field(default_factory=threading.Lock)
     _commit_lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -130,6 +132,16 @@ class Machine:
     def cached(self) -> ShardState | None:
         """The newest state this process has seen, without I/O; may be behind. None before any."""
         return self._state
+
+    def watch(self, wake: threading.Event) -> None:
+        """Set `wake`, while it lives, whenever this process sees a newer state than before.
+
+        Of what another process has written nobody is told: who waits for that has to look.
+        """
+        with self._queue_lock:
+            living = [one for one in self._watchers if one() is not None]
+            # A new tuple: another thread may be going through the old one.
+            self._watchers = (*living, ref(wake))
 
     @property
     def log(self) -> LogReader:
@@ -503,6 +515,10 @@ class Machine:
         # since.
         if self._state is None or state.seqno > self._state.seqno:
             self._state = state
+            for watcher in self._watchers:
+                wake = watcher()
+                if wake is not None:
+                    wake.set()
 
     # -- rollups -----------------------------------------------------------------------------
 

@@ -37,6 +37,11 @@ __all__ = ["Input", "StreamInputs", "in_snapshot", "time_needed"]
 _LOOKS_AT_ONCE: Final = 16
 """Shards that are looked at side by side: each costs a request of the store, and no processor."""
 
+_SLOW_LOOK_MS: Final = 50.0
+"""A look at one shard after the other that takes longer is worth threads. Where requests take no
+time, as on a disk, handing them over costs more than they do; and an idle query looks several times
+a second."""
+
 
 @dataclass(frozen=True, slots=True)
 class Input:
@@ -85,9 +90,16 @@ class StreamInputs:
     def look(self) -> list[ShardState]:
         """Read all shards' states, none older than this call."""
         names = [each.name for each in self._inputs]
-        if len(names) > 1 and self._pool is None:
-            self._pool = ThreadPoolExecutor(_LOOKS_AT_ONCE, "look")
+        if not self.states and len(names) > 1:
+            # The first one loads the states, which takes many requests: it says nothing of others.
+            with ThreadPoolExecutor(_LOOKS_AT_ONCE, "first-look") as pool:
+                self.states = self._client.readable(*names, pool=pool)
+            return self.states
+        clock = self._client.clock
+        began_ms = clock.elapsed_ms()
         self.states = self._client.readable(*names, pool=self._pool)
+        if self._pool is None and len(names) > 1 and clock.elapsed_ms() - began_ms > _SLOW_LOOK_MS:
+            self._pool = ThreadPoolExecutor(_LOOKS_AT_ONCE, "look")
         return self.states
 
     def check_shards(self, offset: ShardOffset, states: Sequence[ShardState]) -> None:

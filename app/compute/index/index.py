@@ -66,7 +66,6 @@ from shardline.datasource.read import latest_readable
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.types.schema import DIFF
 from shardline.datasource.updates import update_schema
-from shardline.datasource.waiting import poll_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -85,6 +84,9 @@ _log = logging.getLogger(__name__)
 
 _MIB: Final = 1 << 20
 
+_POLL_FIRST_MS: Final = 1.0
+"""The first pause between two looks; each is twice the one before."""
+
 _SHARE: Final = 4
 """A cached frame is used with at most 1/4 of the object's rows added to it by a union."""
 
@@ -98,7 +100,8 @@ class IndexSettings:
             with an error. While two runs are merged it takes up to as much again. 512 MiB.
         history_ms: Times that stay readable behind the upper, by the shard's times. More lets older
             reads use the index, less saves memory where much changes. 60 s.
-        poll_ms: Longest pause between two looks at the shard, and so about the index's lag. 100 ms.
+        poll_ms: Longest pause between two looks at a shard that another process writes, and so
+            about the index's lag. 100 ms.
         frame_every_ms: Shortest pause between two makings of a cached frame. 10 s.
     """
 
@@ -303,6 +306,8 @@ class RunningIndex:
         self._settings = settings
         self._thread = BackgroundThread(f"index-{incarnation.query_name}", self._run)
         self._stopped = self._thread.stopping
+        self._is_told = False
+        host.client.machine(shard.name).watch(self._thread.wake)
 
     def start(self) -> None:
         """Start the thread."""
@@ -369,14 +374,27 @@ class RunningIndex:
         self._stopped.wait()
 
     def _next(self, time: int) -> ShardState | None:
-        """Wait for a state of the shard that is settled at `time`; None if stopped before."""
+        """Wait for a state of the shard that is settled at `time`; None if stopped before.
 
-        def look() -> ShardState | None:
+        Most shards are written by this process, which then tells the index; it looks once an
+        interval all the same. It looks often while that is how the news came the last time.
+        """
+        clock, wake = self._host.clock, self._thread.wake
+        pause_ms, was_told = _POLL_FIRST_MS, False
+        while True:
+            # Before both: a stop, and what comes after the look, set it again.
+            wake.clear()
+            if self._stopped.is_set():
+                return None
             state = self._shard.look()
-            return state if state.upper.is_beyond(time) else None
-
-        clock, poll_ms = self._host.clock, self._settings.poll_ms
-        return poll_until(look, clock, self._stopped, poll_ms=poll_ms)
+            if state.upper.is_beyond(time):
+                self._is_told = was_told
+                return state
+            if self._is_told:
+                was_told = clock.wait(wake, self._host.interval_ms)
+            else:
+                was_told = clock.wait(wake, pause_ms)
+                pause_ms = min(pause_ms * 2, self._settings.poll_ms)
 
     def _advance(self, state: ShardState) -> None:
         """Take in all updates that `state` has beyond the upper."""

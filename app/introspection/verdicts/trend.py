@@ -28,29 +28,48 @@ _STEADY: Final = 0.02
 _NOTES_MAX: Final = 64
 
 
+_Note: TypeAlias = tuple[int, float]
+"""A value that was noted, and when."""
+
+
 @dataclass(slots=True)
 class Trend:
-    """The values of the last minute, one a second at most."""
+    """The values of the last minute, one a second at most.
 
-    _notes: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_NOTES_MAX))
-    _found: tuple[Direction, int | None] | None = None
+    Each note costs the same however many there are: hundreds of objects are noted each second.
+    """
+
+    _newest: float | None = None
+    _notes: deque[_Note] = field(default_factory=lambda: deque(maxlen=_NOTES_MAX))
+    """Since the value was zero the last time."""
+
+    _peaks: deque[_Note] = field(default_factory=deque)
+    """The notes that no later one is as great as: the first is the peak, the last of equal ones.
+    Values fall from one to the next, so each note is added and removed once."""
 
     def note(self, at_ms: int, value: float | None) -> None:
         """Add the present value; None if it is not known, which forgets those before."""
-        self._found = None
-        if value is None:
+        # The clock was set back: the old times mean nothing.
+        is_back = bool(self._notes) and at_ms < self._notes[-1][0]
+        self._newest = value
+        if value is None or value <= 0 or is_back:
             self._notes.clear()
+            self._peaks.clear()
+        if value is None or value <= 0:
             return
-        if self._notes and at_ms < self._notes[-1][0]:
-            self._notes.clear()  # the clock was set back: the old times mean nothing
         self._notes.append((at_ms, value))
         while self._notes[0][0] < at_ms - _WINDOW_MS:
             self._notes.popleft()
+        while self._peaks and self._peaks[-1][1] <= value:
+            self._peaks.pop()
+        self._peaks.append((at_ms, value))
+        while self._peaks[0][0] < self._notes[0][0]:
+            self._peaks.popleft()
 
     @property
     def value(self) -> float | None:
         """The newest value."""
-        return self._notes[-1][1] if self._notes else None
+        return self._newest
 
     def direction(self) -> Direction:
         """The direction of the value, as far as the last minute tells.
@@ -58,26 +77,11 @@ class Trend:
         From its peak on, and not from a minute ago: files that arrive all at once are a peak, and
         what counts is whether they get fewer from then on.
         """
-        return self._look()[0]
-
-    def remaining_ms(self) -> int | None:
-        """When it will be zero, in ms from now, at the speed since its peak; None for never."""
-        return self._look()[1]
-
-    def _look(self) -> tuple[Direction, int | None]:
-        """Both answers, found once for each note: verdicts ask for them several times a second."""
-        if self._found is None:
-            notes = self._since_zero()
-            direction = self._direction_of(notes)
-            remaining = self._remaining_of(notes) if direction == "shrinking" else None
-            self._found = direction, remaining
-        return self._found
-
-    def _direction_of(self, notes: list[tuple[int, float]]) -> Direction:
+        notes = self._notes
         if not notes or notes[-1][0] - notes[0][0] < _ENOUGH_MS:
             return "unknown"
         (began_ms, first), (now_ms, last) = notes[0], notes[-1]
-        peak_ms, peak = self._peak(notes)
+        peak_ms, peak = self._peaks[0]
         still = _STEADY * peak
         if now_ms - peak_ms >= _ENOUGH_MS:
             return "shrinking" if peak - last > still else "steady"
@@ -85,20 +89,9 @@ class Trend:
             return "steady" if peak - last <= still else "unknown"
         return "growing" if now_ms - began_ms >= 2 * _ENOUGH_MS else "unknown"
 
-    def _remaining_of(self, notes: list[tuple[int, float]]) -> int:
-        (peak_ms, peak), (now_ms, last) = self._peak(notes), notes[-1]
+    def remaining_ms(self) -> int | None:
+        """When it will be zero, in ms from now, at the speed since its peak; None for never."""
+        if self.direction() != "shrinking":
+            return None
+        (peak_ms, peak), (now_ms, last) = self._peaks[0], self._notes[-1]
         return round(last * (now_ms - peak_ms) / (peak - last))
-
-    def _since_zero(self) -> list[tuple[int, float]]:
-        """The notes since the value was zero the last time."""
-        found: list[tuple[int, float]] = []
-        for note in reversed(self._notes):
-            if note[1] <= 0:
-                break
-            found.append(note)
-        return found[::-1]
-
-    @staticmethod
-    def _peak(notes: list[tuple[int, float]]) -> tuple[int, float]:
-        """The greatest value; the last of equal ones."""
-        return max(notes, key=lambda note: (note[1], note[0]))

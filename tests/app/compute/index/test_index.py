@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +12,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
+from typing_extensions import override
 
 from shardline.app.compute.index import mapped_table
 from shardline.app.compute.index.arrangement import Arrangement
@@ -31,8 +33,12 @@ from shardline.app.execution.observations import (
     Started,
 )
 from shardline.app.protocol.objects import IndexDescription
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import InvalidUsage
-from support.fakes.reads import Place, contents, incarnation, model_at
+from shardline.datasource.frontier import Frontier
+from support.fakes.reads import Place, contents, incarnation, model_at, updates_of
+from support.waiting import wait_until
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 ON_K = IndexDescription(name="by_k", on="t", key=("k",))
@@ -95,6 +101,44 @@ def test_it_waits_for_its_first_time(place: Place) -> None:
     place.put("t", [], 16, SCHEMA)
     place.next(Hydrated)
     assert contents(only(indexes, place).lookup((1,), 15)) == Counter({(1, "a"): 1})
+    running.stop()
+
+
+class Waits(SystemClock):
+    """A clock whose waits end by their signal, or at once; it keeps how long they were to be."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+        self.ends_by_signal = True
+
+    @override
+    def wait(self, signal: threading.Event, timeout_ms: float) -> bool:
+        self.asked.append(timeout_ms)
+        return signal.wait(60 if self.ends_by_signal else 0.001)
+
+
+def test_it_is_told_of_what_its_process_writes_and_looks_for_the_rest(place: Place) -> None:
+    """Once an interval where it is told, which is at rest; often where another process writes."""
+    place.put("t", [], 10, SCHEMA)
+    clock = Waits()
+    settings = IndexSettings(poll_ms=64)
+    host = replace(place.host, clock=clock, interval_ms=1000)
+    running = run_index(host, incarnation("by_k", 9), ON_K, IndexRegistry(), settings)
+    place.next(Hydrated)
+    for upper in (20, 30, 40):
+        place.put("t", [], upper, SCHEMA)
+        at(place, upper)
+    wait_until("it waits to be told", lambda: clock.asked[-1] == 1000, 60)
+    assert clock.asked[0] == 1
+    clock.ends_by_signal = False
+    place.put("t", [], 45, SCHEMA)
+    other = ShardClient.open(place.url).writer("t")
+    for upper in (50, 60):
+        other.compare_and_append(updates_of([], SCHEMA), other.upper(), Frontier(upper))
+        at(place, upper)
+        del clock.asked[:]
+    wait_until("it looks often", lambda: 64 in clock.asked, 60)
+    assert max(clock.asked) == 64
     running.stop()
 
 
