@@ -72,6 +72,10 @@ class Watch:
         trace: TracebackType | None,
     ) -> None:
         """Look no more."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Look no more; may be repeated."""
         self._ended.set()
         self._thread.join()
 
