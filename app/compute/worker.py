@@ -25,13 +25,14 @@ Invariants:
     of it runs any more. If the name was taken again before that, it is not reported: it would be
     taken for the new one's.
     Reports of any incarnation but the present one are ignored.
-    A peek of this connection is answered once; those of earlier connections never are.
+    A peek of this connection is answered once, by an error if an object that it reads is changed or
+    dropped before; those of earlier connections never are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias, TypeGuard, assert_never
 
 from msgspec import UnsetType
@@ -61,6 +62,7 @@ from shardline.app.protocol.compute import (
 from shardline.app.protocol.history import ComputeHistory, HeldDataflow
 from shardline.app.protocol.objects import SinkDescription, SourceDescription, SubscribeDescription
 from shardline.app.protocol.reconcile import reconcile_compute
+from shardline.datasource.errors import Determinate
 
 __all__ = ["ComputeEffects", "ComputeRequest", "ComputeWorker"]
 
@@ -171,14 +173,16 @@ class ComputeWorker:
         Raises:
             InvalidUsage: It names an object that never existed; nothing has changed then.
         """
-        # The history forgets a dropped dataflow at once, and its end must still be reported.
-        before = dict(self._history.dataflows)
+        # The history forgets a dropped dataflow at once, and its end must still be reported; the
+        # same for the peeks that read it.
+        before, peeks = dict(self._history.dataflows), dict(self._history.peeks)
         self._history.append(command)
         match command:
             case CreateDataflow():
-                return self._on_create(command, before.get(command.id))
+                done = self._on_create(command, before.get(command.id))
+                return self._with_lost_peeks(done, command.id, peeks)
             case AllowCompaction(name, None):
-                return self._on_drop(name, before.get(name))
+                return self._with_lost_peeks(self._on_drop(name, before.get(name)), name, peeks)
             case AllowCompaction(name) if name not in before:
                 return ComputeEffects()
             case _ if _is_request(command):
@@ -238,6 +242,18 @@ class ComputeWorker:
         # Its end is reported by `on_phase`: until then it still reads, and may still write.
         self._dropping[name] = before, seen_by_controller
         return ComputeEffects((lane.DropDataflow(name),))
+
+    def _with_lost_peeks(
+        self, done: ComputeEffects, name: str, peeks: Mapping[str, Peek]
+    ) -> ComputeEffects:
+        """The effects, and the end of each of `peeks` that the history has just let go.
+
+        Answered here, since what runs of them is ended: their answer would be of an object that is
+        not there any more, or in part of the next one of its name.
+        """
+        lost = [uuid for uuid in peeks if uuid not in self._history.peeks]
+        answers = (PeekResponse(uuid=uuid, error=str(_object_changed(name))) for uuid in lost)
+        return replace(done, responses=(*done.responses, *answers), forgotten=tuple(lost))
 
     def _lane_commands(self, command: ComputeCommand) -> Iterator[lane.LaneCommand]:
         match command:
@@ -363,6 +379,14 @@ def _commands_that_create(objects: Mapping[str, LaneObject]) -> Iterator[Compute
             continue
         yield CreateDataflow(dataflow=description, as_of=known.as_of or 0)
         yield Schedule(name)
+
+
+def _object_changed(name: str) -> Determinate:
+    return Determinate(
+        f"'{name}' was changed or dropped while the query ran",
+        code="OBJECT_CHANGED",
+        hint="ask again",
+    )
 
 
 def _is_request(command: ComputeCommand) -> TypeGuard[ComputeRequest]:

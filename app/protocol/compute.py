@@ -90,7 +90,8 @@ class CreateDataflow(ProtocolValue, frozen=True, kw_only=True, tag="create_dataf
     """Create a view, an index or a subscription; it starts when it is scheduled.
 
     A dataflow of that name goes on if it is the same, can be read at `as_of`, and is no
-    subscription; otherwise it is dropped and created anew.
+    subscription; otherwise it is dropped and created anew, and peeks that read it end with the
+    error `OBJECT_CHANGED`.
 
     Attributes:
         dataflow: The description.
@@ -117,8 +118,9 @@ class AllowCompaction(ProtocolValue, frozen=True, tag="allow_compaction"):
 
     The controller does not read the object at earlier times any more. For a subscription it
     acknowledges the batches before that time, which makes room for more. A frontier never goes
-    back. A peek that still reads before it may get an error; a drop cancels the peeks that read the
-    object. For a dropped object it does nothing; for one that never was it is an error.
+    back. A peek that still reads before it may get an error. A drop ends the peeks that read the
+    object: their answer is the error `OBJECT_CHANGED`. For a dropped object it does nothing; for
+    one that never was it is an error.
     """
 
     id: str

@@ -278,6 +278,32 @@ def test_a_peek_is_answered_once_and_only_to_its_own_connection() -> None:
     assert worker.on_observation(answer) == NOTHING
 
 
+@pytest.mark.parametrize(
+    "command", [AllowCompaction("v", None), create(view("SELECT 2"), as_of=20)]
+)
+def test_a_peek_ends_with_the_object_that_it_reads(command: ComputeCommand) -> None:
+    """Its caller would else wait for the time-out: the answer that comes later is thrown away."""
+    worker = running()
+    for uuid, name in (("p", "v"), ("q", "v"), ("other", "w")):
+        worker.on_command(Peek(uuid=uuid, query="", inputs=(name,), as_of=12, limit_bytes=1))
+    done = worker.on_command(command)
+    assert done.forgotten == ("p", "q")
+    answers = [one for one in done.responses if isinstance(one, PeekResponse)]
+    assert [one.uuid for one in answers] == ["p", "q"]
+    assert all(one.error.startswith("[OBJECT_CHANGED] 'v' was changed") for one in answers)
+    late = [worker.on_observation(PeekResponse(uuid=uuid)).responses for uuid in ("p", "q")]
+    assert late == [(), ()]
+    assert worker.on_observation(PeekResponse(uuid="other")).responses
+
+
+def test_a_peek_goes_on_when_the_same_object_is_created_again() -> None:
+    """Nothing changes for it: the object runs on."""
+    worker = running()
+    worker.on_command(Peek(uuid="p", query="", inputs=("v",), as_of=12, limit_bytes=1))
+    assert worker.on_command(create()) == NOTHING
+    assert worker.on_observation(PeekResponse(uuid="p")).responses
+
+
 def test_what_the_lane_has_refused_is_said_again() -> None:
     """What it lacks is made, what nobody wants is dropped, and what is equal goes on untouched."""
     index = IndexDescription(name="ix", on="s", key=())
