@@ -144,6 +144,15 @@ class Reads:
         as_of = asked.as_of
         if as_of is None:
             as_of = Oracle.choose_serializable([self._client.readable(asked.on)[0].upper])
+            # Here, since the text has only one of the two times: times that it has itself are
+            # compared when it is parsed.
+            if asked.up_to is not None and asked.up_to <= as_of:
+                raise InvalidUsage(
+                    f"UP TO {asked.up_to} is not behind the time at which the subscription would "
+                    f"begin, {as_of}: there is nothing to send",
+                    code="INVALID_INTERVAL",
+                    hint="give a later time, or AS OF an earlier one",
+                )
         return self._compute.subscribe(asked.on, as_of, snapshot=asked.snapshot, up_to=asked.up_to)
 
     def _explain_query(self, selected: SelectRequest) -> pa.Table:

@@ -19,6 +19,9 @@ time. Here it receives `SubscribeResponse`s, by Materialize's contract for SUBSC
     inputs, that is live at a time of an interval ends the subscription: the changes before it go
     out, then one last batch with the error and no updates.
 
+    One that cannot begin, because its interval is none, its object is not there or its history is
+    gone, is one batch with the error.
+
     A subscription that ends in any other way sends `SubscribeDropped`, with the upper of its last
     batch.
 
@@ -63,12 +66,20 @@ from shardline.app.settings.live import (
     parse_size_bytes,
 )
 from shardline.datasource.background import BackgroundThread
-from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
+from shardline.datasource.errors import (
+    Corrupt,
+    Determinate,
+    Indeterminate,
+    InvalidUsage,
+    MissingBlob,
+    ShardError,
+)
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.waiting import RetryBudget, RetryPolicy
 
 __all__ = [
     "SUBSCRIBE_KNOBS",
+    "RefusedSubscription",
     "RunningSubscription",
     "SubscribeSettings",
     "batch_rows",
@@ -137,8 +148,8 @@ def run_subscription(
     description: SubscribeDescription,
     catalog: Catalog = EMPTY_CATALOG,
     settings: SubscribeSettings = _DEFAULTS,
-) -> RunningSubscription:
-    """Start a subscription.
+) -> RunningSubscription | RefusedSubscription:
+    """Start a subscription, or report to its client why it can never begin.
 
     Args:
         host: Shared by all objects that run.
@@ -148,11 +159,40 @@ def run_subscription(
         settings: Limits of its window and batches.
 
     Raises:
-        InvalidUsage: `up_to` is before `as_of`; the object has no shard, or its history at `as_of`
-            is gone.
+        Determinate: The store did not answer; so for every error that another start may not have.
+        Indeterminate: The same.
     """
     as_of = incarnation.as_of
     assert as_of is not None, incarnation
+    try:
+        feed = _open_feed(host, incarnation, description, catalog, as_of)
+    except (InvalidUsage, Corrupt, MissingBlob) as error:
+        # Not raised: the lane takes a start that fails for one that may succeed later. It would
+        # repeat it for ever, and the client would listen to nothing.
+        context = {"subscription": incarnation.id, "error": str(error)}
+        _log.info("a subscription cannot begin", extra={"context": context})
+        refusal = SubscribeResponse(id=incarnation.id, lower=as_of, upper=None, error=str(error))
+        _report_batch(host, incarnation, description.on, refusal)
+        host.report(Ended(id=incarnation.id, epoch=incarnation.epoch))
+        return RefusedSubscription()
+    running = RunningSubscription(host, incarnation, feed, description.on, settings)
+    running.start()
+    return running
+
+
+def _open_feed(
+    host: Host,
+    incarnation: Incarnation,
+    description: SubscribeDescription,
+    catalog: Catalog,
+    as_of: int,
+) -> SubscriptionFeed:
+    """Hold what is followed from `as_of` on.
+
+    Raises:
+        InvalidUsage: `up_to` is before `as_of`; the object has no shard, or its history at `as_of`
+            is gone.
+    """
     if description.up_to is not None and description.up_to < as_of:
         raise InvalidUsage(
             f"subscription '{description.name}' would end at {description.up_to}, before its "
@@ -162,10 +202,32 @@ def run_subscription(
         )
     purpose = f"subscription {incarnation.id}"
     shard = ShardFollower.open(host.client, description.on, since=as_of, purpose=purpose)
-    feed = SubscriptionFeed(host, description, catalog, shard, as_of)
-    running = RunningSubscription(host, incarnation, feed, description.on, settings)
-    running.start()
-    return running
+    return SubscriptionFeed(host, description, catalog, shard, as_of)
+
+
+def _report_batch(host: Host, incarnation: Incarnation, on: str, batch: SubscribeResponse) -> None:
+    """Report a batch, and what it says of the subscription."""
+    life, report = incarnation, host.report
+    report(batch)
+    if batch.error:
+        report(
+            Health(
+                id=life.id,
+                epoch=life.epoch,
+                namespace="compute",
+                status="ceased",
+                error=batch.error,
+            )
+        )
+    read = {on: batch.upper}
+    report(Progress(id=life.id, epoch=life.epoch, read=batch.upper, inputs=read))
+
+
+class RefusedSubscription:
+    """A subscription that could not begin, and whose client has been told; nothing of it runs."""
+
+    def stop(self) -> None:
+        """Do nothing."""
 
 
 class RunningSubscription:
@@ -259,24 +321,11 @@ class RunningSubscription:
         return policy.begin(self._host.clock, self._host.ids, self._stopped)
 
     def _send(self, batch: SubscribeResponse) -> None:
-        life, report = self._incarnation, self._host.report
         # Counted before it is sent: its acknowledgement may come while `report` still runs, and
         # would find nothing to take away.
         with self._lock:
             self._unacknowledged.append(batch.upper)
-        report(batch)
-        if batch.error:
-            report(
-                Health(
-                    id=life.id,
-                    epoch=life.epoch,
-                    namespace="compute",
-                    status="ceased",
-                    error=batch.error,
-                )
-            )
-        read = {self._on: batch.upper}
-        report(Progress(id=life.id, epoch=life.epoch, read=batch.upper, inputs=read))
+        _report_batch(self._host, self._incarnation, self._on, batch)
 
     def _has_room(self) -> bool:
         """Wait until fewer batches than the window are on their way.

@@ -6,6 +6,7 @@ import os
 import platform
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,30 @@ def test_a_subscription_leaves_no_hold(site: Site) -> None:
         assert subscription.take(60_000) is not None
         site.wait("nothing is held", lambda: not begins(site))
         subscription.close()
+
+
+def test_an_interval_that_has_passed_is_refused(site: Site) -> None:
+    """Without AS OF it would begin now; its client would wait for batches that never come."""
+    with site.application() as application:
+        application.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in application.running())
+        for up_to in (5, 9):
+            with pytest.raises(InvalidUsage, match=r"INVALID_INTERVAL.* begin, 9"):
+                application.subscribe(f"SUBSCRIBE t UP TO {up_to}")
+        with closing(application.subscribe("SUBSCRIBE t UP TO 10")) as whole:
+            assert [batch.upper for batch in whole] == [None]
+    assert begins(site) == []
+
+
+def test_a_subscription_that_cannot_begin_says_so(site: Site) -> None:
+    """Whatever its controller has not checked: it gets one batch, with the error, and no other."""
+    described = SubscribeDescription(name="s", on="t", up_to=2)
+    with site.application() as application:
+        application.apply(project(source()))
+        client = connect(application, CreateDataflow(dataflow=described, as_of=5), Schedule("s"))
+        told = received(client, SubscribeResponse)
+        assert (told.upper, told.error[:19]) == (None, "[INVALID_INTERVAL] ")
+        client.close()
 
 
 def test_a_subscription_that_nobody_began_is_swept_at_the_next_start(site: Site) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from shardline.app.compute.subscribe.subscription import (
 from shardline.app.execution.observations import Ended, Hydrated
 from shardline.app.protocol.compute import SubscribeDropped, SubscribeResponse
 from shardline.app.protocol.objects import SubscribeDescription
-from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
+from shardline.datasource.errors import Determinate, Indeterminate
 from shardline.datasource.frontier import Frontier
 from support.fakes.reads import Inputs, Place, Row, incarnation, model_at
 from support.profiles import examples
@@ -55,7 +56,24 @@ def start(
     chosen: SubscribeSettings = QUICK,
     inputs: Inputs | None = None,
 ) -> RunningSubscription:
-    return run_subscription(place.host, incarnation("t1", as_of), what, inputs or Inputs(), chosen)
+    running = run_subscription(
+        place.host, incarnation("t1", as_of), what, inputs or Inputs(), chosen
+    )
+    assert isinstance(running, RunningSubscription)
+    return running
+
+
+def refused(place: Place, what: SubscribeDescription, as_of: int = 3) -> str:
+    """The error of a subscription that cannot begin: all that its client gets."""
+    place.rest()
+    life = incarnation("t1", as_of)
+    run_subscription(place.host, life, what, Inputs(), QUICK).stop()
+    told = place.rest()
+    (batch,) = [one for one in told if isinstance(one, SubscribeResponse)]
+    assert (batch.id, batch.lower, batch.upper, batch.updates) == ("t1", as_of, None, None)
+    assert [one for one in told if isinstance(one, SubscribeDropped)] == []
+    assert told[-1] == Ended(id="t1", epoch=1)
+    return batch.error
 
 
 def updates(batch: SubscribeResponse) -> Updates:
@@ -227,8 +245,9 @@ def test_an_empty_interval_has_no_rows(place: Place) -> None:
     (batch,) = to_the_end(place, running)
     assert (batch.lower, batch.upper, updates(batch)) == (3, None, [])
     running.stop()
-    with pytest.raises(InvalidUsage, match=r"\[INVALID_INTERVAL\].*at 2, before its as_of 3"):
-        start(place, wanted(up_to=2), 3)
+    assert re.match(
+        r"\[INVALID_INTERVAL\].*at 2, before its as_of 3", refused(place, wanted(up_to=2))
+    )
 
 
 def test_progress_comes_when_nothing_happens(place: Place) -> None:
@@ -337,8 +356,28 @@ def test_history_that_is_gone_is_refused(place: Place) -> None:
     """A client that was away for too long hears from which time on it can begin again."""
     place.put("t", [((1, "a"), 2, 1)], 100, SCHEMA)
     place.client.hold("t", "h").downgrade(Frontier(50))
-    with pytest.raises(InvalidUsage, match=r"\[HISTORY_GONE\].*since is \[50\]"):
-        start(place, wanted(snapshot=False), resume_at(40))
+    error = refused(place, wanted(snapshot=False), resume_at(40))
+    assert re.match(r"\[HISTORY_GONE\].*since is \[50\]", error)
+
+
+def test_what_cannot_begin_ends_with_the_reason(place: Place) -> None:
+    """An error that is raised would be taken for one of the moment, and the start be repeated."""
+    assert "no shard 't'" in refused(place, wanted())
+
+
+def test_a_store_that_does_not_answer_is_tried_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says nothing about the subscription: the lane starts it once more."""
+    place.put("t", [], 10, SCHEMA)
+
+    def away(*_: Any, **__: Any) -> ShardFollower:
+        raise Determinate("the store did not answer", hint="again")
+
+    monkeypatch.setattr(ShardFollower, "open", away)
+    with pytest.raises(Determinate):
+        start(place, wanted(), 5)
+    assert place.rest() == []
 
 
 class Flaky:
