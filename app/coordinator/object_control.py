@@ -33,7 +33,7 @@ class Controlled:
     Attributes:
         id: The object's name.
         paused: True if it is paused now.
-        changed: False if it was so already, and nothing was done.
+        changed: False if it was so already: the command has its place, and no effect.
     """
 
     id: str
@@ -64,19 +64,11 @@ class ObjectControl:
             Indeterminate: The store did not answer in time; the command may have its place.
             ShardError: Another runtime has taken over.
         """
-        self._check(name)
-        if name in self.runtime.lane.state.paused:
-            return Controlled(name, paused=True, changed=False)
-        self._record(PauseDataflow(name))
-        return Controlled(name, paused=True)
+        return self._record(PauseDataflow(name))
 
     def resume(self, name: str) -> Controlled:
         """Let a paused object go on; errors as of `pause`."""
-        self._check(name)
-        if name not in self.runtime.lane.state.paused:
-            return Controlled(name, paused=False, changed=False)
-        self._record(ResumeDataflow(name))
-        return Controlled(name, paused=False)
+        return self._record(ResumeDataflow(name))
 
     def restart(self, name: str) -> Controlled:
         """Give an object another incarnation at once; errors as of `pause`.
@@ -84,15 +76,33 @@ class ObjectControl:
         Raises:
             InvalidUsage: `OBJECT_PAUSED`: it is paused.
         """
-        self._check(name)
-        if name in self.runtime.lane.state.paused:
+        done = self._record(RestartDataflow(name))
+        if done.paused:
             raise InvalidUsage(
                 f"'{name}' is paused: there is nothing to restart",
                 code="OBJECT_PAUSED",
                 hint=f"resume {name}",
             )
-        self._record(RestartDataflow(name))
-        return Controlled(name, paused=False)
+        return done
+
+    def _record(self, command: OperatorCommand) -> Controlled:
+        """Record a command, and return what has become of its object."""
+        name = command.id
+        self._check(name)
+        before = self._situation(name)
+        # Always, also if it would change nothing now. An earlier command whose outcome is unknown
+        # may still wait for its place, and the order keeps the two in turn: a resume that was left
+        # out because nothing is paused yet would be followed by the pause that it was to end.
+        record_command(self.runtime.lane, command, self.timeout_ms)
+        after = self._situation(name)
+        paused, _ = after
+        return Controlled(name, paused=paused, changed=after != before)
+
+    def _situation(self, name: str) -> tuple[bool, int]:
+        """True if an object is paused, and the epoch at which a person last asked for a start."""
+        state = self.runtime.lane.state
+        known = state.objects.get(name)
+        return name in state.paused, 0 if known is None else known.asked
 
     def _check(self, name: str) -> None:
         self.objects.check_in_charge()
@@ -111,6 +121,3 @@ class ObjectControl:
                 hint="it is created by itself; what it waits for can be paused or restarted",
             )
         raise unknown_name("object", name, [*running, *waiting])
-
-    def _record(self, command: OperatorCommand) -> None:
-        record_command(self.runtime.lane, command, self.timeout_ms)
