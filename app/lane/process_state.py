@@ -141,6 +141,7 @@ class _Slot:
         due_ms: The next incarnation starts no earlier.
         stop_again_ms: When a stop that has failed is repeated; None while a stop is under way.
         clean_up_again_ms: When a clean-up that has failed is repeated; None if none has.
+        cleaned_up: Global id and epoch of the object whose clean-up was handed out last.
         ticket: Its place in the queue of starts; None while it is not in it.
         turn_until_ms: Until when it counts as hydrating, at most; None if it does not count.
         reported_phase: The phase that was reported last.
@@ -163,6 +164,7 @@ class _Slot:
     due_ms: int = 0
     stop_again_ms: int | None = None
     clean_up_again_ms: int | None = None
+    cleaned_up: tuple[str, int] = "", 0
     ticket: int | None = None
     turn_until_ms: int | None = None
     reported_phase: Phase | None = None
@@ -303,7 +305,6 @@ class ProcessState:
             # Not `idle`: until `Dropped` is recorded the object is still `dropping` in the order,
             # and would be forgotten again, and `Dropped` recorded again, in each round.
             slot.step = "gone"
-            slot.life = life
             self._commands.append(Dropped(name, life))
 
     def on_cleanup_failed(self, name: str, now_ms: int) -> None:
@@ -392,9 +393,11 @@ class ProcessState:
         slot, known = self._slots[name], self._wanted.get(name)
         if slot.step == "ended" and (name in self._paused or not self._is_present(slot, known)):
             slot.step, slot.finished = "idle", False
-        # Created again before its `Dropped` was recorded, which then has no effect: nothing else
-        # would lead it out of `gone`.
-        if slot.step == "gone" and known is not None and slot.life != known.epoch:
+        # Created again, which nothing else would lead out of `gone`: before its `Dropped` was
+        # recorded, which then has no effect, or in the round that has found it recorded, so that
+        # the order was never seen without the name. In the one case the epoch is another, in the
+        # other the global id: epochs of the new object begin at 1 again.
+        if slot.step == "gone" and known is not None and slot.cleaned_up != _life_of(known):
             slot.step = "idle"
         if slot.step not in {"idle", "gone"}:
             return
@@ -405,6 +408,7 @@ class ProcessState:
             if slot.clean_up_again_ms is not None and now_ms < slot.clean_up_again_ms:
                 return
             slot.ticket = slot.clean_up_again_ms = None
+            slot.cleaned_up = _life_of(known)
             self._enter(slot, "forgetting", now_ms)
             yield CleanUp(name, known.epoch, known)
 
@@ -543,6 +547,11 @@ class ProcessState:
         if slot.reported_phase != phase or error:
             slot.reported_phase = phase
             self._changes.append(_change(name, slot, phase, now_ms, error))
+
+
+def _life_of(known: LaneObject) -> tuple[str, int]:
+    """The identity of an object's life by the order: no two lives share both."""
+    return known.global_id, known.epoch
 
 
 def _change(name: str, slot: _Slot, phase: Phase, now_ms: int, error: str = "") -> PhaseChange:

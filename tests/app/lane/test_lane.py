@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ from shardline.app.lane.commands import (
     AllowWrites,
     CreateDataflow,
     DropDataflow,
+    Dropped,
     SuspendAndRestart,
     UpdateConfiguration,
 )
@@ -44,6 +46,33 @@ def test_a_dropped_object_is_gone_when_it_has_stopped_and_not_before() -> None:
     assert stage.a.lane.state.objects == {}
     stage.do(CreateDataflow(description=view("v")))
     assert stage.a.lane.state.objects["v"].global_id == "u2"
+
+
+def test_a_name_taken_again_starts_though_its_drop_was_recorded_unseen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The order was never seen without the name: the answer to `Dropped` came with a creation."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")))
+    stage.effects()
+    stage.do(DropDataflow("v"))
+    stage.a.pool.run_one()  # it stops
+    stage.a.lane.step()
+    stage.a.pool.run_one()  # what it has left is removed
+    # The append of this round lands, and its answer is lost.
+    monkeypatch.setattr(stage.a.journal, "faults", 1.0)
+    monkeypatch.setattr(stage.a.journal, "_rng", SimpleNamespace(random=lambda: 0.9))
+    stage.a.lane.step()
+    assert stage.order.records[-1].command == Dropped("v", 1)
+    assert "v" in stage.a.lane.state.objects
+    monkeypatch.setattr(stage.a.journal, "faults", 0.0)
+    stage.do(CreateDataflow(description=view("v")))
+    stage.effects()
+    assert stage.a.runs() == {"v": view("v")}
+    assert stage.a.lives()["v"].global_id == "u2"
+    stage.do(DropDataflow("v"))
+    stage.effects()
+    assert (stage.a.lane.state.objects, stage.phases("v")[-1]) == ({}, "dropped")
 
 
 @pytest.mark.parametrize(("query", "dataflow"), [("SELECT 1", 1), ("SELECT 2", 2)])
