@@ -40,6 +40,7 @@ from shardline.datasource.shard.commands.evolve import (
     evolve_schema,
 )
 from shardline.datasource.shard.commands.lifecycle import (
+    FirstTime,
     Held,
     finalise,
     initial_state,
@@ -173,6 +174,7 @@ class ShardClient:
         key: Sequence[str] = (),
         comment: str = "",
         retain_ms: int | None = None,
+        first_time: FirstTime = "least",
     ) -> ShardState:
         """Make shard `name` if it is missing or was dropped; idempotent.
 
@@ -182,6 +184,8 @@ class ShardClient:
             key: Columns that order parts, bound them, and identify rows for upserts.
             comment: Free text kept with a shard that this call makes.
             retain_ms: Its retention, see `set_retention`; an existing shard keeps its own.
+            first_time: Its since, if this call makes it. "former-upper" is for a writer whose times
+                are those of a clock: one that begins at 0 again would not be readable for long.
 
         Raises:
             InvalidUsage: The shard exists with another schema or another key; or a key column is
@@ -201,7 +205,7 @@ class ShardClient:
         )
         state = machine.initialise(fresh)
         if is_tombstone(state):
-            machine.apply(partial(reinitialise, fresh=fresh))
+            machine.apply(partial(reinitialise, fresh=fresh, first_time=first_time))
             state = machine.state()
         # Always: another process may have made it at the same time, with another schema.
         self._check_same(state, schema, tuple(key))

@@ -3,6 +3,10 @@
 A source or view has its contents in the shard of its name. Because the shard is there at once,
 objects that read it can be created in any order. A shard that is there already stays as it is: its
 writer decides at its start what a changed definition means for it.
+
+The shard of a source that was dropped and is made again begins where the dropped one had ended. A
+subscriber that goes on behind what it has of that one would get the rows of the new one in addition
+to those of the old one, which nobody retracts; so it is refused, and takes a snapshot.
 """
 
 from __future__ import annotations
@@ -38,5 +42,12 @@ def create_object_shard(
     if client.exists(name):
         client.set_retention(name, retain_ms)
         return
-    key = description.key if isinstance(description, SourceDescription) else ()
-    client.create(name, parse_ddl_schema(columns), key=key, retain_ms=retain_ms)
+    schema = parse_ddl_schema(columns)
+    if isinstance(description, SourceDescription):
+        client.create(
+            name, schema, key=description.key, retain_ms=retain_ms, first_time="former-upper"
+        )
+    else:
+        # A view chooses its first time itself (`ViewSink.begin_at`), and that may be the last time
+        # of the dropped one: of inputs that do not move there is no later one.
+        client.create(name, schema, retain_ms=retain_ms)

@@ -297,7 +297,10 @@ class Timeline:
             if found is not None:
                 return found
             host = self._host
-            at = next_time(self._bound.upper, host.clock.now_ms(), host.interval_ms)
+            # The since counts before the first rows: the shard of a source that was made again
+            # begins where the dropped one had ended, and cannot be read earlier.
+            lower = max(self._bound.upper, self._rows.since)
+            at = next_time(lower, host.clock.now_ms(), host.interval_ms)
             bound = self._remap.bind(
                 self._bound, number=number, offset=offset, files=planned.files, at=at
             )
@@ -370,11 +373,12 @@ class Timeline:
 
 
 class _ShardUpper:
-    """The upper of a shard and its number of live rows, as this incarnation last saw them."""
+    """Upper, since and number of live rows of a shard, as this incarnation last saw them."""
 
     def __init__(self, handle: WriteHandle) -> None:
         self._handle = handle
         self.upper = 0
+        self.since = 0
         self.count = 0
         self.refresh()
 
@@ -405,6 +409,7 @@ class _ShardUpper:
         assert state is not None, self.name
         assert state.upper.time is not None, "the shards of a source are never finished"
         self.upper = state.upper.time
+        self.since = state.since.time or 0
         self.count = live_count(state)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -199,6 +200,33 @@ def test_a_dropped_shard_leaves_its_tombstone_and_no_blob(world: World) -> None:
     fresh.create(SHARD, schema_of(OTHER))
     assert isinstance(fresh.writer(SHARD).append_now(None), Appended)
     assert client.state(SHARD).schemas == fresh.state(SHARD).schemas
+
+
+@pytest.mark.parametrize(("upper", "first"), [(0, 0), (7, 7), (None, 0)])
+def test_a_shard_may_begin_where_a_dropped_one_of_its_name_has_ended(
+    client: ShardClient, upper: int | None, first: int
+) -> None:
+    """Whoever has followed that one up to there is refused: the rows are other ones.
+
+    One that was finished has nobody who goes on; one that is there already stays as it is.
+    """
+    client.create(SHARD, schema_of(), first_time="former-upper")
+    assert client.state(SHARD).since == Frontier(0), "the name is new"
+    if upper != 0:
+        client.writer(SHARD).compare_and_append(None, Frontier(0), Frontier(upper))
+    client.drop(SHARD)
+    client.drop(SHARD)
+    state = client.create(SHARD, schema_of(), first_time="former-upper")
+    assert (state.since, state.upper) == (Frontier(first), Frontier(0))
+    assert client.create(SHARD, schema_of(), first_time="former-upper") == state
+    if first:
+        with pytest.raises(InvalidUsage, match="HISTORY_GONE"):
+            client.reader(SHARD, since=first - 1)
+    with closing(client.reader(SHARD, since=first)) as reader:
+        client.writer(SHARD).compare_and_append(None, Frontier(0), Frontier(first + 2))
+        assert reader.snapshot(first + 1).num_rows == 0
+    client.drop(SHARD)
+    assert client.create(SHARD, schema_of()).since == Frontier(0), "other shards begin anew"
 
 
 def test_a_process_has_one_client_for_one_place(tmp_path: Path) -> None:

@@ -4,11 +4,15 @@ Initialising is idempotent: it makes the shard if there is none, or if the last 
 finalised. Finalising moves since and upper to the empty frontier, for good (persist: tombstone).
 The tombstone stays in the log: without it, a late writer or reader of the old shard could not be
 refused, and would begin or use a new shard of that name by mistake.
+
+The tombstone also says how far the shard had come. A reader that has followed it up to there can
+then be refused by the next shard of that name (`FirstTime`), whose rows are other ones.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -20,7 +24,11 @@ from shardline.datasource.shard.state import ShardState, expire_leases, is_tombs
 from shardline.datasource.shard.trace import Trace
 from shardline.datasource.types.schema import ShardSchema
 
-__all__ = ["Finalised", "Held", "finalise", "initial_state", "reinitialise"]
+__all__ = ["Finalised", "FirstTime", "Held", "finalise", "initial_state", "reinitialise"]
+
+FirstTime: TypeAlias = Literal["least", "former-upper"]
+"""The since of a shard that is made: the least time; or, if its name was that of a dropped shard,
+the upper of that one, so that whoever has followed it finds that the history is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +69,27 @@ def initial_state(
     )
 
 
-def reinitialise(state: ShardState, now_ms: int, *, fresh: ShardState) -> Transition[bool]:
+def reinitialise(
+    state: ShardState, now_ms: int, *, fresh: ShardState, first_time: FirstTime = "least"
+) -> Transition[bool]:
     """Make `fresh` out of a tombstone: a new shard under an old name; False if it still lives.
 
     The log goes on, so seqnos do not repeat; the shard's id is new, so offsets, leases and writers
     of the old one are refused.
+
+    Args:
+        fresh: The state of a shard that nobody has used.
+        first_time: Its since. In this very transition: a reader that came before it had moved
+            would keep it from moving.
     """
     if not is_tombstone(state):
         return Transition(None, result=False)
     # Once the old shard's parts are deleted, its log before the tombstone may be, too.
     is_clean = state.cleaned_seqno == state.gc_seqno
+    since = TIME_MIN if first_time == "least" else _former_upper(state)
     state = msgspec.structs.replace(
         fresh,
+        trace=Trace(since=since),
         seqno=state.seqno,
         walltime_ms=state.walltime_ms,
         version=state.version,
@@ -112,7 +129,19 @@ def finalise(
         claims={},
         retain_ms=None,
         registered=None,
-        trace=Trace(since=None, batches=(Batch(Description(TIME_MIN, None, None)),)),
+        # Nothing is left of the history before the upper of now, which is all that is still known
+        # of it: see `_former_upper`.
+        trace=Trace(since=None, batches=(Batch(Description(TIME_MIN, None, state.upper.time)),)),
         gc_seqno=state.seqno + 1,
     )
     return Transition(state, Finalised())
+
+
+def _former_upper(tombstone: ShardState) -> int:
+    """The upper that the shard had when it was dropped; the least time if that is not known.
+
+    It is not where an earlier program has dropped it, or where the shard was finished: nobody goes
+    on who has followed one to its end.
+    """
+    since = tombstone.trace.batches[-1].desc.since
+    return TIME_MIN if since is None else since

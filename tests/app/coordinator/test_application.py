@@ -91,6 +91,34 @@ def test_an_interval_that_has_passed_is_refused(site: Site) -> None:
     assert begins(site) == []
 
 
+def test_a_subscription_does_not_go_on_in_a_source_that_was_made_again(site: Site) -> None:
+    """It would get the new rows in addition to the old ones, which nobody takes back."""
+    site.put([((1, "a"), 10, 1)], 11)
+    with site.application() as application:
+        application.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in application.running())
+        with closing(application.subscribe("SUBSCRIBE t")) as first:
+            batch = first.take(60_000)
+            assert isinstance(batch, SubscribeResponse)
+            reached = batch.upper
+            assert reached == 11
+            application.drop(["t"])
+            site.wait("it is told", lambda: first.ended)
+        again = f"SUBSCRIBE t WITHOUT SNAPSHOT AS OF {reached - 1}"
+        application.apply(project(source()))
+        # Before the new source has written anything, and after it.
+        for rows in (0, 1):
+            site.wait("the source is there", lambda: "t" in application.running())
+            with pytest.raises(InvalidUsage, match="HISTORY_GONE"):
+                application.subscribe(again)
+            site.put([((2 + rows, "b"), 12 + rows, 1)], 13 + rows)
+        with closing(application.subscribe("SUBSCRIBE t")) as anew:
+            batch = anew.take(60_000)
+            assert isinstance(batch, SubscribeResponse)
+            assert from_ipc(batch.updates or b"")["k"].to_pylist() == [2, 3]
+    assert begins(site) == []
+
+
 def test_a_subscription_that_cannot_begin_says_so(site: Site) -> None:
     """Whatever its controller has not checked: it gets one batch, with the error, and no other."""
     described = SubscribeDescription(name="s", on="t", up_to=2)

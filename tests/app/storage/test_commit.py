@@ -196,6 +196,25 @@ def test_what_is_found_to_be_committed_has_its_errors_and_notes(step: str) -> No
         assert world.contents("in_skipped", "raw") == {"s0": 1, "s1": 1}
 
 
+def test_a_source_that_is_made_again_begins_behind_the_dropped_one() -> None:
+    """Its shard does: rows of an earlier time could not be read. Also if the clock went back."""
+    world = World()
+    timeline = world.timeline()
+    world.commit(timeline, 0)
+    before, _, _ = world.uppers()
+    for name in ("in", "in_errors", "in_skipped", "in_progress"):
+        world.client.drop(name)
+    world.client.create("in", ShardSchema.from_arrow(ROWS), first_time="former-upper")
+    open_errors(world.client, "in")
+    world.clock.advance(-500)
+    timeline = world.timeline()
+    world.commit(timeline, 0)
+    state = world.client.state("in")
+    assert state.since == Frontier(before)
+    assert timeline.upper - 1 >= before
+    assert world.contents("in", "number") == Counter([0])
+
+
 def test_nothing_ticks_past_a_binding_without_rows() -> None:
     """Neither the incarnation that was interrupted, nor the next one, nor one before both."""
     world = World()

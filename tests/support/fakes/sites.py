@@ -47,10 +47,10 @@ def project(*wanted: ObjectDescription) -> CheckedProject:
     return CheckedProject({one.name: one for one in wanted}, schemas=schemas)
 
 
-def _make_shard(client: ShardClient, description: ObjectDescription, ddl: str) -> None:
-    """As the one of the application, whose DDL only Spark can read."""
+def _parse(ddl: str) -> ShardSchema:
+    """As the real one, which needs Spark to read DDL."""
     del ddl
-    client.create(description.name, ShardSchema.from_arrow(SCHEMA))
+    return ShardSchema.from_arrow(SCHEMA)
 
 
 class Site:
@@ -59,7 +59,7 @@ class Site:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._folder = folder
         self.place = Place()
-        monkeypatch.setattr("shardline.app.coordinator.objects.create_object_shard", _make_shard)
+        monkeypatch.setattr("shardline.app.execution.object_shards.parse_ddl_schema", _parse)
 
     def client(self) -> ShardClient:
         """One more client of the location."""
