@@ -296,7 +296,10 @@ class Lane:
             self._advance_order()
         # After the append and before the starts: a record of this round is in force for them.
         self._apply_recorded_settings()
-        self._process_state.want(self.state.objects, self.state.paused)
+        # Read once: between two reads another thread's look at the fence may resolve an append,
+        # and an object that is dropped would no longer be paused, and start.
+        state = self.state
+        self._process_state.want(state.objects, state.paused)
         self._allow_writes()
         # `_own_commands` is not empty if the append failed: a restart is not recorded yet. If the
         # next incarnation began now and this process died, the next holder would give the same
@@ -541,7 +544,9 @@ class Lane:
         if self._observer is not None:
             # Records first: an observer knows an object before it hears that it starts.
             for record in self._journal.records(first) if first < self._notified_to else []:
-                self._observer.on_record(record)
+                # What another thread's look at the fence has resolved since is for the next round.
+                if record.index < self._notified_to:
+                    self._observer.on_record(record)
             for change in changes:
                 self._observer.on_phase(change)
 

@@ -14,6 +14,9 @@ from shardline.app.lane.commands import (
     CreateDataflow,
     DropDataflow,
     Dropped,
+    PauseDataflow,
+    Record,
+    Submission,
     SuspendAndRestart,
     UpdateConfiguration,
 )
@@ -73,6 +76,28 @@ def test_a_name_taken_again_starts_though_its_drop_was_recorded_unseen(
     stage.do(DropDataflow("v"))
     stage.effects()
     assert (stage.a.lane.state.objects, stage.phases("v")[-1]) == ({}, "dropped")
+
+
+def test_each_record_is_told_once_whoever_resolves_its_append(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A look at the fence, from another thread, may fold an append at any moment."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")))
+    records, late = stage.a.journal.records, [Submission("other", 1, DropDataflow("v"))]
+
+    def resolve_and_read(start: int = 0) -> list[Record]:
+        if late:
+            stage.a.journal._add([late.pop()], stage.a.journal.state.epoch)
+            stage.a.journal.poll()
+        return records(start)
+
+    monkeypatch.setattr(stage.a.journal, "records", resolve_and_read)
+    stage.do(PauseDataflow("v"))
+    stage.effects()
+    told = [record.index for record in stage.a.told]
+    assert told == list(range(told[0], stage.a.lane.state.next_index))
+    assert stage.a.lane.state.objects == {}
 
 
 @pytest.mark.parametrize(("query", "dataflow"), [("SELECT 1", 1), ("SELECT 2", 2)])
