@@ -256,6 +256,8 @@ class Lane:
         rested = True
         if self._thread.was_started:
             rested = self._clock.wait(self._rested, timeout_ms)
+        else:
+            self._inbox.close(_stopped())
         # Not before the rest: it gives up the holder's lease, and the next runtime would start the
         # same objects while ours still work. (The fence would hold; the work would be wasted.)
         self._journal.close()
@@ -275,6 +277,8 @@ class Lane:
                 # loop goes on until all has stopped: stops need rounds, too.
                 _log.error("the lane has failed", exc_info=error)
                 self._lose(_as_shard_error(error))
+        # Again: a stop that comes right behind the last round has had none.
+        self._refuse_all(self._lost or _stopped())
         self._rested.set()
 
     def step(self) -> None:

@@ -40,7 +40,7 @@ class Threads:
     `hold` makes the start or the stop of an object wait for the test.
     """
 
-    def __init__(self, **settings: int) -> None:
+    def __init__(self, *, starts: bool = True, **settings: int) -> None:
         self.order, self.clock = Order(), ManualClock()
         journal = SimJournal(self.order, "a", self.clock, random.Random(0))
         journal.take_over("by-force", {})
@@ -61,7 +61,8 @@ class Threads:
             settings=LaneSettings(**settings),
             observer=self,
         )
-        self.lane.start()
+        if starts:
+            self.lane.start()
 
     class Thing:
         def __init__(self, stop: Callable[[], None]) -> None:
@@ -140,6 +141,20 @@ def test_stopping_the_lane_does_not_wait_for_ever() -> None:
     with pytest.raises(InvalidUsage, match="LANE_STOPPED"):
         threads.lane.submit("storage", DropDataflow("stuck"))
     stop.set()
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_a_lane_that_ends_without_a_round_leaves_nobody_waiting(starts: bool) -> None:
+    """It is stopped before its first round, or right behind its last one, and nothing runs."""
+    threads = Threads(starts=False)
+    before = threads.lane.offer("storage", DropDataflow("s"))
+    threads.lane._thread.cancel()
+    if starts:
+        threads.lane.start()
+    assert threads.lane.stop()
+    for position in (before, threads.lane.offer("storage", DropDataflow("s"))):
+        with pytest.raises(InvalidUsage, match="LANE_STOPPED"):
+            position.result(60)
 
 
 def test_many_threads_submit_at_once() -> None:
