@@ -15,8 +15,9 @@ each micro-batch.
 
 A row that cannot be decoded is, unless it is to be skipped (`bad_rows`), an error of its key: it
 replaces an earlier error of the key, and goes when a later row of the key can be decoded, deletes
-included. The shard meanwhile keeps the last row of the key that could be decoded. Without a key
-errors only add up.
+included. One whose ordering value cannot be decoded either is later than all others of its
+micro-batch: nobody can tell that it is not the latest. The shard meanwhile keeps the last row of
+the key that could be decoded. Without a key errors only add up.
 
 Invariants:
     The same micro-batch gives the same rows and errors whenever it is run, and the same row wins
@@ -206,8 +207,12 @@ class Staging:
 
     def _order(self) -> Column:
         named = self.reading.options.ordering_column
-        steps = [] if named is None else [F.col(named)]
-        return F.struct(*steps, F.col(POSITION)).alias(_ORDER)
+        if named is None:
+            return F.struct(POSITION).alias(_ORDER)
+        # A bad row has null where its order cannot be decoded, and null is least: a good row would
+        # pass over it, and the bad one, which may be the latest, would leave no trace at all.
+        unknown = F.col(CORRUPT).isNotNull() & F.col(named).isNull()
+        return F.struct(unknown, F.col(named), F.col(POSITION)).alias(_ORDER)
 
     def _column_list(self) -> str:
         own = self.reading.columns

@@ -237,6 +237,26 @@ def decoding(source: Source) -> str:
     return said[-1].status
 
 
+def test_a_row_whose_order_cannot_be_decoded_is_an_error_of_its_key(
+    runtime: Runtime, inbox: Path
+) -> None:
+    """Nobody knows whether it is the latest, so no other row of its micro-batch passes over it.
+
+    One whose order can be decoded has its place among the others, as a good row has.
+    """
+    options = {"path": str(inbox), "maxFilesPerTrigger": "1", "orderingColumn": "ts"}
+    source_of = csv(
+        inbox, options=options, envelope="upsert", key=("id",), schema="id INT, n INT, ts BIGINT"
+    )
+    drop(inbox, "0.csv", "1,1,5", "1,2,six", "2,x,5", "2,1,6", "3,1,5", "3,x,6", "4,one,first")
+    with running(runtime, source_of) as source:
+        source.wait_for_rows((1, 1, 5), (2, 1, 6), (3, 1, 5))
+        assert sorted(raw for _, raw, _ in source.errors) == ["1,2,six", "3,x,6", "4,one,first"]
+        drop(inbox, "1.csv", "1,3,7", "1,4,eight", "3,3,7", "4,4,7")
+        source.wait_for_rows((1, 3, 7), (2, 1, 6), (3, 3, 7), (4, 4, 7))
+        assert [raw for _, raw, _ in source.errors] == ["1,4,eight"]
+
+
 def test_changes_of_another_shard(runtime: Runtime) -> None:
     """A shard as a source: its history so far comes as one snapshot, retractions follow."""
     put(runtime.client, "there", 5, ids(1, 2))
