@@ -19,7 +19,7 @@ from typing import Final
 
 from shardline.app.project.statements import WrittenObject, kind_of
 from shardline.app.protocol.graph import Graph
-from shardline.app.protocol.objects import shards_of
+from shardline.app.protocol.objects import SinkDescription, shards_of
 from shardline.app.sql.problems import Problem, did_you_mean
 from shardline.app.sql.references import INTROSPECTION
 
@@ -58,6 +58,7 @@ def check_names(
             known[one.name] = one
     for one in written:
         problems += _clashing_names(one, known)
+        problems += _clashing_target(one, known)
         problems += _unknown_inputs(one, known, broken)
     return problems + list(_cycles(known))
 
@@ -107,6 +108,29 @@ def _clashing_names(one: WrittenObject, known: dict[str, WrittenObject]) -> Iter
                 "rename it: a source keeps its own _progress, _errors and _skipped, a view its "
                 "_errors and _state_1, _state_2 …, a sink its _progress",
             )
+
+
+def _clashing_target(one: WrittenObject, known: dict[str, WrittenObject]) -> Iterator[Problem]:
+    """A sink that writes to a shard which another object, or the sink itself, keeps."""
+    target = _target_shard(one)
+    for other in known.values():
+        if target in shards_of(other.description):
+            yield one.problem(
+                "option shard",
+                "RESERVED_NAME",
+                f"sink '{one.name}' writes to '{target}', a shard of '{other.name}'",
+                "nothing but the object itself may write it: choose another shard",
+            )
+
+
+def _target_shard(one: WrittenObject) -> str | None:
+    """The shard that a sink writes beside those of the project; None if it is no such sink."""
+    if not isinstance(one.description, SinkDescription) or one.description.format != "shard":
+        return None
+    options = {name.lower(): value for name, value in one.description.options.items()}
+    # Where the project's own shards are is not known before it runs: another location is believed
+    # to be another one.
+    return None if options.keys() & {"path", "location"} else options.get("shard")
 
 
 def _unknown_inputs(

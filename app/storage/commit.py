@@ -26,6 +26,8 @@ Invariants:
     retracted by hand. The upper of the notes is at most that of the errors after it, and moves with
     notes only.
     The upper of the rows passes a time only if every micro-batch bound before it is in them.
+    A micro-batch is taken for committed only by the number of its own append. Nobody is kept from
+    appending to a shard by its name, and then its upper has passed the time without the rows.
     Once `stop` has returned nothing is appended any more.
 """
 
@@ -40,11 +42,11 @@ from shardline.app.execution.stopped import Stopped
 from shardline.app.storage.errors import live_count
 from shardline.app.storage.reclock import EMPTY_SNAPSHOT, Binding, BoundOffsets, Remap, next_time
 from shardline.app.storage.resume import PlannedMicroBatch
-from shardline.datasource.errors import Determinate
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.commands.append import UpperMismatch
 from shardline.datasource.spark_native.time_interval import StagedInterval
-from shardline.datasource.write import WriteHandle
 
 __all__ = ["WRITER", "StagedMicroBatch", "Timeline"]
 
@@ -95,9 +97,9 @@ class Timeline:
         """
         self._host = host
         self._remap = remap
-        self._rows = _ShardUpper(host.client.writer(rows))
-        self._errors = _ShardUpper(host.client.writer(errors))
-        self._skipped = None if skipped is None else _ShardUpper(host.client.writer(skipped))
+        self._rows = _ShardUpper(host.client, rows)
+        self._errors = _ShardUpper(host.client, errors)
+        self._skipped = None if skipped is None else _ShardUpper(host.client, skipped)
         # One lock for micro-batches, ticks and `stop`: the bindings and uppers below are only right
         # together, and `stop` must not return between two appends of a micro-batch.
         self._lock = threading.Lock()
@@ -136,7 +138,7 @@ class Timeline:
     def committed(self) -> bool:
         """True if something is bound and the rows of all bindings are in the source's shard."""
         last = self._bound.last
-        return last is not None and last.time < self._rows.upper
+        return last is not None and self._has_rows(last)
 
     def is_committed(self, number: int, planned: PlannedMicroBatch) -> bool:
         """True if this micro-batch is in the source's shard, with its errors.
@@ -145,8 +147,8 @@ class Timeline:
             Determinate: Another one with its number is bound, or one is missing before it.
         """
         found = self._find_binding(number, planned)
-        # The rows are appended last, so their upper alone speaks for the errors as well.
-        return found is not None and found.time < self._rows.upper
+        # The rows are appended last, so they alone speak for the errors as well.
+        return found is not None and self._has_rows(found)
 
     def refresh_live_errors(self) -> int:
         """Return how many errors are live, no older than this call."""
@@ -166,6 +168,7 @@ class Timeline:
             Stopped: The ingestion was stopped.
             Fenced: Another runtime has taken over.
             Determinate: Somebody else has bound something else: begin again from the bindings.
+            InvalidUsage: Somebody else has appended, past the time of this micro-batch.
             Indeterminate: It may have happened: run the micro-batch again.
         """
         with self._lock:
@@ -181,7 +184,9 @@ class Timeline:
                 self._append_errors(staged.errors, staged.live_errors, binding.time)
             else:
                 # Also without errors: readers of the source wait until both uppers have passed.
-                self._advance_upper(self._errors, binding.time + 1)
+                # By its number: run again under another definition it may have errors, and this
+                # time is then not somebody else's.
+                self._advance_upper(self._errors, binding.time + 1, number=binding.time)
             # Before the rows, for the same reason.
             if staged.skipped is not None:
                 assert self._skipped is not None, "its shard is made with the option"
@@ -189,7 +194,7 @@ class Timeline:
             elif self._skipped is not None and self._skipped.upper == 0:
                 # Once: a shard without a time cannot be read, and that no row was left out is an
                 # answer, too. Afterwards it moves with the rows that are.
-                self._advance_upper(self._skipped, binding.time + 1)
+                self._advance_upper(self._skipped, binding.time + 1, number=binding.time)
             self._append(self._rows, staged.rows, binding.time)
             return binding
 
@@ -264,6 +269,12 @@ class Timeline:
             raise Stopped
         self._host.check_fence()
 
+    def _has_rows(self, binding: Binding) -> bool:
+        # An empty snapshot has no append of its own, and nothing that could be missing.
+        if binding.number == EMPTY_SNAPSHOT:
+            return self._rows.upper > binding.time
+        return self._rows.has_append(binding.time)
+
     def _find_binding(self, number: int, planned: PlannedMicroBatch) -> Binding | None:
         """The binding of this micro-batch; None if it is to be bound next.
 
@@ -320,12 +331,13 @@ class Timeline:
         Raises:
             Fenced: Another runtime has taken over.
             Determinate: Errors were retracted: these changes would retract some of them again.
+            InvalidUsage: Somebody who is not this source has moved the upper past `at`.
             Indeterminate: It may have happened.
         """
         seen = self._errors.refresh()
         if seen > at:
-            # As in `_append`: these changes were appended by an earlier attempt.
             staged.discard()
+            self._check_appended(self._errors, at)
             return
         # Errors are only ever added by this source, so an equal count means the same errors. It is
         # the count at `seen`, so the append begins there, too: a retraction that comes after this
@@ -333,84 +345,130 @@ class Timeline:
         if self._errors.count != live_errors:
             raise _errors_changed()
         outcome = staged.append(seen, at + 1, writer=WRITER, sequence=at, at=at)
-        if isinstance(outcome, UpperMismatch) and self._errors.refresh() <= at:
+        if self._errors.refresh() <= at:
+            assert isinstance(outcome, UpperMismatch), outcome
             self._host.check_fence()
             raise _errors_changed()
-        self._errors.refresh()
+        self._check_appended(self._errors, at)
 
     def _append(self, follower: _ShardUpper, staged: StagedInterval, at: int) -> None:
-        """Append at `at`, unless the upper has passed it: then this very micro-batch was appended.
+        """Append at `at`, unless this very micro-batch was appended by an earlier attempt.
 
         Raises:
             Fenced: Another runtime has taken over.
             Determinate: Somebody who is not this source moves the upper.
+            InvalidUsage: Somebody who is not this source has moved the upper past `at`.
             Indeterminate: It may have happened.
         """
-        # No content is compared: `at` is bound to this micro-batch, and nothing but its own rows
-        # moves the upper past a bound time (`tick`, `retract_errors` see to it).
         if follower.refresh() > at:
             staged.discard()
+            self._check_appended(follower, at)
             return
         # From the present upper on, and not from `at`: times in between are settled as empty.
         outcome = staged.append(follower.upper, at + 1, writer=WRITER, sequence=at, at=at)
         # Refused although the upper was just read: if it is past `at` now, an earlier attempt of
-        # this append came through. Otherwise somebody else writes here.
-        if isinstance(outcome, UpperMismatch) and follower.refresh() <= at:
+        # this append may have come through. Otherwise somebody else writes here.
+        if follower.refresh() <= at:
+            assert isinstance(outcome, UpperMismatch), outcome
             self._host.check_fence()
             raise _contention(follower.name)
-        follower.refresh()
+        self._check_appended(follower, at)
 
-    def _advance_upper(self, follower: _ShardUpper, upper: int) -> None:
+    def _check_appended(self, follower: _ShardUpper, at: int) -> None:
+        """Refuse an upper that has passed `at` without the append of the micro-batch bound there.
+
+        No content is compared: `at` is bound to this micro-batch, so its number is proof enough.
+        The upper is none. A micro-batch that was taken for committed by it was never run again, and
+        its rows were lost.
+
+        Raises:
+            Fenced: Another runtime has taken over.
+            InvalidUsage: It has.
+        """
+        if not follower.has_append(at):
+            self._host.check_fence()
+            raise _foreign_append(follower.name, at)
+
+    def _advance_upper(
+        self, follower: _ShardUpper, upper: int, *, number: int | None = None
+    ) -> None:
         """Move an upper to at least `upper` by an append without rows.
+
+        Args:
+            follower: Of the shard.
+            upper: The least upper that it has afterwards.
+            number: The time of the micro-batch that has nothing for the shard; None if there is no
+                micro-batch.
 
         Raises:
             Fenced: Another runtime has taken over.
             Determinate: Somebody who is not this source moves the upper.
         """
-        if not follower.advance(upper):
+        if not follower.advance(upper, number=number):
             self._host.check_fence()
             raise _contention(follower.name)
 
 
 class _ShardUpper:
-    """Upper, since and number of live rows of a shard, as this incarnation last saw them."""
+    """The upper, since and number of live rows of a shard, and the source's last append to it.
 
-    def __init__(self, handle: WriteHandle) -> None:
-        self._handle = handle
+    As this incarnation last saw them.
+    """
+
+    def __init__(self, client: ShardClient, name: str) -> None:
+        # Ticks are anonymous: an append by the source's own writer stands for a micro-batch.
+        self._ticks, self._micro_batches = client.writer(name), client.writer(name, WRITER)
         self.upper = 0
         self.since = 0
         self.count = 0
+        self._last_append = -1
         self.refresh()
 
     @property
     def name(self) -> str:
-        return self._handle.machine.name
+        return self._ticks.machine.name
+
+    def has_append(self, at: int) -> bool:
+        """True if the micro-batch that is bound at `at` is in the shard.
+
+        Its number is its time. Times of bindings grow, and each is appended before the next one is
+        bound, so a greater number speaks for it as well.
+        """
+        return self._last_append >= at
 
     def refresh(self) -> int:
         """Read the upper and the count, and return the upper, no older than this call."""
-        self._handle.machine.state()
+        self._ticks.machine.state()
         self._note_state()
         return self.upper
 
-    def advance(self, upper: int) -> bool:
-        """Make the upper at least `upper`; False if others moved it all the time."""
+    def advance(self, upper: int, *, number: int | None = None) -> bool:
+        """Make the upper at least `upper`; False if others moved it all the time.
+
+        Args:
+            upper: The least upper.
+            number: Of the micro-batch in whose name it is moved; None for a tick.
+        """
+        handle = self._ticks if number is None else self._micro_batches
         for _ in range(_RACES_MAX):
             if self.upper >= upper:
                 return True
             lower = Frontier(self.upper)
             # The outcome does not matter: accepted or refused, the state that it leaves in the
             # cache says where the upper is.
-            self._handle.compare_and_append(None, lower, Frontier(upper))
+            handle.compare_and_append(None, lower, Frontier(upper), sequence=number)
             self._note_state()
         return False
 
     def _note_state(self) -> None:
-        state = self._handle.machine.cached
+        state = self._ticks.machine.cached
         assert state is not None, self.name
         assert state.upper.time is not None, "the shards of a source are never finished"
         self.upper = state.upper.time
         self.since = state.since.time or 0
         self.count = live_count(state)
+        appended = state.writers.get(WRITER)
+        self._last_append = -1 if appended is None else appended.last
 
 
 def _contention(name: str) -> Determinate:
@@ -418,6 +476,16 @@ def _contention(name: str) -> Determinate:
         f"shard '{name}' is appended to by somebody else",
         code="CONTENTION",
         hint="nothing but its source may write it: stop the other writer",
+    )
+
+
+def _foreign_append(name: str, at: int) -> InvalidUsage:
+    return InvalidUsage(
+        f"shard '{name}' has passed the time {at} by an append of somebody else, and a micro-batch "
+        "of its source that is bound to this time is not in it: it cannot be added any more",
+        code="FOREIGN_APPEND",
+        hint="nothing but its source may write it: stop the other writer, then drop the source and "
+        "create it again, so that it reads everything anew",
     )
 
 

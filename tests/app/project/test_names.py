@@ -68,6 +68,34 @@ def test_a_sink_keeps_its_progress_for_itself(other: str) -> None:
     assert said(SOURCES + sink + view("out_errors", "planes")) == []
 
 
+@pytest.mark.parametrize(
+    ("shard", "owner"),
+    [
+        ("flights", "flights"),
+        ("planes", "planes"),
+        ("planes_errors", "planes"),
+        ("v", "v"),
+        ("v_state_1", "v"),
+        ("out_progress", "out"),
+    ],
+)
+def test_a_sink_writes_to_no_shard_of_an_object(shard: str, owner: str) -> None:
+    """The object takes the time that such an append takes for its own."""
+    rest = SOURCES + view("v", "flights")
+    text = f"CREATE SINK out FROM flights USING shard OPTIONS ({{place}}shard '{shard}')"
+    (problem,) = said(rest + text.format(place=""))
+    assert f"sink 'out' writes to '{shard}', a shard of '{owner}'" in problem
+    assert said(rest + text.format(place="location 's3://b/elsewhere', ")) == []
+
+
+def test_a_sink_may_write_to_a_shard_that_is_called_like_another_sink() -> None:
+    """Neither sinks nor indexes have contents."""
+    other = "CREATE SINK other FROM flights USING x; CREATE INDEX i ON flights;\n"
+    for shard in ("other", "i", "copy"):
+        made = f"CREATE SINK out FROM flights USING shard OPTIONS (shard '{shard}');\n"
+        assert said(SOURCES + other + made) == []
+
+
 def test_a_view_may_be_called_like_what_no_view_has() -> None:
     """Only sources have a progress shard: the name is free for one beside a view."""
     assert said(SOURCES + view("v", "flights") + view("v_progress", "flights")) == []

@@ -20,7 +20,7 @@ from shardline.app.storage.errors import ERRORS, open_errors, open_skipped, retr
 from shardline.app.storage.reclock import EMPTY_SNAPSHOT, Origin, Remap, SourceFile
 from shardline.app.storage.resume import PlannedMicroBatch
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import Determinate, Fenced
+from shardline.datasource.errors import Determinate, Fenced, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.commands.append import Appended
 from shardline.datasource.spark_native.time_interval import StagedInterval
@@ -125,8 +125,8 @@ def crashing(timeline: Timeline, step: str) -> None:
     armed = [True]
 
     def after(real: Any, wanted: Any) -> Any:
-        def run(*args: Any) -> Any:
-            found = real(*args)
+        def run(*args: Any, **named: Any) -> Any:
+            found = real(*args, **named)
             if armed and (wanted is None or args[0] is wanted):
                 armed.clear()
                 raise Crash
@@ -230,6 +230,97 @@ def test_nothing_ticks_past_a_binding_without_rows() -> None:
         False
     ] * 3
     assert world.uppers() == before
+
+
+SHARDS = {"bind": "in_errors", "errors": "in_skipped", "skipped": "in"}
+"""By the step after which a micro-batch is interrupted: the shard that it appends to next."""
+
+
+@pytest.mark.parametrize("step", SHARDS)
+def test_an_append_of_somebody_else_is_not_taken_for_the_micro_batch(step: str) -> None:
+    """Its time has passed in a shard that does not have it: that is told, and nothing is skipped.
+
+    Neither with the rows of another append, nor where one has only moved the upper.
+    """
+    for rows in (1, 0):
+        world = World()
+        world.commit(world.timeline(), 0)
+        first = world.timeline()
+        crashing(first, step)
+        with pytest.raises(Crash):
+            world.commit(first, 1)
+        somebody_else_appends(world, SHARDS[step], first.bound.last.time + 1, rows)  # type: ignore[union-attr]
+        before = world.uppers()
+        for _ in range(2):
+            again = world.timeline()
+            assert not again.committed
+            assert not again.is_committed(1, PlannedMicroBatch("o1", frozenset()))
+            world.clock.advance(60_000)
+            assert not again.tick(world.clock.now_ms())
+            with pytest.raises(InvalidUsage, match=rf"FOREIGN_APPEND.*'{SHARDS[step]}'"):
+                world.commit(again, 1)
+        assert 1 not in world.contents("in", "number")
+        assert world.uppers() == before
+
+
+def test_an_append_of_somebody_else_while_a_micro_batch_commits() -> None:
+    """Between the look at the upper and the append, which is then refused."""
+    world = World()
+    timeline = world.timeline()
+    world.commit(timeline, 0)
+    real = world.staged("in", pa.table({"number": [1]}, ROWS))
+
+    class Late:
+        def append(self, *place: Any, **how: Any) -> Any:
+            somebody_else_appends(world, "in", how["at"] + 1, 1)
+            return real.append(*place, **how)
+
+    late: Any = Late()
+    with pytest.raises(InvalidUsage, match=r"FOREIGN_APPEND.*'in'"):
+        timeline.commit(1, PlannedMicroBatch("o1", frozenset()), StagedMicroBatch(late))
+    assert not timeline.committed
+
+
+def somebody_else_appends(world: World, shard: str, upper: int, rows: int) -> None:
+    """Append as any program may that knows of shards, and not of sources."""
+    schema = ROWS if shard == "in" else ERRORS
+    row = {"number": 99} if shard == "in" else {"error": "none of its own"}
+    writer = world.client.writer(shard)
+    lower = writer.upper()
+    table = pa.Table.from_pylist([row], schema) if rows else None
+    done = writer.compare_and_append(table, lower, Frontier(max(upper, (lower.time or 0) + 1)))
+    assert isinstance(done, Appended)
+
+
+def test_an_empty_snapshot_has_no_append_of_its_own() -> None:
+    """It has nothing that could be lost: the upper alone tells that it is committed."""
+    world = World()
+    world.timeline().commit_nothing(PlannedMicroBatch("", frozenset()))
+    assert world.timeline().committed
+    world.commit(world.timeline(), 0)
+    assert world.timeline().committed
+
+
+def test_a_shard_that_a_micro_batch_has_nothing_for_is_passed_in_its_name() -> None:
+    """Run again under another definition it may have something: that is not somebody else's time.
+
+    As it is with onBadRow, which says in which shard a bad row is.
+    """
+    world = World()
+    timeline = world.timeline()
+    crashing(timeline, "errors")
+    with pytest.raises(Crash):
+        world.commit(timeline, 0)
+    again = world.timeline()
+    error = pa.Table.from_pylist([{"error": "bad", "raw": "0"}], ERRORS)
+    again.commit(
+        0,
+        PlannedMicroBatch("o0", frozenset()),
+        StagedMicroBatch(
+            world.staged("in", pa.table({"number": [0]}, ROWS)), world.staged("in_errors", error)
+        ),
+    )
+    assert world.timeline().committed
 
 
 def test_ticks_follow_the_clock() -> None:
