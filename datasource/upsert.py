@@ -8,10 +8,10 @@ memory, and only those old parts and row groups are read whose keys may be among
 The rows are staged as *carriers*: the columns of the row, a value by which the winner among several
 new rows of a key is chosen, and a flag that is false for a delete (`carrier_schema`).
 
-    key columns | ORDER, if there is an order | LIVE | the other columns
+    key columns | ORDER, if there is an order | TIE, if it has one | LIVE | the other columns
 
 Sorted by these columns, as parts are, the last new row of a key is its winner. Old rows have nulls
-in ORDER and LIVE, so they sort before all new ones of their key.
+in ORDER, TIE and LIVE, so they sort before all new ones of their key.
 
 Invariants:
     - The result is a function of the contents and of the multiset of new rows: neither how they
@@ -52,10 +52,14 @@ from shardline.datasource.types.spark_types import Atomic, Field, Record, SparkT
 from shardline.datasource.types.stats import PartStats, may_overlap
 from shardline.datasource.write import WriteHandle
 
-__all__ = ["CARRIER_ID", "LIVE", "ORDER", "carrier_schema", "upsert", "upsert_difference"]
+__all__ = ["CARRIER_ID", "LIVE", "ORDER", "TIE", "carrier_schema", "upsert", "upsert_difference"]
 
 ORDER: Final = "_shardline_order"
 """Column of a carrier: of the rows of one key, the one with the greatest value wins."""
+
+TIE: Final = "_shardline_tie"
+"""Column of a carrier: text that decides between rows of one key with one order: without it a row
+wins over a delete, and the greater of two rows."""
 
 LIVE: Final = "_shardline_live"
 """Column of a carrier: false if the rows of the key are to be deleted; null in an old row."""
@@ -73,7 +77,7 @@ Places = npt.NDArray[np.int64]
 
 
 def carrier_schema(
-    schema: ShardSchema, key: Sequence[str], order: SparkType | None = None
+    schema: ShardSchema, key: Sequence[str], order: SparkType | None = None, *, tie: bool = False
 ) -> ShardSchema:
     """The schema of the carriers of rows of `schema`.
 
@@ -81,12 +85,13 @@ def carrier_schema(
         schema: The shard's schema.
         key: The shard's key, at least one column.
         order: Type of `ORDER`; None if new rows of one key have no order.
+        tie: True if they have a `TIE`.
 
     Raises:
         InvalidUsage: A column has a name that is reserved for carriers.
     """
     for name in schema.names:
-        if name.lower() in {ORDER, LIVE, _KEY_NUMBER.name}:
+        if name.lower() in {ORDER, TIE, LIVE, _KEY_NUMBER.name}:
             raise InvalidUsage(
                 f"column '{name}' has a name that an upsert keeps for itself",
                 code="RESERVED_COLUMN",
@@ -99,6 +104,8 @@ def carrier_schema(
         if f.name not in key
     ]
     ordered = [] if order is None else [Field(ORDER, order, nullable=True)]
+    if tie:
+        ordered.append(Field(TIE, Atomic("string"), nullable=True))
     live = Field(LIVE, Atomic("boolean"), nullable=True)
     keys = [schema.field(name) for name in key]
     return ShardSchema(Record((*keys, *ordered, live, *others)))
@@ -184,7 +191,9 @@ class _Replacements(Difference):
         """A reader that gives old rows and new ones alike as carriers of the newest schema."""
         schemas = {number: ShardSchema.parse(text) for number, text in state.schemas.items()}
         order = self.carriers.field(ORDER).type if ORDER in self.carriers else None
-        target = carrier_schema(schemas[state.schema_id], state.key, order)
+        target = carrier_schema(
+            schemas[state.schema_id], state.key, order, tie=TIE in self.carriers
+        )
         fetcher = Fetcher(
             self.machine.location.blob, {**schemas, CARRIER_ID: self.carriers}, target
         )

@@ -8,10 +8,10 @@
     upsert     the latest row of a key replaces it; one with nothing but its key deletes it
     debezium   `after` replaces `before`
 
-"Latest" is decided by the option `orderingColumn` where the source has it, else by the position in
-the source (`reading`). A row replaces what the shard itself holds: a state store beside it would
-have to agree with the shard after every crash. The price is a read of the shard's matching rows for
-each micro-batch.
+"Latest" is decided by the option `orderingColumn` where the source has it, and by the position in
+the source (`reading`) without it and between equal values of it. A row replaces what the shard
+itself holds: a state store beside it would have to agree with the shard after every crash. The
+price is a read of the shard's matching rows for each micro-batch.
 
 A row that cannot be decoded is, unless it is to be skipped (`bad_rows`), an error of its key: it
 replaces an earlier error of the key, and goes when a later row of the key can be decoded, deletes
@@ -144,9 +144,13 @@ class Staging:
     @property
     def _row_options(self) -> SinkOptions:
         options = self.reading.options
-        if self.reading.replaces_by_key and options.ordering_column is None:
+        if not self.reading.replaces_by_key:
+            return options
+        if options.ordering_column is None:
             return replace(options, ordering_column=POSITION)
-        return options
+        # A clock of milliseconds has ties, and the source has an order of them: without it a delete
+        # would lose to the row that it deletes, and a later row to one that only sorts after it.
+        return replace(options, tie_column=POSITION)
 
     # -- errors -----------------------------------------------------------------------------------
 

@@ -213,8 +213,6 @@ class Reading:
         rows = decoded.rows
         if self.marks_errors:
             rows = rows.where(F.col(CORRUPT).isNull()).drop(CORRUPT, FILE)
-        if self.options.ordering_column is not None:
-            rows = rows.drop(POSITION)
         return rows.drop(TS) if self.description.envelope == "diff" else rows
 
     def _make_shard(self, host: Host) -> None:

@@ -13,7 +13,7 @@ missing ones are null, narrower types are widened. Runs in the tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,7 +27,7 @@ from shardline.datasource.types.cast_to_schema import check_data, migrate_rows
 from shardline.datasource.types.row_keys import surrogate
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import Field, Record
-from shardline.datasource.upsert import LIVE, ORDER, carrier_schema
+from shardline.datasource.upsert import LIVE, ORDER, TIE, carrier_schema
 
 __all__ = ["EnvelopeConverter", "with_shard_spelling"]
 
@@ -70,7 +70,9 @@ class EnvelopeConverter:
         """The schema of the staged batches."""
         if not self.stages_carriers:
             return self.schema
-        return carrier_schema(self.schema, self.key, self.frame.order_type)
+        return carrier_schema(
+            self.schema, self.key, self.frame.order_type, tie=bool(self.frame.tie)
+        )
 
     @cached_property
     def unwrap(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
@@ -98,7 +100,7 @@ class EnvelopeConverter:
         rows = migrate_rows(
             self._named(batch, self.frame.row_schema), self._rows, self._nullable_schema
         )
-        return self._carriers(rows, self._order(batch), self._live_mask(batch, rows))
+        return self._carriers(rows, self._ranks(batch), self._live_mask(batch, rows))
 
     def _live_mask(self, batch: pa.RecordBatch, rows: pa.RecordBatch) -> pa.Array:
         """False for rows that delete."""
@@ -113,17 +115,21 @@ class EnvelopeConverter:
             lives = pc.or_(lives, pc.is_valid(rows.column(name)))
         return lives
 
-    def _order(self, batch: pa.RecordBatch) -> pa.Array | None:
-        if not self.frame.order:
-            return None
-        column, *fields = self.frame.order
-        values = batch.column(column)
-        return pc.struct_field(values, fields) if fields else values
+    def _ranks(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """The columns of carriers by which the winner among the rows of a key is chosen."""
+        columns: dict[str, pa.Array] = {}
+        if self.frame.order:
+            column, *fields = self.frame.order
+            values = batch.column(column)
+            columns[ORDER] = pc.struct_field(values, fields) if fields else values
+        if self.frame.tie:
+            columns[TIE] = batch.column(self.frame.tie)
+        return columns
 
     def _carriers(
-        self, rows: pa.RecordBatch, order: pa.Array | None, lives: pa.Array
+        self, rows: pa.RecordBatch, ranks: Mapping[str, pa.Array], lives: pa.Array
     ) -> pa.RecordBatch:
-        """Carriers of `rows`, which have the schema `_nullable_schema`."""
+        """Carriers of `rows`, which have the schema `_nullable_schema`, with their `ranks`."""
         # Deletes may leave columns null that the shard needs; only rows that live must fit it.
         if pc.all(lives, min_count=0).as_py():
             check_data(rows, self.schema)
@@ -132,8 +138,7 @@ class EnvelopeConverter:
             rows = self._without_deleted_values(rows, lives)
         columns: dict[str, pa.Array] = {n: rows.column(n) for n in rows.schema.names}
         columns[LIVE] = lives
-        if order is not None:
-            columns[ORDER] = order
+        columns |= ranks
         names = self.staged_schema.names
         return pa.RecordBatch.from_arrays([columns[name] for name in names], list(names))
 
@@ -165,30 +170,19 @@ class EnvelopeConverter:
     def _replacements(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Convert events of a shard with a key: `after` replaces the rows of its key."""
         self._check_events(batch)
-        order = self._order(batch)
         rows, shape = self._image(batch, AFTER, self._rows)
         assert rows is not None, "after is never void"
         lives = migrate_rows(rows, shape, self._nullable_schema)
-        here = pc.is_valid(batch.column(AFTER))
-        images = [
-            self._carriers(
-                lives,
-                None if order is None else order.filter(here),
-                _constant(True, lives.num_rows),
-            )
-        ]
+        ranks = self._ranks(batch)
+        here = _filtered(ranks, pc.is_valid(batch.column(AFTER)))
+        images = [self._carriers(lives, here, _constant(True, lives.num_rows))]
         if self._before is not None:
             left = self._key_gone_mask(batch)
             gone, shape = self._image(batch.filter(left), BEFORE, self._before)
             assert gone is not None
             keys = migrate_rows(gone, shape, self._nullable_schema)
-            images.append(
-                self._carriers(
-                    keys,
-                    None if order is None else order.filter(left),
-                    _constant(False, keys.num_rows),
-                )
-            )
+            deletes = _constant(False, keys.num_rows)
+            images.append(self._carriers(keys, _filtered(ranks, left), deletes))
         return pa.concat_batches(images)
 
     def _key_gone_mask(self, batch: pa.RecordBatch) -> pa.Array:
@@ -278,6 +272,10 @@ def _differs(one: pa.Array, other: pa.Array) -> pa.Array:
     """True where two columns differ; null equals null, and NaN equals NaN."""
     unequal = pc.fill_null(pc.not_equal(surrogate(one), surrogate(other)), False)
     return pc.or_(unequal, pc.xor(pc.is_null(one), pc.is_null(other)))
+
+
+def _filtered(columns: Mapping[str, pa.Array], mask: pa.Array) -> dict[str, pa.Array]:
+    return {name: column.filter(mask) for name, column in columns.items()}
 
 
 def _constant(value: bool, count: int) -> pa.Array:  # noqa: FBT001

@@ -51,6 +51,7 @@ class FrameRoles:
         order: Path of the ordering value: a column, then fields in it; empty if none.
         order_schema: Type of that value: JSON text of a schema with the one column `ORDER`; empty
             if none.
+        tie: Name of the text column that decides between equal ordering values; empty if none.
         delete: Name of the boolean column that marks deletes; empty if none.
         timed: True if rows carry their times.
     """
@@ -61,6 +62,7 @@ class FrameRoles:
     has_op: bool = False
     order: tuple[str, ...] = ()
     order_schema: str = ""
+    tie: str = ""
     delete: str = ""
     timed: bool = False
 
@@ -119,12 +121,14 @@ def _upserts(options: SinkOptions, struct: StructType) -> FrameRoles:
             code="WRONG_TYPE",
             hint="the column of option 'deleteColumn' is true for rows to delete",
         )
+    tie = _named(struct, options.tie_column, "tieColumn")
     path, kind = _order(struct, options.ordering_column, nested=False)
     return FrameRoles(
         "upsert",
-        _schema([field for field in struct.fields if field is not delete]),
+        _schema([field for field in struct.fields if field is not delete and field is not tie]),
         order=path,
         order_schema=kind,
+        tie="" if tie is None else tie.name,
         delete="" if delete is None else delete.name,
     )
 
@@ -148,6 +152,7 @@ def _events(options: SinkOptions, struct: StructType) -> FrameRoles:
         has_op=has_op,
         order=path,
         order_schema=kind,
+        tie=options.tie_column or "",
     )
 
 

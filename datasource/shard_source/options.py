@@ -197,6 +197,9 @@ class SinkOptions(ShardOptions):
         delete_column: `deleteColumn`: boolean column of an upserted frame, never kept: true
             deletes the key's rows. Without the option a row deletes whose columns outside of the
             key are all null.
+        tie_column: Text column of the frame, never kept: of several rows with one key and one value
+            in `ordering_column` the one with the greatest text wins. Set by what takes in a source,
+            which has an order of its own, and no option for users.
         save_mode: `saveMode`: reaction of a batch write to a shard that exists. Spark shows a
             Python source only its modes `append` and `overwrite`, so the other two are an option:
             `df.write.format("shard").mode("append").option("saveMode", "ignore")`.
@@ -222,6 +225,7 @@ class SinkOptions(ShardOptions):
     envelope: Envelope = "append"
     ordering_column: str | None = None
     delete_column: str | None = None
+    tie_column: str | None = None
     save_mode: SaveMode | None = None
     txn_app_id: str | None = None
     txn_version: int | None = None

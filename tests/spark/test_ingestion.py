@@ -427,9 +427,22 @@ EVENTS = (
 )
 
 
+def events(inbox: Path, **chosen: Any) -> SourceDescription:
+    return csv(inbox, format="json", schema=EVENTS, envelope="debezium", key=("id",), **chosen)
+
+
+def event(
+    ts_ms: int, *, before: tuple[int, str] | None = None, after: tuple[int, str] | None = None
+) -> str:
+    """A change in Debezium's form, as JSON."""
+    images = [row and dict(zip(("id", "s"), row, strict=True)) for row in (before, after)]
+    op = {(False, True): "c", (True, True): "u", (True, False): "d"}[bool(before), bool(after)]
+    return json.dumps({"before": images[0], "after": images[1], "op": op, "ts_ms": ts_ms})
+
+
 def test_a_debezium_topic_in_files(runtime: Runtime, inbox: Path) -> None:
     """Events of every kind, tombstones among them; a bad one is an error until it is retracted."""
-    description = csv(inbox, format="json", schema=EVENTS, envelope="debezium", key=("id",))
+    description = events(inbox)
     drop(
         inbox,
         "0.json",
@@ -454,6 +467,40 @@ def test_a_debezium_topic_in_files(runtime: Runtime, inbox: Path) -> None:
         drop(inbox, "2.json", '{"after": {"id": 4, "s": "d"}, "op": "c", "ts_ms": 6}')
         source.wait_for_rows((1, "A"), (3, "c"), (4, "d"))
         assert not source.errors
+
+
+def test_among_equal_orders_the_later_event_counts(runtime: Runtime, inbox: Path) -> None:
+    """A clock of milliseconds has ties, and the source has its own order of them.
+
+    Within a micro-batch the place in the file decides, and between two the later one.
+    """
+    options = {"path": str(inbox), "maxFilesPerTrigger": "1", "orderingColumn": "ts_ms"}
+    description = events(inbox, options=options)
+    given = [
+        event(5, after=(1, "a")),
+        event(5, before=(1, "a")),
+        event(5, after=(2, "z")),
+        event(5, before=(2, "z"), after=(2, "b")),
+        event(6, after=(3, "late")),
+        event(5, after=(3, "z")),
+        event(5, after=(4, "c")),
+    ]
+    drop(inbox, "0.json", *given)
+    with running(runtime, description) as source:
+        source.wait_for_rows((2, "b"), (3, "late"), (4, "c"))
+        drop(inbox, "1.json", event(5, before=(4, "c")), event(5, after=(2, "a")))
+        source.wait_for_rows((2, "a"), (3, "late"))
+
+
+def test_among_equal_orders_the_later_row_counts(runtime: Runtime, inbox: Path) -> None:
+    """As with events; a row without an order is before all that have one."""
+    options = {"path": str(inbox), "orderingColumn": "n"}
+    source_of = csv(
+        inbox, options=options, envelope="upsert", key=("id",), schema="id INT, s STRING, n INT"
+    )
+    drop(inbox, "0.csv", "1,z,5", "1,a,5", "2,b,5", "2,,5", "3,b,", "3,a,", "4,a,5", "4,z,")
+    with running(runtime, source_of) as source:
+        source.wait_for_rows((1, "a", 5), (3, "a", None), (4, "a", 5))
 
 
 def test_events_that_a_sink_has_written(runtime: Runtime, tmp_path: Path) -> None:
