@@ -41,6 +41,7 @@ from shardline.app.execution.host import Host
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.storage.bad_rows import DECODED_FORMATS, ON_BAD_ROW, OnBadRow, on_bad_row
 from shardline.app.storage.generators import register, spark_format, with_start
+from shardline.app.storage.kafka import is_kafka, with_defaults
 from shardline.app.storage.reclock import Origin
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.shard_sink.frame_columns import assign_roles
@@ -262,6 +263,8 @@ def _stream(spark: SparkSession, description: SourceDescription, origin: Origin)
         datasource.register(spark)
     given, _ = _split(description.options)
     given = with_start(name, given, origin.start_ms)
+    if is_kafka(name):
+        given = with_defaults(given)
     if name.lower() in _FILES:
         given = _streamable(spark, given)
     reader = spark.readStream.format(spark_format(name))
