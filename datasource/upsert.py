@@ -13,6 +13,10 @@ new rows of a key is chosen, and a flag that is false for a delete (`carrier_sch
 Sorted by these columns, as parts are, the last new row of a key is its winner. Old rows have nulls
 in ORDER, TIE and LIVE, so they sort before all new ones of their key.
 
+Where ORDER says nothing between the partitions of a source, carriers have two columns more, behind
+LIVE: PARTITION, and AT. Then the last new row of each partition is found first, and of these the
+one with the greatest AT wins.
+
 Invariants:
     - The result is a function of the contents and of the multiset of new rows: neither how they
       are spread over parts nor their order matters.
@@ -52,7 +56,17 @@ from shardline.datasource.types.spark_types import Atomic, Field, Record, SparkT
 from shardline.datasource.types.stats import PartStats, may_overlap
 from shardline.datasource.write import WriteHandle
 
-__all__ = ["CARRIER_ID", "LIVE", "ORDER", "TIE", "carrier_schema", "upsert", "upsert_difference"]
+__all__ = [
+    "AT",
+    "CARRIER_ID",
+    "LIVE",
+    "ORDER",
+    "PARTITION",
+    "TIE",
+    "carrier_schema",
+    "upsert",
+    "upsert_difference",
+]
 
 ORDER: Final = "_shardline_order"
 """Column of a carrier: of the rows of one key, the one with the greatest value wins."""
@@ -63,6 +77,12 @@ wins over a delete, and the greater of two rows."""
 
 LIVE: Final = "_shardline_live"
 """Column of a carrier: false if the rows of the key are to be deleted; null in an old row."""
+
+PARTITION: Final = "_shardline_partition"
+"""Column of a carrier: the part of a source, as text, in which ORDER means something."""
+
+AT: Final = "_shardline_at"
+"""Column of a carrier: of the last rows of several partitions the one with the greatest wins."""
 
 CARRIER_ID: Final = -1
 """The schema id of staged carriers: no schema of a shard has it."""
@@ -77,7 +97,12 @@ Places = npt.NDArray[np.int64]
 
 
 def carrier_schema(
-    schema: ShardSchema, key: Sequence[str], order: SparkType | None = None, *, tie: bool = False
+    schema: ShardSchema,
+    key: Sequence[str],
+    order: SparkType | None = None,
+    *,
+    tie: bool = False,
+    partitioned: bool = False,
 ) -> ShardSchema:
     """The schema of the carriers of rows of `schema`.
 
@@ -86,12 +111,13 @@ def carrier_schema(
         key: The shard's key, at least one column.
         order: Type of `ORDER`; None if new rows of one key have no order.
         tie: True if they have a `TIE`.
+        partitioned: True if they have a `PARTITION` and `AT`.
 
     Raises:
         InvalidUsage: A column has a name that is reserved for carriers.
     """
     for name in schema.names:
-        if name.lower() in {ORDER, TIE, LIVE, _KEY_NUMBER.name}:
+        if name.lower() in {ORDER, TIE, LIVE, PARTITION, AT, _KEY_NUMBER.name}:
             raise InvalidUsage(
                 f"column '{name}' has a name that an upsert keeps for itself",
                 code="RESERVED_COLUMN",
@@ -106,9 +132,12 @@ def carrier_schema(
     ordered = [] if order is None else [Field(ORDER, order, nullable=True)]
     if tie:
         ordered.append(Field(TIE, Atomic("string"), nullable=True))
-    live = Field(LIVE, Atomic("boolean"), nullable=True)
+    flags = [Field(LIVE, Atomic("boolean"), nullable=True)]
+    if partitioned:
+        flags.append(Field(PARTITION, Atomic("string"), nullable=True))
+        flags.append(Field(AT, Atomic("long"), nullable=True))
     keys = [schema.field(name) for name in key]
-    return ShardSchema(Record((*keys, *ordered, live, *others)))
+    return ShardSchema(Record((*keys, *ordered, *flags, *others)))
 
 
 def upsert(
@@ -192,7 +221,11 @@ class _Replacements(Difference):
         schemas = {number: ShardSchema.parse(text) for number, text in state.schemas.items()}
         order = self.carriers.field(ORDER).type if ORDER in self.carriers else None
         target = carrier_schema(
-            schemas[state.schema_id], state.key, order, tie=TIE in self.carriers
+            schemas[state.schema_id],
+            state.key,
+            order,
+            tie=TIE in self.carriers,
+            partitioned=PARTITION in self.carriers,
         )
         fetcher = Fetcher(
             self.machine.location.blob, {**schemas, CARRIER_ID: self.carriers}, target
@@ -210,7 +243,7 @@ class _Replacements(Difference):
         if ORDER not in self.carriers and (news > 1).any():
             raise self._ambiguous(group, starts[int(np.argmax(news > 1))], state)
         gone = np.flatnonzero(np.repeat(news > 0, ends - starts) & ~added)
-        last = ends[news > 0] - 1
+        last = _newest(group, starts) if PARTITION in self.carriers else ends[news > 0] - 1
         lives = (
             group.column(LIVE).combine_chunks().take(pa.array(last)).to_numpy(zero_copy_only=False)
         )
@@ -244,6 +277,32 @@ class _Replacements(Difference):
             code="AMBIGUOUS_KEY",
             hint="set option orderingColumn to what tells the latest, or keep one row of each key",
         )
+
+
+def _newest(group: pa.Table, starts: Places) -> Places:
+    """The positions of the winners of all keys that have new rows, of several partitions.
+
+    Args:
+        group: Sorted carriers, with all rows of each of their keys.
+        starts: The positions at which the rows of each key begin.
+    """
+    added = np.flatnonzero(group.column(LIVE).is_valid().to_numpy())
+    keys = np.repeat(np.arange(len(starts)), np.diff(starts, append=group.num_rows))[added]
+    new = group.select([PARTITION, AT]).take(pa.array(added)).combine_chunks()
+    partitions = new.column(PARTITION).dictionary_encode().combine_chunks().indices.to_numpy()
+    # Stable: rows of one partition stay in their order, and the last of them is its newest.
+    by_partition = np.lexsort((partitions, keys))
+    last = by_partition[_changes(keys[by_partition], partitions[by_partition])]
+    # Of equal times the row that sorts last wins: any, but always the same one.
+    by_time = last[np.lexsort((last, new.column(AT).to_numpy()[last], keys[last]))]
+    return added[by_time[_changes(keys[by_time])]]
+
+
+def _changes(*columns: Places) -> npt.NDArray[np.bool_]:
+    """True for the last of equal rows that follow one another."""
+    differs = np.ones(len(columns[0]), np.bool_)
+    differs[:-1] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return differs
 
 
 def _takes_back_whole_keys(difference: pa.Table, held: Places) -> bool:

@@ -39,6 +39,7 @@ from shardline.app.execution.host import Host
 from shardline.app.protocol.objects import errors_shard, skipped_shard
 from shardline.app.storage.commit import WRITER, StagedMicroBatch
 from shardline.app.storage.errors import ERRORS
+from shardline.app.storage.kafka import AT, DELETED, PARTITION, is_kafka
 from shardline.app.storage.reading import CORRUPT, FILE, POSITION, Decoded, Reading
 from shardline.datasource.frontier import TIME_MIN
 from shardline.datasource.ids import new_id
@@ -143,11 +144,14 @@ class Staging:
 
     @property
     def _row_options(self) -> SinkOptions:
-        options = self.reading.options
+        options, kafka = self.reading.options, is_kafka(self.reading.description.format)
         if not self.reading.replaces_by_key:
             return options
+        if kafka:
+            options = replace(options, delete_column=DELETED)
         if options.ordering_column is None:
-            return replace(options, ordering_column=POSITION)
+            partitions = (PARTITION, AT) if kafka else None
+            return replace(options, ordering_column=POSITION, partition_columns=partitions)
         # A clock of milliseconds has ties, and the source has an order of them: without it a delete
         # would lose to the row that it deletes, and a later row to one that only sorts after it.
         return replace(options, tie_column=POSITION)

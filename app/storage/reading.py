@@ -8,8 +8,8 @@ By itself Spark makes nulls of a row that it cannot decode, drops it or fails, a
 order. A source needs both: bad rows as data, and an order in which one row replaces another.
 
 Each row has its position in the source where rows replace one another: for files the file's time of
-change, its path and the place in it, for Kafka the offset, else the order in which Spark's
-partitions have the rows.
+change, its path and the place in it, for Kafka the offset, which means something within a partition
+(`kafka`), else the order in which Spark's partitions have the rows.
 
 Rows of text formats that cannot be decoded are marked, unless the source sets the option `mode`
 itself: then Spark drops them or fails, as the option says. What becomes of marked rows is the
@@ -41,7 +41,7 @@ from shardline.app.execution.host import Host
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.storage.bad_rows import DECODED_FORMATS, ON_BAD_ROW, OnBadRow, on_bad_row
 from shardline.app.storage.generators import register, spark_format, with_start
-from shardline.app.storage.kafka import is_kafka, with_defaults
+from shardline.app.storage.kafka import is_kafka, with_defaults, with_marks
 from shardline.app.storage.reclock import Origin
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.shard_sink.frame_columns import assign_roles
@@ -191,6 +191,8 @@ class Reading:
             frame: As `foreachBatch` was given it.
         """
         rows = frame.withColumn(POSITION, _position(frame)) if self.replaces_by_key else frame
+        if self.replaces_by_key and is_kafka(self.description.format):
+            rows = with_marks(rows, ordered=self.options.ordering_column is not None)
         if not self.marks_errors:
             yield Decoded(rows.drop(_CHANGED, _PATH, _BLOCK, _SIZE), Counts())
             return
@@ -325,7 +327,7 @@ def _position(frame: DataFrame) -> Column:
         changed = _padded(F.unix_micros(F.col(_CHANGED)))
         return F.concat_ws("|", changed, F.col(_PATH), _padded(F.col(_BLOCK)), row)
     if {"topic", "partition", "offset"} <= names:
-        return F.concat_ws("|", _padded(F.col("offset")), _padded(F.col("partition")))
+        return F.concat_ws("|", _padded(F.col("offset")), _padded(F.col("partition")), "topic")
     return row
 
 

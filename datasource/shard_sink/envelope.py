@@ -27,7 +27,7 @@ from shardline.datasource.types.cast_to_schema import check_data, migrate_rows
 from shardline.datasource.types.row_keys import surrogate
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import Field, Record
-from shardline.datasource.upsert import LIVE, ORDER, TIE, carrier_schema
+from shardline.datasource.upsert import AT, LIVE, ORDER, PARTITION, TIE, carrier_schema
 
 __all__ = ["EnvelopeConverter", "with_shard_spelling"]
 
@@ -71,7 +71,11 @@ class EnvelopeConverter:
         if not self.stages_carriers:
             return self.schema
         return carrier_schema(
-            self.schema, self.key, self.frame.order_type, tie=bool(self.frame.tie)
+            self.schema,
+            self.key,
+            self.frame.order_type,
+            tie=bool(self.frame.tie),
+            partitioned=bool(self.frame.partition),
         )
 
     @cached_property
@@ -124,6 +128,9 @@ class EnvelopeConverter:
             columns[ORDER] = pc.struct_field(values, fields) if fields else values
         if self.frame.tie:
             columns[TIE] = batch.column(self.frame.tie)
+        if self.frame.partition:
+            partition, at = self.frame.partition
+            columns |= {PARTITION: batch.column(partition), AT: batch.column(at)}
         return columns
 
     def _carriers(

@@ -52,6 +52,8 @@ class FrameRoles:
         order_schema: Type of that value: JSON text of a schema with the one column `ORDER`; empty
             if none.
         tie: Name of the text column that decides between equal ordering values; empty if none.
+        partition: Names of the column with a row's partition, and of that which orders the last
+            rows of several ones; empty if rows have no partitions.
         delete: Name of the boolean column that marks deletes; empty if none.
         timed: True if rows carry their times.
     """
@@ -63,6 +65,7 @@ class FrameRoles:
     order: tuple[str, ...] = ()
     order_schema: str = ""
     tie: str = ""
+    partition: tuple[str, ...] = ()
     delete: str = ""
     timed: bool = False
 
@@ -121,14 +124,16 @@ def _upserts(options: SinkOptions, struct: StructType) -> FrameRoles:
             code="WRONG_TYPE",
             hint="the column of option 'deleteColumn' is true for rows to delete",
         )
-    tie = _named(struct, options.tie_column, "tieColumn")
+    tie, partition = options.tie_column or "", options.partition_columns or ()
+    left_out = {tie, *partition, "" if delete is None else delete.name}
     path, kind = _order(struct, options.ordering_column, nested=False)
     return FrameRoles(
         "upsert",
-        _schema([field for field in struct.fields if field is not delete and field is not tie]),
+        _schema([field for field in struct.fields if field.name not in left_out]),
         order=path,
         order_schema=kind,
-        tie="" if tie is None else tie.name,
+        tie=tie,
+        partition=partition,
         delete="" if delete is None else delete.name,
     )
 

@@ -200,6 +200,10 @@ class SinkOptions(ShardOptions):
         tie_column: Text column of the frame, never kept: of several rows with one key and one value
             in `ordering_column` the one with the greatest text wins. Set by what takes in a source,
             which has an order of its own, and no option for users.
+        partition_columns: Two columns of the frame, never kept, of a source whose `ordering_column`
+            says nothing between its partitions: the name of the partition, a text, and a whole
+            number: of the last rows of several partitions the one with the greatest wins. Set as
+            `tie_column` is.
         save_mode: `saveMode`: reaction of a batch write to a shard that exists. Spark shows a
             Python source only its modes `append` and `overwrite`, so the other two are an option:
             `df.write.format("shard").mode("append").option("saveMode", "ignore")`.
@@ -226,6 +230,7 @@ class SinkOptions(ShardOptions):
     ordering_column: str | None = None
     delete_column: str | None = None
     tie_column: str | None = None
+    partition_columns: tuple[str, str] | None = None
     save_mode: SaveMode | None = None
     txn_app_id: str | None = None
     txn_version: int | None = None

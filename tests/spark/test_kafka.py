@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,3 +82,72 @@ def test_a_source_may_begin_at_the_end(runtime: Runtime, topics: Topics) -> None
         source.wait_for("the snapshot", lambda: bool(source.bindings()))
         topics.send("t", 0, 2, "b", "2")
         wait_for(source, ("b", "2"))
+
+
+@pytest.mark.parametrize("options", [{}, {"orderingColumn": "timestamp"}])
+def test_a_message_without_a_value_deletes_its_key(
+    runtime: Runtime, topics: Topics, options: dict[str, str]
+) -> None:
+    """A tombstone, in the snapshot and later; with an ordering column as well as without one."""
+    for key, value in (("a", "1"), ("b", "2"), ("a", None), ("c", None), ("d", "4")):
+        topics.send("t", 0, 5, key, value)
+    with running(runtime, upserts(topics, **options)) as source:
+        wait_for(source, ("b", "2"), ("d", "4"))
+        topics.send("t", 0, 5, "b", None)
+        topics.send("t", 0, 5, "d", None)
+        topics.send("t", 0, 5, "d", "")
+        wait_for(source, ("d", ""))
+
+
+def test_the_newest_message_of_a_key_counts(runtime: Runtime, topics: Topics) -> None:
+    """Within a partition the offset says which, whatever a producer's clock; else the time."""
+    for n in range(20):
+        topics.send("t", 0, n, f"filler {n}", "x")
+    topics.send("t", 0, 1000, "moved", "old")
+    topics.send("t", 0, 1000, "gone", "old")
+    topics.send("t", 0, 5000, "back", "first")
+    topics.send("t", 0, 3000, "back", "second")
+    topics.send("t", 7, 2000, "moved", "new")
+    topics.send("t", 7, 2000, "gone", None)
+    topics.send("t", 7, 4000, "back", "elsewhere")
+    topics.send("u", 0, 6000, "moved", "in the other topic")
+    fillers = [(f"filler {n}", "x") for n in range(20)]
+    moved = ("moved", "in the other topic")
+    with running(runtime, upserts(topics, "t,u")) as source:
+        wait_for(source, *fillers, moved, ("back", "elsewhere"))
+        topics.send("t", 7, 1, "back", "later in its partition")
+        topics.send("t", 0, 2, "gone", "later in a partition")
+        wait_for(
+            source,
+            *fillers,
+            moved,
+            ("back", "later in its partition"),
+            ("gone", "later in a partition"),
+        )
+
+
+def test_which_message_counts_is_that_of_a_model(runtime: Runtime, topics: Topics) -> None:
+    """Random messages of few keys in some partitions; ties between partitions have no winner."""
+    chance = random.Random(5)
+    last: dict[tuple[str, str, int], tuple[int, str | None]] = {}
+    for n in range(300):
+        topic, partition, key = chance.choice("tu"), chance.randrange(3), chance.choice("abcdefgh")
+        at_ms, value = 1000 * chance.randrange(1000) + n, chance.choice([None, f"{n}", f"{n}"])
+        topics.send(topic, partition, at_ms, key, value)
+        last[key, topic, partition] = (at_ms, value)
+    newest: dict[str, tuple[int, str | None]] = {}
+    for (key, *_), message in last.items():
+        newest[key] = max(newest.get(key, (-1, None)), message)
+    wanted = [(key, value) for key, (_, value) in newest.items() if value is not None]
+    with running(runtime, upserts(topics, "t,u")) as source:
+        wait_for(source, *wanted)
+
+
+def test_an_ordering_column_comes_first(runtime: Runtime, topics: Topics) -> None:
+    """Then the order is the user's, across partitions and within one; the offset decides ties."""
+    topics.send("t", 0, 5000, "a", "late")
+    topics.send("t", 0, 3000, "a", "early")
+    topics.send("t", 1, 7, "b", "zzz")
+    topics.send("t", 1, 7, "b", "a")
+    with running(runtime, upserts(topics, orderingColumn="timestamp")) as source:
+        wait_for(source, ("a", "late"), ("b", "a"))

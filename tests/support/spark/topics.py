@@ -63,7 +63,7 @@ class Topics:
 def register_topics(spark: SparkSession) -> None:
     """Make the format known to a session."""
     # Python workers do not have the folder of the tests on their path.
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
     spark.dataSource.register(_KafkaFolder)
 
 
