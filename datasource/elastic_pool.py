@@ -24,8 +24,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final, TypeVar
 
+from shardline.datasource.background import BackgroundThread
 from shardline.datasource.clock import Clock
 
 __all__ = ["ElasticPool"]
@@ -59,7 +61,7 @@ class ElasticPool:
         self._clock = clock
         self._changed = threading.Condition(threading.Lock())
         self._queue: deque[Callable[[], object]] = deque()
-        self._threads: set[threading.Thread] = set()
+        self._threads: dict[str, BackgroundThread] = {}
         self._made = self._working = self._watching = self._idle = 0
         self._taken_ms = 0.0
         self._is_closed = False
@@ -111,10 +113,9 @@ class ElasticPool:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-            threads = list(self._threads)
+            threads = list(self._threads.values())
         for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join()
+            thread.join()
 
     def _ensure_watched(self) -> None:
         """See to it that a thread takes what is queued, or watches whoever is to take it."""
@@ -125,11 +126,10 @@ class ElasticPool:
         elif len(self._threads) < self._most:
             self._made += 1
             name = f"{self._name}_{self._made}"
-            thread = threading.Thread(target=self._run, name=name, daemon=True)
-            self._threads.add(thread)
-            thread.start()
+            self._threads[name] = BackgroundThread(name, partial(self._run, name))
+            self._threads[name].start()
 
-    def _run(self) -> None:
+    def _run(self, name: str) -> None:
         with self._changed:
             while self._is_needed():
                 if not self._queue:
@@ -144,7 +144,7 @@ class ElasticPool:
                     self._watching -= 1
                     continue
                 self._take()
-            self._threads.discard(threading.current_thread())
+            del self._threads[name]
 
     def _is_needed(self) -> bool:
         return bool(self._queue) or not (self._is_closed or self._idle >= _IDLE_MAX)

@@ -10,6 +10,7 @@ import pytest
 
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard_source import stream_inputs
 from support.fakes.engine import Checkpoint, Query, options_of
 from support.models.shards import World, schema_of, updates
 from support.spark.streams import BLOBS, Row, churn, fill, lose_leases
@@ -131,8 +132,23 @@ def test_several_snapshots_are_read_in_pieces(world: World) -> None:
     assert {name: +rows for name, rows in found.items()} == contents
 
 
-def test_a_run_that_is_stopped_leaves_no_thread(world: World) -> None:
+def test_looks_that_take_no_time_have_no_threads(world: World) -> None:
+    """Handing a request to another thread costs more than a disk takes for it."""
+    client = world.client(BLOBS)
+    put(client, "left", 0, 10, (1, "l", 3, 1))
+    put(client, "right", 0, 10, (1, "r", 2, 1))
+    query = Query(client, Checkpoint(), options_of(**BOTH))
+    query.drain()
+    query.drain()
+    assert not any(one.name.startswith("look") for one in threading.enumerate())
+    query.run.release()
+
+
+def test_a_run_that_is_stopped_leaves_no_thread(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Looks at several shards have threads of their own, which end with the run."""
+    monkeypatch.setattr(stream_inputs, "_SLOW_LOOK_MS", -1.0)
     client = world.client(BLOBS)
     put(client, "left", 0, 10, (1, "l", 3, 1))
     put(client, "right", 0, 10, (1, "r", 2, 1))
