@@ -60,8 +60,17 @@ def apply_ledger(
 
 
 def is_applied(home: TransactionClient, row: Row) -> bool:
-    """True if this process knows, without I/O, that `row` was applied to its data shard."""
-    state = home.machine(row.name).cached
+    """True if it is known that `row` was applied to its data shard, or that the shard is no more.
+
+    Costs a request only where this process knows another shard of that name.
+    """
+    machine = home.machine(row.name)
+    state = machine.cached
+    if state is not None and state.shard != row.shard:
+        # Which of the two is the older one only a state says that is newer than the row. Where the
+        # known one is, the row is of a shard that was made since, and may wait to be applied: taken
+        # for applied it would be retracted, and what was committed would be lost.
+        state = machine.refresh()
     return state is not None and (state.shard != row.shard or state.upper.is_beyond(row.at))
 
 

@@ -52,6 +52,7 @@ from shardline.datasource.transactions.commit_loop import Conflict, Identity, Re
 from shardline.datasource.transactions.ledger import Ledger
 from shardline.datasource.transactions.protocol import Committed, Transactions, Write
 from shardline.datasource.transactions.shard_view import ShardViews
+from shardline.datasource.types.schema import DIFF, TS
 from shardline.datasource.upsert import CARRIER_ID, LIVE, carrier_schema, upsert_difference
 from shardline.datasource.write import Updates
 
@@ -203,8 +204,8 @@ class Transaction:
         """Insert rows, each in place of the row with its key in the contents at the read time.
 
         Raises:
-            InvalidUsage: The shard has no key, the rows do not fit it, or two of them have the same
-                key; or this transaction has written to the shard before.
+            InvalidUsage: The shard has no key, the rows do not fit it, are updates, or two of them
+                have the same key; or this transaction has written to the shard before.
             Determinate: As `read`.
         """
         self._replace_keys(name, data, live=True)
@@ -244,7 +245,7 @@ class Transaction:
     def add(self, name: str, staged: Staged) -> None:
         """Add parts staged for shard `name`; the transaction takes charge of them."""
         touched = self._use_shard(name)
-        touched.staged.append(staged)
+        # First: what is refused is deleted at the end, whatever becomes of the rest.
         self._parts.add(staged.runs)
         for run in staged.runs:
             for part in run.parts:
@@ -254,6 +255,8 @@ class Transaction:
                         code="TIMES_IN_TRANSACTION",
                         hint="leave _ts out: a transaction takes effect at one time",
                     )
+        # Last: the caller may catch the refusal, and commit what else there is.
+        touched.staged.append(staged)
 
     def replace(self, name: str, staged: Staged) -> None:
         """Make the staged rows the contents of shard `name`; their parts are deleted afterwards."""
@@ -401,6 +404,15 @@ class Transaction:
     def _replace_keys(self, name: str, data: pa.Table, *, live: bool) -> None:
         if self.done_before():
             return
+        for column in (TS, DIFF):
+            # Not passed over: with a diff of -1 a row would be inserted that was to be taken away.
+            if live and column in data.column_names:
+                raise InvalidUsage(
+                    f"the rows for shard '{name}' have column '{column}', and an upsert takes none "
+                    "that are changes",
+                    code="ENVELOPE_MISMATCH",
+                    hint="leave it out, or append",
+                )
         touched = self._use_shard(name)
         if touched.staged:
             raise InvalidUsage(

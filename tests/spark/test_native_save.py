@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from shardline import datasource
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Corrupt
 from shardline.datasource.parts.part_file import footer_of
+from shardline.datasource.spark_native.save import NativeWrite
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.stats import bounds
 from support.spark.native import TYPES, arrow_of, client_at, collected, few, put
@@ -89,6 +91,19 @@ def test_statistics_of_saved_parts(spark: SparkSession, location: str) -> None:
         "n": ("10", "999"),
     }
     assert part.stats.columns["n"].nulls == 10
+
+
+def test_columns_whose_paths_are_one_have_no_statistics(spark: SparkSession, location: str) -> None:
+    """The path of a column with a point may be that of a field: bounds of the other leave rows out.
+
+    In either order of the two.
+    """
+    point, field = "id + 1000 as `a.b`", "struct(id as b) as a"
+    for name, columns in {"one": (point, field), "other": (field, point)}.items():
+        datasource.save(spark.range(0, 1000, 1, 1).selectExpr(*columns, "id"), f"{location}/{name}")
+        options = {"where": "`a.b` = 1500"}
+        found = datasource.snapshot(spark, f"{location}/{name}", options=options)
+        assert [row["id"] for row in found.collect()] == [500]
 
 
 def test_a_damaged_footer_of_a_saved_part_is_an_error(spark: SparkSession, location: str) -> None:
@@ -198,6 +213,27 @@ def test_a_retried_task_leaves_one_file(spark: SparkSession, location: str) -> N
 
     assert collected(datasource.snapshot(spark, f"{location}/in")) == [(n,) for n in range(1000)]
     assert parts_on_disk(location) == parts_known(client, "in")
+
+
+def test_files_of_tasks_that_were_given_up_are_no_rows(
+    spark: SparkSession, location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One may still write when the job has ended: a twin that lost, or one of a lost executor."""
+    client = client_at(location)
+    write = NativeWrite._write
+
+    def write_and_leave(self: NativeWrite, url: str) -> None:
+        write(self, url)
+        folder = Path(url.removeprefix("file:"))
+        late = folder / "_temporary/0/_temporary/attempt_1"
+        late.mkdir(parents=True)
+        for file in folder.glob("*.parquet"):
+            shutil.copy(file, late)
+
+    monkeypatch.setattr(NativeWrite, "_write", write_and_leave)
+    datasource.save(spark.range(0, 10, 1, 2), f"{location}/in")
+    assert collected(datasource.snapshot(spark, f"{location}/in")) == [(n,) for n in range(10)]
+    assert not any("_temporary" in key for key in parts_known(client, "in"))
 
 
 def test_nothing_and_overwriting(spark: SparkSession, location: str) -> None:

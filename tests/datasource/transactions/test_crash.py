@@ -260,3 +260,18 @@ def test_rows_with_times_are_not_for_transactions(world: World) -> None:
     assert not [
         key for key in client.location.blob.list("a/part/") if dangling(client.machine("a"))
     ]
+
+
+def test_what_a_transaction_has_refused_is_no_part_of_it(world: World) -> None:
+    """Though its caller goes on: rows would appear at a time that readers have seen, or never."""
+    client = world.client(BLOBS)
+    prepare(client)
+    with client.transaction() as t:
+        for column, code in (("_ts", "TIMES_IN_TRANSACTION"), ("_diff", "ENVELOPE_MISMATCH")):
+            changes = NEW.append_column(column, [[-1]])
+            with pytest.raises(InvalidUsage, match=code):
+                (t.append if column == "_ts" else t.upsert)("a", changes)
+        t.append("a", NEW)
+    with client.reader("a") as reader:
+        assert rows(reader.snapshot()) == ADDED
+    assert not dangling(client.machine("a"))

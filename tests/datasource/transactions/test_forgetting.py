@@ -141,3 +141,27 @@ def when_appending(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) ->
         return append(committer, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Committer, "_append", before)
+
+
+@pytest.mark.parametrize("act", ["tidies", "commits"])
+def test_rows_of_a_shard_made_anew_are_not_taken_for_applied(
+    client: ShardClient, world: World, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    """By a process that knows the dropped shard only: who committed them has died right after."""
+    behind = world.client(BLOBS)
+    behind.state("a")
+    txns = client.transactions()
+    txns.forget("a")
+    client.drop("a")
+    client.create("a", schema_of(), key=["id"])
+    txns.register("a", "b")
+    with monkeypatch.context() as patch:
+        patch.setattr(Committer, "_follow_up", lambda *_: None)
+        with client.transaction() as transaction:
+            transaction.append("a", table((7, "kept")))
+    if act == "tidies":
+        behind.transactions().tidy()
+    else:
+        with behind.transaction() as transaction:
+            transaction.append("b", table((8, "other")))
+    assert contents(world.client(BLOBS)) == {(7, "kept"): 1}
