@@ -69,7 +69,7 @@ class PartDescriber:
             footer = file.metadata
             if footer.num_rows == 0:
                 return None
-            columns = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
+            columns = _columns_by_path(footer)
             least, most, total = self._diffs(file, columns[DIFF])
             times = self._times(file, columns.get(TS))
         return Part(
@@ -109,7 +109,7 @@ class PartDescriber:
         """Statistics, collected by the same code as all others, from the bounds taken for rows."""
         arrays: dict[str, pa.Array] = {}
         nulls: dict[str, int] = {}
-        columns = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
+        columns = _columns_by_path(footer)
         for field in self.schema.record.fields:
             column = columns.get(field.name)
             found = None if column is None or not _bounded(field) else _bounds(footer, column)
@@ -137,6 +137,16 @@ class PartDescriber:
 
     def _kept(self, known: dict[str, pa.Array]) -> list[str]:
         return [name for name in self.keep if name in known]
+
+
+def _columns_by_path(footer: pq.FileMetaData) -> dict[str, int]:
+    """The numbers of leaf columns, by their path; of those that share one, none.
+
+    A column `a.b` and the field `b` of a column `a` do. Bounds of the other one would have reads
+    leave out rows; a column that is not found has no statistics.
+    """
+    paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
+    return {path: number for number, path in enumerate(paths) if paths.count(path) == 1}
 
 
 def _chunks(file: pq.ParquetFile, name: str) -> Iterator[pa.Array]:

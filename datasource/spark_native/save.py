@@ -281,7 +281,13 @@ class NativeWrite:
         describer = PartDescriber(
             blob, self.schema, self.target.schema_id, first, settings.stats_bytes
         )
-        entries = [e for e in blob.list(f"{directory}/") if e.key.endswith(".parquet")]
+        # Not those further down: a task that was given up, as a twin that lost or one of a lost
+        # executor, may still write below `_temporary`, and delete what it wrote.
+        entries = [
+            entry
+            for entry in blob.list(f"{directory}/")
+            if entry.key.endswith(".parquet") and "/" not in entry.key.removeprefix(f"{directory}/")
+        ]
         local = self.root.removeprefix("file:") if self.root.startswith("file:") else None
 
         def describe(entry: BlobEntry) -> Part | None:
@@ -294,7 +300,8 @@ class NativeWrite:
         with ThreadPoolExecutor(_THREADS, "footers") as pool:
             found = list(pool.map(describe, entries))
         if local is not None:
-            for place in (directory, str(Path(directory).parent)):
+            # With the folder of the shard itself: Spark may have made `part` in it.
+            for place in (directory, *map(str, list(Path(directory).parents)[:2])):
                 _sync(f"{local}/{place}")
         empty = [e.key for e, part in zip(entries, found, strict=True) if part is None]
         delete_blobs(blob, empty)
