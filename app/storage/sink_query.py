@@ -235,7 +235,7 @@ class _SinkRun:
         # and that must not be what a newer runtime is staging.
         host.check_fence()
         self._progress = SinkProgress.open(host.client, sink)
-        self._target = _open_target(host, sink)
+        self._target = _open_target(host, sink, self._progress.committed)
         # Before the accounts are brought up to the target: times of another input mean nothing.
         self._check_input(self._progress, self._target)
         self._catch_up(self._progress, self._target)
@@ -552,8 +552,8 @@ class _SinkRun:
         return False
 
 
-def _open_target(host: Host, sink: SinkDescription) -> Target:
-    """Open the target of a sink, by its format."""
+def _open_target(host: Host, sink: SinkDescription, recorded: Frontier | None) -> Target:
+    """Open the target of a sink, by its format; `recorded` is how far it is by the progress."""
     options = options_of(sink)
     match sink.format:
         case "shard":
@@ -565,7 +565,8 @@ def _open_target(host: Host, sink: SinkDescription) -> Target:
         case "foreachBatch":
             return FunctionTarget(options["function"])
         case name if name in FILES:
-            return FileTarget(host.spark, sink, options, host.client.state(sink.on).shard)
+            shard = host.client.state(sink.on).shard
+            return FileTarget(host.spark, sink, options, shard, recorded)
     return WriterTarget(sink, options)
 
 

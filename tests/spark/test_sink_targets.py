@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
@@ -22,7 +22,9 @@ from shardline.app.execution.observations import Failed, Health, Progress
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage import sink_query as sink_module
 from shardline.app.storage.sink_query import drop_sink, run_sink
+from shardline.app.storage.sinks.files import FileTarget
 from shardline.app.storage.sinks.others import forget_collected
+from shardline.app.storage.sinks.target import Written
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.types.schema import ShardSchema
@@ -69,6 +71,86 @@ def test_other_files(host: Host, source: Input, tmp_path: Path, format_: str) ->
         (1, "a", 20, -1),
         (2, "b, c", 10, 2),
     ]
+
+
+class ObjectStore:
+    """A file system whose renames copy one sub-folder after the other, and delete them after that.
+
+    The first rename ends early: after `copied` of the sub-folders, and `deleted` of the originals.
+    """
+
+    def __init__(self, real: Any, ends: str, copied: int, deleted: int) -> None:
+        self._real, self._ends, self._copied, self._deleted = real, ends, copied, deleted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def rename(self, source: Any, target: Any) -> bool:
+        old, new = (Path(path.toUri().getPath()) for path in (source, target))
+        folders = sorted(folder.name for folder in old.glob("k=*"))
+        assert len(folders) == 3, folders
+        for name in folders[: self._copied]:
+            shutil.copytree(old / name, new / name)
+        for name in folders[: self._deleted]:
+            shutil.rmtree(old / name)
+        if self._ends == "killed":
+            raise KeyboardInterrupt
+        return False
+
+
+@pytest.mark.parametrize("ends", ["killed", "false"])
+@pytest.mark.parametrize("moved", [(2, 0), (2, 1), (3, 2)])
+def test_a_rename_that_ends_halfway_loses_nothing(
+    host: Host,
+    source: Input,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: str,
+    moved: tuple[int, int],
+) -> None:
+    """On an object store a micro-batch that is in place in part is written again, as a whole."""
+    copied, deleted = moved
+    path = host.checkpoints.parent / "out"
+    options = {"path": str(path), "partitionBy": "k"}
+    sink = SinkDescription(name="out", on="in", format="parquet", options=options)
+    source.step(10, (1, "a", 1))
+    with running(host, sink) as reports:
+        reports.reached(11)
+    source.step(20, (1, "a", -1), (2, "b", 1), (3, "c", 1))
+    with monkeypatch.context() as store:
+        write = FileTarget.write
+
+        def interrupted(self: FileTarget, *arguments: Any) -> Written:
+            self._fs = ObjectStore(self._fs, ends, copied, deleted)
+            return write(self, *arguments)
+
+        store.setattr(FileTarget, "write", interrupted)
+        with running(host, sink, life(2)) as reports:
+            reports.failure()
+    assert len(list((path / "_upper=21").glob("k=*"))) == copied, "a part of it is in place"
+    with running(host, sink, life(3)) as reports:
+        reports.reached(21)
+
+    assert diffs(host.spark, sink) == [
+        (1, "a", 10, 1),
+        (1, "a", 20, -1),
+        (2, "b", 20, 1),
+        (3, "c", 20, 1),
+    ]
+    assert not list(path.glob(".staging*"))
+
+
+def test_what_progress_has_is_not_deleted(host: Host, source: Input, tmp_path: Path) -> None:
+    """Files whose times are recorded stay, though something of their hidden folder is there."""
+    sink = parquet(tmp_path)
+    with running(host, sink) as reports:
+        reports.reached(source.step(10, (1, "a", 1)))
+    path = Path(sink.options["path"])
+    (path / ".staging-11").mkdir()
+    with running(host, sink, life(2)) as reports:
+        reports.reached(source.step(20, (2, "b", 1)))
+
+    assert diffs(host.spark, sink) == [(1, "a", 10, 1), (2, "b", 20, 1)]
+    assert not list(path.glob(".staging*"))
 
 
 def test_lines_of_text(host: Host, tmp_path: Path) -> None:

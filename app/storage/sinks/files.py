@@ -11,11 +11,25 @@ files of micro-batches that failed or ran twice. Here the folder itself says wha
 with a dot or an underscore, but for those with an equals sign, which are partitions. Column
 `_upper` is the upper of the micro-batch that a row came with.
 
+A sub-folder is renamed into place when all of its files are complete. Where the file system renames
+folders in one step (a local disk, HDFS) a reader never sees a part of a micro-batch. An object
+store copies file by file and deletes the originals after that, so a reader in that moment may, and
+a crash may leave a part in place. What is left in the hidden folder tells: while there is anything
+of `.staging-7`, nobody has seen that `_upper=7` is whole.
+
+    crash while the files are written     `.staging-7`                   it is deleted
+    crash while they are copied           `.staging-7` and `_upper=7`    both are deleted
+    crash while originals are deleted     the same                       the same
+    crash after that                      `_upper=7`                     it counts
+
+What is deleted is written again, from the input's history, which the sink's hold keeps.
+
 Invariants:
-    A sub-folder is renamed into place when all of its files are complete. Where the file system
-    renames folders in one step (a local disk, HDFS) a reader never sees a part of a micro-batch;
-    object stores copy file by file, and a reader in that moment may.
-    A sub-folder in place is never written again: its interval is left alone.
+    A sub-folder counts if nothing is left of its hidden one, or the sink's progress has its times:
+    those are noted after the rename, and the input may have forgotten them since.
+    One that counts is never written again, and never deleted: its interval is left alone.
+    One that does not count is deleted before what is left of its hidden folder. In the other order
+    a crash in between would leave a part that counts.
 """
 
 from __future__ import annotations
@@ -30,7 +44,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from shardline.app.protocol.objects import SinkDescription, fingerprint
 from shardline.app.storage.sinks.interval import Interval, frontier_of
 from shardline.app.storage.sinks.target import Written
-from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.spark_native.java_names import java_class
 
@@ -49,7 +63,12 @@ class FileTarget:
     """
 
     def __init__(
-        self, spark: SparkSession, sink: SinkDescription, options: Mapping[str, str], shard: str
+        self,
+        spark: SparkSession,
+        sink: SinkDescription,
+        options: Mapping[str, str],
+        shard: str,
+        recorded: Frontier | None,
     ) -> None:
         """Take the folder, and delete what an earlier incarnation has left unfinished in it.
 
@@ -58,6 +77,7 @@ class FileTarget:
             sink: The owner of the folder.
             options: Of the target.
             shard: Id of the shard that the sink reads.
+            recorded: How far the folder is by the sink's progress; None if that has nothing.
 
         Raises:
             InvalidUsage: It belongs to another sink, or to another definition of this one.
@@ -77,9 +97,9 @@ class FileTarget:
         conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001
         self._fs = self._path_class(self._path).getFileSystem(conf)
         self.input = self._take(sink, shard)
-        for name in self._names():
-            if name.startswith(_STAGING):
-                self._fs.delete(self._place(name), True)
+        # Of another input nothing could be written again: the sink is going to be refused.
+        if self.input in ("", shard):
+            self._delete_unfinished(recorded)
 
     def committed(self) -> Frontier | None:
         """The greatest upper of the sub-folders in place; None if there are none."""
@@ -90,10 +110,11 @@ class FileTarget:
     def write(self, rows: DataFrame, interval: Interval) -> Written:
         """Write the rows into a hidden folder, then rename it into place."""
         done = self._place(f"{_DONE}{interval.number}")
-        if self._fs.exists(done):
-            return Written(0, 0)
         staged = self._place(f"{_STAGING}{interval.number}")
-        self._fs.delete(staged, True)
+        if self._fs.exists(done) and not self._fs.exists(staged):
+            return Written(0, 0)
+        self._delete(done)
+        self._delete(staged)
         counter = Observation()
         counted = rows.observe(counter, F.count(F.lit(1)).alias("rows"))
         writer = counted.write.format(self._format).options(**self._options)
@@ -106,7 +127,8 @@ class FileTarget:
         if count == 0:
             self._fs.delete(staged, True)
         elif not self._fs.rename(staged, done):
-            raise Determinate(
+            # Some of the files may be there: the next start finds out, and deletes them.
+            raise Indeterminate(
                 f"the files of times up to {interval.upper} could not be put in place in "
                 f"'{self._path}'",
                 code="NOT_RENAMED",
@@ -116,6 +138,32 @@ class FileTarget:
 
     def skip(self, interval: Interval) -> None:
         """Do nothing: an interval without rows has no folder."""
+
+    def _delete_unfinished(self, recorded: Frontier | None) -> None:
+        """Delete what crashes have left: sub-folders that do not count, and all hidden ones."""
+        for name in self._names():
+            if not name.startswith(_STAGING):
+                continue
+            number = name.removeprefix(_STAGING)
+            end = frontier_of(int(number)) if number.isdigit() else None
+            if end is None or recorded is None or end > recorded:
+                self._delete(self._place(f"{_DONE}{number}"))
+            self._delete(self._place(name))
+
+    def _delete(self, place: Any) -> None:
+        """Delete a folder, if it is there.
+
+        Raises:
+            Determinate: It is still there.
+        """
+        # False of a folder that is not there, too. What could not be deleted must not be passed
+        # over: the order of two of them decides what counts.
+        if not self._fs.delete(place, True) and self._fs.exists(place):
+            raise Determinate(
+                f"'{place.toString()}' could not be deleted",
+                code="NOT_DELETED",
+                hint="look at the permissions of the folder",
+            )
 
     def _take(self, sink: SinkDescription, shard: str) -> str:
         """Take the folder for the sink, and return the shard whose changes it has; "" if none.

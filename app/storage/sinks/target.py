@@ -12,7 +12,8 @@ What a caller relies on:
 
 Invariants:
     `write` makes all rows of an interval visible, or none; after it `committed` is at its upper,
-    where the target can tell. Another call for an interval that the target has changes nothing.
+    where the target can tell. (Files on an object store: a crash may leave a part of them, until
+    the target is opened again.) Another call for an interval that the target has changes nothing.
 """
 
 from __future__ import annotations
