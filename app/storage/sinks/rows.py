@@ -69,24 +69,34 @@ def shape_rows(updates: DataFrame, sink: SinkDescription) -> DataFrame:
 def as_messages(rows: DataFrame, sink: SinkDescription) -> DataFrame:
     """Turn shaped rows into columns `key` and `value` in JSON, as Kafka's writer takes them.
 
-    A key that an upsert deletes is a tombstone: a null value.
+    A key that an upsert deletes is a tombstone: a null value. Messages of one key are in one
+    partition of the frame, in the order of their times.
     """
+    order = F.lit(None)
     match sink.envelope:
         case "upsert":
             kept = [name for name in rows.columns if name not in (TS, DELETED)]
             value = F.when(~F.col(DELETED), F.to_json(F.struct(*map(quoted, kept))))
             parts = [quoted(name) for name in sink.key]
         case "debezium":
+            order = F.col("ts_ms")
             value = F.to_json(F.struct("*"))
             parts = [
                 F.coalesce(F.col("after")[name], F.col("before")[name]).alias(name)
                 for name in sink.key
             ]
         case _:
+            order = F.struct(TS, DIFF) if sink.envelope == "diff" else order
             value = F.to_json(F.struct("*"))
             parts = [quoted(name) for name in sink.key]
     key = F.to_json(F.struct(*parts)) if parts else F.lit(None).cast("string")
-    return rows.select(key.alias("key"), value.alias("value"))
+    messages = rows.select(key.alias("key"), value.alias("value"), order.alias("_order"))
+    # Kafka keeps the messages of a key in the order in which one task sends them, and tasks send at
+    # the same time. Rows come from a shuffle by time and key: without another one the events of a
+    # key that changes twice in a micro-batch would overtake each other.
+    if parts and sink.envelope in ("debezium", "diff"):
+        messages = messages.repartition("key").sortWithinPartitions("key", "_order")
+    return messages.select("key", "value")
 
 
 def _added(updates: DataFrame) -> DataFrame:

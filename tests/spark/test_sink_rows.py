@@ -1,0 +1,80 @@
+"""Rows of sinks on Spark: how updates are shaped, without a sink that runs."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+
+from shardline.app.protocol.objects import SinkDescription
+from shardline.app.storage.sinks.rows import as_messages, shape_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+STEPS = range(1, 9)
+
+
+@pytest.fixture
+def updates(spark: SparkSession) -> Iterator[DataFrame]:
+    """20 keys that change at 8 times after the first, in any order, and in many tasks."""
+    rows = [(k, "0", 100, 1) for k in range(20)]
+    for k in range(20):
+        for step in STEPS:
+            rows += [(k, f"{step - 1}", 100 + step, -1), (k, f"{step}", 100 + step, 1)]
+    random.Random(1).shuffle(rows)
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "8")
+    frame = spark.createDataFrame(rows, "k BIGINT, v STRING, _ts BIGINT, _diff BIGINT")
+    yield frame.repartition(8, "_ts", "k")
+    spark.conf.set("spark.sql.shuffle.partitions", before or "2")
+
+
+def sent(updates: DataFrame, sink: SinkDescription) -> dict[int, list[dict[str, Any]]]:
+    """The messages of each key as tasks would send them; fails if two tasks have one key."""
+    messages = as_messages(shape_rows(updates, sink), sink)
+    tasks, values = defaultdict[int, set[int]](set), defaultdict[int, list[dict[str, Any]]](list)
+    # Not sorted: rows of a partition come in the order in which its task sends them.
+    for key, value, task in messages.withColumn("task", F.spark_partition_id()).collect():
+        k = json.loads(key)["k"]
+        tasks[k].add(task)
+        values[k].append(json.loads(value))
+    assert {len(one) for one in tasks.values()} == {1}
+    return values
+
+
+def test_change_events_of_a_key_keep_their_order(updates: DataFrame) -> None:
+    """A consumer of one key sees its changes in the order in which they were."""
+    sink = SinkDescription(name="out", on="in", format="kafka", envelope="debezium", key=("k",))
+    events = {
+        k: [
+            (one["ts_ms"], one.get("before", {}).get("v"), one.get("after", {}).get("v"))
+            for one in values
+        ]
+        for k, values in sent(updates, sink).items()
+    }
+
+    changes = [(100 + step, f"{step - 1}", f"{step}") for step in STEPS]
+    assert events == {k: [(100, None, "0"), *changes] for k in range(20)}
+
+
+def test_diffs_of_a_key_keep_their_order(updates: DataFrame) -> None:
+    """So are diffs of a key in order; what goes at a time is before what comes."""
+    sink = SinkDescription(name="out", on="in", format="kafka", envelope="diff", key=("k",))
+    found = {
+        k: [(one["_ts"], one["v"], one["_diff"]) for one in values]
+        for k, values in sent(updates, sink).items()
+    }
+
+    changes = [
+        (100 + step, v, diff) for step in STEPS for v, diff in [(f"{step - 1}", -1), (f"{step}", 1)]
+    ]
+    assert found == {k: [(100, "0", 1), *changes] for k in range(20)}
