@@ -159,7 +159,7 @@ _NEEDED: Final[Mapping[Use, Mapping[str, tuple[tuple[tuple[str, ...], str], ...]
             (("subscribe", "subscribePattern", "assign"), "the topics: subscribe 'one,two'"),
         ),
     },
-    "sink": {"xml": (_ROW,)},
+    "sink": {"delta": ((("path",), "the folder of the table"),), "xml": (_ROW,)},
 }
 """Options of which a format needs one each, with a hint."""
 

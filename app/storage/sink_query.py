@@ -68,25 +68,16 @@ from shardline.app.execution.spark_errors import (
 )
 from shardline.app.protocol.object_state import Status
 from shardline.app.protocol.objects import SinkDescription, progress_shard
-from shardline.app.storage.formats import FILES
-from shardline.app.storage.sinks.files import FileTarget
 from shardline.app.storage.sinks.interval import Interval, end_of, may_continue
-from shardline.app.storage.sinks.others import (
-    ConsoleTarget,
-    FunctionTarget,
-    MemoryTarget,
-    WriterTarget,
-)
+from shardline.app.storage.sinks.open_target import open_target
 from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.app.storage.sinks.rows import shape_rows
-from shardline.app.storage.sinks.shards import ShardTarget
 from shardline.app.storage.sinks.target import (
     Target,
     Written,
     check_package,
     check_sink,
     interval_ms,
-    options_of,
 )
 from shardline.datasource.background import BackgroundThread
 from shardline.datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
@@ -235,7 +226,7 @@ class _SinkRun:
         # and that must not be what a newer runtime is staging.
         host.check_fence()
         self._progress = SinkProgress.open(host.client, sink)
-        self._target = _open_target(host, sink, self._progress.committed)
+        self._target = open_target(host, sink, self._progress.committed)
         # Before the accounts are brought up to the target: times of another input mean nothing.
         self._check_input(self._progress, self._target)
         self._catch_up(self._progress, self._target)
@@ -550,24 +541,6 @@ class _SinkRun:
         except ShardError:
             return False
         return False
-
-
-def _open_target(host: Host, sink: SinkDescription, recorded: Frontier | None) -> Target:
-    """Open the target of a sink, by its format; `recorded` is how far it is by the progress."""
-    options = options_of(sink)
-    match sink.format:
-        case "shard":
-            return ShardTarget(host, sink, options)
-        case "memory":
-            return MemoryTarget(sink)
-        case "console":
-            return ConsoleTarget(options)
-        case "foreachBatch":
-            return FunctionTarget(options["function"])
-        case name if name in FILES:
-            shard = host.client.state(sink.on).shard
-            return FileTarget(host.spark, sink, options, shard, recorded)
-    return WriterTarget(sink, options)
 
 
 def _give_up(client: ShardClient, shard: str, sink: str) -> None:

@@ -16,24 +16,29 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql import DataFrameWriter
 
 from shardline.app.execution.host import Host
 from shardline.app.execution.observations import Failed, Health, Progress
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage import sink_query as sink_module
 from shardline.app.storage.sink_query import drop_sink, run_sink
+from shardline.app.storage.sinks import delta
 from shardline.app.storage.sinks.files import FileTarget
+from shardline.app.storage.sinks.interval import Interval
 from shardline.app.storage.sinks.others import forget_collected
+from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.app.storage.sinks.target import Written
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.spark_native.java_names import java_class
 from shardline.datasource.types.schema import ShardSchema
 from support.processes.sink_worker import CHANGES, described, incarnation
 from support.spark.sinks import SCHEMA, Input, diffs, host_of, life, parquet, parts, read, running
 from support.tree import ROOT
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -151,6 +156,85 @@ def test_what_progress_has_is_not_deleted(host: Host, source: Input, tmp_path: P
 
     assert diffs(host.spark, sink) == [(1, "a", 10, 1), (2, "b", 20, 1)]
     assert not list(path.glob(".staging*"))
+
+
+class DeltaTable:
+    """A table that takes an append as Delta does, and answers for itself as its classes do.
+
+    Delta's own are not here. What this stands for is told by its protocol (`txn`) and its sources.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Any, ...]] = []
+        self.numbers: dict[str, int] = {}
+
+    def append(self, frame: DataFrame, options: dict[str, str]) -> None:
+        app, number = options["txnAppId"], int(options["txnVersion"])
+        if number > self.numbers.get(app, -1):
+            self.rows += map(tuple, frame.collect())
+            self.numbers[app] = number
+
+    def forTable(self, *_: Any) -> DeltaTable:  # noqa: N802 - Delta's name
+        return self
+
+    def startTransaction(self) -> DeltaTable:  # noqa: N802
+        return self
+
+    def txnVersion(self, app: str) -> int:  # noqa: N802
+        return self.numbers.get(app, -1)
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> DeltaTable:
+    """The table that sinks of Delta write to."""
+    found, given = DeltaTable(), dict[str, Any]()
+
+    def options(self: DataFrameWriter, **named: Any) -> DataFrameWriter:
+        given.update(named)
+        return self
+
+    def java(spark: SparkSession, name: str) -> Any:
+        return found if name.endswith("DeltaLog") else java_class(spark, name)
+
+    monkeypatch.setattr(sink_module, "check_package", lambda *_: None)
+    monkeypatch.setattr(delta, "java_class", java)
+    monkeypatch.setattr(DataFrameWriter, "options", options)
+    monkeypatch.setattr(DataFrameWriter, "save", lambda self: found.append(self._df, given))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "lost"), [(True, "checkpoint"), (False, "nothing"), (False, "checkpoint")]
+)
+def test_delta_is_asked_what_it_has(
+    host: Host, source: Input, table: DeltaTable, snapshot: bool, lost: str
+) -> None:
+    """Rows that were written right before a kill do not come again with those that came since."""
+    sink = SinkDescription(
+        name="out", on="in", format="delta", options={"path": "t"}, snapshot=snapshot
+    )
+    source.step(10, (1, "a", 1))
+    source.step(20, (2, "b", 1))
+    record = SinkProgress.record
+
+    def killed(self: SinkProgress, interval: Interval, rows: int) -> None:
+        if interval.upper == Frontier(21):
+            raise KeyboardInterrupt
+        record(self, interval, rows)
+
+    with pytest.MonkeyPatch.context() as kill:
+        kill.setattr(SinkProgress, "record", killed)
+        with running(host, sink, life(1, as_of=10)) as reports:
+            reports.failure()
+    first = [(1, "a", 10, 1)] if snapshot else []
+    assert table.rows == [*first, (2, "b", 20, 1)]
+    source.step(30, (3, "c", 1))
+    if lost == "checkpoint":
+        shutil.rmtree(host.checkpoints)
+    with running(host, sink, life(2)) as reports:
+        reports.reached(31)
+
+    assert table.rows == [*first, (2, "b", 20, 1), (3, "c", 30, 1)]
 
 
 def test_lines_of_text(host: Host, tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ targets that take them.
     interval   the times of a micro-batch, and whether a checkpoint fits its target
     progress   how far a sink is, in a shard of its own
     rows       updates as the rows of an envelope
-    files, shards, others   the targets
+    open_target                    a sink's target, by its format
+    files, shards, delta, others   the targets
 
 May use: `protocol`, `execution.host`, `storage.formats`, `datasource`.
 

@@ -5,7 +5,7 @@ Most of them cannot tell what they have, so rows may come again after a crash (`
     console        prints the rows
     memory         keeps them in this process, for tests: `collected(sink)`
     foreachBatch   calls a function that was registered: `register_function(name, function)`
-    anything else  `rows.write.format(…)`; Delta exactly once, by the number of its transactions
+    anything else  `rows.write.format(…)`
 
 Invariants:
     `memory` keeps at most `MEMORY_ROWS` rows of a sink, and refuses more.
@@ -180,7 +180,7 @@ class FunctionTarget:
 
 
 class WriterTarget:
-    """Any format that Spark can write in batches; exactly once for Delta, else at least once."""
+    """Any format that Spark can write in batches; at least once."""
 
     input = ""
 
@@ -193,16 +193,12 @@ class WriterTarget:
         return None
 
     def write(self, rows: DataFrame, interval: Interval) -> Written:
-        """Append the rows; to Delta under the interval's number, which it takes once."""
-        options = dict(self._options)
-        match self._sink.format:
-            case "kafka":
-                rows = as_messages(rows, self._sink)
-            case "delta":
-                app = f"sink:{self._sink.name}:{fingerprint(self._sink)}"
-                options |= {"txnAppId": app, "txnVersion": str(interval.number)}
+        """Append the rows."""
+        del interval
+        if self._sink.format == "kafka":
+            rows = as_messages(rows, self._sink)
         with cached_rows(rows) as frame:
-            frame.write.format(self._sink.format).options(**options).mode("append").save()
+            frame.write.format(self._sink.format).options(**self._options).mode("append").save()
             return Written(frame.count())
 
     def skip(self, interval: Interval) -> None:

@@ -1,0 +1,52 @@
+"""Opening gives a sink its target, by its format."""
+
+from __future__ import annotations
+
+from shardline.app.execution.host import Host
+from shardline.app.protocol.objects import SinkDescription
+from shardline.app.storage.formats import FILES
+from shardline.app.storage.sinks.delta import DeltaTarget
+from shardline.app.storage.sinks.files import FileTarget
+from shardline.app.storage.sinks.others import (
+    ConsoleTarget,
+    FunctionTarget,
+    MemoryTarget,
+    WriterTarget,
+)
+from shardline.app.storage.sinks.shards import ShardTarget
+from shardline.app.storage.sinks.target import Target, options_of
+from shardline.datasource.frontier import Frontier
+
+__all__ = ["open_target"]
+
+
+def open_target(host: Host, sink: SinkDescription, recorded: Frontier | None) -> Target:
+    """Open the target of a sink.
+
+    Args:
+        host: Of the sink.
+        sink: Says the format and the options.
+        recorded: How far the target is by the sink's progress; None if that has nothing.
+
+    Raises:
+        InvalidUsage: The target cannot be used, or is somebody else's.
+    """
+    options = options_of(sink)
+    target: Target
+    match sink.format:
+        case "shard":
+            target = ShardTarget(host, sink, options)
+        case "delta":
+            target = DeltaTarget(host.spark, sink, options)
+        case "memory":
+            target = MemoryTarget(sink)
+        case "console":
+            target = ConsoleTarget(options)
+        case "foreachBatch":
+            target = FunctionTarget(options["function"])
+        case name if name in FILES:
+            shard = host.client.state(sink.on).shard
+            target = FileTarget(host.spark, sink, options, shard, recorded)
+        case _:
+            target = WriterTarget(sink, options)
+    return target
