@@ -17,6 +17,7 @@ from shardline.app.protocol.objects import (
     progress_shard,
 )
 from shardline.app.storage.reclock import read_origin
+from shardline.app.storage.sinks.progress import read_progress
 from shardline.datasource.client import ShardClient
 from shardline.datasource.read import current_schema
 from shardline.datasource.shard.state import ShardState
@@ -44,7 +45,10 @@ def read_existing_shards(
     # Only if something can be replaced at all: a store is asked once for each sink.
     for sink in wanted.values() if found else ():
         name = progress_shard(sink.name)
-        if isinstance(sink, SinkDescription) and sink.on in found and client.exists(name):
+        if not isinstance(sink, SinkDescription) or sink.on not in found:
+            continue
+        row = read_progress(client, sink.name)
+        if row is not None and row.definition:  # else nothing was ever written
             found[name] = _shard(client, name)
     return found
 

@@ -70,7 +70,7 @@ from shardline.app.protocol.object_state import Status
 from shardline.app.protocol.objects import SinkDescription, progress_shard
 from shardline.app.storage.sinks.interval import Interval, end_of, may_continue
 from shardline.app.storage.sinks.open_target import open_target
-from shardline.app.storage.sinks.progress import SinkProgress
+from shardline.app.storage.sinks.progress import SinkProgress, read_progress
 from shardline.app.storage.sinks.rows import shape_rows
 from shardline.app.storage.sinks.target import (
     Target,
@@ -137,15 +137,20 @@ def run_sink(host: Host, incarnation: Incarnation, description: SinkDescription)
 
 
 def drop_sink(client: ShardClient, description: SinkDescription) -> None:
-    """Give up a stopped sink's hold on its input, and drop its progress; idempotent.
+    """Give up a stopped sink's holds, and drop its progress; idempotent.
 
     What its target has stays there. A hold that is not given up keeps the input's history for ever.
+    A definition that never got as far as its own input still has the hold of the one before, whose
+    input is in the progress.
 
     Args:
         client: Of the persist location.
         description: The sink's last one.
     """
-    _give_up(client, description.on, description.name)
+    row = read_progress(client, description.name)
+    for held in {description.on} if row is None else {description.on, row.input}:
+        _give_up(client, held, description.name)
+    # Last: nothing else says which input it was.
     shard = progress_shard(description.name)
     if client.exists(shard):
         client.drop(shard)
@@ -229,8 +234,11 @@ class _SinkRun:
         self._target = open_target(host, sink, self._progress.committed)
         # Before the accounts are brought up to the target: times of another input mean nothing.
         self._check_input(self._progress, self._target)
-        self._catch_up(self._progress, self._target)
+        # After what can refuse this definition: a user who goes back to the one before, since the
+        # target is taken, finds its history. Before the accounts change: nothing else has the name.
         self._release_previous_input(self._progress)
+        self._progress.note_input()
+        self._catch_up(self._progress, self._target)
         self._pass_idle_time(self._progress, self._target)
         committed = self._progress.committed
         if committed == EMPTY:

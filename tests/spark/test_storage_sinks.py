@@ -21,6 +21,7 @@ from shardline.app.execution.observations import (
     Started,
 )
 from shardline.app.protocol.objects import SinkDescription
+from shardline.app.storage import sink_query as sink_module
 from shardline.app.storage.sink_query import drop_sink, hold_name, run_sink
 from shardline.app.storage.sinks.others import collected, forget_collected, register_function
 from shardline.datasource.errors import Fenced
@@ -412,3 +413,36 @@ def test_another_definition_starts_anew(host: Host, source: Input, tmp_path: Pat
 
     assert sorted(r.k for r in read(host.spark, second).collect()) == [1, 2]
     assert failed.error.startswith("[TARGET_TAKEN]")
+
+
+def test_holds_on_former_inputs_are_given_up(
+    host: Host, source: Input, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a definition that was killed before its first micro-batch, and of one that was followed.
+
+    A definition that is refused leaves the hold of the one before, as a user may go back to it.
+    """
+    other, third = Input(host.client, "other"), Input(host.client, "third")
+    for one in (source, other, third):
+        one.step(10, (1, "a", 1))
+
+    def held() -> list[str]:
+        return [n for n in ("in", "other", "third") if host.client.state(n).critical]
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as kill:
+        kill.setattr(sink_module._SinkRun, "_query_from", killed)
+        with running(host, parquet(tmp_path / "first")) as reports:
+            reports.failure()
+    assert held() == ["in"]
+    with running(host, parquet(tmp_path, on="other"), life(2, dataflow=2)) as reports:
+        reports.reached(11)
+    assert held() == ["other"]
+    refused = parquet(tmp_path, on="third")
+    with running(host, refused, life(3, dataflow=3)) as reports:
+        assert reports.failure().error.startswith("[TARGET_TAKEN]")
+    assert held() == ["other"]
+    drop_sink(host.client, refused)
+    assert held() == []

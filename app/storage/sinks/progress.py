@@ -3,20 +3,23 @@
 Most targets cannot be asked what they have, and Spark's checkpoint may be lost or belong to another
 definition. The accounts are durable, can be queried, and fence: of two incarnations one is refused.
 
-    definition   fingerprint of the sink's description
+    definition   fingerprint of the sink's description; "" of one that has committed nothing yet
     input        the object that it reads
     shard        the id of the input's shard: another one once it was dropped and made again
     lower, upper times of the last micro-batch; upper is null once nothing more comes
     rows         rows that it gave to the target
 
 There is one row, that of the newest micro-batch; the history of the shard has the others for a
-day. The upper of the shard is that of the target.
+day. The upper of the shard is that of the target. A new definition has a row without a micro-batch
+first, if it has another input: a sink holds its input's history from before its first micro-batch
+on, and whoever drops or redefines it must find that hold, or the history is kept for ever.
 
 Invariants:
     A row is appended by a compare-and-append at the upper before it: of two incarnations that run
     by mistake one is refused.
     It is appended after the target has committed: the target has at least that. Rows beyond it
     come again, unless the target itself can tell that it has them.
+    The input of the row is the only one that the sink can hold.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from shardline.datasource.read import current_schema
 from shardline.datasource.shard.commands.append import UpperMismatch
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
-__all__ = ["SinkProgress"]
+__all__ = ["ProgressRow", "SinkProgress", "read_progress"]
 
 _RETAIN_MS: Final = 86_400_000
 
@@ -52,8 +55,8 @@ _COLUMNS: Final = pa.schema(
 )
 
 
-class _Row(msgspec.Struct, frozen=True):
-    """The row of the newest micro-batch."""
+class ProgressRow(msgspec.Struct, frozen=True):
+    """The row of the newest micro-batch; the module says what is in it."""
 
     definition: str
     input: str
@@ -77,7 +80,7 @@ class SinkProgress:
         input: Name of the object that it reads.
         committed: The upper that the target has of this definition; None if nothing.
         earliest: The least time that a new definition can begin at.
-        previous_input: The input of the definition before; "" if there was none.
+        previous_input: The input of the row, maybe of the definition before; "" if there is none.
         shard_id: Id of the input's shard now.
         previous_shard: Its id at the last micro-batch; "" if that is not known.
     """
@@ -91,18 +94,15 @@ class SinkProgress:
     previous_input: str
     shard_id: str
     previous_shard: str
-    _row: _Row | None
+    _row: ProgressRow | None
     _upper: Frontier
 
     @classmethod
     def open(cls, client: ShardClient, sink: SinkDescription) -> Self:
         """Open the accounts of a sink; makes their shard if it is not there."""
         shard = progress_shard(sink.name)
+        _prepare(client, shard)
         row, upper = _newest(client, shard)
-        if upper == EMPTY and row is not None and row.definition != fingerprint(sink):
-            # A shard with the empty upper takes nothing more: a new definition needs a new one.
-            client.drop(shard)
-            row, upper = _newest(client, shard)
         mine = row is not None and row.definition == fingerprint(sink)
         return cls(
             client=client,
@@ -117,6 +117,28 @@ class SinkProgress:
             _row=row,
             _upper=upper,
         )
+
+    def note_input(self) -> None:
+        """Note the input of a definition that has committed nothing, unless the row has it.
+
+        To be called before anything is held for it, and after the hold on `previous_input` was
+        given up: no other place has that name.
+
+        Raises:
+            Fenced: Another incarnation has noted something meanwhile.
+        """
+        noted = self._row is not None and self._row.input == self.input and self._upper != EMPTY
+        if self.committed is not None or noted:
+            return
+        if self._upper == EMPTY:
+            # A shard with the empty upper takes nothing more: a new definition needs a new one.
+            self.client.drop(self.shard)
+            _prepare(self.client, self.shard)
+            self._row, self._upper = None, Frontier(0)
+        at = self._upper.time
+        assert at is not None
+        self._append(ProgressRow("", self.input, at, at, 0, self.shard_id), at, Frontier(at + 1))
+        self.earliest = at + 1
 
     def record(self, interval: Interval, rows: int) -> None:
         """Note that the target has all of `interval`.
@@ -134,14 +156,20 @@ class SinkProgress:
             self.committed = interval.upper
             return
         upper = interval.upper.time
-        row = _Row(self.definition, self.input, interval.lower, upper, rows, self.shard_id)
         at = self._upper.time if upper is None else upper - 1
+        assert at is not None
+        row = ProgressRow(self.definition, self.input, interval.lower, upper, rows, self.shard_id)
+        self._append(row, at, interval.upper)
+        self.committed = interval.upper
+
+    def _append(self, row: ProgressRow, at: int, upper: Frontier) -> None:
+        """Put a row in the place of the one that is there."""
         changes = [{**msgspec.structs.asdict(row), TS: at, DIFF: 1}]
         if self._row is not None:
             changes.append({**msgspec.structs.asdict(self._row), TS: at, DIFF: -1})
         columns = _COLUMNS.append(pa.field(TS, pa.int64())).append(pa.field(DIFF, pa.int64()))
         outcome = self.client.writer(self.shard).compare_and_append(
-            pa.Table.from_pylist(changes, columns), self._upper, interval.upper
+            pa.Table.from_pylist(changes, columns), self._upper, upper
         )
         if isinstance(outcome, UpperMismatch):
             raise Fenced(
@@ -149,11 +177,17 @@ class SinkProgress:
                 f"incarnation has written it",
                 hint="stop this one",
             )
-        self._row, self._upper, self.committed = row, interval.upper, interval.upper
+        self._row, self._upper = row, upper
 
 
-def _newest(client: ShardClient, shard: str) -> tuple[_Row | None, Frontier]:
-    """The newest row, and the upper that it stands at."""
+def read_progress(client: ShardClient, sink: str) -> ProgressRow | None:
+    """The row of the accounts of a sink; None if there are none. Writes nothing."""
+    shard = progress_shard(sink)
+    return _newest(client, shard)[0] if client.exists(shard) else None
+
+
+def _prepare(client: ShardClient, shard: str) -> None:
+    """Make the shard of the accounts, or give it the columns that it has now."""
     schema = ShardSchema.from_arrow(_COLUMNS)
     if client.exists(shard):
         if current_schema(client.state(shard)) != schema:
@@ -161,9 +195,13 @@ def _newest(client: ShardClient, shard: str) -> tuple[_Row | None, Frontier]:
     else:
         comment = "how far the target of a sink is"
         client.create(shard, schema, comment=comment, retain_ms=_RETAIN_MS)
+
+
+def _newest(client: ShardClient, shard: str) -> tuple[ProgressRow | None, Frontier]:
+    """The newest row, and the upper that it stands at."""
     upper = client.state(shard).upper
     if upper == Frontier(0):
         return None, upper
     with client.reader(shard, purpose="progress of a sink") as reader:
         (only,) = reader.snapshot().to_pylist()
-    return msgspec.convert({name: only[name] for name in _COLUMNS.names}, _Row), upper
+    return msgspec.convert(only, ProgressRow), upper

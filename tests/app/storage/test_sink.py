@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shardline.app.protocol.objects import Envelope, SinkDescription
 from shardline.app.storage.sink_query import check_sink, drop_sink, hold_name
 from shardline.app.storage.sinks.interval import LAST, Interval, end_of, frontier_of, may_continue
-from shardline.app.storage.sinks.progress import SinkProgress
+from shardline.app.storage.sinks.progress import SinkProgress, read_progress
 from shardline.app.storage.sinks.target import guarantee, interval_ms, options_of
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Fenced, InvalidUsage
@@ -163,6 +163,53 @@ def test_a_drop_gives_up_hold_and_progress(client: ShardClient) -> None:
     assert not client.exists("out_progress")
     client.drop("in")
     drop_sink(client, described())
+
+
+def test_an_input_is_noted_before_anything_is_written(client: ShardClient) -> None:
+    """A definition that never commits leaves the name of its input to the next one."""
+    first = SinkProgress.open(client, described())
+    first.note_input()
+    first.note_input()
+    again = SinkProgress.open(client, described())
+
+    assert (again.committed, again.previous_input) == (None, "in")
+    assert client.state("out_progress").upper == Frontier(first.earliest)
+    progress = SinkProgress.open(client, described(on="other"))
+    assert (progress.committed, progress.previous_input) == (None, "in")
+    progress.note_input()
+    assert SinkProgress.open(client, described(on="third")).previous_input == "other"
+    progress.record(Interval(0, Frontier(11)), 1)
+    progress.note_input()
+    row = read_progress(client, "out")
+    assert row is not None
+    assert (row.definition, row.input, row.upper) == (progress.definition, "other", 11)
+
+
+def test_a_finished_definition_is_followed_by_another(client: ShardClient) -> None:
+    """The input of one that is finished is known until the next one has noted its own."""
+    progress = SinkProgress.open(client, described())
+    progress.record(Interval(0, EMPTY), 1)
+    later = SinkProgress.open(client, described(on="other"))
+
+    assert (later.committed, later.previous_input) == (None, "in")
+    assert SinkProgress.open(client, described(on="other")).previous_input == "in"
+    later.note_input()
+    assert SinkProgress.open(client, described(on="third")).previous_input == "other"
+    later.record(Interval(0, Frontier(11)), 1)
+    assert SinkProgress.open(client, described(on="other")).committed == Frontier(11)
+
+
+def test_a_drop_gives_up_the_hold_of_the_definition_before(client: ShardClient) -> None:
+    """A definition that is refused from the start has the hold of the one before: both go."""
+    for name in ("in", "other"):
+        client.create(name, ShardSchema.from_arrow(SCHEMA))
+        client.writer(name).append_now(None)
+    client.hold("in", hold_name("out"))
+    SinkProgress.open(client, described()).record(Interval(0, Frontier(11)), 1)
+    drop_sink(client, described(on="other"))
+
+    assert client.state("in").critical == {}
+    assert not client.exists("out_progress")
 
 
 @pytest.mark.parametrize(
