@@ -9,7 +9,6 @@ compute worker and its `render`, with Spark in the place of timely dataflow.
     index/           an object's contents in memory, by key
     subscribe/       every change of an object, in order, to one client
     peek/            one query, over all of its objects at one time
-    shard_follower   one shard, read under a lease by plain Python
     holds            names and ends of the holds that dataflows have on their inputs
     errors           which errors of Spark are data; reports of all others
     user_functions   errors that a user's Python function has raised at a row

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from shardline.app.compute.shard_follower import EMPTY_CATALOG, Catalog
 from shardline.app.execution.host import Host, Incarnation, Running
+from shardline.app.execution.live_errors import EMPTY_CATALOG, Catalog
 from shardline.app.protocol.objects import (
     Dataflow,
     IndexDescription,

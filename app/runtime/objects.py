@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from shardline.app.compute.index.index import RunningIndex
 from shardline.app.compute.render import render as render_dataflow
-from shardline.app.compute.shard_follower import Catalog
 from shardline.app.compute.subscribe.subscription import RunningSubscription
 from shardline.app.execution.commit_pacing import CommitPacing
 from shardline.app.execution.host import Host, Incarnation, Running
+from shardline.app.execution.live_errors import Catalog
 from shardline.app.execution.observations import Report
 from shardline.app.lane.commands import Kind
 from shardline.app.lane.lane import Renderer

@@ -3,7 +3,7 @@
 Owns the arrangement itself, the thread that follows a shard into it, and the registry in which
 peeks find it.
 
-May use: `compute.shard_follower`, `compute.holds`, `compute.cached_frames`,
+May use: `compute.holds`, `compute.cached_frames`,
 `compute.peek.results`, `execution`, `settings`, `datasource`. Start at `arrangement`, then `index`.
 
 Never: holds anything that its shard does not have. Losing an index costs time and nothing else: it

@@ -39,7 +39,6 @@ from shardline.app.compute.cached_frames import CachedFrame, cache_frame
 from shardline.app.compute.holds import find_first_time
 from shardline.app.compute.index.arrangement import Arrangement
 from shardline.app.compute.index.mapped_table import mapped_if_large
-from shardline.app.compute.shard_follower import ShardFollower
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.observations import (
     Ended,
@@ -49,6 +48,7 @@ from shardline.app.execution.observations import (
     Progress,
     Started,
 )
+from shardline.app.execution.shard_follower import ShardFollower
 from shardline.app.execution.spark_errors import describe_failure
 from shardline.app.execution.stopped import Stopped
 from shardline.app.protocol.objects import IndexDescription

@@ -3,7 +3,7 @@
 Owns the strategies for an answer (constant, from an index, from a shard's parts, by Spark), the
 choice between them, and results of bounded size.
 
-May use: `compute.index`, `compute.shard_follower`, `execution`, `protocol`, `settings`,
+May use: `compute.index`, `execution`, `protocol`, `settings`,
 `datasource`. Start at `peek`, then `answer`.
 
 Never: reads two objects at different times, or answers in a cheap way other than Spark would.

@@ -30,13 +30,9 @@ from shardline.app.compute.peek.fast_path import (
     spark_schema,
 )
 from shardline.app.compute.peek.results import too_large
-from shardline.app.compute.shard_follower import (
-    Catalog,
-    ShardFollower,
-    find_error_shards,
-    find_live_errors,
-)
 from shardline.app.execution.host import Host
+from shardline.app.execution.live_errors import Catalog, find_error_shards, find_live_errors
+from shardline.app.execution.shard_follower import ShardFollower
 from shardline.app.protocol.compute import Peek, PeekStrategy
 from shardline.app.settings.live import (
     LiveSetting,

@@ -20,7 +20,7 @@ from shardline.app.compute.peek.fast_path import (
     read_simple_select,
     spark_schema,
 )
-from shardline.app.compute.shard_follower import ShardFollower
+from shardline.app.execution.shard_follower import ShardFollower
 from shardline.app.protocol.compute import PeekStrategy
 from shardline.app.protocol.objects import IndexDescription
 from shardline.datasource.client import ShardClient

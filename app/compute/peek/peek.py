@@ -54,8 +54,8 @@ from shardline.app.compute.peek.answer import (
     Relations,
 )
 from shardline.app.compute.peek.results import to_ipc
-from shardline.app.compute.shard_follower import Catalog
 from shardline.app.execution.host import Host
+from shardline.app.execution.live_errors import Catalog
 from shardline.app.execution.spark_errors import error_sentence
 from shardline.app.protocol.compute import Peek, PeekResponse, PeekStrategy
 

@@ -12,8 +12,7 @@ The contract of batches is in `subscription`.
 Invariants:
     A batch ends at the latest where the error shards of the object and of all its inputs are
     settled.
-    Error shards are looked for after the object was looked at: one that is made later has errors of
-    later times only, because errors are written before the object's upper passes them.
+    Error shards are looked for after the object was looked at (`live_errors`).
 """
 
 from __future__ import annotations
@@ -28,20 +27,14 @@ from typing import Self
 import pyarrow as pa
 
 from shardline.app.compute.peek.results import to_ipc
-from shardline.app.compute.shard_follower import (
-    Catalog,
-    LiveErrors,
-    ShardFollower,
-    find_error_shards,
-    find_live_errors,
-)
 from shardline.app.execution.host import Host
+from shardline.app.execution.live_errors import Catalog, InputErrors
+from shardline.app.execution.shard_follower import ShardFollower
 from shardline.app.protocol.compute import SubscribeResponse
 from shardline.app.protocol.objects import SubscribeDescription
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import EMPTY, Frontier, meet
 from shardline.datasource.shard.state import ShardState
-from shardline.datasource.types.schema import DIFF, TS
 from shardline.datasource.updates import consolidate, update_schema
 from shardline.datasource.waiting import poll_until
 
@@ -90,12 +83,13 @@ class SubscriptionFeed:
         self.frontier = Frontier(as_of)
         self._host = host
         self._what = what
-        self._catalog = catalog
         self._shard = shard
         self._as_of = as_of
-        self._errors: dict[str, ShardFollower] = {}
         self._stack = ExitStack()
         self._stack.callback(shard.close)
+        self._errors = self._stack.enter_context(
+            InputErrors(host.client, what.on, catalog, purpose=f"subscription {what.name}")
+        )
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -133,20 +127,13 @@ class SubscriptionFeed:
         own = self._shard.look()
         if not own.upper.is_beyond(lower):
             return None
-        objects = {self._what.on, *self._catalog.inputs_of(self._what.on)}
-        unknown = objects - self._errors.keys()
-        for of, name in find_error_shards(self._host.client, unknown).items():
-            purpose = f"subscription {self._what.name}"
-            shard = ShardFollower.open(self._host.client, name, since=lower, purpose=purpose)
-            self._stack.callback(shard.close)
-            self._errors[of] = shard
-        found = _BatchStates(own, {of: shard.look() for of, shard in self._errors.items()})
+        found = _BatchStates(own, self._errors.look(lower))
         return found if found.upper.is_beyond(lower) else None
 
     def _cut_batch(self, looked: _BatchStates, lower: int, batch_bytes: int) -> SubscribeResponse:
         """The batch from `lower` on: up to the frontier, the first error, or the limit of bytes."""
         upper = min(looked.upper, Frontier(self._what.up_to))
-        error = self._first_error(looked, lower, upper)
+        error = self._errors.first(looked.errors, lower, upper)
         if error is not None and error.at == lower:
             return self._error_batch(lower, error.error())
         if error is not None:
@@ -163,38 +150,8 @@ class SubscriptionFeed:
         # Last: until here a failure is repeated by the same request, which reads the same again.
         if upper.time is not None:
             self._shard.release_before(upper.time - 1, looked.own)
-            for of, shard in self._errors.items():
-                shard.release_before(upper.time - 1, looked.errors[of])
+            self._errors.release_before(upper.time - 1, looked.errors)
         return batch
-
-    def _first_error(self, looked: _BatchStates, lower: int, upper: Frontier) -> LiveErrors | None:
-        """The errors at the first time of the interval at which some are live; None if none are."""
-        found = []
-        for of, shard in self._errors.items():
-            at = self._error_time(shard, of, looked.errors[of], lower, upper)
-            if at is not None:
-                found.append((at, of))
-        if not found:
-            return None
-        at, of = min(found)
-        return find_live_errors(self._errors[of], of, looked.errors[of], at)
-
-    def _error_time(
-        self, shard: ShardFollower, of: str, state: ShardState, lower: int, upper: Frontier
-    ) -> int | None:
-        if find_live_errors(shard, of, state, lower) is not None:
-            return lower
-        total: dict[int, int] = {}
-        for batch in shard.changes(state, lower + 1, upper.time):
-            times, diffs = batch.column(TS).to_pylist(), batch.column(DIFF).to_pylist()
-            for time, diff in zip(times, diffs, strict=True):
-                total[time] = total.get(time, 0) + diff
-        live = 0
-        for time in sorted(total):
-            live += total[time]
-            if live > 0:
-                return time
-        return None
 
     def _updates(
         self, state: ShardState, lower: int, upper: Frontier, batch_bytes: int

@@ -52,10 +52,11 @@ from typing import Final
 import pyarrow as pa
 
 from shardline.app.compute.peek.results import from_ipc
-from shardline.app.compute.shard_follower import EMPTY_CATALOG, Catalog, ShardFollower
 from shardline.app.compute.subscribe.batches import SubscriptionFeed
 from shardline.app.execution.host import Host, Incarnation
+from shardline.app.execution.live_errors import EMPTY_CATALOG, Catalog
 from shardline.app.execution.observations import Ended, Health, Hydrated, Progress, Started
+from shardline.app.execution.shard_follower import ShardFollower
 from shardline.app.execution.spark_errors import full_sentence
 from shardline.app.protocol.compute import SubscribeDropped, SubscribeResponse
 from shardline.app.protocol.objects import SubscribeDescription

@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from shardline.app.compute.shard_follower import ShardFollower
+from shardline.app.execution.shard_follower import ShardFollower
 from shardline.app.project.project import Project
 from shardline.datasource.client import ShardClient
 

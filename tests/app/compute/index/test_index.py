@@ -23,7 +23,6 @@ from shardline.app.compute.index.index import (
     RunningIndex,
     run_index,
 )
-from shardline.app.compute.shard_follower import ShardFollower
 from shardline.app.execution.observations import (
     Ended,
     Failed,
@@ -32,6 +31,7 @@ from shardline.app.execution.observations import (
     Progress,
     Started,
 )
+from shardline.app.execution.shard_follower import ShardFollower
 from shardline.app.protocol.objects import IndexDescription
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.app.compute.shard_follower import ShardFollower
 from shardline.app.compute.subscribe.batches import SubscriptionFeed
 from shardline.app.compute.subscribe.subscription import (
     RunningSubscription,
@@ -23,6 +22,7 @@ from shardline.app.compute.subscribe.subscription import (
     run_subscription,
 )
 from shardline.app.execution.observations import Ended, Hydrated
+from shardline.app.execution.shard_follower import ShardFollower
 from shardline.app.protocol.compute import SubscribeDropped, SubscribeResponse
 from shardline.app.protocol.objects import SubscribeDescription
 from shardline.datasource.errors import Determinate, Indeterminate

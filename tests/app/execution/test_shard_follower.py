@@ -8,7 +8,7 @@ from contextlib import closing
 import pyarrow as pa
 import pytest
 
-from shardline.app.compute.shard_follower import ShardFollower
+from shardline.app.execution.shard_follower import ShardFollower
 from shardline.datasource.errors import Determinate, InvalidUsage, LeaseExpired
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.state import ShardState

@@ -17,8 +17,6 @@ whole tables, and by filters and columns; a wait ends when it is cancelled; and 
 every step would write a record for each of many small ones. The columns are fixed, too: whoever
 keeps rows in memory has to begin again with others.
 
-`find_live_errors` finds the errors that forbid a read.
-
 Invariants:
     Every read is from a state that contains the lease and is readable at the times asked for.
     A follower at frontier F holds the since at F - 1, never at F (see `shardline.datasource.read`):
@@ -27,17 +25,15 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
-from typing_extensions import override
 
-from shardline.app.protocol.objects import errors_shard
 from shardline.datasource.client import ShardClient
 from shardline.datasource.conditions import Pruner, Where
-from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.errors import Determinate
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.read import (
     ReadHandle,
@@ -47,39 +43,12 @@ from shardline.datasource.read import (
 )
 from shardline.datasource.shard.plan import SnapshotPlan, plan_changes, plan_snapshot
 from shardline.datasource.shard.state import ShardState
-from shardline.datasource.types.schema import DIFF, ShardSchema
+from shardline.datasource.types.schema import ShardSchema
 
-__all__ = [
-    "EMPTY_CATALOG",
-    "Catalog",
-    "LiveErrors",
-    "ShardFollower",
-    "find_error_shards",
-    "find_live_errors",
-]
+__all__ = ["ShardFollower"]
 
 _RELEASE_EVERY_MS: Final = 2000
 """A lease moves at most so often: each move is a record in the shard's log."""
-
-
-class Catalog(Protocol):
-    """The dependencies of objects, as far as reads need them."""
-
-    def inputs_of(self, name: str) -> Collection[str]:
-        """Names of all inputs of object `name`, direct and indirect."""
-        ...
-
-
-class _EmptyCatalog(Catalog):
-    """A catalog of objects without inputs."""
-
-    @override
-    def inputs_of(self, name: str) -> Collection[str]:
-        return ()
-
-
-EMPTY_CATALOG: Final[Catalog] = _EmptyCatalog()
-"""A catalog for reads that have none: only errors of the object itself forbid the read."""
 
 
 @dataclass(slots=True)
@@ -202,63 +171,3 @@ class ShardFollower:
             return
         self._released_ms = now
         self._handle.lease.downgrade(Frontier(max(time, 0)), state.seqno)
-
-
-# --- errors of inputs ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class LiveErrors:
-    """Errors of one object that are live at a time.
-
-    Attributes:
-        object: Name of the object.
-        at: The time.
-        count: Number of errors.
-        first: The text of one of them.
-    """
-
-    object: str
-    at: int
-    count: int
-    first: str
-
-    def error(self) -> InvalidUsage:
-        """The error for a read that needs this object at this time."""
-        many = "1 live error" if self.count == 1 else f"{self.count} live errors"
-        return InvalidUsage(
-            f"'{self.object}' has {many} at {self.at}, the first of them: {self.first:.500}",
-            code="INPUT_HAS_ERRORS",
-            hint=f"read '{errors_shard(self.object)}' for all of them; they go away when what "
-            "caused them is corrected or deleted at the source; `errors` takes bad rows away",
-        )
-
-
-def find_error_shards(client: ShardClient, objects: Iterable[str]) -> dict[str, str]:
-    """Names of the error shards that exist, by object."""
-    named = {name: errors_shard(name) for name in sorted(set(objects))}
-    return {name: shard for name, shard in named.items() if client.exists(shard)}
-
-
-def find_live_errors(
-    shard: ShardFollower, of: str, state: ShardState, as_of: int
-) -> LiveErrors | None:
-    """The errors of an object that are live at `as_of`; None if there are none.
-
-    Args:
-        shard: The error shard.
-        of: Name of the object.
-        state: State of the error shard, settled at `as_of`.
-        as_of: The time.
-    """
-    count, first = 0, ""
-    for batch in shard.contents(state, as_of):
-        first = first or _first_error_text(batch, shard.schema.names)
-        count += sum(batch.column(DIFF).to_pylist())
-    return LiveErrors(of, as_of, count, first) if count else None
-
-
-def _first_error_text(batch: pa.RecordBatch, names: Sequence[str]) -> str:
-    """The error text of the first row: column `error`, or else the first one."""
-    column = "error" if "error" in names else names[0]
-    return str(batch.column(column)[0].as_py())
