@@ -164,10 +164,14 @@ class InputErrors:
         """
         objects = {self._on, *self._catalog.inputs_of(self._on)}
         for of, name in find_error_shards(self._client, objects - self._shards.keys()).items():
-            shard = ShardFollower.open(self._client, name, since=since, purpose=self._purpose)
+            shard = self._open(name, since)
             self._stack.callback(shard.close)
             self._shards[of] = shard
         return {of: shard.look() for of, shard in self._shards.items()}
+
+    def _open(self, name: str, since: int) -> ShardFollower:
+        """Open an error shard, held from `since` on."""
+        return ShardFollower.open(self._client, name, since=since, purpose=self._purpose)
 
     def first(
         self, states: Mapping[str, ShardState], lower: int, upper: Frontier

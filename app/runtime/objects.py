@@ -71,7 +71,8 @@ class RunningObjects:
             sessions: That of each kind; one and the same for both in a unified runtime.
             client: Of the location.
             options: Of the runtime.
-            catalog: For subscriptions, which end by errors of what their object is made of.
+            catalog: For subscriptions, which end by errors of what their object is made of, and for
+                sinks, which wait for them to go.
             report: Takes the observations of all objects.
             check_fence: Raises when another runtime has taken the location over.
             clock: Of the process.
@@ -165,4 +166,4 @@ class RunningObjects:
         self, host: Host, incarnation: Incarnation, description: Description
     ) -> Running:
         assert isinstance(description, SourceDescription | SinkDescription), description
-        return render_storage(host, incarnation, description)
+        return render_storage(host, incarnation, description, self._catalog)

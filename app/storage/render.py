@@ -9,13 +9,17 @@ from __future__ import annotations
 from typing import assert_never
 
 from shardline.app.execution.host import Host, Incarnation, Running
+from shardline.app.execution.live_errors import EMPTY_CATALOG, Catalog
 from shardline.app.protocol.objects import SinkDescription, SourceDescription
 
 __all__ = ["render"]
 
 
 def render(
-    host: Host, incarnation: Incarnation, description: SourceDescription | SinkDescription
+    host: Host,
+    incarnation: Incarnation,
+    description: SourceDescription | SinkDescription,
+    catalog: Catalog = EMPTY_CATALOG,
 ) -> Running:
     """Start a source or a sink; its state and errors come through `host.report`.
 
@@ -23,6 +27,7 @@ def render(
         host: What all objects share.
         incarnation: The number of this start.
         description: Of the source or sink.
+        catalog: The inputs of objects, direct and indirect: a sink waits for their errors.
 
     Raises:
         InvalidUsage: The description cannot work.
@@ -35,6 +40,6 @@ def render(
         case SinkDescription():
             from shardline.app.storage.sink_query import run_sink  # noqa: PLC0415
 
-            return run_sink(host, incarnation, description)
+            return run_sink(host, incarnation, description, catalog)
         case _:
             assert_never(description)

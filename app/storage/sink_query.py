@@ -30,6 +30,7 @@ Invariants:
     When `stop` has returned nothing of the incarnation is committed any more.
     A target gets the changes of one input: an input that was dropped and made again is refused.
     Nothing at or after the time of a part that cannot be read is given to the target.
+    Nothing is given to the target that a query of that time would not show (`readable_times`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -51,27 +52,15 @@ from pyspark.sql.streaming import StreamingQuery
 from shardline.app.execution.batch_errors import micro_batch_error
 from shardline.app.execution.checkpoint_log import remove_unfinished_plan
 from shardline.app.execution.host import Host, Incarnation, Running
-from shardline.app.execution.observations import (
-    Ended,
-    Failed,
-    Health,
-    Hydrated,
-    Measured,
-    Progress,
-    Started,
-)
+from shardline.app.execution.live_errors import EMPTY_CATALOG, Catalog
 from shardline.app.execution.query_start import start_slot, wait_until_initialised
-from shardline.app.execution.spark_errors import (
-    UNREADABLE_HINT,
-    describe_failure,
-    find_unreadable_part,
-)
-from shardline.app.protocol.object_state import Status
-from shardline.app.protocol.objects import SinkDescription, progress_shard
+from shardline.app.protocol.objects import SinkDescription, errors_shard, progress_shard
 from shardline.app.storage.sinks.interval import Interval, end_of, may_continue
 from shardline.app.storage.sinks.open_target import open_target
 from shardline.app.storage.sinks.progress import SinkProgress, read_progress
-from shardline.app.storage.sinks.rows import shape_rows
+from shardline.app.storage.sinks.readable_times import ReadableSpan, ReadableTimes
+from shardline.app.storage.sinks.reports import SinkReports
+from shardline.app.storage.sinks.rows import delay_updates, shape_rows
 from shardline.app.storage.sinks.target import (
     Target,
     Written,
@@ -99,10 +88,13 @@ _log = logging.getLogger(__name__)
 _LOOK_MS: Final = 100
 """Pause between two looks at whether the sink may begin."""
 
+_ERRORS_MS: Final = 1_000
+"""Pause between two looks at the errors that a sink waits for."""
+
 _REPLACED_MS: Final = 5_000
 """For so long a sink that fails looks for another input of the same name, if its own is gone."""
 
-_PARTS: Final = "256"
+_IN_STEPS: Final[Mapping[str, str]] = {"maxFilesPerTrigger": "256"}
 """Parts of the change that one micro-batch takes at most: a sink that comes back after a week
 commits several times on the way. The contents that it begins with have one time, and come at
 once."""
@@ -117,7 +109,12 @@ def hold_name(sink: str) -> str:
     return f"sink:{sink}"
 
 
-def run_sink(host: Host, incarnation: Incarnation, description: SinkDescription) -> Running:
+def run_sink(
+    host: Host,
+    incarnation: Incarnation,
+    description: SinkDescription,
+    catalog: Catalog = EMPTY_CATALOG,
+) -> Running:
     """Start a sink; returns at once, later errors are reported.
 
     Args:
@@ -125,13 +122,14 @@ def run_sink(host: Host, incarnation: Incarnation, description: SinkDescription)
         incarnation: `as_of` is where it begins if its target has nothing yet; None for the newest
             contents there are.
         description: Of the sink.
+        catalog: The inputs of its input, whose errors the sink waits for.
 
     Raises:
         InvalidUsage: The description cannot work; says why.
     """
     check_sink(description)
     check_package(host.spark, description.format)
-    run = _SinkRun(host, incarnation, description)
+    run = _SinkRun(host, incarnation, description, catalog)
     run.start()
     return run
 
@@ -150,6 +148,7 @@ def drop_sink(client: ShardClient, description: SinkDescription) -> None:
     row = read_progress(client, description.name)
     for held in {description.on} if row is None else {description.on, row.input}:
         _give_up(client, held, description.name)
+    _give_up_errors(client, description.name)
     # Last: nothing else says which input it was.
     shard = progress_shard(description.name)
     if client.exists(shard):
@@ -169,7 +168,11 @@ class _SinkRun:
     way.
     """
 
-    def __init__(self, host: Host, incarnation: Incarnation, sink: SinkDescription) -> None:
+    def __init__(
+        self, host: Host, incarnation: Incarnation, sink: SinkDescription, catalog: Catalog
+    ) -> None:
+        self._times = ReadableTimes(host.client, sink.on, catalog, hold_name(sink.name))
+        self._first_time = 0
         self._host = host
         self._incarnation = incarnation
         self._sink = sink
@@ -180,8 +183,7 @@ class _SinkRun:
         )
         self._stopping = self._thread.stopping
         self._commit_lock = threading.Lock()
-        self._begun_ms = host.clock.elapsed_ms()
-        self._hydrated = False
+        self._reports = SinkReports(host, incarnation, sink)
         self._query: StreamingQuery | None = None
         self._progress: SinkProgress | None = None
         self._target: Target | None = None
@@ -208,9 +210,10 @@ class _SinkRun:
     def _run(self) -> None:
         """Lead the incarnation, in a thread of its own, and report how it ends."""
         try:
-            query = self._begin()
-            if query is not None:
-                query.awaitTermination()
+            with self._times:
+                query = self._begin()
+                if query is not None:
+                    query.awaitTermination()
         except InputReplaced as error:
             self._stall(error)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it ends the sink
@@ -220,7 +223,12 @@ class _SinkRun:
                 # While it ran: told at once, and not as what its stream says of it.
                 self._stall(self._replaced_error())
             else:
-                self._fail(self._error or error)
+                self._reports.failed(self._error or error, fenced=self._is_fenced())
+
+    def _stall(self, error: InputReplaced) -> None:
+        """Say once why nothing is written any more, and wait to be stopped."""
+        self._reports.stalled(error)
+        self._stopping.wait()
 
     def _begin(self) -> StreamingQuery | None:
         """Start the query; None if the sink was stopped before, or has nothing more to do."""
@@ -239,13 +247,17 @@ class _SinkRun:
         self._release_previous_input(self._progress)
         self._progress.note_input()
         self._catch_up(self._progress, self._target)
+        if self._progress.committed == EMPTY:
+            self._reports.finished()
+            return None
+        wanted = self._next_time(self._progress)
+        first = self._wait_until_readable(wanted)
+        if first is None:
+            return None
         self._pass_idle_time(self._progress, self._target)
         committed = self._progress.committed
-        if committed == EMPTY:
-            self._report_progress(EMPTY)
-            host.report(Ended(id=sink.name, epoch=self._incarnation.epoch))
-            return None
-        as_of = self._as_of(self._progress)
+        as_of = first if committed is None else max((committed.time or 0) - 1, 0)
+        self._first_time = as_of
         # The hold stands before anything is noted or read: without it the input's history could be
         # merged away between here and the stream's first plan.
         host.client.hold(sink.on, hold_name(sink.name), since=as_of, purpose=f"sink {sink.name}")
@@ -254,7 +266,10 @@ class _SinkRun:
             # leave out what has changed in between.
             self._progress.record(Interval(0, Frontier(as_of + 1)), 0)
             committed = self._progress.committed
-        if not may_continue(self._checkpoint, committed):
+        # What was planned before times that nobody may read ends among them, maybe for good: a
+        # micro-batch has to reach to the first readable one.
+        passes_errors = first > wanted
+        if passes_errors or not may_continue(self._checkpoint, committed):
             _log.info(
                 "the checkpoint of a sink does not fit its target: it is made anew",
                 extra={"context": {"sink": sink.name, "committed": str(committed)}},
@@ -262,18 +277,26 @@ class _SinkRun:
             # Safe: everything that counts is in `committed`, and the new query starts from there.
             shutil.rmtree(self._checkpoint, ignore_errors=True)
         remove_unfinished_plan(self._checkpoint)
-        return self._query_from(as_of, committed)
+        return self._query_from(as_of, committed, {} if passes_errors else _IN_STEPS)
 
-    def _query_from(self, as_of: int, committed: Frontier | None) -> StreamingQuery | None:
+    def _query_from(
+        self, as_of: int, committed: Frontier | None, steps: Mapping[str, str]
+    ) -> StreamingQuery | None:
         """Start the query behind `committed`; from the contents at `as_of` if there is none.
 
-        None if the sink was stopped meanwhile.
+        Args:
+            as_of: The last time that the target has, or that of the contents.
+            committed: How far the target is.
+            steps: Options that bound its micro-batches.
+
+        Returns:
+            The query; None if the sink was stopped meanwhile.
         """
         host, sink = self._host, self._sink
         begin = (
             {"timestampAsOf": str(as_of)}
             if committed is None
-            else {"startingTimestamp": str(as_of + 1), "maxFilesPerTrigger": _PARTS}
+            else {"startingTimestamp": str(as_of + 1), **steps}
         )
         reader = host.spark.readStream.format("shard").options(
             **dict(host.storage),
@@ -300,13 +323,12 @@ class _SinkRun:
         if self._stopping.is_set():
             query.stop()
             return None
-        epoch = self._incarnation.epoch
-        host.report(Started(id=sink.name, epoch=epoch, query=str(query.id), run=str(query.runId)))
+        self._reports.started(str(query.id), str(query.runId))
         if committed is not None:
-            self._report_hydrated()
-            self._report_progress(committed)
+            self._reports.hydrated()
+            self._reports.progress(committed)
             if self._unchanged_until(committed) is not None:  # else a micro-batch comes and reports
-                self._report_running()
+                self._reports.running()
         return query
 
     def _wait(self, ready: Callable[[], bool]) -> bool:
@@ -383,22 +405,23 @@ class _SinkRun:
             return
         until = self._unchanged_until(committed)
         if until is not None and until > committed:
-            interval = Interval(committed.time or 0, until)
+            interval = Interval(committed.time or 0, self._readable_span(committed, until).upper)
             self._check()
             target.skip(interval)
             progress.record(interval, 0)
 
     def _release_previous_input(self, progress: SinkProgress) -> None:
-        """Give up the hold on the input of the previous definition, if that was another one."""
+        """Give up the holds on the input of the previous definition, if that was another one."""
         previous = progress.previous_input
         if previous not in ("", self._sink.on):
             _give_up(self._host.client, previous, self._sink.name)
+            _give_up_errors(self._host.client, self._sink.name)
 
-    def _as_of(self, progress: SinkProgress) -> int:
-        """The last time that the target has; or, if it has none, the time that it begins with."""
+    def _next_time(self, progress: SinkProgress) -> int:
+        """The first time that the target lacks; or, if it has none, the time to begin with."""
         if progress.committed is not None:
             assert progress.committed.time is not None
-            return max(progress.committed.time - 1, 0)
+            return progress.committed.time
         wanted = self._incarnation.as_of
         if wanted is None:
             (state,) = self._host.client.readable(self._sink.on)
@@ -430,28 +453,77 @@ class _SinkRun:
         # From what is committed, not from Spark's own start: a micro-batch that overlaps what the
         # target has gives it the rest only.
         lower = 0 if committed is None else committed.time or 0
-        interval = Interval(lower, upper)
-        written = self._written(frame, number, target, interval)
+        span = self._readable_span(committed, upper)
+        interval = Interval(lower, span.upper)
+        written = self._written(frame, number, target, interval, span)
         # Not `_check`: a sink that is being stopped still notes what its target has just taken, or
         # a target that does not remember would be given it again. `stop` waits for this.
         self._host.check_fence()
         progress.record(interval, written.rows)
-        self._report_written(written, interval)
+        self._reports.written(written, interval)
+        if interval.upper.time is not None:
+            self._times.release(interval.upper.time - 1)
+        if span.upper < upper:
+            # The rest of the micro-batch comes again, once its errors have gone.
+            raise self._times.error(span)
 
     def _written(
-        self, frame: DataFrame, number: int, target: Target, interval: Interval
+        self, frame: DataFrame, number: int, target: Target, interval: Interval, span: ReadableSpan
     ) -> Written:
-        """Give a micro-batch to the target, and return what it has taken."""
+        """Give a micro-batch to the target, up to the end of `span`; return what it has taken."""
         # Nothing to read: only the time moves on, and no Spark job is worth that.
         if not any(source.partitions() for source in micro_batch_sources(frame, number)):
             self._check()
             target.skip(interval)
             return Written(0)
         updates = micro_batch(frame, number).where(F.col(TS) >= interval.lower)
+        if interval.upper.time is not None:
+            updates = updates.where(F.col(TS) < interval.upper.time)
+        if interval.lower and span.first is not None and span.first > interval.lower:
+            updates = delay_updates(updates, span.first)
         rows = shape_rows(updates, self._sink)
         # As late as can be: what comes next is what a runtime that was replaced must not do.
         self._check()
         return target.write(rows, interval)
+
+    def _wait_until_readable(self, wanted: int) -> int | None:
+        """The first readable time from `wanted` on; None if the sink was stopped before.
+
+        That is `wanted` itself, too, if the input has not come so far: nothing is known of it.
+        """
+        reported = ""
+        while True:
+            # The input first, its errors after it: see `live_errors`.
+            (state,) = self._host.client.readable(self._sink.on)
+            if not state.upper.is_beyond(wanted):
+                return wanted
+            span = self._times.span(wanted, state.upper)
+            if span is not None and span.first is not None:
+                return span.first
+            error = None if span is None else self._times.error(span)
+            if error is not None and f"{error}" != reported:
+                reported = f"{error}"
+                self._reports.stalled(error)
+            if self._host.clock.wait(self._stopping, _ERRORS_MS):
+                return None
+
+    def _readable_span(self, committed: Frontier | None, upper: Frontier) -> ReadableSpan:
+        """The readable times from `committed` on and before `upper`; there is at least one.
+
+        Raises:
+            InvalidUsage: There is none: the input has errors.
+            Determinate: The sink is being stopped, or nothing is known of these times.
+        """
+        lower = self._first_time if committed is None else committed.time or 0
+        if committed is None and upper.time is not None:
+            lower = min(lower, upper.time - 1)
+        while (span := self._times.span(lower, upper)) is None:
+            self._host.clock.wait(self._stopping, _LOOK_MS)
+            self._check()
+        # Contents have one time: they cannot be had at a later one.
+        if span.first is None or (committed is None and span.first > lower):
+            raise self._times.error(span)
+        return span
 
     def _check(self) -> None:
         """Refuse to commit for a sink that is being stopped, or a runtime that is fenced.
@@ -463,82 +535,6 @@ class _SinkRun:
         if self._stopping.is_set():
             raise Determinate(f"sink '{self._sink.name}' is being stopped", code="STOPPED")
         self._host.check_fence()
-
-    # -- reports -----------------------------------------------------------------------------
-
-    def _report_written(self, written: Written, interval: Interval) -> None:
-        report, name, epoch = self._host.report, self._sink.name, self._incarnation.epoch
-        sizes = {} if written.size_bytes is None else {"bytes": written.size_bytes}
-        counts = {"messages": written.rows, **sizes}
-        report(
-            Measured(
-                id=name,
-                epoch=epoch,
-                added={
-                    f"{what}_{step}": float(count)
-                    for what, count in counts.items()
-                    for step in ("staged", "committed")
-                },
-            )
-        )
-        self._report_running()
-        self._report_hydrated()
-        self._report_progress(interval.upper)
-        if interval.upper.is_empty:
-            report(Ended(id=name, epoch=epoch))
-
-    def _report_running(self) -> None:
-        name, epoch = self._sink.name, self._incarnation.epoch
-        self._host.report(Health(id=name, epoch=epoch, namespace="sink", status="running"))
-
-    def _report_hydrated(self) -> None:
-        """Report, once, that the target has the contents that the sink began with."""
-        if not self._hydrated:
-            self._hydrated = True
-            took_ms = int(self._host.clock.elapsed_ms() - self._begun_ms)
-            name, epoch = self._sink.name, self._incarnation.epoch
-            self._host.report(Hydrated(id=name, epoch=epoch, took_ms=took_ms))
-
-    def _report_progress(self, upper: Frontier) -> None:
-        self._host.report(
-            Progress(
-                id=self._sink.name,
-                epoch=self._incarnation.epoch,
-                write=upper.time,
-                inputs={self._sink.on: upper.time},
-            )
-        )
-
-    def _stall(self, error: InputReplaced) -> None:
-        """Say once why nothing is written any more, and wait to be stopped."""
-        name, epoch = self._sink.name, self._incarnation.epoch
-        _log.error(
-            "a sink stays stopped",
-            exc_info=error,
-            extra={"context": {"sink": name, "epoch": epoch}},
-        )
-        message, hint = describe_failure(error)
-        self._host.report(
-            Health(
-                id=name, epoch=epoch, namespace="sink", status="stalled", error=message, hint=hint
-            )
-        )
-        self._stopping.wait()
-
-    def _fail(self, error: BaseException) -> None:
-        name, epoch = self._sink.name, self._incarnation.epoch
-        message, hint = describe_failure(error)
-        status: Status = "stalled"
-        if (lost := find_unreadable_part(error)) is not None:
-            status, message, hint = "frozen", lost, UNREADABLE_HINT
-        _log.error(
-            "a sink failed", exc_info=error, extra={"context": {"sink": name, "epoch": epoch}}
-        )
-        report = self._host.report
-        report(
-            Health(id=name, epoch=epoch, namespace="sink", status=status, error=message, hint=hint)
-        )
-        report(Failed(id=name, epoch=epoch, error=message, hint=hint, fenced=self._is_fenced()))
 
     def _is_fenced(self) -> bool:
         """True if another runtime has taken over; False, too, if the store does not answer."""
@@ -555,3 +551,13 @@ def _give_up(client: ShardClient, shard: str, sink: str) -> None:
     """Give up a sink's hold on a shard, without regard to the runtime that took it."""
     with suppress(InvalidUsage):  # a shard that is gone holds nothing
         client.machine(shard).apply(partial(expire_critical, reader=hold_name(sink)))
+
+
+def _give_up_errors(client: ShardClient, sink: str) -> None:
+    """Give up a sink's holds on errors, those of objects that are no longer below it, too.
+
+    All error shards are looked at: nothing says what an input was made of when they were held.
+    """
+    for name in client.shards():
+        if name.endswith(errors_shard("")):
+            _give_up(client, name, sink)

@@ -27,6 +27,7 @@ SQL = """
 CREATE SOURCE orders USING csv OPTIONS (path '{folder}/orders', header 'true'{option})
   SCHEMA (id INT, price INT);
 CREATE MATERIALIZED VIEW large AS SELECT id, price FROM orders WHERE price > 50;
+CREATE SINK large_out FROM large USING csv OPTIONS (path '{folder}/out');
 """
 
 
@@ -57,6 +58,12 @@ class Place:
         except ShardError as error:
             return str(error)
         return [row[0] for row in rows(found)]
+
+    def written(self) -> list[int]:
+        """The ids that the sink of the view has written, one for each change."""
+        files = (self.folder / "out").glob("_upper=*/*.csv")
+        lines = [line for file in files for line in file.read_text().splitlines()]
+        return sorted(int(line.split(",")[0]) for line in lines)
 
     def skipped(self, rest: str = "") -> list[str]:
         """The rows that were left out, as a query shows them."""
@@ -106,6 +113,9 @@ def test_a_person_mends_what_runs(
 def _errors_are_kept_and_skipped(place: Place, command: Callable[..., tuple[int, str]]) -> None:
     place.put("b", "3,70", "4,many")
     eventually("reads fail", lambda: "INPUT_HAS_ERRORS" in str(place.large()))
+    eventually("the sink stands", lambda: place.object("large_out")["status"] == "stalled")
+    assert "'orders' has 1 live error" in place.object("large_out")["error"]
+    assert place.written() == [1], "it shows no more than a reader is shown"
     status, shown = command("errors", "large")
     assert status == 1
     assert "orders: 1 error; reads fail while there are any" in shown
@@ -122,6 +132,7 @@ def _errors_are_kept_and_skipped(place: Place, command: Callable[..., tuple[int,
     status, shown = command("errors", "orders", "--skip", "--commit")
     assert (status, shown) == (0, "skipped 1 error of orders; 0 errors left\n")
     eventually("reads go on", lambda: place.large() == [1, 3])
+    eventually("the sink goes on", lambda: place.written() == [1, 3])
     assert place.skipped() == ["4,many"]
 
 

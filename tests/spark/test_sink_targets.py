@@ -268,7 +268,7 @@ def test_a_long_absence_is_made_up_in_steps(
     host: Host, source: Input, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sink that comes back to many changes commits several times on the way, each change once."""
-    monkeypatch.setattr(sink_module, "_PARTS", "2")
+    monkeypatch.setattr(sink_module, "_IN_STEPS", {"maxFilesPerTrigger": "2"})
     sink = parquet(tmp_path)
     source.step(10, (0, "a", 1))
     with running(host, sink) as reports:

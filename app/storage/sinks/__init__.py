@@ -3,14 +3,16 @@
 Owns how a micro-batch of Spark becomes an interval of times, how updates become rows, and the
 targets that take them.
 
-    target     the contract of a target; formats, options and guarantees: start here
-    interval   the times of a micro-batch, and whether a checkpoint fits its target
-    progress   how far a sink is, in a shard of its own
-    rows       updates as the rows of an envelope
-    open_target                    a sink's target, by its format
-    files, shards, delta, others   the targets
+    target           the contract of a target; formats, options and guarantees: start here
+    interval         the times of a micro-batch, and whether a checkpoint fits its target
+    progress         how far a sink is, in a shard of its own
+    readable_times   where errors of the input cut an interval
+    rows             updates as the rows of an envelope
+    reports          what an incarnation says of itself
+    open_target      a sink's target, by its format
+    files, shards, delta, others     the targets
 
-May use: `protocol`, `execution.host`, `storage.formats`, `datasource`.
+May use: `protocol`, `execution`, `storage.formats`, `datasource`.
 
 Never: counts by Spark's numbers of micro-batches, which begin anew with each checkpoint; knows
 anything of the query or of its thread.

@@ -29,12 +29,19 @@ from shardline.datasource.spark_native.consolidate import repeat_rows
 from shardline.datasource.spark_native.types import quoted
 from shardline.datasource.types.schema import DIFF, TS
 
-__all__ = ["DELETED", "RETRACTION", "as_messages", "shape_rows"]
+__all__ = ["DELETED", "RETRACTION", "as_messages", "delay_updates", "shape_rows"]
 
 DELETED: Final = "_deleted"
 """Column of `upsert`: true if the key has no row any more."""
 
 RETRACTION: Final = "RETRACTION_IN_APPEND_ONLY_SINK"
+
+
+def delay_updates(updates: DataFrame, first: int) -> DataFrame:
+    """Let updates before time `first` take effect then, with what cancels left out."""
+    columns = [name for name in updates.columns if name not in (TS, DIFF)]
+    delayed = updates.withColumn(TS, F.greatest(F.col(TS), F.lit(first)))
+    return _net(delayed, columns, TS).select(*map(quoted, columns), TS, DIFF)
 
 
 def shape_rows(updates: DataFrame, sink: SinkDescription) -> DataFrame:

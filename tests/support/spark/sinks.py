@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from shardline.app.execution.host import Host, Incarnation, Running
+from shardline.app.execution.live_errors import EMPTY_CATALOG, Catalog
 from shardline.app.execution.observations import Failed, Health, Observation, Progress
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sink_query import run_sink
@@ -126,11 +127,14 @@ def life(epoch: int = 1, as_of: int | None = None, dataflow: int = 1) -> Incarna
 
 @contextmanager
 def running(
-    host: Host, sink: SinkDescription, incarnation: Incarnation | None = None
+    host: Host,
+    sink: SinkDescription,
+    incarnation: Incarnation | None = None,
+    catalog: Catalog = EMPTY_CATALOG,
 ) -> Iterator[Reports]:
     """A sink that runs while the block does, and what it reports."""
     reports = Reports()
-    run: Running = run_sink(replace(host, report=reports), incarnation or life(), sink)
+    run: Running = run_sink(replace(host, report=reports), incarnation or life(), sink, catalog)
     try:
         yield reports
     finally:

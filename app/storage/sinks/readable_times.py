@@ -1,0 +1,142 @@
+"""Readable times are those of a sink's input that a query may show; no other reaches a target.
+
+While an object, or one that it is made of, has live errors, its contents lack rows, and a query of
+it is refused. A target that was given them would show what no query ever does. So a sink ends its
+micro-batch where errors begin, and waits there, stalled, until they have gone:
+
+    time            10      20      30      40
+    errors                  from 20 on      none from 40 on
+    updates         +a      +b      -b +c   +d
+    target has      +a      nothing         +c +d, all of them at 40
+
+What has changed meanwhile comes with the first readable time, added up: a subscription that is made
+anew sees its contents change then, and at no time in between.
+
+Invariants:
+    A time is readable if no error shard has live errors then, and all of them can be read there.
+    The since hold of the sink stands on each error shard as well, at or before what its target has:
+    a sink that was stopped for long still finds out at which times its input had errors. One that
+    is made while the sink is stopped may have a later history only; times before that are passed
+    over, as nothing is known of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from typing_extensions import override
+
+from shardline.app.execution.live_errors import Catalog, InputErrors, LiveErrors
+from shardline.app.execution.shard_follower import ShardFollower
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Determinate, InvalidUsage, ShardError
+from shardline.datasource.frontier import Frontier, meet
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.since_hold import SinceHandle
+
+__all__ = ["ReadableSpan", "ReadableTimes"]
+
+_RELEASE_EVERY_MS: Final = 2000
+"""A hold moves at most so often: each move is a record in the shard's log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableSpan:
+    """The readable times at the beginning of an interval.
+
+    Attributes:
+        first: The first readable time; None if the interval has none. Updates before it take effect
+            then.
+        upper: Where they end; the interval's own end if nothing is wrong up to there.
+        errors: Those that begin at `upper`, or, without a readable time, the first ones.
+    """
+
+    first: int | None
+    upper: Frontier
+    errors: LiveErrors | None
+
+
+class ReadableTimes(InputErrors):
+    """The errors of a sink's input. A context manager that gives up its leases, and no hold.
+
+    Its holds are a capability, too: without them a sink that was stopped would not know when its
+    input had errors. One that is not given up keeps the history of errors for ever.
+
+    Attributes:
+        on: The input.
+    """
+
+    def __init__(self, client: ShardClient, on: str, catalog: Catalog, hold: str) -> None:
+        """Nothing is read yet.
+
+        Args:
+            client: Of the location.
+            on: The sink's input.
+            catalog: Has the inputs of that.
+            hold: Name of the sink's since hold.
+        """
+        super().__init__(client, on, catalog, purpose=hold)
+        self.on = on
+        self._hold = hold
+        self._states: Mapping[str, ShardState] = {}
+        self._holds: list[SinceHandle] = []
+        self._released_ms = 0.0
+
+    @override
+    def _open(self, name: str, since: int) -> ShardFollower:
+        """Hold an error shard from `since` on, or from where its history begins."""
+        try:
+            held = self._client.hold(name, self._hold, since=since, purpose=self._purpose)
+        except InvalidUsage:
+            held = self._client.hold(name, self._hold, purpose=self._purpose)
+        self._holds.append(held)
+        return ShardFollower.open(
+            self._client, name, since=max(since, held.since.time or 0), purpose=self._purpose
+        )
+
+    def span(self, lower: int, upper: Frontier) -> ReadableSpan | None:
+        """The readable times of an interval; None if errors of it may still come.
+
+        To be called after the input was looked at.
+
+        Args:
+            lower: First time of the interval.
+            upper: Where it ends.
+        """
+        states = self._states = self.look(lower)
+        if meet([upper, *(state.upper for state in states.values())]) < upper:
+            return None
+        known = max([lower, *(state.since.time or 0 for state in states.values())])
+        if not upper.is_beyond(known):
+            return ReadableSpan(None, upper, None)
+        first = self.first_without(states, known, upper)
+        if first is None:
+            return ReadableSpan(None, upper, self.first(states, known, upper))
+        errors = self.first(states, first, upper)
+        return ReadableSpan(first, upper if errors is None else Frontier(errors.at), errors)
+
+    def error(self, span: ReadableSpan) -> ShardError:
+        """The error of the times that nobody may read, from where the readable ones end."""
+        if span.errors is not None:
+            return span.errors.error()
+        return Determinate(
+            f"it is not known whether '{self.on}' had errors before {span.upper}",
+            code="ERRORS_UNKNOWN",
+            hint="nothing: the sink goes on once its input has come to times that are known",
+        )
+
+    def release(self, time: int) -> None:
+        """Let history before `time` be compacted, by leases and holds.
+
+        Raises:
+            Fenced: Another incarnation has taken the holds over.
+            LeaseExpired: A lease or a hold is gone.
+        """
+        self.release_before(time, self._states)
+        now_ms = self._client.clock.elapsed_ms()
+        if now_ms - self._released_ms >= _RELEASE_EVERY_MS:
+            self._released_ms = now_ms
+            for held in self._holds:
+                held.downgrade(Frontier(time))
