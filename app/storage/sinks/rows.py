@@ -13,7 +13,10 @@ one for each copy of a row that came or went.
 
 Invariants:
     Rows depend on the updates only, not on their order.
-    A key that would have two rows is an error, not a choice.
+    A key to which one micro-batch gives two rows is an error, not a choice. Rows of different
+    micro-batches are not compared: that would need the input's contents at each change. If a key
+    that identifies nothing gets its second row later, the newest row stands for it, and when that
+    one goes the key counts as deleted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a plan is told of the shards that are there."""
+"""A plan is told of the shards that are there."""
 
 from __future__ import annotations
 

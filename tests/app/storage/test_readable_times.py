@@ -1,4 +1,4 @@
-"""Which times of a sink's input may be shown: against a model that looks at each time by itself."""
+"""Times of an input that a sink may show, against a model that looks at each time by itself."""
 
 from __future__ import annotations
 
