@@ -78,8 +78,15 @@ class EndChooser:
         shards = tuple(state.shard for state in states)
         started = self._options.starting_timestamp
         frontier = Frontier(as_of + 1 if started is None else started)
-        begun = ShardOffset(shards, self._inputs.hold, as_of, frontier)
-        first = self._first_piece(begun, limits) if self._options.reads_snapshot else begun
+        reads_snapshot = self._options.reads_snapshot
+        begun = ShardOffset(
+            shards,
+            self._inputs.hold,
+            as_of,
+            frontier,
+            begins="snapshot" if reads_snapshot else "changes",
+        )
+        first = self._first_piece(begun, limits) if reads_snapshot else begun
         if isinstance(first, ShardOffset):
             # Remembered: the same question has the same answer until it is in the offset log. A
             # second answer would fix another as_of, for which no hold was taken.
@@ -159,7 +166,8 @@ class EndChooser:
         seqnos = tuple(state.seqno for state in states)
         if not self._inputs.pin(seqnos, units):
             return START  # collected just now: the next look finds a newer state
-        return replace(begun, frontier=Frontier(begun.as_of), cut=SnapshotCut(seqnos, done))
+        cut = SnapshotCut(seqnos, done)
+        return replace(begun, frontier=Frontier(begun.as_of), cut=cut, begins=None)
 
     # -- the next ends -----------------------------------------------------------------------
 
@@ -186,7 +194,7 @@ class EndChooser:
             end = upper
         else:
             return start
-        return start if end <= start.frontier else replace(start, frontier=end)
+        return start if end <= start.frontier else replace(start, frontier=end, begins=None)
 
     def _upper(self, states: list[ShardState]) -> Frontier:
         """The greatest end there may be now."""

@@ -5,14 +5,16 @@ downtime. An offset that leaves something out, or that changes without data, los
 them or runs empty micro-batches for ever.
 
     {"v": 1, "init": true}                                          before anything is read
+    {"v": 1, "shard": "s…", "hold": "…", "as_of": 17, "frontier": 18, "begins": "snapshot"}
     {"v": 1, "shard": "s…", "hold": "…", "as_of": 17, "frontier": 42}
     {"v": 2, "shards": ["s…", "s…"], "hold": "…", "as_of": 17, "frontier": 42}
     {"v": 2, "shards": ["s…"], "hold": "…", "as_of": 17, "frontier": 17,
      "snapshot": {"seqnos": [5], "done": 3}}
 
 A range of two offsets stands for updates: `[frontier, frontier')` each at its own time, and for the
-first range, from `init`, the snapshot at `as_of`. All that is needed to plan a range again, in
-another process, at any later time, is in its two offsets; the *end* of the first range is what
+first range, from `init`, the snapshot at `as_of`, or nothing, as its end says in `begins`: the
+options of a restart may be others than those of the plan. All that is needed to plan a range again,
+in another process, at any later time, is in its two offsets; the *end* of the first range is what
 fixes `as_of`.
 
 A snapshot that is read in pieces stays at frontier `as_of` until its last piece. Its list of units
@@ -27,6 +29,8 @@ Rules (after Delta's `DeltaSourceOffset`):
     each new text.
     The order of the keys is fixed, for the same reason. Names in it are for ever.
     Each is written in the least version that can express it, so that an older Shardline reads it.
+    An older one passes over `begins`: it then has an offset of another text, which is one
+    micro-batch without data, and no other range.
     A newer version, another shard, and moving back are refused.
 """
 
@@ -34,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
@@ -42,6 +46,7 @@ from shardline.datasource.frontier import Frontier
 __all__ = [
     "OFFSET_VERSION",
     "START",
+    "Begins",
     "ShardOffset",
     "SnapshotCut",
     "Start",
@@ -51,6 +56,9 @@ __all__ = [
 ]
 
 OFFSET_VERSION: Final = 2
+
+Begins = Literal["snapshot", "changes"]
+"""The first updates of a stream: a snapshot at `as_of`, or the changes from `frontier` on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,8 @@ class ShardOffset:
             everything has been read.
         cut: The place in the snapshot while that is under way, with `frontier` at `as_of`; None
             before and after.
+        begins: At the end of a first range that has all of the snapshot or nothing of it: which of
+            the two. None at all others, and in checkpoints from before there was such a field.
     """
 
     shards: tuple[str, ...]
@@ -100,28 +110,22 @@ class ShardOffset:
     as_of: int
     frontier: Frontier
     cut: SnapshotCut | None = None
+    begins: Begins | None = None
 
     def json(self) -> dict[str, Any]:
         """The offset as Spark stores it; keys always in this order."""
         # If a key were left out, moved or renamed, the offset in a checkpoint would differ by text
         # from the same offset made now, and Spark would run a micro-batch without data.
-        if len(self.shards) == 1 and self.cut is None:
-            return {
-                "v": 1,
-                "shard": self.shards[0],
-                "hold": self.hold,
-                "as_of": self.as_of,
-                "frontier": self.frontier.time,
-            }
-        value: dict[str, Any] = {
-            "v": 2,
-            "shards": list(self.shards),
-            "hold": self.hold,
-            "as_of": self.as_of,
-            "frontier": self.frontier.time,
-        }
+        value: dict[str, Any] = (
+            {"v": 1, "shard": self.shards[0]}
+            if len(self.shards) == 1 and self.cut is None
+            else {"v": 2, "shards": list(self.shards)}
+        )
+        value |= {"hold": self.hold, "as_of": self.as_of, "frontier": self.frontier.time}
         if self.cut is not None:
             value["snapshot"] = {"seqnos": list(self.cut.seqnos), "done": self.cut.done}
+        if self.begins is not None:
+            value["begins"] = self.begins
         return value
 
     @property
@@ -181,8 +185,11 @@ def _parse_fields(value: dict[str, Any], shards: Any, snapshot: Any) -> ShardOff
         and (frontier is None or type(frontier) is int)
     ):
         return None
+    begins = value.get("begins")
+    if begins is not None and (snapshot is not None or begins not in get_args(Begins)):
+        return None
     if snapshot is None:
-        return ShardOffset(tuple(shards), hold, as_of, Frontier(frontier))
+        return ShardOffset(tuple(shards), hold, as_of, Frontier(frontier), begins=begins)
     cut = _parse_cut(snapshot, len(shards))
     # A piece with another frontier than `as_of` cannot be compared with its neighbours.
     if cut is None or frontier != as_of:

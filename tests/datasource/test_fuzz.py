@@ -255,6 +255,7 @@ OFFSETS: list[dict[str, Any]] = [
     {"v": 1, "init": True},
     {"v": 1, "shard": SHARDS[0], "hold": "h", "as_of": 17, "frontier": 42},
     {"v": 1, "shard": SHARDS[0], "hold": "h", "as_of": 17, "frontier": None},
+    {"v": 1, "shard": SHARDS[0], "hold": "h", "as_of": 17, "frontier": 18, "begins": "snapshot"},
     {"v": 2, "shards": SHARDS, "hold": "h", "as_of": 17, "frontier": 42},
     {
         "v": 2,

@@ -24,7 +24,7 @@ from support.tree import GOLDEN
 
 SHARD = "s0123456789abcdef0123456789abcdef"
 OTHER = "sfedcba9876543210fedcba9876543210"
-OFFSETS = GOLDEN / "v1" / "offsets.json"
+OFFSETS = [GOLDEN / "v1" / "offsets.json", GOLDEN / "v1.5" / "offsets.json"]
 RELEASED: list[Start | ShardOffset] = [
     START,
     ShardOffset((SHARD,), "copy", 17, Frontier(42)),
@@ -32,6 +32,8 @@ RELEASED: list[Start | ShardOffset] = [
     ShardOffset((SHARD, OTHER), "join", 17, Frontier(42)),
     ShardOffset((SHARD,), "copy", 17, Frontier(17), SnapshotCut((5,), 3)),
     ShardOffset((SHARD, OTHER), "join", 0, Frontier(0), SnapshotCut((5, 8), 120)),
+    ShardOffset((SHARD,), "copy", 17, Frontier(18), begins="snapshot"),
+    ShardOffset((SHARD, OTHER), "join", 0, Frontier(0), begins="changes"),
 ]
 
 
@@ -50,7 +52,7 @@ def piece(seqnos: object = (1,), done: object = 0, frontier: object = 1) -> dict
 
 def test_released_offsets_stay_readable() -> None:
     """Every offset ever written to a checkpoint is read as what it was, and written the same."""
-    lines = OFFSETS.read_text().splitlines()
+    lines = [line for file in OFFSETS for line in file.read_text().splitlines()]
 
     assert [parse_offset(json.loads(line)) for line in lines] == RELEASED
     assert [json.dumps(offset.json()) for offset in RELEASED] == lines
@@ -89,6 +91,11 @@ def test_an_offset_survives_its_json(hold: str, as_of: int, frontier: int | None
         ({"v": 1, "shard": SHARD, "hold": "h", "as_of": 1}, "FOREIGN_OFFSET"),
         ({"v": 1, "shard": SHARD, "hold": "h", "as_of": "1", "frontier": 2}, "FOREIGN_OFFSET"),
         ({"v": 1, "shard": SHARD, "hold": "h", "as_of": 1, "frontier": 2.0}, "FOREIGN_OFFSET"),
+        (
+            {"v": 1, "shard": SHARD, "hold": "h", "as_of": 1, "frontier": 2, "begins": "else"},
+            "FOREIGN_OFFSET",
+        ),
+        ({**piece(), "begins": "snapshot"}, "FOREIGN_OFFSET"),
         ({"reservoirVersion": 3, "index": -1}, "FOREIGN_OFFSET"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,62 @@ def test_a_replay_equals_the_first_run(
     assert killed
     assert consolidated(checkpoint.rows()) == contents
     assert checkpoint.frontier() == 200
+
+
+@pytest.mark.parametrize("added", [{"snapshot": "exclude"}, {"startingTimestamp": 0}])
+@pytest.mark.parametrize("step", ["offset log", "commit log"])
+@pytest.mark.parametrize("limit", [{}, {"maxFilesPerTrigger": 1}])
+def test_a_start_option_that_is_added_later_leaves_nothing_out(
+    world: World, limit: dict[str, object], step: str, added: dict[str, object]
+) -> None:
+    """The first micro-batch is planned with the snapshot: the option comes too late for it."""
+    client = world.client(BLOBS)
+    client.create("in", schema_of())
+    for n in range(4):
+        client.writer("in").compare_and_append(
+            updates((n, "x", n, 1)), Frontier(n), Frontier(n + 1)
+        )
+    checkpoint = Checkpoint()
+
+    with pytest.raises(Killed):
+        Query(client, checkpoint, options_of(**limit), kill=lambda at, _: at == step).step()
+    Query(world.client(BLOBS), checkpoint, options_of(**limit, **added)).drain()
+
+    assert consolidated(checkpoint.rows()) == Counter((n, "x") for n in range(4))
+
+
+@pytest.mark.parametrize("first", [{"snapshot": "exclude"}, {"startingTimestamp": 30}])
+def test_a_start_option_that_is_taken_away_later_adds_nothing(
+    world: World, first: dict[str, object]
+) -> None:
+    """A query that was planned to begin with changes has no snapshot after a restart, either."""
+    client = world.client(BLOBS)
+    fill(client)
+    checkpoint = Checkpoint()
+
+    with pytest.raises(Killed):
+        Query(client, checkpoint, options_of(**first), kill=lambda at, _: at == "plan").step()
+    query = Query(world.client(BLOBS), checkpoint, options_of())
+    query.step()
+
+    assert checkpoint.sink == {0: []}
+
+
+def test_the_first_range_of_an_older_checkpoint_follows_the_options(world: World) -> None:
+    """Its offset does not say what it begins with: only the option, which is as it was, does."""
+    client = world.client(BLOBS)
+    contents = fill(client)
+    without, with_snapshot = Checkpoint(), Checkpoint()
+    for checkpoint, options in ((without, {"snapshot": "exclude"}), (with_snapshot, {})):
+        with pytest.raises(Killed):
+            Query(client, checkpoint, options_of(), kill=lambda at, _: at == "plan").step()
+        older = json.loads(checkpoint.offsets[0])
+        del older["begins"]
+        checkpoint.offsets[0] = json.dumps(older)
+        Query(world.client(BLOBS), checkpoint, options_of(**options)).drain()
+
+    assert without.rows() == Counter()
+    assert consolidated(with_snapshot.rows()) == contents
 
 
 # --- limits and ends ------------------------------------------------------------------------------
