@@ -183,7 +183,7 @@ class _FrameBuilder:
 
     def _parts(self, alike: Sequence[ShardPartition], scanner: Scanner) -> None:
         """Add partitions of one kind other than group."""
-        sample = alike[0]
+        sample = _sample_of(alike)
         as_updates = sample.kind == "changes" or sample.as_of is not None
         with_ts = sample.kind == "changes"
         parts = _reunite_shares(alike)
@@ -241,18 +241,19 @@ class _FrameBuilder:
         if len(inline) < len(rest):
             self.others += taken
             return
-        kept = [self._inline_updates(taken[0], inline, scanner)] if inline else []
+        sample = _sample_of(taken)
+        kept = [self._inline_updates(sample, inline, scanner)] if inline else []
         parts = [*chain.from_iterable(scans.values()), *(planned.part for planned in inline)]
-        if can_close(parts, scanner.target, taken[0].key):
+        if can_close(parts, scanner.target, sample.key):
             self._close_group(taken, scanner)
             return
-        columns = hashed_columns(scanner.target, taken[0].key)
+        columns = hashed_columns(scanner.target, sample.key)
         if columns and is_worth_splitting(parts):
-            self._split_group(taken[0], scans, kept, scanner, columns)
+            self._split_group(sample, scans, kept, scanner, columns)
             return
         updates = [*scanner.scan(scans, with_ts=False), *kept]
         rows = consolidate(reduce(DataFrame.unionByName, updates), scanner.target)
-        self._add(taken[0], self._of_group(taken[0], rows))
+        self._add(sample, self._of_group(sample, rows))
 
     def _split_group(
         self,
@@ -287,7 +288,7 @@ class _FrameBuilder:
 
     def _close_group(self, groups: Sequence[ShardPartition], scanner: Scanner) -> None:
         """Add groups whose retractions all take back whole keys: they need no consolidation."""
-        sample = groups[0]
+        sample = _sample_of(groups)
         scans, inline = scanner.split([p for group in groups for p in group.parts], with_ts=True)
         times = [
             bounds
@@ -346,12 +347,11 @@ class _FrameBuilder:
         schema = struct_of(scanner.target.record)
         shape = replace(sample.shape, feed="diff", names=(), schemas=(scanner.target.json,))
         raw = replace(
-            sample,
+            _share_of(sample, inline),
             kind="changes",
             as_of=None,
             shape=shape,
             index=0,
-            parts=tuple(inline),
             where=None,
         )
         fields = [*schema.fields, _TS_FIELD, _DIFF_FIELD]
@@ -360,14 +360,27 @@ class _FrameBuilder:
 
     def _leave_to_arrow(self, sample: ShardPartition, parts: Sequence[PlannedPart]) -> None:
         """Leave parts that Spark cannot read to Arrow fetch, inline ones to this process."""
-        inline = tuple(p for p in parts if p.part.inline is not None)
+        inline = [p for p in parts if p.part.inline is not None]
         if inline:
-            self.here.append(replace(sample, parts=inline))
-        self.others += [replace(sample, parts=(p,)) for p in parts if p.part.inline is None]
+            self.here.append(_share_of(sample, inline))
+        self.others += [_share_of(sample, [p]) for p in parts if p.part.inline is None]
 
     def _add(self, sample: ShardPartition, frame: DataFrame) -> None:
         made = apply_row_shape(frame, sample.shape, sample.index)
         self.frames.append(conform(self.spark, made, self.schema))
+
+
+def _sample_of(partitions: Sequence[ShardPartition]) -> ShardPartition:
+    """The first of partitions that are read together, with the schemas of all their parts."""
+    schemas = {number: text for one in partitions for number, text in one.schemas.items()}
+    return replace(partitions[0], schemas=schemas)
+
+
+def _share_of(sample: ShardPartition, parts: Sequence[PlannedPart]) -> ShardPartition:
+    """A partition of `parts`, with the schemas that they need: tasks are sent no others."""
+    wanted = {sample.schema_id, *(planned.part.schema for planned in parts)}
+    schemas = {number: sample.schemas[number] for number in wanted}
+    return replace(sample, schemas=schemas, parts=tuple(parts))
 
 
 def _chosen(

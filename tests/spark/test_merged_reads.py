@@ -12,8 +12,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from shardline import datasource
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.rows.updates import stamp
 from shardline.datasource.shard_sink.writers import batch_writer
 from shardline.datasource.spark_native import touched_rows
+from shardline.datasource.types.schema import ShardSchema
 from support.spark.native import client_at, put
 
 if TYPE_CHECKING:
@@ -115,3 +117,29 @@ def test_any_history_of_a_key(
     by_arrow = spark.read.format("shard").option("nativeReads", "false")
     assert Counter(map(tuple, by_arrow.load(f"{location}/in").collect())) == seen[last]
     check(last)
+
+
+@pytest.mark.parametrize("read", ["contents", "changes"])
+def test_inline_parts_of_an_older_schema(spark: SparkSession, location: str, read: str) -> None:
+    """They are read whichever partition, which has the schemas of its own parts only, is first."""
+    inline = client_at(location, inline_part_bytes=4096, compact_inline_bytes=0)
+    blobs = client_at(location, inline_part_bytes=0, compact_inline_bytes=0)
+    put(inline, "in", 1, pa.table({"k": [100], "v": [1]}), ("k",))
+    wider = pa.table({"k": [1, 100], "v": [1, 2], "w": [1, 2]})
+    blobs.evolve("in", ShardSchema.from_arrow(wider.schema))
+    put(blobs, "in", 2, wider.slice(0, 1), ("k",))
+    put(blobs, "in", 3, stamp(wider.slice(0, 1), 3, -1), ("k",))
+    put(blobs, "in", 4, wider.slice(1), ("k",))
+    put(blobs, "in", 5, stamp(wider.slice(1), 5, -1), ("k",))
+
+    # One byte: each part is a partition.
+    options = {"partitionBytes": "1"}
+    expected: list[tuple[int, int, int | None]]
+    if read == "contents":
+        frame = datasource.snapshot(spark, f"{location}/in", options=options)
+        expected = [(100, 1, None)]
+    else:
+        frame = datasource.changes(spark, f"{location}/in", options=options)
+        frame = frame.where("_diff > 0").select("k", "v", "w")
+        expected = [(1, 1, 1), (100, 1, None), (100, 2, 2)]
+    assert sorted(map(tuple, frame.collect())) == expected
