@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.types import StringType
 
 from shardline.datasource.errors import Corrupt, InvalidUsage
 from shardline.datasource.spark_native.types import quoted
@@ -64,8 +65,7 @@ def consolidate(
     back: list[Column] = []
     for number, field in enumerate(schema.record.fields):
         column, name = quoted(field.name), f"k{number}"
-        metadata = updates.schema[field.name].metadata
-        collation = _collation(field)
+        metadata, collation = updates.schema[field.name].metadata, _collation(updates, field.name)
         if field.type in (Atomic("float"), Atomic("double")):
             # Not `column = 0.0`: the optimizer would replace the column by 0.0 wherever that holds,
             # and the sign, which the next line looks for, would be gone.
@@ -85,9 +85,14 @@ def consolidate(
     return summed.select(*back, _checked().alias(DIFF)).where(F.col(DIFF) > 0)
 
 
-def _collation(field: Field) -> str | None:
-    name = field.type.name if isinstance(field.type, Atomic) else ""
-    return name.removeprefix("string collate ") if name.startswith("string collate ") else None
+def _collation(updates: DataFrame, name: str) -> str | None:
+    """The collation that Spark compares the column's values by; None for their bytes."""
+    # Of the frame and not of the shard's schema, which has it in the name of the type or in the
+    # field's metadata, depending on who wrote its JSON: Spark knows both.
+    kind = updates.schema[name].dataType
+    if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
+        return kind.collation
+    return None
 
 
 def _checked() -> Column:

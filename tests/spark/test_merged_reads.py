@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from shardline import datasource
 from shardline.datasource.frontier import Frontier
@@ -143,3 +144,24 @@ def test_inline_parts_of_an_older_schema(spark: SparkSession, location: str, rea
         frame = frame.where("_diff > 0").select("k", "v", "w")
         expected = [(1, 1, 1), (100, 1, None), (100, 2, 2)]
     assert sorted(map(tuple, frame.collect())) == expected
+
+
+@pytest.mark.parametrize("collation", ["UTF8_LCASE", "UNICODE_CI_RTRIM"])
+def test_texts_that_a_collation_takes_for_equal_are_not_merged(
+    spark: SparkSession, location: str, collation: str
+) -> None:
+    """Rows are the same if their bytes are; the column still has its collation."""
+    columns = StructType(
+        [StructField("id", LongType()), StructField("s", StringType(collation))],
+    )
+    client = client_at(location, inline_part_bytes=0, compact_inline_bytes=0)
+    client.create("in", ShardSchema.parse(columns.json()))
+    rows = pa.table({"id": [1, 1, 1], "s": ["A", "a", "b"]})
+    handle = client.writer("in")
+    handle.compare_and_append(rows, Frontier(0), Frontier(1))
+    handle.compare_and_append(stamp(rows.slice(2), 1, -1), Frontier(1), Frontier(2))
+
+    frame = datasource.snapshot(spark, f"{location}/in")
+    assert not any("MapInArrow" in line for line in plan_of(frame).splitlines())
+    assert Counter(map(tuple, frame.collect())) == {(1, "A"): 1, (1, "a"): 1}
+    assert frame.schema == columns
