@@ -4,6 +4,10 @@ A part is read under the types it was written with, and the fields of the wanted
 reader gives null for fields that the part lacks, at any depth. Plain values are then widened by
 Spark's `cast`, which keeps every value for all widenings that `schema_evolution` allows.
 
+Spark's readers act on some metadata of a field: they fill a missing column with its DEFAULT, look
+columns up by a number, pad text. A part has its columns by name, nulls where it lacks one, and text
+as it was written, so such metadata is no part of the schema to read under; `conform` restores it.
+
 Invariants:
     `can_spark_read` is False for every type that tests do not show Spark to read as Arrow fetch
     does.
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
@@ -40,6 +45,13 @@ __all__ = [
     "sql_name",
     "struct_of",
 ]
+
+
+_OBEYED: Final = frozenset(
+    {"CURRENT_DEFAULT", "EXISTS_DEFAULT", "__CHAR_VARCHAR_TYPE_STRING", "parquet.field.id"}
+)
+"""Keys of the metadata that Spark's readers act on. All other metadata is kept: more projections
+would be needed to restore it."""
 
 
 def struct_of(record: Record) -> StructType:
@@ -143,7 +155,10 @@ def can_cast_in_place(old: SparkType, new: SparkType) -> bool:
 
 
 def read_record(written: Record, target: Record) -> Record:
-    """The record to read parts under: `target` with the plain types that `written` has."""
+    """The record to read parts under: `target` with the plain types that `written` has.
+
+    Without the metadata that would make Spark read something else than the parts hold.
+    """
     known = {field.name: field for field in written.fields}
     return Record(
         tuple(
@@ -151,13 +166,25 @@ def read_record(written: Record, target: Record) -> Record:
                 field.name,
                 _read_type(known[field.name].type, field.type),
                 known[field.name].nullable,
-                field.metadata,
+                _without_obeyed(field.metadata),
             )
             if field.name in known
-            else Field(field.name, field.type, nullable=True, metadata=field.metadata)
+            else Field(
+                field.name,
+                _read_type(field.type, field.type),
+                nullable=True,
+                metadata=_without_obeyed(field.metadata),
+            )
             for field in target.fields
         )
     )
+
+
+def _without_obeyed(metadata: str) -> str:
+    if not any(key in metadata for key in _OBEYED):
+        return metadata
+    kept = {key: value for key, value in json.loads(metadata).items() if key not in _OBEYED}
+    return json.dumps(kept, separators=(",", ":"), sort_keys=True)
 
 
 def _read_type(written: SparkType, target: SparkType) -> SparkType:

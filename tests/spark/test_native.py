@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from shardline import datasource
 from shardline.datasource.frontier import Frontier
@@ -448,3 +449,40 @@ def test_where_spark_has_no_way_to_the_location(spark: SparkSession, server: S3S
     assert collected(frame) == [(5,), (7,), (9,)]
     feed = datasource.changes(spark, place, storage=server.options)
     assert Counter(row._diff for row in feed.collect()) == Counter({1: 10, -1: 5})
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"CURRENT_DEFAULT": "42", "EXISTS_DEFAULT": "42"},
+        {"parquet.field.id": 7},
+        {"__CHAR_VARCHAR_TYPE_STRING": "char(5)"},
+    ],
+    ids=lambda metadata: next(iter(metadata)),
+)
+def test_metadata_that_readers_act_on_changes_no_value(
+    spark: SparkSession,
+    location: str,
+    configured: Callable[[str, str], None],
+    metadata: dict[str, Any],
+) -> None:
+    """Of a table of Spark, a shard has the rows as they were written, and says the same of them."""
+    configured("spark.sql.parquet.fieldId.read.enabled", "true")
+    client = client_at(location, inline_part_bytes=0, compact_inline_bytes=0)
+    put(client, "in", 1, pa.table({"id": [1]}))
+    wider = StructType(
+        [
+            StructField("id", LongType()),
+            StructField("v", StringType(), metadata=metadata),
+            StructField("w", StructType([StructField("x", LongType(), metadata=metadata)])),
+        ]
+    )
+    client.evolve("in", ShardSchema.parse(wider.json()))
+    more = pa.table({"id": [2], "v": ["ab"], "w": [{"x": 3}]})
+    handle = client.writer("in")
+    handle.compare_and_append(more, handle.upper(), Frontier(3))
+
+    frame = datasource.snapshot(spark, f"{location}/in")
+    assert "MapInArrow" not in frame._jdf.queryExecution().executedPlan().toString()
+    assert sorted(frame.collect(), key=lambda row: row.id) == [(1, None, None), (2, "ab", (3,))]
+    assert frame.schema == wider
