@@ -36,6 +36,7 @@ from shardline.datasource.maintenance.compact import compact_inline
 from shardline.datasource.parts.stage import Staged, Stager, UncommittedParts
 from shardline.datasource.shard.batch import stamp_time
 from shardline.datasource.shard.commands.append import (
+    Abandon,
     Abandoned,
     AlreadyCommitted,
     Append,
@@ -217,14 +218,27 @@ class WriteHandle:
                 return AlreadyCommitted(outcome.current, attempt="")
             start = outcome.current
 
-    def abandon(self, attempt: str, sequence: int) -> bool:
-        """Give up `attempt`; True if it never was, and never will be, committed."""
-        lease_ms = None if self.durable else self.machine.settings.writer_lease_ms
-        return self.machine.apply(
-            partial(
-                abandon, writer=self.writer, sequence=sequence, attempt=attempt, lease_ms=lease_ms
-            )
+    def abandon(
+        self, staged: Staged, *, sequence: int, attempt: str, was_asked: bool = True
+    ) -> bool:
+        """Give up `attempt`; True if it certainly never was, and never will be, committed.
+
+        Args:
+            staged: What was staged for it.
+            sequence: Its number, as in `commit`.
+            attempt: Its id, as in `commit`.
+            was_asked: False if certainly nobody has called `commit` for it.
+        """
+        request = Abandon(
+            writer=self.writer,
+            sequence=sequence,
+            attempt=attempt,
+            lease_ms=None if self.durable else self.machine.settings.writer_lease_ms,
+            parts=frozenset(part.key for run in staged.runs for part in run.parts),
+            staged_ms=staged.staged_ms,
+            was_asked=was_asked,
         )
+        return self.machine.apply(partial(abandon, request=request))
 
     def committed(self, sequence: int) -> AlreadyCommitted | None:
         """The earlier commit of this number, as far as this process knows; None if there is none.

@@ -206,14 +206,20 @@ class _Writer:
         if not known:
             return
         handle = self._handle(writer, known[0])
-        staged = (run for message in known for run in message.staged.runs)
-        parts = UncommittedParts(handle.machine.location.blob, staged)
+        staged = _combine_staged([message.staged for message in known])
+        parts = UncommittedParts(handle.machine.location.blob, staged.runs)
         # Spark aborts also after a commit that took effect and then failed, in another process that
         # does not know its outcome. Deleting the parts at once would lose committed rows. So the
         # shard decides: either the attempt is committed, or a record gives it up, and no commit of
         # it that is still under way can land after that record.
         with parts.commit():
-            given_up = handle.abandon(known[0].attempt, sequence)
+            given_up = handle.abandon(
+                staged,
+                sequence=sequence,
+                attempt=known[0].attempt,
+                # Spark asks for a commit when it has the message of every task, not before.
+                was_asked=len(known) == len(messages),
+            )
         if given_up:
             parts.note_refused()
             parts.delete()

@@ -81,6 +81,7 @@ class Write:
         sequence: Number of the append among those of `writer`.
         attempt: Id of the attempt that staged it.
         covers: What the append covers (`shardline.datasource.shard.covered_range`).
+        lease_ms: How long an anonymous writer is remembered; None for a durable one.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Write:
     sequence: int = 0
     attempt: str = ""
     covers: str = ""
+    lease_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,5 +434,7 @@ class Transactions:
 
 
 def _encoded(write: Write) -> bytes:
-    said = Payload(write.runs, write.writer, write.sequence, write.attempt, write.covers)
+    said = Payload(
+        write.runs, write.writer, write.sequence, write.attempt, write.covers, write.lease_ms
+    )
     return said.encode()

@@ -66,15 +66,16 @@ def commit_append(txns: Transactions, name: str, request: Append) -> Decided:
         _complete_registration(txns, name)
     if request.upper is not None:
         return _commit_without_rows(txns, request, identity, judge)
-    keep = request.writer if request.durable else ""
     write = Write(
         name,
         request.shard,
         request.runs,
-        keep,
+        request.writer,
         request.sequence,
         request.attempt,
         request.covers,
+        # An anonymous writer, too: after forgetting, nothing else says whose parts are in use.
+        None if request.durable else request.lease_ms,
     )
     outcome = txns.commit(
         [write] if request.runs else [],

@@ -55,13 +55,18 @@ def schema() -> ShardSchema:
 
 
 class Payload(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The `data` of an `append` row: fields of `Commit`, as JSON so that people can read them."""
+    """The `data` of an `append` row: fields of `Commit`, as JSON so that people can read them.
+
+    A field may be added if code that does not know it may drop it: without `lease_ms` an anonymous
+    writer is remembered for ever, which costs some bytes of the data shard's state.
+    """
 
     runs: tuple[Run, ...]
     writer: str = ""
     sequence: int = 0
     attempt: str = ""
     covers: str = ""
+    lease_ms: int | None = None
 
     def encode(self) -> bytes:
         """The bytes for a row's `data`."""
@@ -120,6 +125,7 @@ class Row:
             sequence=said.sequence,
             attempt=said.attempt,
             covers=said.covers,
+            lease_ms=said.lease_ms,
         )
 
 

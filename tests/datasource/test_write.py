@@ -142,41 +142,7 @@ def test_parts_of_an_append_that_was_followed_by_another_are_kept(
     assert dangling(client.machine(SHARD)) == []
 
 
-# --- attempts ------------------------------------------------------------------------------------
-
-
-def test_a_given_up_attempt_never_lands(client: ShardClient) -> None:
-    """After `abandon` said yes, its parts may be deleted; the late commit is refused."""
-    writer = client.writer(SHARD, "query")
-    staged = writer.stager().stage([SOME])
-    assert writer.abandon("t-old", 5)
-    assert writer.abandon("t-old", 5)
-    with pytest.raises(Determinate, match="ABANDONED"):
-        writer.commit(staged, sequence=5, attempt="t-old")
-    assert isinstance(writer.commit(staged, sequence=5, attempt="t-new"), Appended)
-    assert not writer.abandon("t-new", 5)
-    assert not writer.abandon("t-old", 5)
-
-
-def test_a_given_up_attempt_stays_given_up_when_an_earlier_number_commits(
-    client: ShardClient,
-) -> None:
-    """Numbers may have gaps: an attempt at 5 is refused also after 4 has been committed."""
-    writer = client.writer(SHARD, "query")
-    staged = writer.stager().stage([SOME])
-    assert writer.abandon("t-old", 5)
-    writer.append_now(None, sequence=4)
-    with pytest.raises(Determinate, match="ABANDONED"):
-        writer.commit(staged, sequence=5, attempt="t-old")
-    writer.append_now(None, sequence=5)
-    assert client.state(SHARD).writers["query"].abandoned == {}
-
-
-def test_what_a_writer_gave_up_is_bounded(client: ShardClient) -> None:
-    """Beyond a number of attempts an abort is refused: its parts are left to the sweeper."""
-    writer = client.writer(SHARD, "query")
-    answers = [writer.abandon(f"t{i}", 1) for i in range(70)]
-    assert answers == [True] * 64 + [False] * 6
+# --- age ----------------------------------------------------------------------------------------
 
 
 def test_parts_older_than_a_sweep_are_refused(world: World, client: ShardClient) -> None:

@@ -36,6 +36,7 @@ import msgspec
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import TIME_MAX, Frontier
 from shardline.datasource.shard.batch import Batch, Part, Run, stamp_time
+from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.covered_range import may_cover_same
 from shardline.datasource.shard.description import Description
@@ -43,6 +44,7 @@ from shardline.datasource.shard.state import STAGE_LIFE_MS, Registration, ShardS
 from shardline.datasource.shard.trace import level_of, push_batch
 
 __all__ = [
+    "Abandon",
     "Abandoned",
     "AlreadyCommitted",
     "Append",
@@ -187,6 +189,29 @@ class Append:
     covers: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abandon:
+    """A request to give up an attempt.
+
+    Attributes:
+        writer: Id or name of the writer.
+        sequence: The number that the attempt was made for.
+        attempt: Id of the attempt.
+        lease_ms: How long the shard remembers a commit of the writer; None for a durable one.
+        parts: Keys of the parts that were staged for it.
+        staged_ms: When the oldest of them was begun.
+        was_asked: False if certainly nobody has asked for a commit of the attempt.
+    """
+
+    writer: str
+    sequence: int
+    attempt: str
+    lease_ms: int | None
+    parts: frozenset[str]
+    staged_ms: int
+    was_asked: bool = True
+
+
 def compare_and_append(
     state: ShardState, now_ms: int, *, append: Append
 ) -> Transition[AppendResult]:
@@ -229,13 +254,15 @@ def compare_and_append(
     if not desc.is_empty_interval:
         rows = sum(part.rows for run in runs for part in run.parts)
         trace = push_batch(trace, Batch(desc, runs, level=level_of(rows)))
+    abandoned = _still_abandoned(entry, append.sequence)
+    lease_ms = None if append.durable else append.lease_ms
     writer = Writer(
         last=append.sequence,
         upper=desc.upper,
         heartbeat_ms=now_ms,
-        lease_ms=None if append.durable else append.lease_ms,
+        lease_ms=_lease(lease_ms, gives_up=bool(abandoned)),
         attempt=append.attempt,
-        abandoned=_still_abandoned(entry, append.sequence),
+        abandoned=abandoned,
         covers=append.covers,
     )
     state = msgspec.structs.replace(
@@ -347,33 +374,58 @@ def _check_part(state: ShardState, part: Part, earliest: int, latest: int) -> No
         )
 
 
-def abandon(
-    state: ShardState,
-    now_ms: int,
-    *,
-    writer: str,
-    sequence: int,
-    attempt: str,
-    lease_ms: int | None,
-) -> Transition[bool]:
-    """Give up `attempt` at `sequence`; True if it certainly has not and will never be committed.
+def abandon(state: ShardState, now_ms: int, *, request: Abandon) -> Transition[bool]:
+    """Give up an attempt; True if it certainly has not and will never be committed.
 
     Only then may its parts be deleted: a request of the attempt may still be on its way, and is
     refused when it arrives. False if that sequence has been committed, by this attempt or by
-    another one; if too many attempts are remembered already; and for a registered shard, where a
-    commit is decided elsewhere.
+    another one; if the shard may have forgotten such a commit; if too many attempts are remembered
+    already; and for a registered shard, where a commit is decided elsewhere.
     """
     if state.registered is not None:
         return Transition(None, result=False)
-    entry = state.writers.get(writer) or Writer(-1, 0, now_ms, lease_ms)
-    if sequence <= entry.last:
+    entry = state.writers.get(request.writer)
+    if entry is not None and request.sequence <= entry.last:
         return Transition(None, result=False)
-    if attempt in entry.abandoned:
+    if entry is not None and request.attempt in entry.abandoned:
         return Transition(None, result=True)
+    # An entry that only remembers attempts says nothing of a commit that was forgotten before it.
+    is_known = entry is not None and entry.last >= 0
+    if not is_known and _may_have_forgotten(state, request):
+        return Transition(None, result=False)
+    if entry is None:
+        entry = Writer(-1, 0, now_ms, request.lease_ms)
     if len(entry.abandoned) >= _ABANDONED_MAX:
         return Transition(None, result=False)
-    entry = msgspec.structs.replace(
-        entry, abandoned={**entry.abandoned, attempt: sequence}, heartbeat_ms=now_ms
+    # Counted from when the parts were begun, if the clock of that process is ahead: a late commit
+    # is judged by their age.
+    marked = msgspec.structs.replace(
+        entry,
+        abandoned={**entry.abandoned, request.attempt: request.sequence},
+        heartbeat_ms=max(now_ms, request.staged_ms),
+        lease_ms=_lease(entry.lease_ms, gives_up=True),
     )
-    writers = {**state.writers, writer: entry}
+    writers = {**state.writers, request.writer: marked}
     return Transition(msgspec.structs.replace(state, writers=writers), result=True)
+
+
+def _may_have_forgotten(state: ShardState, request: Abandon) -> bool:
+    """True if the shard, which has no commit of the writer, may have had one of this attempt.
+
+    The entry of an anonymous writer expires by the clock of any process that commits, however wrong
+    that is. But no clock was ever read here that is beyond the walltime of the newest record. So
+    there was no entry that has expired if that record is within the lease of the earliest commit:
+    half of the lease is left for a committer whose clock is behind that of the tasks.
+    """
+    # Whatever became of its entry: what a reader would read must not be deleted.
+    if any(part.key in request.parts for batch in state.trace.batches for part in batch.parts):
+        return True
+    if request.lease_ms is None or not request.was_asked:
+        return False
+    return state.walltime_ms > request.staged_ms + request.lease_ms // 2
+
+
+def _lease(lease_ms: int | None, *, gives_up: bool) -> int | None:
+    """The lease of a writer's entry, prolonged if it remembers attempts that were given up."""
+    # As long as a commit of their parts could be accepted: a mark that expires before lets it in.
+    return lease_ms if lease_ms is None or not gives_up else max(lease_ms, SWEEP_AGE_MS)

@@ -78,6 +78,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
         sequence: Number of the append among those of `writer`.
         attempt: Id of the attempt that staged the runs.
         covers: The range of its source that the append covers; empty if that is not known.
+        lease_ms: How long an anonymous writer is remembered; None for a durable one.
     """
 
     at: int
@@ -87,6 +88,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int = 0
     attempt: str = ""
     covers: str = ""
+    lease_ms: int | None = None
 
 
 def refuse_direct_writes(
@@ -184,7 +186,9 @@ def _applied(state: ShardState, now_ms: int, commit: Commit) -> ShardState:
         entry = Writer(
             last=commit.sequence,
             upper=commit.at + 1,
-            heartbeat_ms=now_ms,
+            # Not before the commit, if the clock of who applies it is behind.
+            heartbeat_ms=max(now_ms, commit.at),
+            lease_ms=commit.lease_ms,
             attempt=commit.attempt,
             covers=commit.covers,
         )

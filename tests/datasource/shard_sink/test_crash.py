@@ -122,6 +122,28 @@ def attempt_broken(spark: Engine, store: Mortal, name: str) -> None:
         assert store.failed, "refused without a fault"
 
 
+def test_an_aborted_batch_write_deletes_only_what_was_not_committed() -> None:
+    """Its commit is forgotten already, by a clock ahead: the parts that are read must stay."""
+    with engine(ROWS) as spark:
+        spark.save(table(*FIRST[0]))
+        writer = spark.batch_writer()
+        messages = spark.stage(writer, table(*FIRST[1]), table(*SECOND[1]))
+        writer.commit(messages)
+        spark.world.clock.advance(TINY.writer_lease_ms + 1)
+        spark.save(table((9, "by others")))
+        spark.world.clock.advance(-TINY.writer_lease_ms)
+        writer.abort(messages)
+        assert spark.blobs() == spark.parts()
+
+        failed = spark.batch_writer()
+        messages = [*spark.stage(failed, table(*SECOND[0])), None]
+        assert spark.blobs() > spark.parts()
+        spark.world.clock.advance(3 * TINY.writer_lease_ms)
+        spark.save(table((10, "by others")))
+        failed.abort(messages)
+        assert spark.blobs() == spark.parts()
+
+
 @pytest.mark.parametrize("name", WAYS)
 def test_a_replay_reads_and_leaves_nothing(name: str) -> None:
     """What has been committed is known before any work is done; the replay's parts are deleted."""

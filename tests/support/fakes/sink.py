@@ -84,10 +84,14 @@ class Engine:
             self.writer(overwrite=overwrite).abort(messages, number)
             raise
 
+    def batch_writer(self, *, overwrite: bool = False, **options: str) -> Any:
+        """What Spark makes for a batch write."""
+        given = {**self._options, **options}
+        return sink.batch_writer(given, self._struct, overwrite=overwrite)
+
     def save(self, *tasks: pa.Table, overwrite: bool = False, **options: str) -> None:
         """One batch write."""
-        given = {**self._options, **options}
-        writer = sink.batch_writer(given, self._struct, overwrite=overwrite)
+        writer = self.batch_writer(overwrite=overwrite, **options)
         messages = self.stage(writer, *tasks)
         try:
             pickle.loads(pickle.dumps(writer)).commit(messages)  # noqa: S301

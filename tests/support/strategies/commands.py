@@ -13,7 +13,12 @@ from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.shard.batch import Batch, Part, Run
 from shardline.datasource.shard.codec import CODE_VERSION
-from shardline.datasource.shard.commands.append import Append, abandon, compare_and_append
+from shardline.datasource.shard.commands.append import (
+    Abandon,
+    Append,
+    abandon,
+    compare_and_append,
+)
 from shardline.datasource.shard.commands.evolve import evolve_schema
 from shardline.datasource.shard.commands.garbage_collection import give_up_states, note_cleaned
 from shardline.datasource.shard.commands.lifecycle import finalise, initial_state, reinitialise
@@ -201,10 +206,16 @@ def steps() -> st.SearchStrategy[Step]:
         *[_merge()] * 3,
         made(
             abandon,
-            writer=_NAMES,
-            sequence=st.integers(0, 9),
-            attempt=_NAMES,
-            lease_ms=st.none() | leases,
+            request=st.builds(
+                Abandon,
+                writer=_NAMES,
+                sequence=st.integers(0, 9),
+                attempt=_NAMES,
+                lease_ms=st.none() | leases,
+                parts=st.frozensets(_NAMES, max_size=2),
+                staged_ms=st.integers(0, 90),
+                was_asked=st.booleans(),
+            ),
         ),
         made(evolve_schema, expected=st.integers(0, 2), schema=st.sampled_from(SCHEMAS)),
         made(
