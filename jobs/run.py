@@ -36,7 +36,7 @@ from shardline.app.execution.spark_errors import print_job_error
 from shardline.app.settings.config import Settings, load
 from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.clock import SystemClock
-from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.errors import Fenced, InvalidUsage
 from shardline.installation import PROGRAM
 
 if TYPE_CHECKING:
@@ -219,12 +219,15 @@ def _serve(
         console.print(f"{plan_summary(plan)}; log: {capture.log_file}", soft_wrap=True)
         console.print(f"running; {where.page_link()}; Ctrl-C stops it", soft_wrap=True)
         _follow(application, client.clock, console)
-        console.print(f"stopped: {application.lost}", markup=False)
     return 0
 
 
 def _follow(application: Application, clock: Clock, console: Console) -> None:
-    """Print a line for each object that becomes bad or well, until another runtime takes over."""
+    """Print a line for each object that becomes bad or well, until another runtime takes over.
+
+    Raises:
+        Exception: Everything was stopped for another reason: the lane has failed.
+    """
 
     def print_line(line: str) -> None:
         # A terminal that is gone, or a full disk behind it, must not end what runs.
@@ -237,6 +240,11 @@ def _follow(application: Application, clock: Clock, console: Console) -> None:
         if application.observing is not None:
             lines.show(read_conditions(application.observing.relations, clock.now_ms()))
         clock.wait(never, _LOOK_MS)
+    # Only a takeover is an end that somebody has wanted. After any other nothing runs here or
+    # elsewhere, and whoever starts this process again looks at its status.
+    if not isinstance(application.lost, Fenced):
+        raise application.lost
+    print_line(f"stopped: {application.lost}")
 
 
 def _overrides(given: argparse.Namespace) -> dict[str, Mapping[str, object]]:

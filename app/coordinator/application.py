@@ -272,7 +272,10 @@ class Application:
 
     @property
     def lost(self) -> Exception | None:
-        """Why everything was stopped, if another runtime has taken over; None while all is well."""
+        """Why everything was stopped: `Fenced` if another runtime has taken over, else a failure.
+
+        None while all is well.
+        """
         return self.runtime.lane.lost
 
     @property

@@ -107,7 +107,8 @@ class Lane:
     """Orders commands, and starts and stops objects accordingly.
 
     The lane is held by one process per location. Losing it (`lost`) means that another runtime owns
-    the location: everything that runs here is stopped, and nothing starts again in this process.
+    the location (`Fenced`), or that the order cannot be read or the lane has failed (any other
+    error): everything that runs here is stopped, and nothing starts again in this process.
 
     Args:
         journal: The durable order, held or followed.

@@ -13,9 +13,11 @@ from rich.console import Console
 from typing_extensions import override
 
 from shardline.app.execution.observations import Failed
+from shardline.app.execution.spark_errors import print_job_error
 from shardline.app.introspection.events import Phase
 from shardline.app.introspection.store import Relations
 from shardline.commands import COMMANDS
+from shardline.datasource.errors import Corrupt, Fenced
 from shardline.installation import PROGRAM
 from shardline.jobs import run
 from support.fakes.clock import ManualClock
@@ -63,13 +65,30 @@ def test_an_application_outlives_the_file_that_its_lines_go_to() -> None:
         @override
         def wait(self, signal: threading.Event, timeout_ms: float) -> bool:
             self.looks += 1
-            application.lost = "another one runs" if self.looks == 2 else None
+            application.lost = Fenced("another one runs") if self.looks == 2 else None
             return False
 
     clock, shown = Counted(), io.StringIO()
     run._follow(application, clock, Console(file=shown))
     assert "delays: stalled: disk full" in shown.getvalue()
+    assert "stopped: [FENCED] another one runs" in shown.getvalue()
 
     clock, application.lost = Counted(), None
     run._follow(application, clock, Console(file=Full()))
     assert clock.looks == 2
+
+
+def test_a_lane_that_has_failed_is_no_orderly_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """All is stopped as after a takeover, but nothing runs elsewhere: status 1, with the reason."""
+    application: Any = SimpleNamespace(lost=None, observing=None)
+
+    class Failing(ManualClock):
+        @override
+        def wait(self, signal: threading.Event, timeout_ms: float) -> bool:
+            application.lost = Corrupt("the lane has no record 7", code="LANE_GAP")
+            return False
+
+    with pytest.raises(Corrupt) as failed:
+        run._follow(application, Failing(), Console(file=io.StringIO()))
+    assert print_job_error(failed.value) == 1
+    assert capsys.readouterr().err == "error: [LANE_GAP] the lane has no record 7\n"
