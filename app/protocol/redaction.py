@@ -29,26 +29,53 @@ HIDDEN: Final = "(secret)"
 
 _WORDS: Final = (
     r"secret|password|passwd|pwd|passphrase|token|credential|authorization"
-    r"|(?:access|account|api|private|shared|signing|encryption)[._-]?key"
+    r"|(?:access|account|api|private|shared|signing|encryption|keystore)[._-]?key"
+    r"|auth[._-]?user[._-]?info"
 )
 _SECRET: Final = re.compile(_WORDS, re.IGNORECASE)
-"""Names of options whose whole value is a secret: Spark's own rule, and some words more."""
+"""Names of options whose whole value is a secret: Spark's own rule, and some words more.
+
+`ssl.keystore.key` of Kafka is a private key in PEM. `basic.auth.user.info` of its schema registry
+is `user:password`. Certificates, and the files of key stores, are none.
+"""
+
+_PRIVATE_KEY: Final = re.compile(
+    r"-----BEGIN (?P<kind>[\w ]*PRIVATE KEY[\w ]*)-----.*?(?:-----END (?P=kind)-----|\Z)", re.DOTALL
+)
+"""A private key in PEM, whose end may be missing; a certificate is none."""
+
+_HEADER: Final = re.compile(
+    r"""(authorization["']?\s*[=:](?!\s*["'])\s*)(?:="[^"\r\n]*"?|[^"'\r\n])+""", re.IGNORECASE
+)
+"""`Authorization: Bearer …`: of a header all is secret, as its scheme may have any number of parts.
+It ends with its line, or with a quote that is not that of a part (`Digest username="…"`)."""
 
 _INSIDE: Final = re.compile(
-    rf"""((?:{_WORDS})[\w.-]*["']?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s;,&"']+)""", re.IGNORECASE
+    rf"""((?:{_WORDS})[\w.-]*["']?\s*[=:]\s*)("[^"]*(?:"|\Z)|'[^']*(?:'|\Z)|[^\s;,&"']+)""",
+    re.IGNORECASE,
 )
 """`password=…` in a value, such as that of `sasl.jaas.config`, a connection string or JSON."""
 
 _TEXT: Final = r"""'(?:[^'\\]|''|\\.)*(?:'|\Z)|"(?:[^"\\]|""|\\.)*(?:"|\Z)"""
 """A text in quotes, whose end may be missing."""
 
+_VALUE: Final = re.compile(_TEXT, re.DOTALL)
+
 _QUOTED: Final = re.compile(
     rf"""((?:{_WORDS})[\w.-]*[`"']?\s*[=:]?\s*)({_TEXT})""", re.IGNORECASE | re.DOTALL
 )
 """`password 'x'` of a statement's OPTIONS."""
 
-_LOGIN: Final = re.compile(r"(://)[^/?#\s@]*:[^/?#\s]*@")
-"""`user:password@` in a URL."""
+_LOGIN: Final = re.compile(
+    r"(://)(?:[^/?#\s@:]*:[^/?#\s]*@|[^/?#\s@:\[]*:(?!\d{2,5}[/?#,;])[^\s\"']{1,512}?@)"
+    r"|(jdbc:oracle:\w+:)[^/@\s]{1,128}/[^\s\"']{1,512}?@"
+)
+"""`user:password@` in a URL, and `user/password@` in one of Oracle.
+
+A slash belongs into a URL's path, and yet keys of S3 have some, and are written so. What could be
+the port of a host, with an @ in the path behind it, is none. (Lengths have a limit, so that a long
+text without an @ is not searched to its end again and again.)
+"""
 
 
 def redact_option(option: str, value: str) -> str:
@@ -57,12 +84,19 @@ def redact_option(option: str, value: str) -> str:
         return value
     if _SECRET.search(option):
         return HIDDEN
-    return _LOGIN.sub(rf"\1{HIDDEN}@", _INSIDE.sub(rf"\1{HIDDEN}", value))
+    without_headers = _HEADER.sub(rf"\1{HIDDEN}", _PRIVATE_KEY.sub(HIDDEN, value))
+    return _without_logins(_INSIDE.sub(rf"\1{HIDDEN}", without_headers))
 
 
 def redact_text(text: str) -> str:
     """Return a piece of a project's text, without secrets."""
-    return _LOGIN.sub(rf"\1{HIDDEN}@", _QUOTED.sub(rf"\1{HIDDEN}", text))
+    named = _QUOTED.sub(rf"\1{HIDDEN}", _PRIVATE_KEY.sub(HIDDEN, text))
+    # Only in quotes: elsewhere `token = x` is a condition of a query, and no secret.
+    return _without_logins(_VALUE.sub(lambda value: redact_option("", value[0]), named))
+
+
+def _without_logins(text: str) -> str:
+    return _LOGIN.sub(lambda login: f"{login[1] or login[2]}{HIDDEN}@", text)
 
 
 def redact_description(description: T) -> T:

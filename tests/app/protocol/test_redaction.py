@@ -13,6 +13,9 @@ from shardline.app.protocol.redaction import (
 )
 from shardline.app.sql.problems import Script
 
+PRIVATE_KEY = "-----BEGIN RSA PRIVATE KEY-----\nabc/+=\n-----END RSA PRIVATE KEY-----"
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\nxyz/+=\n-----END CERTIFICATE-----"
+
 
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
@@ -39,7 +42,39 @@ from shardline.app.sql.problems import Script
         ("api_key", "k", HIDDEN),
         ("kafka.ssl.private-key", "k", HIDDEN),
         ("headers", "Authorization: abc", f"Authorization: {HIDDEN}"),
+        ("headers", "Authorization: Bearer abc", f"Authorization: {HIDDEN}"),
+        (
+            "headers",
+            '{"Proxy-Authorization": "Basic abc", "x": 1}',
+            f'{{"Proxy-Authorization": {HIDDEN}, "x": 1}}',
+        ),
+        (
+            "curl",
+            """-H 'Authorization: Digest username="me", response="abc"' -H 'Accept: x'""",
+            f"-H 'Authorization: {HIDDEN}' -H 'Accept: x'",
+        ),
+        ("curl", '-H "Authorization: Bearer a b" -H x', f'-H "Authorization: {HIDDEN}" -H x'),
+        ("headers", "Authorization: Bearer abc\nAccept: x", f"Authorization: {HIDDEN}\nAccept: x"),
+        ("json", '{"password": "abc', f'{{"password": {HIDDEN}'),
+        ("kafka.ssl.keystore.key", PRIVATE_KEY, HIDDEN),
+        ("pem", f"{CERTIFICATE}{PRIVATE_KEY}{CERTIFICATE}", f"{CERTIFICATE}{HIDDEN}{CERTIFICATE}"),
+        ("pem", PRIVATE_KEY[:50], HIDDEN),
+        ("kafka.ssl.keystore.certificate.chain", CERTIFICATE, CERTIFICATE),
+        ("kafka.ssl.truststore.certificates", CERTIFICATE, CERTIFICATE),
+        ("kafka.ssl.keystore.location", "/etc/kafka/keys.jks", "/etc/kafka/keys.jks"),
+        ("kafka.ssl.keystore.type", "PEM", "PEM"),
+        ("schema.registry.basic.auth.user.info", "me:pw", HIDDEN),
+        ("x", "basic.auth.user.info=me:pw;y=1", f"basic.auth.user.info={HIDDEN};y=1"),
+        ("url", "jdbc:oracle:thin:me/pw@//h:1521/s", f"jdbc:oracle:thin:{HIDDEN}@//h:1521/s"),
+        ("url", "jdbc:oracle:thin:@//h:1521/s", "jdbc:oracle:thin:@//h:1521/s"),
+        ("url", "jdbc:oracle:thin:/@alias", "jdbc:oracle:thin:/@alias"),
+        ("path", "s3a://KEY:se/cr+/et@bucket/a", f"s3a://{HIDDEN}@bucket/a"),
+        ("path", "s3a://KEY:secret@bucket/a@b", f"s3a://{HIDDEN}@bucket/a@b"),
         ("path", "s3://bucket/a@b?x=1", "s3://bucket/a@b?x=1"),
+        ("path", "s3://bucket/10:30/a@b", "s3://bucket/10:30/a@b"),
+        ("path", "hdfs://node:8020/a@b", "hdfs://node:8020/a@b"),
+        ("path", "hdfs://[::1]:8020/a@b", "hdfs://[::1]:8020/a@b"),
+        ("url", "mongodb://h:27017,g:27018/d?x=a@b", "mongodb://h:27017,g:27018/d?x=a@b"),
         ("kafka.bootstrap.servers", "h:1,g:2", "h:1,g:2"),
     ],
 )
@@ -56,6 +91,12 @@ def test_a_value_is_shown_without_its_secrets(option: str, value: str, expected:
         ('passphrase "it is', f"passphrase {HIDDEN}"),
         ("url 'jdbc:x://me:pw@h/d'", f"url 'jdbc:x://{HIDDEN}@h/d'"),
         ("SELECT token FROM t WHERE k = 'v'", "SELECT token FROM t WHERE k = 'v'"),
+        ("WHERE t.token = s.token AND k = 'v'", "WHERE t.token = s.token AND k = 'v'"),
+        ("headers 'Authorization: Bearer abc', y", f"headers 'Authorization: {HIDDEN}', y"),
+        ("conn 'AccountKey=abc==;Endpoint=x'", f"conn 'AccountKey={HIDDEN};Endpoint=x'"),
+        (f"`ssl.keystore.key` '{PRIVATE_KEY}', y", f"`ssl.keystore.key` {HIDDEN}, y"),
+        (f"pem '{PRIVATE_KEY}', y", f"pem '{HIDDEN}', y"),
+        ("url 'jdbc:oracle:thin:me/pw@h', y", f"url 'jdbc:oracle:thin:{HIDDEN}@h', y"),
     ],
 )
 def test_a_piece_of_a_project_is_shown_without_its_secrets(text: str, expected: str) -> None:
