@@ -10,8 +10,9 @@
 
 `drop` shows what goes for good, and does it with `--commit`.
 
-Status 0: answered; 1: it failed, `status` shows something that needs a person, or `drop` has only
-shown what there is to drop; 2: the request is invalid, or no application runs; 130: Ctrl-C.
+Status 0: answered, or the subscription has reached its end; 1: it failed, also a subscription by an
+error or a drop, `status` shows something that needs a person, or `drop` has only shown what there
+is to drop; 2: the request is invalid, or no application runs, or no more; 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from shardline.app.protocol.view_plan import PlanRow
 from shardline.app.server.client import (
     drop_objects,
     follow_subscription,
+    has_failed,
     run_action,
     run_query,
 )
@@ -76,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "sql":
                 _sql(where, given, console)
             case "subscribe":
-                _subscribe(where, given, console)
+                return _subscribe(where, given, console)
             case "status":
                 return _status(where, given, console)
             case "set":
@@ -107,7 +109,8 @@ def _sql(where: ApplicationAddress, given: argparse.Namespace, console: Console)
             print(as_csv(table), end="")
 
 
-def _subscribe(where: ApplicationAddress, given: argparse.Namespace, console: Console) -> None:
+def _subscribe(where: ApplicationAddress, given: argparse.Namespace, console: Console) -> int:
+    """Print batches up to the last one; the exit status, 1 if that is an error or a drop."""
     text = " ".join(given.object)
     query = text if re.match(r"\s*subscribe\b", text, re.IGNORECASE) else f"SUBSCRIBE {text}"
     relation = _RELATION.fullmatch(query)
@@ -123,6 +126,9 @@ def _subscribe(where: ApplicationAddress, given: argparse.Namespace, console: Co
             lines.show(batch)
         else:
             print(json.dumps(batch, ensure_ascii=False), flush=True)
+        if has_failed(batch):
+            return 1
+    return 0
 
 
 def _drop(where: ApplicationAddress, given: argparse.Namespace, console: Console) -> int:

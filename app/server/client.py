@@ -38,6 +38,7 @@ __all__ = [
     "drop_objects",
     "follow_subscription",
     "get_json",
+    "has_failed",
     "run_action",
     "run_query",
     "send_project",
@@ -68,12 +69,31 @@ def run_query(where: ApplicationAddress, query: str, timeout_ms: float) -> pa.Ta
 def follow_subscription(where: ApplicationAddress, query: str) -> Iterator[dict[str, Any]]:
     """Yield the intervals of a subscription, as `POST /api/v1/subscribe` sends them, to its end.
 
+    Returns:
+        Intervals up to the last one: that has no upper, or `has_failed`.
+
     Raises:
-        InvalidUsage: There is no such object, or nothing answers there.
+        InvalidUsage: There is no such object, or nothing answers there, or no more.
     """
     with _post(where, "subscribe", {"query": query}, None, changes=False) as response:
         for line in response:
-            yield json.loads(line)
+            # The end of a process closes its connections like an answer that is complete, and the
+            # library takes chunks that do not come for the end: what is cut is a line, or nothing.
+            if not line.endswith(b"\n"):
+                break
+            batch = json.loads(line)
+            yield batch
+            if has_failed(batch) or batch["upper"] is None:
+                return
+        raise _not_running(where.url, "the subscription has broken off")
+
+
+def has_failed(batch: Mapping[str, Any]) -> bool:
+    """True if a subscription ends with this interval before it has what it asked for.
+
+    That is an error, or a drop of what is followed.
+    """
+    return "error" in batch or "dropped_at" in batch
 
 
 def run_action(
@@ -213,11 +233,15 @@ def _answered(
                 code="NO_ANSWER",
                 hint=_READ_BACK,
             ) from None
-        raise InvalidUsage(
-            f"nothing answers at {url}: {getattr(error, 'reason', error)}",
-            code="NOT_RUNNING",
-            hint="the application has ended, or was killed: start it again",
-        ) from None
+        raise _not_running(url, getattr(error, "reason", error)) from None
+
+
+def _not_running(url: str, reason: object) -> InvalidUsage:
+    return InvalidUsage(
+        f"nothing answers at {url}: {reason}",
+        code="NOT_RUNNING",
+        hint="the application has ended, or was killed: start it again",
+    )
 
 
 def get_json(url: str, token: str, path: str, timeout_ms: float = 10_000) -> Any:

@@ -31,7 +31,7 @@ from shardline.datasource.errors import (
     MissingBlob,
     ShardError,
 )
-from shardline.jobs import operate
+from shardline.jobs import ask, operate
 
 pytestmark = pytest.mark.server
 
@@ -103,6 +103,42 @@ def test_an_error_of_the_application_does_not_undo_a_change(answer: bytes) -> No
         CHANGES["drop"](where)
     with answering(answer) as where, pytest.raises(Determinate, match="HTTP_ERROR"):
         READS["drop, shown"](where)
+
+
+def streamed(*lines: bytes) -> bytes:
+    """The beginning of a stream whose process ends behind these lines: each was sent whole."""
+    chunks = (b"%x\r\n%s\r\n" % (len(line), line) for line in lines)
+    return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"".join(chunks)
+
+
+SNAPSHOT = b'{"lower": 1, "upper": 2, "updates": []}\n'
+END = b'{"lower": 2, "upper": null, "updates": []}\n'
+ERROR = b'{"lower": 2, "upper": null, "error": "[CORRUPT] damaged"}\n'
+DROPPED = b'{"dropped_at": 7}\n'
+
+
+@pytest.mark.parametrize("lines", [[SNAPSHOT], [], [SNAPSHOT, END[:20]]])
+def test_a_subscription_that_breaks_off_has_not_ended(
+    lines: list[bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Killed between two lines: its kernel closes the connection as if all had been sent."""
+    with answering(streamed(*lines)) as where:
+        announce(tmp_path, where)
+        assert ask.main(["subscribe", "delays", "--data", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert "[NOT_RUNNING]" in printed.err
+    assert printed.out.encode() == (SNAPSHOT if lines else b"")
+
+
+@pytest.mark.parametrize(("last", "status"), [(END, 0), (ERROR, 1), (DROPPED, 1)])
+def test_the_status_of_subscribe_tells_how_it_has_ended(
+    last: bytes, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An error and a drop are printed like all that came before, and are no success."""
+    with answering(streamed(SNAPSHOT, last)) as where:
+        announce(tmp_path, where)
+        assert ask.main(["subscribe", "delays", "--data", str(tmp_path)]) == status
+    assert capsys.readouterr().out.encode() == SNAPSHOT + last
 
 
 def error_answer(status: int, kind: str) -> bytes:
