@@ -12,9 +12,10 @@ because each makes work for the next:
     3. collection   deletes parts that merges and other transitions dropped
     4. sweep        deletes blobs that crashes left
 
-A step that fails is logged, and the others are done all the same: none relies on another. Work that
-one round leaves is done by a later one, so a round may be killed anywhere. (Rollups are not among
-the steps: committing processes write them.)
+Of the transactions shard rows that are applied are retracted first (`transactions`). A step that
+fails is logged, and the others are done all the same: none relies on another. Work that one round
+leaves is done by a later one, so a round may be killed anywhere. (Rollups are not among the steps:
+committing processes write them.)
 
 Any number of processes may maintain one location. Large merges are claimed, so that two processes
 do not make the same one; the other steps cost little if another process has just done them.
@@ -55,7 +56,14 @@ from shardline.datasource.maintenance.retention import apply_retention
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.state import ShardState, expire_leases, is_tombstone, seqno_since
 
-__all__ = ["CollectionMemory", "Maintainer", "RoundResult", "collection_due", "maintain"]
+__all__ = [
+    "WHOLE_LOCATION",
+    "CollectionMemory",
+    "Maintainer",
+    "RoundResult",
+    "collection_due",
+    "maintain",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +72,9 @@ T = TypeVar("T")
 MERGE_BYTES: Final = 1 << 30
 """Bytes that one round merges on one shard, and so the largest merge that it makes: a minute or two
 of one core. Larger merges are left to the Spark job (`spark_compaction`)."""
+
+WHOLE_LOCATION: Final = "/"
+"""Stands for a shard's name in the result of listing the shards; none can be called so."""
 
 _COLLECT_RECORDS: Final = 32
 _REST_MS: Final = 10 * 60 * 1000
@@ -94,7 +105,8 @@ class RoundResult:
         merges: Number of merges applied.
         collected: Blobs deleted by garbage collection; None if it was not worth it, or failed.
         swept: Blobs deleted by an orphan sweep; None if none was due, or it failed.
-        failed: Names of the steps that failed.
+        failed: Names of the steps that failed; `state` if there was none because the shard could
+            not be read, and `listing` if the location's shards could not be listed.
     """
 
     retained: bool = False
@@ -110,6 +122,7 @@ def maintain(
     *,
     needed: Callable[[], Collection[str]] | None = None,
     merge_bytes: int = MERGE_BYTES,
+    tidy: Callable[[], object] = lambda: None,
 ) -> RoundResult:
     """Run one round of maintenance on a shard.
 
@@ -119,6 +132,7 @@ def maintain(
         needed: Gives the keys of parts that transactions still need, as for `sweep`. None if that
             is not known: then a registered shard is not swept.
         merge_bytes: The most that is merged in this round, in encoded bytes read.
+        tidy: Of the transactions shard, the step before all others.
 
     Raises:
         InvalidUsage: There is no such shard.
@@ -136,6 +150,7 @@ def maintain(
             return otherwise
 
     dropped = is_tombstone(machine.state())
+    step("transactions", tidy, None)
     retained = not dropped and step("retention", lambda: apply_retention(machine), otherwise=False)
     merges = 0
     if not dropped:
@@ -195,8 +210,9 @@ class Maintainer:
         merge_bytes: As for `maintain`.
         allowed: Returns False while this process is not to maintain anything: a round ends before
             its next shard.
-        observer: Called after each round on a shard, with its name, the result, and the
-            milliseconds that the round took. Must return at once and never raise.
+        observer: Called after each round on a shard, also one that has failed, with its name, the
+            result, and the milliseconds that the round took; and after each listing of the shards,
+            with `WHOLE_LOCATION`. Must return at once and never raise.
     """
 
     client: ShardClient
@@ -261,45 +277,62 @@ class Maintainer:
     def round(self) -> Mapping[str, RoundResult]:
         """Run one round on every shard, in the calling thread; return the results by shard.
 
-        A shard that cannot be maintained, because it does not exist or its store does not answer,
-        or whatever else it meets, is logged and left out.
+        A shard that cannot be maintained, because its store does not answer, or whatever else it
+        meets, is logged and has `state` among its failed steps; one that does not exist is logged
+        and left out. If the shards cannot be listed, that is the result of `WHOLE_LOCATION`.
         """
-        done: dict[str, RoundResult] = {}
         if not self.allowed():
-            return done
-        try:
-            names = list(self.client.shards() if self.shards is None else self.shards)
-        except ShardError:
-            _log.warning("shards not listed for maintenance", exc_info=True)
-            return done
+            return {}
+        done: dict[str, RoundResult] = {}
+        names = self._names(done)
         first = int(self.client.ids.jitter() * len(names))
         for name in (*names[first:], *names[:first]):
             if self._stop.is_set() or not self.allowed():
                 break
+            began_ms = self.client.clock.elapsed_ms()
             try:
                 done[name] = self._one(name)
-            except Exception:  # noqa: BLE001 - also a bug met on one is no reason to leave others
+            except Exception as error:  # noqa: BLE001 - also a bug is no reason to leave others
                 context = {"shard": name}
                 _log.warning("shard not maintained", exc_info=True, extra={"context": context})
+                # Proof that it is gone, and no failure: nobody would ever hear that it is over.
+                if isinstance(error, InvalidUsage) and error.code == "SHARD_NOT_FOUND":
+                    continue
+                done[name] = RoundResult(failed=("state",))
+            self._observe(name, done[name], began_ms)
         return done
 
+    def _names(self, done: dict[str, RoundResult]) -> Sequence[str]:
+        """The names of the shards to maintain; a listing that fails goes into `done`."""
+        if self.shards is not None:
+            return self.shards
+        began_ms, listed = self.client.clock.elapsed_ms(), RoundResult()
+        names: Sequence[str] = ()
+        try:
+            names = self.client.shards()
+        except ShardError:
+            _log.warning("shards not listed for maintenance", exc_info=True)
+            done[WHOLE_LOCATION] = listed = RoundResult(failed=("listing",))
+        self._observe(WHOLE_LOCATION, listed, began_ms)
+        return names
+
+    def _observe(self, name: str, done: RoundResult, began_ms: float) -> None:
+        if self.observer is not None:
+            self.observer(name, done, self.client.clock.elapsed_ms() - began_ms)
+
     def _one(self, name: str) -> RoundResult:
-        began_ms = self.client.clock.elapsed_ms()
         machine = self.client.machine(name)
-        state = machine.state()
-        if state.registered is not None and state.registered.shard == state.shard:
-            # A commit to the transactions shard retracts the rows that are applied. After the last
-            # commit only maintenance does it.
-            self.client.transactions(name).tidy()
-        done = maintain(
+        registered = machine.state().registered
+        # A commit to the transactions shard retracts the rows that are applied. After the last
+        # commit only maintenance does it.
+        tidied = registered is not None and registered.shard == machine.state().shard
+        return maintain(
             machine,
             self._memories.setdefault(name, CollectionMemory()),
             needed=partial(self.client.door.pending_parts, name),
             merge_bytes=self.merge_bytes,
+            tidy=lambda: self.client.transactions(name).tidy() if tidied else None,
         )
-        if self.observer is not None:
-            self.observer(name, done, self.client.clock.elapsed_ms() - began_ms)
-        return done
 
     def _run_round(self) -> float:
         self.round()

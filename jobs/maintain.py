@@ -26,7 +26,7 @@ from shardline.app.cli.tables import size, utc
 from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, ShardError
-from shardline.datasource.maintainer import Maintainer, RoundResult
+from shardline.datasource.maintainer import WHOLE_LOCATION, Maintainer, RoundResult
 from shardline.installation import PROGRAM
 
 __all__ = ["main"]
@@ -71,7 +71,8 @@ def _rounds(
             maintained = keeper.round()
             for name, one in sorted(maintained.items()):
                 if said := _round_summary(one):
-                    console.print(f"{utc(client.clock.now_ms())}  {name}: {said}")
+                    what = "all shards" if name == WHOLE_LOCATION else name
+                    console.print(f"{utc(client.clock.now_ms())}  {what}: {said}")
             done += 1
             if rounds is not None and done >= rounds:
                 return 1 if any(one.failed for one in maintained.values()) else 0

@@ -372,6 +372,13 @@ class Facts:
             self.runs,
         )
 
+    def maintenance_fails(self, shard: str) -> bool:
+        """True if a step of the newest round on a shard, as it was noted, has failed."""
+        newest = (
+            failed for _, (name, *_, failed) in reversed(self.maintenance.rows) if name == shard
+        )
+        return bool(next(newest, ()))
+
     @property
     def history_revision(self) -> int:
         """Grows whenever any history changes."""

@@ -267,8 +267,13 @@ class RuntimeFeeds:
     # -- maintenance -------------------------------------------------------------------------------
 
     def on_maintenance(self, shard: str, done: RoundResult, took_ms: float) -> None:
-        """Note a round of maintenance on a shard; one that did nothing is left out."""
-        if done.merges or done.collected or done.swept is not None or done.failed:
+        """Note a round of maintenance on a shard; one that did nothing is left out.
+
+        But not the first after one that had failed: what failed would seem to fail until there is
+        something to do again, hours later.
+        """
+        worked = done.merges or done.collected or done.swept is not None
+        if worked or done.failed or self.sink.read(lambda facts, _: facts.maintenance_fails(shard)):
             self.put(
                 Maintenance(
                     shard=shard,

@@ -9,7 +9,8 @@ some objects are read, and one shard of the location is inspected, in turn. The 
 bounded: the more shards there are, the older is what is known of them.
 
 Invariants:
-    Nothing is written. A shard that cannot be read is left out: its rows stay as they were.
+    Nothing is written. A shard that cannot be read is left out: its rows stay as they were. Only
+    one that was seen to be dropped, or not to exist, loses them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import UNSET, UnsetType
 
@@ -108,7 +109,7 @@ class ShardPoller:
 
     def _look(self, name: str) -> None:
         state = self._state(name)
-        if state is not None:
+        if isinstance(state, ShardState):
             errors = self._errors(name)
             parts = [part for batch in state.trace.batches for part in batch.parts]
             polled = Polled(
@@ -124,7 +125,7 @@ class ShardPoller:
 
     def _errors(self, name: str) -> int | UnsetType:
         state = self._state(errors_shard(name))
-        if state is None:
+        if not isinstance(state, ShardState):
             return UNSET
         return add_up_diffs(part for batch in state.trace.batches for part in batch.parts)
 
@@ -138,7 +139,10 @@ class ShardPoller:
 
     def _inspect(self, name: str) -> None:
         state = self._state(name)
-        if state is None:
+        if state == "unreadable":
+            # Not gone: alerts on its rows would end just when it is damaged.
+            return
+        if state == "gone":
             self._sink.put(ShardGone(name=name))
             return
         now_ms = self._client.clock.now_ms()
@@ -146,14 +150,14 @@ class ShardPoller:
         report = report_shard(state, now_ms, dropped=dropped, batches_max=_BATCHES_MAX)
         self._sink.put(ShardSeen(report=report, at_ms=now_ms))
 
-    def _state(self, name: str) -> ShardState | None:
-        """The state of a shard; None if it does not exist or cannot be read."""
+    def _state(self, name: str) -> ShardState | Literal["gone", "unreadable"]:
+        """The state of a shard; `gone` if it was dropped, or does not exist."""
         try:
             state = self._client.machine(name).refresh()
         except ShardError:
             _log.warning("a shard cannot be read", extra={"context": {"shard": name}})
-            return None
-        return None if state is None or is_tombstone(state) else state
+            return "unreadable"
+        return "gone" if state is None or is_tombstone(state) else state
 
 
 def _with_shards(facts: Facts, _now_ms: int) -> list[str]:

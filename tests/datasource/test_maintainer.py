@@ -16,6 +16,7 @@ import shardline.datasource.maintenance.compact
 from shardline.datasource import maintainer as maintenance
 from shardline.datasource.errors import Determinate, InvalidUsage, ShardError
 from shardline.datasource.maintainer import (
+    WHOLE_LOCATION,
     CollectionMemory,
     Maintainer,
     RoundResult,
@@ -222,7 +223,7 @@ def test_a_maintainer_looks_after_all_shards(world: World) -> None:
         b"nonsense",
     )
     done = Maintainer(world.client(QUIET)).round()
-    assert sorted(done) == ["a", "c"]
+    assert {name: one.failed for name, one in done.items()} == {"a": (), "b": ("state",), "c": ()}
     assert sizes(client, "c") == [16]
 
 
@@ -377,13 +378,20 @@ def test_shards_that_cannot_be_listed_are_tried_again(
                 raise Determinate("connection lost")
             return super().directories()
 
-    keeper = Maintainer(world.client(QUIET, Silent(world.objects())))
+    seen: list[tuple[str, tuple[str, ...]]] = []
+    keeper = Maintainer(
+        world.client(QUIET, Silent(world.objects())),
+        observer=lambda name, done, _: seen.append((name, done.failed)),
+    )
     with caplog.at_level(logging.WARNING):
-        assert keeper.round() == {}
+        assert keeper.round() == {WHOLE_LOCATION: RoundResult(failed=("listing",))}
     assert [r.message for r in caplog.records] == ["shards not listed for maintenance"]
     down.clear()
     down.append(False)
     assert keeper.round()[SHARD].merges == 1
+    assert seen == [(WHOLE_LOCATION, ("listing",)), (WHOLE_LOCATION, ()), (SHARD, ())]
+    with pytest.raises(InvalidUsage):
+        keeper.client.create(WHOLE_LOCATION, schema_of())
 
 
 def test_no_error_ends_the_thread(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -424,5 +432,6 @@ def test_an_error_met_on_one_shard_leaves_the_others(
         return one(self, name)
 
     monkeypatch.setattr(Maintainer, "_one", broken)
-    assert set(Maintainer(client).round()) == {"a", "c"}
+    done = Maintainer(client).round()
+    assert {name: one.failed for name, one in done.items()} == {"a": (), "b": ("state",), "c": ()}
     assert [r.__dict__["context"] for r in caplog.records] == [{"shard": "b"}]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Determinate
 from shardline.datasource.settings import ShardSettings
 from shardline.jobs.maintain import main
 from support.models.merging import contents, expected, filled, sizes
@@ -57,6 +58,34 @@ def test_a_shard_that_fails_is_named_and_makes_the_status(
     out = capsys.readouterr().out
     assert "  a: failed: compaction" in out
     assert "  b: 1 merge" in out
+
+
+def test_a_shard_that_cannot_be_read_makes_the_status(
+    client: ShardClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A timer that runs one round each time would report success for ever."""
+    filled(filled(client, 20, "a"), 1, "b")
+    folder = Path(client.location.url.removeprefix("file://"))
+    for record in (folder / "b" / "log").iterdir():
+        record.write_bytes(b"nonsense")
+    assert main([client.location.url, "--rounds", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "  a: 1 merge" in out
+    assert "  b: failed: state" in out
+
+
+def test_a_location_that_cannot_be_listed_makes_the_status(
+    client: ShardClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was maintained: that no shard has failed is no success."""
+
+    def fail(_: ShardClient) -> list[str]:
+        raise Determinate("connection lost")
+
+    filled(client, 1, "a")
+    monkeypatch.setattr(ShardClient, "shards", fail)
+    assert main([client.location.url, "--rounds", "1"]) == 1
+    assert "  all shards: failed: listing" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

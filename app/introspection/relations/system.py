@@ -327,15 +327,20 @@ SYSTEM: Final = (
     ),
     Relation(
         "maintenance",
-        "A round of maintenance on a shard that did something: the newest thousand",
+        "A round of maintenance on a shard that did something or failed, and the first that did "
+        "not fail any more: the newest thousand",
         (
             Column("occurred_at", AT, "when"),
-            Column("shard", TEXT, "the shard"),
+            Column("shard", TEXT, "the shard; /: the listing of all"),
             Column("took", REAL, "in ms"),
             Column("merges", NUMBER, "merges of batches"),
             Column("collected", NUMBER, "blobs deleted by collection; NULL if there was none"),
             Column("swept", NUMBER, "leaked blobs deleted; NULL if there was no sweep"),
-            Column("failed", TEXTS, "steps that failed"),
+            Column(
+                "failed",
+                TEXTS,
+                "steps that failed; state: it was not readable; listing: of all",
+            ),
         ),
         _maintenance,
         "shard",

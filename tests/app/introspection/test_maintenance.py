@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from shardline.app.introspection.events import Remembered
 from shardline.app.introspection.feeds import RuntimeFeeds
 from shardline.app.introspection.history import HistoryKeeper
+from shardline.app.introspection.poll import ShardPoller
 from shardline.datasource.maintainer import Maintainer
 from shardline.datasource.maintenance.compact import observe_merges
 from support.models.merging import SHARD, filled
@@ -64,6 +66,54 @@ def test_rounds_are_kept_over_restarts(world: World, observing: RuntimeFeeds) ->
     keeper.load()
     assert told(later) == rows
     later.stop()
+
+
+def test_a_failure_is_told_and_so_is_its_end(world: World, observing: RuntimeFeeds) -> None:
+    """The first round without it, though that did nothing; and in the next run as well."""
+    filled(world.client(QUIET), 1)
+    objects = world.objects()
+    first = next(entry.key for entry in objects.entries(f"{SHARD}/log/"))
+    whole = objects.get(first)
+    assert whole is not None
+    objects.put(first, b"nonsense")
+    Maintainer(world.client(QUIET), observer=observing.on_maintenance).round()
+    assert [(row["shard"], row["failed"]) for row in told(observing)] == [(SHARD, ["state"])]
+
+    objects.put(first, whole)
+    later = RuntimeFeeds(world.client(QUIET), world.clock)
+    rows = observing.sink.read(lambda facts, _: tuple(facts.maintenance.rows))
+    later.put(Remembered(relation="maintenance", rows=rows))
+    for feeds in (observing, later):
+        keeper = Maintainer(world.client(QUIET), observer=feeds.on_maintenance)
+        assert len(told(feeds)) == 1
+        for _ in range(3):
+            world.clock.advance(1000)
+            keeper.round()
+            assert [row["failed"] for row in told(feeds)] == [["state"], []]
+    later.stop()
+
+
+def test_a_shard_that_cannot_be_read_keeps_its_rows(world: World, observing: RuntimeFeeds) -> None:
+    """Alerts on them would end when it is damaged; one that was dropped has none."""
+    client = filled(world.client(QUIET), 1)
+
+    def shards() -> list[object]:
+        # A poller of its own each time: what was read is not remembered.
+        ShardPoller(observing.sink, world.client(QUIET)).step()
+        observing.sink.step()
+        return [row["name"] for row in observing.relations.rows("shards")]
+
+    assert shards() == [SHARD]
+    objects = world.objects()
+    first = next(entry.key for entry in objects.entries(f"{SHARD}/log/"))
+    whole = objects.get(first)
+    assert whole is not None
+    objects.put(first, b"nonsense")
+    assert shards() == [SHARD]
+
+    objects.put(first, whole)
+    client.drop(SHARD)
+    assert shards() == []
 
 
 def test_a_process_that_is_not_allowed_maintains_nothing(world: World) -> None:
