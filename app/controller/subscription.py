@@ -6,6 +6,7 @@ without a snapshot, at `upper - 1`, under another name, because batches of the o
 under way. (`shardline.app.compute.subscribe.subscription` says why that loses and repeats nothing.)
 
     for batch in subscription: ...          until the last one: an error, an end or a drop
+    subscription.watch(notify)              or take(0) whenever notified, without a thread
 
 A batch is acknowledged when the reader takes it, so no more than the runtime's window ever waits.
 
@@ -74,6 +75,7 @@ class Subscription:
         self._batches: queue.Queue[SubscribeBatch] = queue.Queue()
         self._upper: int | None = None
         self._ended = False
+        self._notify: Callable[[], None] = lambda: None
 
     @property
     def ended(self) -> bool:
@@ -88,6 +90,19 @@ class Subscription:
             # `upper - 1`: the as_of itself is left out without a snapshot, so the first change is
             # that at `upper` (`shardline.app.compute.subscribe.subscription`).
             return replace(self._described, name=name, snapshot=False), self._upper - 1
+
+    def watch(self, notify: Callable[[], None]) -> None:
+        """Call `notify` now, and from now on after each batch that comes.
+
+        For a reader that has no thread to wait in `take`.
+
+        Args:
+            notify: Called in any thread; must return at once and never raise.
+        """
+        with self._lock:
+            self._notify = notify
+        # For batches that came before: nobody has heard of them.
+        notify()
 
     def put(self, batch: SubscribeBatch) -> None:
         """Add a batch of the runtime, without what has come before; nothing after the end.
@@ -105,24 +120,33 @@ class Subscription:
             self._ended = is_last(fits)
             if isinstance(fits, SubscribeResponse) and fits.upper is not None:
                 self._upper = fits.upper
-            self._batches.put(fits)
+            self._add(fits)
 
     def fail(self, error: ShardError) -> None:
         """End it with an error, unless it has ended."""
         with self._lock:
             if not self._ended:
                 self._ended = True
-                self._batches.put(self._failure(error))
+                self._add(self._failure(error))
 
     def drop(self) -> None:
         """End it after its last batch, unless it has ended."""
         with self._lock:
             if not self._ended:
                 self._ended = True
-                self._batches.put(SubscribeDropped(self.name, self._reached))
+                self._add(SubscribeDropped(self.name, self._reached))
+
+    def _add(self, batch: SubscribeBatch) -> None:
+        # In this order: a reader that is notified first finds nothing, and is not notified again.
+        self._batches.put(batch)
+        self._notify()
 
     def take(self, timeout_ms: float) -> SubscribeBatch | None:
-        """Take and acknowledge the next batch; None if there was none in time."""
+        """Take and acknowledge the next batch; None if there was none in time.
+
+        Args:
+            timeout_ms: How long to wait for one; 0 for not at all.
+        """
         try:
             batch = self._batches.get(timeout=timeout_ms / 1000)
         except queue.Empty:

@@ -26,7 +26,7 @@ import json
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -67,7 +67,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ServedApplication", "application_routes", "batch_line", "serve_application"]
 
-_TAKE_MS: Final = 500.0
 _PROJECT_MAX: Final = 8 << 20
 """Largest body of a request that brings a project, in bytes."""
 
@@ -296,13 +295,23 @@ def _applied(change: Callable[[], Plan]) -> Plan:
 
 
 async def _lines(subscription: Subscription) -> AsyncIterator[str]:
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+
+    def notify() -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody reads any more
+            loop.call_soon_threadsafe(readable.set)
+
     try:
+        subscription.watch(notify)
         while True:
-            batch = await asyncio.to_thread(subscription.take, _TAKE_MS)
-            if batch is None:
-                continue
-            yield batch_line(batch)
-            if is_last(batch):
-                return
+            await readable.wait()
+            # Before it is read empty: a batch that comes meanwhile sets it again.
+            readable.clear()
+            # A thread only for a batch that is there. The loop has few of them, for all requests: a
+            # few dozen subscriptions that wait in threads would keep all other requests waiting.
+            while (batch := await asyncio.to_thread(subscription.take, 0.0)) is not None:
+                yield batch_line(batch)
+                if is_last(batch):
+                    return
     finally:
         subscription.close()

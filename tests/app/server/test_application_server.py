@@ -1,0 +1,125 @@
+"""Subscriptions over HTTP: those that wait take nothing from other requests."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from typing_extensions import override
+
+from shardline.app.controller.subscription import SubscribeBatch, Subscription
+from shardline.app.protocol.compute import SubscribeResponse
+from shardline.app.protocol.objects import SubscribeDescription
+from shardline.app.server.access import Access
+from shardline.app.server.api import Services, create_app
+from shardline.app.server.application_server import application_routes
+from shardline.app.server.http_server import RunningServer, serve
+from support.fakes.introspection import World
+
+pytestmark = pytest.mark.server
+
+TOKEN = "secret"  # noqa: S105 - of the test
+WAIT_S = 30.0
+MANY = 50
+"""More than the threads that asyncio has for all requests, on any machine: 32 at most."""
+
+
+class Resting(Subscription):
+    """A subscription to something that does not change; it notes when it is closed.
+
+    A wait for its next batch lasts as long as the test.
+    """
+
+    def __init__(self, number: int, test_ends: threading.Event) -> None:
+        described = SubscribeDescription(name=f"t{number}", on="delays")
+        self.closed = threading.Event()
+        super().__init__(described, 7, lambda *_: None, lambda _: self.closed.set())
+        self._test_ends = test_ends
+
+    @override
+    def take(self, timeout_ms: float) -> SubscribeBatch | None:
+        if timeout_ms:
+            self._test_ends.wait(WAIT_S)
+        return super().take(0)
+
+    def change(self, lower: int, upper: int | None) -> None:
+        """Let a batch come."""
+        self.put(SubscribeResponse(id=self.name, lower=lower, upper=upper))
+
+
+@pytest.fixture
+def opened() -> list[Resting]:
+    """The subscriptions that were opened; they end with the test."""
+    return []
+
+
+@pytest.fixture
+def served(opened: list[Resting]) -> Iterator[RunningServer]:
+    """An application of which only subscriptions can be asked for."""
+    test_ends = threading.Event()
+
+    def subscribe(_: str) -> Resting:
+        opened.append(Resting(len(opened), test_ends))
+        opened[-1].change(7, 8)
+        return opened[-1]
+
+    runtime = SimpleNamespace(compute=Mock(), storage=Mock())
+    application: Any = SimpleNamespace(runtime=runtime, repairs=Mock(), subscribe=subscribe)
+    routes = application_routes(application, TOKEN)
+    services = Services(World().relations, Mock(), routes=routes)
+    with serve(create_app(services, Access(TOKEN))) as running:
+        yield running
+        test_ends.set()
+        for one in opened:
+            one.change(8, None)
+
+
+def connect(served: RunningServer) -> HTTPConnection:
+    return HTTPConnection("127.0.0.1", served.port, timeout=WAIT_S)
+
+
+def follow(served: RunningServer) -> Any:
+    """The lines of a new subscription."""
+    connection = connect(served)
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    connection.request("POST", "/api/v1/subscribe", json.dumps({"query": "SUBSCRIBE x"}), headers)
+    return connection.getresponse()
+
+
+def test_subscriptions_that_wait_keep_no_other_request_waiting(
+    served: RunningServer, opened: list[Resting]
+) -> None:
+    """Metrics are read while more of them wait than there are threads; and what comes is sent."""
+    streams = [follow(served) for _ in range(MANY)]
+    for stream in streams:
+        assert json.loads(stream.readline()) == {"lower": 7, "upper": 8, "updates": []}
+    for path in ("/metrics", "/api/v1/relations/objects"):
+        connection = connect(served)
+        connection.request("GET", path)
+        assert connection.getresponse().status == 200, path
+        connection.close()
+    for number in (MANY - 1, 0):
+        opened[number].change(8, 9)
+        assert json.loads(streams[number].readline())["upper"] == 9
+        opened[number].change(9, None)
+        assert json.loads(streams[number].readline())["upper"] is None
+        assert streams[number].readline() == b""
+        assert opened[number].closed.wait(WAIT_S)
+    for stream in streams:
+        stream.close()
+
+
+def test_a_subscription_whose_client_is_gone_is_closed(
+    served: RunningServer, opened: list[Resting]
+) -> None:
+    """Also while nothing changes: it keeps history from being compacted."""
+    stream = follow(served)
+    assert stream.readline()
+    stream.close()
+    assert opened[0].closed.wait(WAIT_S)
