@@ -73,7 +73,8 @@ class AnalysedObject:
 
     Attributes:
         description: Its complete description, with columns, strategy and the compact query.
-        schema: Columns of its contents in JSON; "" for objects without contents.
+        schema: Columns of its contents in JSON, as its shard has them; "" for objects without
+            contents.
         ddl: The same in DDL.
         unreachable: Why a source cannot be opened where it is now; None if it can.
     """
@@ -202,7 +203,7 @@ def _source(catalyst: Catalyst, one: WrittenObject, source: SourceDescription) -
     unreachable = None
     if read.unreachable is not None:
         unreachable = unreachable_problem(one, source, read.unreachable)
-    return AnalysedObject(description, schema, catalyst.ddl(schema), unreachable)
+    return _with_contents(catalyst, description, schema, unreachable)
 
 
 def _read_columns(
@@ -273,7 +274,20 @@ def _view(
         raise _ObjectRefused(one.problem("query", *flaw))
     _check_comparable(one, plan)
     catalyst.add(one.name, plan.schema)
-    return AnalysedObject(_kept(view, plan, catalyst), plan.schema, catalyst.ddl(plan.schema))
+    return _with_contents(catalyst, _kept(view, plan, catalyst), plan.schema)
+
+
+def _with_contents(
+    catalyst: Catalyst,
+    description: ObjectDescription,
+    schema: str,
+    unreachable: Problem | None = None,
+) -> AnalysedObject:
+    """An object with contents, whose columns are those that its shard gets."""
+    ddl = catalyst.ddl(schema)
+    # Not `schema`: a shard is made from DDL, which cannot say that an array or a map holds no
+    # nulls. With Spark's own columns a plan would find that the shard of `split(…)` does not fit.
+    return AnalysedObject(description, catalyst.columns(ddl), ddl, unreachable)
 
 
 def _check_comparable(one: WrittenObject, plan: QueryPlan) -> None:
