@@ -32,6 +32,7 @@ from shardline.app.introspection.events import WantedObject
 from shardline.app.lane.state import LaneObject
 from shardline.app.project.statements import ObjectDescription
 from shardline.app.protocol.objects import (
+    Dataflow,
     IndexDescription,
     SinkDescription,
     SourceDescription,
@@ -160,8 +161,10 @@ class ObjectCreator:
             else:
                 as_of = self._beginnings.as_of(waits.reader)
                 # Before the change: after it, nobody knows the former definition.
-                self._note_former_inputs(waits.reader)
+                was = self._compute.wanted().get(name)
                 self._compute.run(waits.reader, as_of)
+                # After it: one that has failed leaves the former definition running.
+                self._note_former_inputs(was, waits.reader)
         except Exception as error:  # noqa: BLE001 - any error of one must not keep back the others
             before, waits.error = waits.error, error
             # It is tried again several times a second: the same error is logged once.
@@ -170,22 +173,25 @@ class ObjectCreator:
         else:
             del self._waiting[name]
 
-    def _note_former_inputs(self, now: ViewDescription | IndexDescription) -> None:
-        """Note which inputs the definition that runs reads, and `now` does not.
+    def _note_former_inputs(
+        self, was: Dataflow | None, now: ViewDescription | IndexDescription
+    ) -> None:
+        """Note which inputs the definition before read, and `now` does not.
 
         A changed view takes holds on its new inputs; nobody else knows of those on the old ones,
         and they would keep history for ever.
         """
-        was = self._compute.wanted().get(now.name)
         former = set() if was is None else set(inputs_of(was))
         # Those of a change before this one may not have been given up yet.
-        former |= self._former_inputs.get(now.name, set())
-        self._former_inputs[now.name] = former - set(inputs_of(now))
+        former |= self._former_inputs.pop(now.name, set())
+        former -= set(inputs_of(now))
+        if former:
+            self._former_inputs[now.name] = former
 
     def _release_inputs(self) -> None:
         for view, left in list(self._former_inputs.items()):
             # Until then the former definition may still run, and need them.
-            if left and not self._compute.reads_by_itself(view):
+            if not self._compute.reads_by_itself(view):
                 continue
             try:
                 end_view_holds(self._client, view, sorted(filter(self._client.exists, left)))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from shardline.app.compute.holds import end_start_holds, start_hold_name
 from shardline.app.controller.compute import Hold
@@ -76,17 +77,26 @@ class StartHolds:
         """Take holds on a dataflow's inputs, until it has its own; the caller gives them up.
 
         Raises:
-            InvalidUsage: History at `as_of` is gone.
+            InvalidUsage: History at `as_of` is gone; no hold is left.
+            ShardError: An error of the store: those that were taken stay, for the next attempt.
         """
         purpose = f"the beginning of {dataflow.name}"
         # Under the object's own prefix: what ends the object's holds, after a crash too, ends
         # these.
         name = start_hold_name(dataflow.name)
-        return [
-            self._client.hold(one, name, since=as_of, purpose=purpose)
-            for one in inputs_of(dataflow)
-            if self._client.exists(one)
-        ]
+        taken: dict[str, Hold] = {}
+        for one in inputs_of(dataflow):
+            if not self._client.exists(one):
+                continue
+            try:
+                taken[one] = self._client.hold(one, name, since=as_of, purpose=purpose)
+            except InvalidUsage:
+                # Nobody will ever begin there, and the caller has no handles to give up.
+                for hold in taken.values():
+                    with suppress(ShardError):
+                        hold.expire()
+                raise
+        return list(taken.values())
 
     def sweep(
         self,

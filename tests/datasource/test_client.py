@@ -219,6 +219,10 @@ def test_a_shard_may_begin_where_a_dropped_one_of_its_name_has_ended(
     state = client.create(SHARD, schema_of(), first_time="former-upper")
     assert (state.since, state.upper) == (Frontier(first), Frontier(0))
     assert client.create(SHARD, schema_of(), first_time="former-upper") == state
+    # Once more, before it has any time of its own: who has followed the first one is still away.
+    client.drop(SHARD)
+    again = client.create(SHARD, schema_of(), first_time="former-upper")
+    assert (again.since, again.upper) == (Frontier(first), Frontier(0))
     if first:
         with pytest.raises(InvalidUsage, match="HISTORY_GONE"):
             client.reader(SHARD, since=first - 1)

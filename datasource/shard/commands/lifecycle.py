@@ -131,10 +131,20 @@ def finalise(
         registered=None,
         # Nothing is left of the history before the upper of now, which is all that is still known
         # of it: see `_former_upper`.
-        trace=Trace(since=None, batches=(Batch(Description(TIME_MIN, None, state.upper.time)),)),
+        trace=Trace(since=None, batches=(Batch(Description(TIME_MIN, None, _reached(state))),)),
         gc_seqno=state.seqno + 1,
     )
     return Transition(state, Finalised())
+
+
+def _reached(state: ShardState) -> int | None:
+    """How far readers of a shard, or of one before it under its name, have come; None: to its end.
+
+    The upper; or the since, where it is further: of a shard that was made again and has no rows
+    yet, that is the upper of the one before.
+    """
+    upper, since = state.upper.time, state.since.time
+    return None if upper is None or since is None else max(upper, since)
 
 
 def _former_upper(tombstone: ShardState) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -14,7 +15,10 @@ from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.lane.state import LaneObject, Life
 from shardline.app.protocol.compute import Frontiers
 from shardline.app.protocol.objects import ViewDescription
+from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.errors import Determinate
+from shardline.datasource.maintenance.retention import apply_retention
 from support.fakes.reads import Place
 from support.fakes.sites import SCHEMA
 
@@ -87,6 +91,35 @@ def test_a_former_input_is_held_until_the_new_definition_reads(
     assert (held(place, "a"), creator.has_left()) == ([], False)
 
 
+def test_a_change_that_fails_leaves_the_holds_of_what_runs(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it is tried: the store does not answer for an input, and then it does."""
+    creator, compute = made(place)
+    creator.run([view("a")])
+    compute._on_response(Frontiers(id="v", input=11))
+    place.client.hold("a", OWN, since=7)
+    hold = ShardClient.hold
+
+    def fail_for_b(self: ShardClient, shard: str, *given: Any, **named: Any) -> Any:
+        if shard == "b":
+            raise Determinate("no answer")
+        return hold(self, shard, *given, **named)
+
+    place.put("c", [((1, "x"), 5, 1)], 10, SCHEMA)
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardClient, "hold", fail_for_b)
+        creator.run([view("c", "b")])
+        creator.again()
+        creator.again()
+    assert held(place, "a") == [OWN]
+    creator.again()
+    assert compute.wanted() == {"v": view("c", "b")}
+    compute._on_response(Frontiers(id="v", input=11))
+    creator.again()
+    assert held(place, "a") == []
+
+
 def test_inputs_of_changes_that_follow_each_other_are_let_go_together(place: Place) -> None:
     """The second change comes before the first one's definition has read anything."""
     creator, compute = made(place)
@@ -101,6 +134,16 @@ def test_inputs_of_changes_that_follow_each_other_are_let_go_together(place: Pla
     creator.again()
     assert (held(place, "a"), held(place, "c")) == ([], [])
     assert OWN in held(place, "b"), "it reads this one still"
+
+
+def test_of_a_beginning_that_is_gone_no_hold_is_left(place: Place) -> None:
+    """One input has history there and the other has not: the caller gets no handles."""
+    place.client.set_retention("b", 1)
+    apply_retention(place.client.machine("b"))
+    creator, compute = made(place)
+    creator.adopt(running(view("a", "b"), 7), {"v": view("a", "b")})
+    assert compute.wanted() == {"v": view("a", "b")}
+    assert held(place, "a") == []
 
 
 def test_what_runs_is_named_as_it_runs(place: Place) -> None:
