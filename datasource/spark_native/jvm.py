@@ -35,7 +35,7 @@ from shardline.datasource.spark_native.java_names import (
 )
 
 __all__ = [
-    "WRITTEN_TIME",
+    "METADATA",
     "File",
     "FileFormat",
     "LivenessToken",
@@ -60,6 +60,8 @@ __all__ = [
     "relation",
     "select_text",
     "session_of",
+    "with_change_time",
+    "written_time",
 ]
 
 _SQL: Final = "org.apache.spark.sql"
@@ -70,20 +72,32 @@ _HADOOP: Final = "org.apache.hadoop.fs"
 _CAUSES_MAX: Final = 20
 
 
-_STAMP: Final = "unix_millis(_metadata.file_modification_time)"
+METADATA: Final = "_metadata"
+"""Spark's name for what it knows of a row's file; of a column of the files, if one is called so."""
 
-WRITTEN_TIME: Final = (
-    f"coalesce(if({_STAMP} < 0L, -{_STAMP} - 1L, cast(raise_error("
-    "'[REFRESHED] the files of the frame were listed anew: make the frame again'"
-    ") AS bigint)), 0L)"
-)
-"""SQL expression of the `File.time` of a row's file in a `relation`: a constant of each file.
+_CHANGED: Final = "file_modification_time"
 
-It is sent as the file's time of change, as a negative number, which no real one is. Where Spark
-lists the files anew (`REFRESH` of a view, `refreshByPath`), their own times take its place, and the
-expression raises an error instead of returning a wrong time. The `coalesce` tells Spark that it is
-never null.
-"""
+
+def written_time(changed: str = f"{METADATA}.{_CHANGED}") -> str:
+    """SQL expression of the `File.time` of a row's file in a `relation`: a constant of each file.
+
+    It is sent as the file's time of change, as a negative number, which no real one is. Where Spark
+    lists the files anew (`REFRESH` of a view, `refreshByPath`), their own times take its place, and
+    the expression raises an error instead of returning a wrong time. The `coalesce` tells Spark
+    that it is never null.
+
+    Args:
+        changed: SQL text of the file's time of change.
+    """
+    stamp = f"unix_millis({changed})"
+    refreshed = "[REFRESHED] the files of the frame were listed anew: make the frame again"
+    error = f"cast(raise_error('{refreshed}') AS bigint)"
+    return f"coalesce(if({stamp} < 0L, -{stamp} - 1L, {error}), 0L)"
+
+
+def with_change_time(frame: DataFrame, name: str) -> DataFrame:
+    """A `relation` with the time of change of each row's file, whatever its columns are called."""
+    return frame.select("*", frame.metadataColumn(METADATA).getField(_CHANGED).alias(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +107,7 @@ class File:
     Attributes:
         path: URL for Hadoop.
         size_bytes: Its size; a file that is shorter fails to open.
-        time: Result of `WRITTEN_TIME` for its rows, in ms.
+        time: Result of `written_time` for its rows, in ms.
     """
 
     path: str

@@ -19,12 +19,15 @@ from pyspark.sql.types import LongType, StructField, StructType
 from shardline.datasource.parts.nan_bounds import float_paths, trusts_bounds
 from shardline.datasource.shard.batch import Part
 from shardline.datasource.shard.plan import PlannedPart, TimeFilter
+from shardline.datasource.spark_native.consolidate import fresh_name
 from shardline.datasource.spark_native.jvm import (
-    WRITTEN_TIME,
+    METADATA,
     File,
     FileFormat,
     known_nullability,
     relation,
+    with_change_time,
+    written_time,
 )
 from shardline.datasource.spark_native.types import (
     can_spark_read,
@@ -188,15 +191,20 @@ class Scanner:
             for part in parts
         ]
         frame = relation(self.spark, files, StructType(fields), self.file_format)
+        time = written_time() if kind.stamped else TS
+        taken = [field.name for field in fields]
+        if kind.stamped and METADATA in map(str.lower, taken):
+            changed = fresh_name("_shardline_changed", taken)
+            frame, time = with_change_time(frame, changed), written_time(changed)
         if not kind.trusted:
             frame = self._without_pushdown(frame, record)
         if kind.times is not None:
             frame = frame.where(_passes(kind.times, sum(part.rows for part in parts)))
         own = [_as(field.name, field.dataType, wanted) for field, wanted in self._pairs(fields)]
-        times = [f"{WRITTEN_TIME} AS {TS}" if kind.stamped else TS] if with_ts else []
+        times = [f"{time} AS {TS}" if kind.stamped else TS] if with_ts else []
         diffs = [DIFF if kind.counted else f"1L AS {DIFF}"] if with_diff else []
         items = [*own, *times, *diffs]
-        names = [sql_name(field.name) for field in fields]
+        names = list(map(sql_name, taken))
         # Not `items == names`: comparing a column makes a column.
         if all(isinstance(item, str) for item in items) and items == names:
             return frame  # each projection is one more pass of Spark's analyzer and optimizer

@@ -486,3 +486,25 @@ def test_metadata_that_readers_act_on_changes_no_value(
     assert "MapInArrow" not in frame._jdf.queryExecution().executedPlan().toString()
     assert sorted(frame.collect(), key=lambda row: row.id) == [(1, None, None), (2, "ab", (3,))]
     assert frame.schema == wider
+
+
+@pytest.mark.parametrize("name", ["_metadata", "_Metadata"])
+def test_a_column_with_the_name_of_metadata_of_files(
+    spark: SparkSession, location: str, name: str
+) -> None:
+    """It may come from `select("*", "_metadata")`; the times of the rows are the shard's."""
+    client = client_at(location, inline_part_bytes=0, compact_inline_bytes=0)
+    then = pa.array(
+        [dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)] * 2, pa.timestamp("us", "UTC")
+    )
+    file = pa.StructArray.from_arrays([then], ["file_modification_time"])
+    # NaN makes Spark read the column as an expression.
+    rows = pa.table({"id": [1, 2], name: file, "x": [0.0, float("nan")]})
+    put(client, "in", 7, rows)
+    put(client, "in", 8, stamp(rows.slice(1), 8, -1))
+
+    frame = datasource.changes(spark, f"{location}/in")
+    assert "MapInArrow" not in frame._jdf.queryExecution().executedPlan().toString()
+    assert frame.columns == ["id", name, "x", "_ts", "_diff"]
+    assert collected(frame.select("id", "_ts", "_diff")) == [(1, 7, 1), (2, 7, 1), (2, 8, -1)]
+    assert frame.select(f"{name}.file_modification_time").distinct().count() == 1
