@@ -67,20 +67,26 @@ import scala.jdk.javaapi.CollectionConverters;
  * planned.
  *
  * <p>No exception of its own leaves it: a query that could not be planned natively keeps its own
- * plan. Two do leave it: that of a stream that plans its range, since the process that has raised
- * it is gone, and asking it again would hide what was wrong; and Ctrl-C.
+ * plan. Three do leave it: that of a stream that plans its range, since the process that has raised
+ * it is gone, and asking it again would hide what was wrong; Ctrl-C; and that of a table whose plan
+ * by Python workers would be of another shard (`leaveToWorkers`).
  */
 public class ShardScanRule extends Rule {
   private static final String PYTHON_TABLE =
       "org.apache.spark.sql.execution.datasources.v2.python.PythonTable";
   private static final String SETTING = "spark.shardline.nativeReads";
   private static final int ROUNDS = 20;
+  private static final String OTHER_OPTIONS =
+      "[TABLE_WITH_OTHER_OPTIONS] a query reads one table by two sets of options, and Spark would"
+          + " read all of it by the first \u2014 hint: make a table for each shard, or use load() or"
+          + " a temporary view";
 
   private final Function planner;
   private final Cleaner cleaner = Cleaner.create();
   private final Map loads = new HashMap();
   private final Map ranges = new WeakHashMap();
   private final Map queries = new WeakHashMap();
+  private final Map optionsOfSources = new WeakHashMap();
   private final Map counts = new TreeMap();
   private final Field sourceOfTable;
   private final Field planOfSource;
@@ -162,10 +168,12 @@ public class ShardScanRule extends Rule {
       return leaf;
     }
     if (isSpared(leaf.relation().options())) {
+      leaveToWorkers(table, leaf.relation().options());
       return explained(leaf, "option nativeReads");
     }
     Load load = loadOf(table, leaf);
     if (load.frame == null) {
+      leaveToWorkers(table, leaf.relation().options());
       return explained(leaf, load.reason);
     }
     LogicalPlan swapped = project(load.plan(), leaf.output());
@@ -178,6 +186,7 @@ public class ShardScanRule extends Rule {
     if (!isOurs(table) || leaf.startOffset().isEmpty() || leaf.endOffset().isEmpty()) {
       return leaf; // a stream that does not run yet
     }
+    leaveToWorkers(table, leaf.relation().options()); // whose range is planned there in any case
     if (isSpared(leaf.relation().options())) {
       return explained(leaf, "option nativeReads");
     }
@@ -194,6 +203,23 @@ public class ShardScanRule extends Rule {
     LogicalPlan swapped = project(plan, leaf.output());
     count("native");
     return swapped;
+  }
+
+  /**
+   * Notes that Spark's Python workers read the table by these options. A query has one table for all
+   * uses of a name, whatever the options of each, and Spark makes one Python source of it, by those
+   * that come first: rows of the first shard would take the place of others without an error.
+   */
+  private void leaveToWorkers(Table table, Map options) throws Exception {
+    Object source = sourceOfTable.get(table);
+    synchronized (optionsOfSources) {
+      Object first = optionsOfSources.get(source);
+      if (first == null) {
+        optionsOfSources.put(source, options);
+      } else if (!first.equals(options)) {
+        throw new NotLeft(new IllegalArgumentException(OTHER_OPTIONS));
+      }
+    }
   }
 
   /** The leaf, with the reason in what `explain()` shows of it. */
@@ -228,7 +254,7 @@ public class ShardScanRule extends Rule {
   }
 
   private Load loadOf(Table table, DataSourceV2ScanRelation leaf) throws Exception {
-    Key key = new Key(table);
+    Key key = new Key(table, leaf.relation().options());
     synchronized (loads) {
       Load known = (Load) loads.get(key);
       if (known != null) {
@@ -565,13 +591,15 @@ public class ShardScanRule extends Rule {
     }
   }
 
-  /** A table by identity, without keeping it. */
+  /** A table by identity, without keeping it, and the options that it is read by. */
   private static class Key extends WeakReference {
+    private final Map options;
     private final int hash;
 
-    Key(Object table) {
+    Key(Object table, Map options) {
       super(table);
-      this.hash = System.identityHashCode(table);
+      this.options = options;
+      this.hash = 31 * System.identityHashCode(table) + options.hashCode();
     }
 
     public int hashCode() {
@@ -583,7 +611,10 @@ public class ShardScanRule extends Rule {
         return true;
       }
       Object own = get();
-      return own != null && other instanceof Key && ((Key) other).get() == own;
+      return own != null
+          && other instanceof Key
+          && ((Key) other).get() == own
+          && ((Key) other).options.equals(options);
     }
   }
 

@@ -17,6 +17,8 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from support.spark.native import Reads
+
 pytestmark = pytest.mark.spark
 
 
@@ -36,9 +38,11 @@ def table(spark: SparkSession) -> Iterator[str]:
     spark.sql("DROP TABLE numbers")
 
 
-def sql(spark: SparkSession, text: str, path: str = "") -> DataFrame:
-    """Run a statement; `@` in it stands for the shard at `path`, where the query says it."""
-    return spark.sql(text.replace("@", f"WITH (path = '{path}')"))
+def sql(spark: SparkSession, text: str, path: str = "", other: str = "") -> DataFrame:
+    """Run a statement; `@` and `@2` stand for the shards at the paths, where the query says it."""
+    for sign, place in (("@2", other), ("@", path)):
+        text = text.replace(sign, f"WITH (path = '{place}')")
+    return spark.sql(text)
 
 
 def frame(spark: SparkSession, *ids: int) -> DataFrame:
@@ -135,6 +139,74 @@ def test_a_temporary_view_reads_and_writes(spark: SparkSession, path: str) -> No
         assert ids(spark.table("fixed")) == Counter([1, 2]), "Spark keeps the plan of a view"
     finally:
         spark.catalog.dropTempView("fixed")
+
+
+# -- two shards by one name --------------------------------------------------------------------
+
+TWICE: dict[str, tuple[str, list[int]]] = {
+    "union": ("SELECT id FROM numbers @ UNION ALL SELECT id FROM numbers @2", [1, 2, 7]),
+    "join": ("SELECT b.id FROM numbers @ a JOIN numbers @2 b ON a.id < b.id", [7, 7]),
+    "subquery": ("SELECT id FROM numbers @ WHERE id < (SELECT max(id) FROM numbers @2)", [1, 2]),
+    "views": ("SELECT id FROM one UNION ALL SELECT id FROM two", [1, 2, 7]),
+}
+
+
+@pytest.fixture
+def other(spark: SparkSession, tmp_path: Path) -> str:
+    """A second shard, with the row 7."""
+    path = str(tmp_path / "other")
+    append(spark, path, 7)
+    return path
+
+
+@pytest.fixture
+def views(spark: SparkSession, path: str, other: str, table: str) -> Iterator[None]:
+    """Views of both shards by the name of one table."""
+    assert table == "numbers"
+    sql(spark, "CREATE VIEW one AS SELECT * FROM numbers @", path)
+    sql(spark, "CREATE VIEW two AS SELECT * FROM numbers @", other)
+    yield
+    spark.sql("DROP VIEW one")
+    spark.sql("DROP VIEW two")
+
+
+@pytest.mark.parametrize("query", TWICE)
+@pytest.mark.usefixtures("views")
+def test_two_shards_by_one_name(
+    spark: SparkSession, path: str, other: str, query: str, reads: Reads
+) -> None:
+    """Natively, each use has the rows of its own shard; Python workers would read one of them."""
+    text, expected = TWICE[query]
+    if reads.path == "native":
+        assert ids(sql(spark, text, path, other)) == Counter(expected)
+    else:
+        said = r"\[TABLE_WITH_OTHER_OPTIONS\].*a table for each shard"
+        with pytest.raises(Exception, match=said):
+            sql(spark, text, path, other).collect()
+    again = "SELECT id FROM numbers @ UNION ALL SELECT id FROM numbers @"
+    assert ids(sql(spark, again, path)) == Counter([1, 2, 1, 2])
+
+
+@pytest.mark.usefixtures("table", "native_reads")
+def test_two_streams_by_one_name_are_refused(
+    spark: SparkSession, path: str, other: str, tmp_path: Path
+) -> None:
+    """Spark reads both from the first shard, and the second would be left out."""
+    text = "SELECT * FROM STREAM numbers @ UNION ALL SELECT * FROM STREAM numbers @2"
+    streamed = sql(spark, text, path, other)
+    with pytest.raises(Exception, match=r"\[TABLE_WITH_OTHER_OPTIONS\]"):
+        drain(streamed, str(tmp_path / "out"), str(tmp_path / "checkpoint"))
+
+
+@pytest.mark.usefixtures("table", "reads")
+def test_one_shard_is_copied_to_another_by_one_name(
+    spark: SparkSession, path: str, other: str
+) -> None:
+    """What is written has a Python source of its own."""
+    sql(spark, "INSERT INTO numbers @2 SELECT * FROM numbers @", path, other)
+
+    assert contents(spark, other) == Counter([7, 1, 2])
+    assert contents(spark, path) == Counter([1, 2])
 
 
 # -- writing by name ---------------------------------------------------------------------------
