@@ -9,7 +9,8 @@ operator needs, and one outside of its range makes the answer the same for all v
 
 Invariants:
     The predicate has Spark's result for every value of the column. Where Spark would round the
-    column to a double, literals for which that matters are refused.
+    column to a double, or in some sessions a literal to a float, literals for which that matters
+    are refused.
 """
 
 from __future__ import annotations
@@ -281,7 +282,22 @@ def _value(column: Column, kind: Kind, literal: Literal, zone: str) -> Bound:
     convert = _CONVERT.get((kind, literal.kind))
     if convert is None:
         raise _of_type(column)
+    if literal.kind == "integer" and _name(column) == "float":
+        _check_single(int(str(literal.value)))
     return convert(literal, zone)
+
+
+def _check_single(number: int) -> None:
+    """Refuse whole numbers that are no floats, for a column of floats.
+
+    With `spark.sql.ansi.enabled` Spark compares both as doubles, and without it as floats. What is
+    beyond a long is a decimal, and compared as a double in any session.
+
+    Raises:
+        Unfit: It is such a number.
+    """
+    if -(1 << 63) <= number < 1 << 63 and as_float(float(number)) != number:
+        raise NotComparable(f"{number} may be rounded to a float: write {number}D")
 
 
 def _as_is(literal: Literal, zone: str) -> Bound:

@@ -36,6 +36,7 @@ select * from values
   (-2147483648, -9223372036854775807L, -99999999.99BD, double('-inf'), float('-inf'), 'EU', false,
      date'2026-10-25', timestamp'2026-10-25 01:00:00Z'),
   (null, null, null, null, null, null, null, null, null),
+  (6, 6L, 6BD, 6D, 16777216F, 'b', true, date'2026-01-02', timestamp'2026-01-02 00:00:00Z'),
   (5, 1000000L, 10.50BD, 0.1D, 0.1F, 'é', true, date'2026-01-01',
      timestamp'2026-10-25 00:59:59.999999Z')
   as t(n, big, price, x, f, s, b, d, ts)
@@ -66,7 +67,9 @@ CONDITIONS = [
     "x in (0, double('nan'))",
     "f = 0.1",
     "f = 0.1F",
-    "f > 16777217",
+    "f >= 16777217.0",
+    "f >= 16777218 or f = -16777216",
+    "f = 9223372036854775809 or f in (16777216, 0)",
     "s > 'a'",
     "s like 'a'",
     "startswith(s, 'a')",
@@ -105,8 +108,14 @@ def read(spark: SparkSession, place: str, **options: object) -> DataFrame:
     return reader.load(place)
 
 
-def test_rows_are_those_that_spark_keeps(berlin: SparkSession) -> None:
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_rows_are_those_that_spark_keeps(
+    berlin: SparkSession, request: pytest.FixtureRequest, ansi: str
+) -> None:
     """Every condition over the edges of every type, as Spark's own expressions answer it."""
+    before = berlin.conf.get("spark.sql.ansi.enabled")
+    request.addfinalizer(lambda: berlin.conf.set("spark.sql.ansi.enabled", str(before)))
+    berlin.conf.set("spark.sql.ansi.enabled", ansi)
     frame = berlin.sql(EDGES).coalesce(1)
     data = frame.toArrow()
     schema = ShardSchema.parse(frame.schema.json())
