@@ -54,7 +54,10 @@ Decided: TypeAlias = (
 """All that an append can come to, once that is known."""
 
 Redirect: TypeAlias = Callable[[Append, Registration], Decided]
-"""Makes an append by a transaction of one shard. Idempotent; errors as those of an append."""
+"""Makes an append by a transaction of one shard. Idempotent; errors as those of an append.
+
+If the number is counted, an answer that names another attempt, or none, says that the append
+certainly has not happened."""
 
 _ATTEMPTS_MAX: Final = 3
 """How often one call repeats an append whose outcome is unknown; each attempt waits for the commit
@@ -113,7 +116,7 @@ class AppendAttempts:
                     raise unknown from error
                 raise
             else:
-                if unknown is not None and _leaves_earlier_unknown(outcome):
+                if unknown is not None and self._leaves_earlier_unknown(outcome):
                     raise unknown
                 return outcome, self.request.runs
         assert unknown is not None
@@ -147,6 +150,17 @@ class AppendAttempts:
             "(client.transactions().forget)",
         )
 
+    def _leaves_earlier_unknown(self, outcome: Decided) -> bool:
+        """True if what came of one attempt says nothing of an earlier one of the same call."""
+        if isinstance(outcome, OtherRange):
+            # It may have arrived before the writer went on to greater numbers.
+            return not outcome.attempt
+        if isinstance(outcome, AlreadyCommitted):
+            # The same; a number of the caller's own is committed, whichever attempt it was.
+            return self.request.is_counted and not outcome.attempt
+        # It began in time, and may yet arrive.
+        return isinstance(outcome, StagedTooLong)
+
     def _flushed(self, runs: tuple[Run, ...]) -> tuple[Run, ...]:
         """`runs` with every inline part written to the blob store."""
         stager = self.stager()
@@ -154,15 +168,6 @@ class AppendAttempts:
             msgspec.structs.replace(run, parts=tuple(stager.flush(part) for part in run.parts))
             for run in runs
         )
-
-
-def _leaves_earlier_unknown(outcome: Decided) -> bool:
-    """True if what came of one attempt says nothing of an earlier one of the same call."""
-    if isinstance(outcome, OtherRange):
-        # It may have arrived before the writer went on to greater numbers.
-        return not outcome.attempt
-    # It began in time, and may yet arrive.
-    return isinstance(outcome, StagedTooLong)
 
 
 def _append_remembered(

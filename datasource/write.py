@@ -24,7 +24,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -34,7 +34,7 @@ from shardline.datasource.frontier import Frontier
 from shardline.datasource.ids import new_id
 from shardline.datasource.maintenance.compact import compact_inline
 from shardline.datasource.parts.stage import Staged, Stager, UncommittedParts
-from shardline.datasource.shard.batch import stamp_time
+from shardline.datasource.shard.batch import Run, stamp_time
 from shardline.datasource.shard.commands.append import (
     Abandon,
     Abandoned,
@@ -66,6 +66,10 @@ Updates: TypeAlias = pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch | pa.Ta
 
 WriteResult = Appended | AlreadyCommitted | UpperMismatch
 
+_NUMBERS_MAX: Final = 100
+"""How many numbers one append tries that other handles of its writer have taken. Each try loses to
+an append of another handle, so more means that handles of one writer are in each other's way."""
+
 
 @dataclass(slots=True)
 class WriteHandle:
@@ -82,6 +86,8 @@ class WriteHandle:
         redirect: Takes appends to a registered shard; None refuses them.
         covers: The range that its appends cover (`shard.covered_range`); empty if that is not
             known. Of a handle that is made for one append.
+        is_counted: True if the numbers that it is given were counted up by another handle, so that
+            only the attempt says which append it is. Of a handle that is made for one append.
 
     Appends of one handle are committed one after the other: a number that overtook another would
     make the other one look as if it had happened. Threads whose appends are to be committed
@@ -99,6 +105,7 @@ class WriteHandle:
     txns: str = ""
     redirect: Redirect | None = None
     covers: str = ""
+    is_counted: bool = False
     _turn: threading.Lock = field(default_factory=threading.Lock)
     _stagers: dict[tuple[int, bool], Stager] = field(default_factory=dict)
 
@@ -135,9 +142,9 @@ class WriteHandle:
                 time that is not before now and lies in the interval, or its last.
             lower: The upper that the shard must have.
             upper: Its upper afterwards; empty says that nothing more will ever come.
-            sequence: Number of this append, greater than all before of this writer; None counts
-                up from the writer's last one when the handle was opened, so an append repeated
-                after a restart is a new one.
+            sequence: Number of this append, greater than all before of this writer; None takes
+                the writer's next one, so the append is a new one, also if it is repeated after a
+                restart or if other handles of the writer append at the same time.
 
         Raises:
             InvalidUsage: The updates do not fit the schema or the interval.
@@ -289,15 +296,14 @@ class WriteHandle:
             inline_max_bytes=self.machine.settings.inline_state_bytes,
             txns=self.txns,
             covers=self.covers,
+            is_counted=self.is_counted or sequence is None,
         )
         # An error whose outcome is unknown keeps the parts: an append that has happened, and lost
         # them, would leave a shard that cannot be read.
         with self._uncommitted(staged) as parts:
             with self._turn, parts.commit():
                 # Under the turn: of two appends of this handle the smaller number must be first.
-                number = self.sequence + 1 if sequence is None else sequence
-                self.sequence = max(self.sequence, number)
-                outcome, runs = self._attempts(replace(request, sequence=number), parts).run()
+                outcome, runs, number = self._under_number(request, sequence, parts)
             if isinstance(outcome, Appended):
                 # It is committed, whatever comes of the merges that it has made due.
                 compact_inline(self.machine, (p for run in runs for p in run.parts))
@@ -332,6 +338,39 @@ class WriteHandle:
                     code="ABANDONED",
                     hint="another attempt of the same work has taken over",
                 )
+
+    def _under_number(
+        self, request: Append, sequence: int | None, parts: UncommittedParts
+    ) -> tuple[Decided, tuple[Run, ...], int]:
+        """Append under `sequence`; if None, under the next number that no other handle takes.
+
+        Returns:
+            The outcome and the runs, as of `AppendAttempts.run`, and the number.
+
+        Raises:
+            Determinate: Others took every number; or as `AppendAttempts.run`.
+        """
+        if sequence is not None:
+            self.sequence = max(self.sequence, sequence)
+            return *self._attempts(replace(request, sequence=sequence), parts).run(), sequence
+        for _ in range(_NUMBERS_MAX):
+            self.sequence += 1
+            outcome, runs = self._attempts(replace(request, sequence=self.sequence), parts).run()
+            if not isinstance(outcome, AlreadyCommitted | OtherRange):
+                return outcome, runs, self.sequence
+            if outcome.attempt == request.attempt:
+                return outcome, runs, self.sequence
+            # By an append of another handle. This one has certainly not happened, and nothing that
+            # is on its way has this number: the next number is as good as the first.
+            request = replace(request, runs=runs)
+            known = self.machine.state().writers.get(self.writer)
+            self.sequence = max(self.sequence, known.last if known else 0)
+        raise Determinate(
+            f"other handles of writer '{self.writer}' took {_NUMBERS_MAX} numbers in a row before "
+            f"this append to shard '{self.machine.name}'",
+            code="CONTENTION",
+            hint="retry; give each process a writer of its own, or number the appends",
+        )
 
     def _attempts(self, request: Append, parts: UncommittedParts) -> AppendAttempts:
         stager = partial(self.stager, may_inline=False)

@@ -76,6 +76,7 @@ class Identity:
         attempt: Id of this attempt; if empty, one is made.
         covers: The range that is committed under the number
             (`shardline.datasource.shard.covered_range`); empty if not known.
+        is_counted: True if only `attempt` says which commit this is, as in `Append`.
     """
 
     writer: str
@@ -83,6 +84,7 @@ class Identity:
     durable: bool = True
     attempt: str = ""
     covers: str = ""
+    is_counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,7 @@ class Committer:
             durable=identity is not None and identity.durable,
             txns=shard,
             covers="" if identity is None else identity.covers,
+            is_counted=identity is not None and identity.is_counted,
         )
         if anonymous:
             self._anonymous = made

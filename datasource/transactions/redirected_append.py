@@ -54,6 +54,7 @@ def commit_append(txns: Transactions, name: str, request: Append) -> Decided:
         durable=request.durable,
         attempt=request.attempt,
         covers=request.covers,
+        is_counted=request.is_counted,
     )
 
     def judge(ledger: Ledger) -> Refused | None:

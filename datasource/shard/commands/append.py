@@ -171,6 +171,8 @@ class Append:
             direct one, which a registered shard refuses.
         covers: The range of its source that the append covers
             (`shardline.datasource.shard.covered_range`); empty if that is not known.
+        is_counted: True if the handle has counted up to `sequence`, so that only `attempt` says
+            which append this is; False if the caller means the number.
     """
 
     shard: str
@@ -187,6 +189,7 @@ class Append:
     inline_max_bytes: int = 1 << 20
     txns: str = ""
     covers: str = ""
+    is_counted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
