@@ -14,6 +14,7 @@ with the rows, for the time after forgetting.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
@@ -32,12 +33,18 @@ from shardline.datasource.write import Decided
 
 __all__ = ["commit_append"]
 
+_AHEAD_MAX_MS: Final = 60_000
+"""How far beyond now an append without rows may move the upper of a transactions shard: all later
+transactions take effect after it. More than two clocks differ; an interval may end far later."""
+
 
 def commit_append(txns: Transactions, name: str, request: Append) -> Decided:
     """Commit `request`, an append to the registered shard `name`, by a transaction.
 
     Raises:
-        InvalidUsage: Rows have times of their own, but a transaction takes effect at one time.
+        InvalidUsage: Rows have times of their own, but a transaction takes effect at one time. Or
+            the append is to fill an interval and has rows, or an interval that no transaction can
+            end.
         Determinate: It certainly did not happen.
         Indeterminate: It may have happened: call it again.
     """
@@ -60,13 +67,18 @@ def commit_append(txns: Transactions, name: str, request: Append) -> Decided:
     def judge(ledger: Ledger) -> Refused | None:
         # Applied first: writers and upper of the data shard are compared as of the ledger's upper.
         apply_ledger(txns.home, ledger, {request.shard})
-        return _refusal_by_shard(txns.home.machine(name).state(), request)
+        state = txns.home.machine(name).state()
+        return _refusal_by_shard(state, request, state.upper)
 
     if name not in txns.registered():
         # Another process has begun to register it, or has just forgotten it.
         _complete_registration(txns, name)
+    if request.upper is not None and request.runs:
+        raise _interval_error(txns, name, "its rows are to be the contents of an interval")
+    if request.upper is not None and request.upper == request.lower:
+        return _commit_without_rows(txns, identity, judge)
     if request.upper is not None:
-        return _commit_without_rows(txns, request, identity, judge)
+        return _commit_empty_interval(txns, name, request, request.upper, identity)
     write = Write(
         name,
         request.shard,
@@ -94,14 +106,9 @@ def commit_append(txns: Transactions, name: str, request: Append) -> Decided:
 
 
 def _commit_without_rows(
-    txns: Transactions,
-    request: Append,
-    identity: Identity,
-    judge: Callable[[Ledger], Refused | None],
+    txns: Transactions, identity: Identity, judge: Callable[[Ledger], Refused | None]
 ) -> Decided:
     """Record an append without rows that does not move the upper, so that it happens once."""
-    assert not request.runs, request
-    assert request.upper == request.lower, request
     ledger = txns.reader.read()
     refused = None if ledger is None else judge(ledger)
     if refused is None:
@@ -110,8 +117,64 @@ def _commit_without_rows(
     return refused.why
 
 
-def _refusal_by_shard(state: ShardState, request: Append) -> Refused | None:
-    """The refusal by the data shard's state, decided as `compare_and_append` does; None if none."""
+def _commit_empty_interval(
+    txns: Transactions, name: str, request: Append, upper: Frontier, identity: Identity
+) -> Decided:
+    """Record an append without rows that moves the upper: the one that readers see, of all shards.
+
+    That upper moves by itself, with every transaction. So the append's lower may be behind it, if
+    nothing has been added since, and its upper, too: then no rows are there already.
+    """
+    if upper.time is None:
+        raise _interval_error(txns, name, "it is to be finished")
+
+    def judge(ledger: Ledger) -> Refused | None:
+        if request.shard not in ledger.registered:
+            raise txns.forgotten([name])
+        apply_ledger(txns.home, ledger, {request.shard})
+        state = txns.home.machine(name).state()
+        return _refusal_by_shard(state, request, max(state.upper, Frontier(ledger.upper)))
+
+    while True:
+        ledger = txns.reader.read()
+        if ledger is None:
+            raise txns.forgotten([name])
+        latest = max(ledger.upper, txns.home.clock.now_ms() + _AHEAD_MAX_MS)
+        if upper.time > latest:
+            raise _interval_error(txns, name, f"its interval ends at {upper}, in the future")
+        at = upper.time - 1 if upper.time > ledger.upper else None
+        outcome = txns.commit([], at=at, identity=identity, judge=judge)
+        if isinstance(outcome, Refused):
+            assert not isinstance(outcome.why, Conflict), outcome
+            return outcome.why
+        if isinstance(outcome, Committed):
+            lower = ledger.upper if request.lower is None else request.lower.time
+            assert lower is not None, request
+            return Appended(lower, upper)
+        if not isinstance(outcome, UpperMismatch):
+            return outcome
+        # A transaction came first, and has passed `at`: the next round names no time, and so has
+        # none that could be too early.
+
+
+def _interval_error(txns: Transactions, name: str, why: str) -> InvalidUsage:
+    return InvalidUsage(
+        f"an append to shard '{name}' cannot be made: {why}, and the shard is registered with "
+        f"transactions shard '{txns.name}', which decides its times",
+        code="INTERVAL_IN_TRANSACTION",
+        hint=f"forget the shard first (client.transactions('{txns.name}').forget('{name}')), and "
+        "leave it out of transactions; a view's output is written by its view only",
+    )
+
+
+def _refusal_by_shard(state: ShardState, request: Append, upper: Frontier) -> Refused | None:
+    """The refusal by the data shard's state, decided as `compare_and_append` does; None if none.
+
+    Args:
+        state: The state.
+        request: The append.
+        upper: The upper up to which the shard has nothing more than `state` has.
+    """
     if state.shard != request.shard:
         raise InvalidUsage(
             f"shard '{state.name}' was dropped and made again since this writer was opened",
@@ -121,8 +184,8 @@ def _refusal_by_shard(state: ShardState, request: Append) -> Refused | None:
     decided = decided_before(state.writers.get(request.writer), request)
     if decided is not None:
         return Refused(decided)
-    if request.lower is not None and request.lower != state.upper:
-        return Refused(UpperMismatch(request.lower, state.upper))
+    if request.lower is not None and not state.upper <= request.lower <= upper:
+        return Refused(UpperMismatch(request.lower, upper))
     return None
 
 
