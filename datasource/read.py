@@ -47,6 +47,7 @@ __all__ = [
     "contents_of",
     "current_schema",
     "first_sort_column",
+    "first_time",
     "history_gone_error",
     "latest_readable",
     "not_yet_readable_error",
@@ -316,14 +317,10 @@ def check_begun(state: ShardState, as_of: int) -> None:
         InvalidUsage: `BEFORE_FIRST_CHANGE`: at `as_of` the shard was not made yet, and no row in it
             is as old.
     """
-    # Rows may be older than the shard, when their times are those of the events; and what was
-    # compacted beyond its first time may have had any.
+    # What was compacted beyond its first time may have had any.
     if state.since.time != 0 or state.created_ms <= as_of:
         return
-    first = state.created_ms
-    for batch in state.trace.batches:
-        for part in batch.parts:
-            first = min(first, (part.time_bounds or (batch.desc.lower, 0))[0])
+    first = first_time(state)
     if as_of < first:
         began = datetime.fromtimestamp(first / 1000, UTC).isoformat(" ", "milliseconds")
         raise InvalidUsage(
@@ -331,6 +328,19 @@ def check_begun(state: ShardState, as_of: int) -> None:
             code="BEFORE_FIRST_CHANGE",
             hint=f"read at {first} or later; as a number, earlier times are empty and no error",
         )
+
+
+def first_time(state: ShardState) -> int:
+    """The time at which the shard was made, or that of its oldest row, if that is earlier.
+
+    Compaction may have moved the times of rows up to the since.
+    """
+    # Rows may be older than the shard, when their times are those of the events.
+    first = state.created_ms
+    for batch in state.trace.batches:
+        for part in batch.parts:
+            first = min(first, (part.time_bounds or (batch.desc.lower, 0))[0])
+    return first
 
 
 def not_yet_readable_error(state: ShardState, as_of: int, timeout_ms: float) -> Determinate:

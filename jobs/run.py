@@ -9,8 +9,8 @@ them). While it runs it answers `sql`, `subscribe` and `status`. If an applicati
 and location runs already, the project is sent to that one, which plans or applies it and goes on;
 this process ends.
 
-What would drop history, or the objects of another project, is shown and refused, by `plan` too,
-unless `--allow-replace` or `--adopt` says that it is meant.
+What would drop or shorten history, or drop the objects of another project, is shown and refused,
+by `plan` too, unless `--allow-replace`, `--allow-shorten` or `--adopt` says that it is meant.
 
 Status 0: planned or changed, or another runtime took over in an orderly way; 1: it failed; 2: the
 project or the location cannot be used, or the change was refused; 130: stopped by Ctrl-C.
@@ -51,7 +51,7 @@ __all__ = ["main"]
 
 _LOOK_MS: Final = 500.0
 
-_REFUSALS: Final = frozenset({"OTHER_PROJECT", "REPLACEMENT_REFUSED"})
+_REFUSALS: Final = frozenset({"OTHER_PROJECT", "REPLACEMENT_REFUSED", "RETENTION_REFUSED"})
 """Codes of plans that need a permission, which is an option of this command."""
 
 
@@ -167,7 +167,7 @@ def _show_plan(plan: Plan, allowed: Permissions, console: Console) -> int:
 def _permissions(given: argparse.Namespace) -> Permissions:
     from shardline.app.project.permission import Permissions  # noqa: PLC0415
 
-    return Permissions(replace=given.allow_replace, adopt=given.adopt)
+    return Permissions(replace=given.allow_replace, shorten=given.allow_shorten, adopt=given.adopt)
 
 
 def _serve(
@@ -299,6 +299,11 @@ def _parser(*, plans: bool) -> argparse.ArgumentParser:
         "--allow-replace",
         action="store_true",
         help="drop shards that the project cannot keep, with their history, and make them anew",
+    )
+    parser.add_argument(
+        "--allow-shorten",
+        action="store_true",
+        help="lose history that the project does not keep any more, by a shorter retention",
     )
     parser.add_argument(
         "--adopt",

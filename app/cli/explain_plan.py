@@ -62,6 +62,10 @@ def plan_view(plan: Plan) -> RenderableType:
     if plan.stopped:
         views += [Text(), Text("stop for good, as their input is replaced", style="bold red")]
         views += [_indented(f"{one.name}, of {one.on}: {one.hint}") for one in plan.stopped]
+    if plan.shortened:
+        title = "shortened: times that can be read now are lost by the retention"
+        views += [Text(), Text(title, style="bold red")]
+        views += [_indented(f"{one.name}: {_span(one.since, one.until)}") for one in plan.shortened]
     followers = [name for name in plan.affected if name in plan.unchanged]
     if followers:
         views += [Text(), Text("follow what changes above them", style="bold")]

@@ -368,10 +368,10 @@ class Application:
 
         Raises:
             InvalidProject: As of `plan`.
-            InvalidUsage: `REPLACEMENT_REFUSED`, `OTHER_PROJECT`: it needs a permission that it does
-                not have, and has changed nothing. Or a shard of one of the names is there and
-                cannot be this object's; or `READ_ONLY_RUNTIME`: this runtime follows another one,
-                which runs something else.
+            InvalidUsage: `REPLACEMENT_REFUSED`, `RETENTION_REFUSED`, `OTHER_PROJECT`: it needs a
+                permission that it does not have, and has changed nothing. Or a shard of one of the
+                names is there and cannot be this object's; or `READ_ONLY_RUNTIME`: this runtime
+                follows another one, which runs something else.
             ShardError: Another runtime has taken over, or another controller.
         """
         return self._objects.apply(resolved, allowed or Permissions())

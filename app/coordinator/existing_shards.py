@@ -19,8 +19,8 @@ from shardline.app.protocol.objects import (
 from shardline.app.storage.reclock import read_origin
 from shardline.app.storage.sinks.progress import read_progress
 from shardline.datasource.client import ShardClient
-from shardline.datasource.read import current_schema
-from shardline.datasource.shard.state import ShardState
+from shardline.datasource.read import current_schema, first_time
+from shardline.datasource.shard.state import ShardState, last_update
 
 __all__ = ["read_drop_plan", "read_existing_shards"]
 
@@ -65,13 +65,17 @@ def _existing(
 
 def _shard(client: ShardClient, name: str, source_format: str = "") -> ExistingShard:
     state = client.state(name)
+    upper = state.upper.time
     return ExistingShard(
         schema=current_schema(state),
         key=state.key,
         since=state.since.time,
-        upper=state.upper.time,
+        upper=upper,
         rows=_rows(state),
         source_format=source_format,
+        retain_ms=state.retain_ms,
+        first=max(first_time(state), state.since.time or 0),
+        newest=(last_update(state) or 0) if upper is None else upper - 1,
     )
 
 

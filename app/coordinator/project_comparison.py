@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from shardline.app.coordinator.desired_state import live_objects
 from shardline.app.coordinator.objects import Objects
 from shardline.app.coordinator.planning import plan_project
-from shardline.app.introspection.verdicts.wording import names_of, sentence
+from shardline.app.introspection.verdicts.wording import names_of, sentence, span
 from shardline.app.project.definition_text import write_definition
 from shardline.app.project.origin import ProjectOrigin
 from shardline.app.project.permission import Permissions, find_refusal
@@ -205,9 +205,7 @@ def _reasons(plan: Plan, name: str) -> Iterator[str]:
         yield "It is stopped and created anew, since it, or what it reads, is of another kind."
     if name not in plan.wanted:
         yield "The project does not have it any more; its shards stay until they are dropped."
-    for one in plan.replaced:
-        if one.name == name:
-            yield from _losses(one)
+    yield from _losses(plan, name)
     for sink in plan.stopped:
         if sink.name == name:
             yield f"It stops for good, as `{sink.on}` is replaced: {sentence(sink.hint)}"
@@ -222,7 +220,16 @@ def _difference(change: Change) -> str:
     return f"Its {change.what}: {before} → {after}."
 
 
-def _losses(one: Replacement) -> Iterator[str]:
+def _losses(plan: Plan, name: str) -> Iterator[str]:
+    for one in plan.replaced:
+        if one.name == name:
+            yield from _loss(one)
+    for shortened in plan.shortened:
+        if shortened.name == name:
+            yield f"Lost: the first {span(shortened.until - shortened.since)} of its history."
+
+
+def _loss(one: Replacement) -> Iterator[str]:
     yield f"Its shard cannot be kept: {sentence(one.why)}"
     if one.stalled:
         yield "It is stalled already, and stays so unless its history may be lost."

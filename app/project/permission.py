@@ -1,8 +1,9 @@
 """Some plans need permission: those that lose history, or that drop what another project runs.
 
 A plan that is right by its text can still be a mistake: a type that was changed in passing drops a
-shard with a year of history, a project that was run in the wrong folder drops another one's
-objects. Such a plan is shown and refused, until somebody says that it is meant.
+shard with a year of history, a start with another settings file leaves five minutes of it, a
+project that was run in the wrong folder drops another one's objects. Such a plan is shown and
+refused, until somebody says that it is meant.
 
     error = find_refusal(plan, Permissions())
     refuse_unreachable(plan, resolved)
@@ -30,10 +31,13 @@ class Permissions:
 
     Attributes:
         replace: True if shards may be dropped with their history (`--allow-replace`).
+        shorten: True if shards that stay may lose history by a shorter retention
+            (`--allow-shorten`).
         adopt: True if the objects of another project are this one's from now on (`--adopt`).
     """
 
     replace: bool = False
+    shorten: bool = False
     adopt: bool = False
 
 
@@ -56,6 +60,14 @@ def find_refusal(plan: Plan, allowed: Permissions) -> InvalidUsage | None:
             code="REPLACEMENT_REFUSED",
             hint="take the change back, or give the object another name, which keeps the old one's "
             "shard; --allow-replace does it all the same",
+        )
+    shortened = [one.name for one in plan.shortened]
+    if shortened and not allowed.shorten:
+        return InvalidUsage(
+            f"this would shorten the history of {_names('', shortened)}",
+            code="RETENTION_REFUSED",
+            hint="take the change of RETAIN HISTORY, or of the setting `runtime.retain_history`, "
+            "back; --allow-shorten does it all the same",
         )
     return None
 

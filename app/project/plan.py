@@ -33,6 +33,7 @@ from shardline.app.project.replacement import (
     find_replacements,
     find_stopped_sinks,
 )
+from shardline.app.project.shortening import ShortenedHistory, find_shortened
 from shardline.app.project.statements import ObjectDescription, kind_of
 from shardline.app.protocol.graph import Graph
 from shardline.app.protocol.objects import (
@@ -104,6 +105,7 @@ class Plan:
         wanted: All objects that are to exist, inputs first.
         replaced: Objects of these steps whose shard is dropped and made anew.
         stopped: Sinks that this stops for good.
+        shortened: Objects of these steps that keep their shard, and lose times by their retention.
         owner: The other project whose objects run, for a sentence; "" if this one's do, or none.
         views: How views that are made or changed will be kept, where that was asked for.
     """
@@ -114,6 +116,7 @@ class Plan:
     wanted: dict[str, ObjectDescription]
     replaced: tuple[Replacement, ...] = ()
     stopped: tuple[StoppedSink, ...] = ()
+    shortened: tuple[ShortenedHistory, ...] = ()
     owner: str = ""
     views: tuple[ViewPlan, ...] = ()
 
@@ -172,6 +175,7 @@ def make_plan(
         wanted={name: wanted[name] for name in order},
         replaced=replaced,
         stopped=find_stopped_sinks(wanted.values(), there, names, shards or {}),
+        shortened=find_shortened([one for one in made if one.name not in names], shards or {}),
     )
 
 

@@ -59,6 +59,11 @@ class ExistingShard:
         upper: Its upper, ms since the epoch; None if it is finished.
         rows: How many rows it has now.
         source_format: Format of the source that fills it; "" if no source does.
+        retain_ms: How far back it stays readable without a reader; None for as long as it is read.
+        first: The first time of which it knows anything: its since, or when it began, if that was
+            later; ms since the epoch.
+        newest: The time from which `retain_ms` counts back: the one before its upper, or that of
+            its last update if it is finished.
     """
 
     schema: ShardSchema
@@ -67,6 +72,9 @@ class ExistingShard:
     upper: int | None = 0
     rows: int = 0
     source_format: str = ""
+    retain_ms: int | None = None
+    first: int = 0
+    newest: int = 0
 
 
 @dataclass(frozen=True, slots=True)

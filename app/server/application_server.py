@@ -262,6 +262,7 @@ class _Texts(msgspec.Struct, forbid_unknown_fields=True):
     dry_run: bool = False
     project: ProjectIdentity | None = None
     allow_replace: bool = False
+    allow_shorten: bool = False
     adopt: bool = False
 
 
@@ -281,7 +282,9 @@ def _project(application: Application) -> Callable[[Request], Awaitable[Response
             sent.files,
             dry_run=sent.dry_run,
             identity=sent.project,
-            allowed=Permissions(replace=sent.allow_replace, adopt=sent.adopt),
+            allowed=Permissions(
+                replace=sent.allow_replace, shorten=sent.allow_shorten, adopt=sent.adopt
+            ),
         )
         plan = await run_in_threadpool(change if sent.dry_run else partial(_applied, change))
         return JSONResponse({"plan": plan_json(plan)})

@@ -180,6 +180,7 @@ def send_project(
         "dry_run": dry_run,
         "project": None if identity is None else msgspec.to_builtins(identity),
         "allow_replace": allowed.replace,
+        "allow_shorten": allowed.shorten,
         "adopt": allowed.adopt,
     }
     with _post(where, "project", body, timeout_ms, changes=not dry_run) as response:

@@ -138,7 +138,7 @@ def _changing_paths() -> dict[str, Any]:
                 optional={
                     **{
                         name: {"type": "boolean", "default": False}
-                        for name in ("dry_run", "allow_replace", "adopt")
+                        for name in ("dry_run", "allow_replace", "allow_shorten", "adopt")
                     },
                     "project": {
                         "type": ["object", "null"],

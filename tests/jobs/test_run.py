@@ -43,6 +43,7 @@ def test_the_help_of_a_command_is_its_own(
     assert text.startswith(f"usage: {PROGRAM} {command} [")
     assert ("--listen" in text, "--take-over" in text, "--plan" in text) == (runs,) * 3
     assert "--allow-replace" in text
+    assert "--allow-shorten" in text
 
 
 def test_an_application_outlives_the_file_that_its_lines_go_to() -> None:

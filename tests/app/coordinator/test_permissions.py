@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from shardline.app.coordinator.existing_shards import read_existing_shards
 from shardline.app.coordinator.objects import Objects
 from shardline.app.coordinator.planning import planned
 from shardline.app.lane.log import read_lane
@@ -16,14 +17,17 @@ from shardline.app.project.identity import read_identity
 from shardline.app.project.permission import Permissions
 from shardline.app.project.project import CheckedProject
 from shardline.app.protocol.project_identity import ProjectIdentity, is_same_project
-from shardline.app.settings.config import RuntimeSettings
+from shardline.app.settings.config import Duration, RuntimeSettings
 from shardline.datasource.errors import InvalidUsage, ShardError
-from support.fakes.sites import Site, index, project, source
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.types.schema import ShardSchema
+from support.fakes.sites import SCHEMA, Site, index, project, source
 
 FLIGHTS = ProjectIdentity(folder="/data/flights")
 TAXIS = ProjectIdentity(name="taxis", folder="/data/taxis")
 REPLACE = Permissions(replace=True)
 ADOPT = Permissions(adopt=True)
+HOUR_MS = 3_600_000
 
 
 def of(identity: ProjectIdentity | None, *objects: object) -> CheckedProject:
@@ -186,3 +190,41 @@ def test_a_runtime_that_was_fenced_replaces_nothing(site: Site) -> None:
                 application.apply(changed, REPLACE)
             site.wait("it knows", lambda: application.lost is not None)
             assert site.client().state("t").shard == old
+
+
+# -- history that is shortened --------------------------------------------------------------------
+
+
+def test_a_shard_is_known_from_the_time_of_which_it_has_contents(site: Site) -> None:
+    """Its since may be 0 until maintenance first moves it: those times are no history."""
+    client = site.client()
+    client.create("u", ShardSchema.from_arrow(SCHEMA), retain_ms=HOUR_MS)
+    state = client.state("u")
+    upper = state.created_ms + 1_000
+    client.writer("u").compare_and_append(None, Frontier(0), Frontier(upper))
+    found = read_existing_shards(client, {"u": source("u")}, {})["u"]
+    assert (found.since, found.first) == (0, state.created_ms)
+    assert (found.retain_ms, found.newest) == (HOUR_MS, upper - 1)
+
+
+def test_a_start_with_another_setting_shortens_nothing_until_it_is_allowed(site: Site) -> None:
+    """By `plan` and `apply`; a restart with the old setting is as before."""
+    wanted = project(source())
+    with site.application() as application:
+        application.apply(wanted)
+        site.put([((2, "b"), HOUR_MS, 1)], 3 * HOUR_MS)
+        site.wait("all is there", lambda: "t" in application.running())
+    with site.application() as application:
+        assert application.apply(wanted).empty
+    shorter = RuntimeSettings(retain_history=Duration("5 min"))
+    with site.application(retain_history="5 min") as application:
+        for plan in (application.plan(wanted), planned(site.client(), shorter, wanted)):
+            (lost,) = plan.shortened
+            assert (lost.name, lost.since) == ("t", 1)
+            assert lost.until == 3 * HOUR_MS - 1 - 5 * 60_000
+        with pytest.raises(InvalidUsage, match=r"RETENTION_REFUSED.*history of 't'"):
+            application.apply(wanted, Permissions(replace=True))
+        assert site.client().state("t").retain_ms == HOUR_MS
+        application.apply(wanted, Permissions(shorten=True))
+        assert site.client().state("t").retain_ms == 5 * 60_000
+        assert application.plan(wanted).shortened == ()

@@ -11,6 +11,7 @@ import pytest
 from shardline.app.compute.holds import hold_place, start_hold_name
 from shardline.app.coordinator.application import Application
 from shardline.app.coordinator.shard_actions import ActionResult
+from shardline.app.project.permission import Permissions
 from shardline.app.protocol.objects import ViewDescription
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
@@ -188,7 +189,8 @@ def test_a_follower_says_what_it_would_do_and_leaves_it(site: Site) -> None:
     """The shards are looked after by the runtime that holds the location."""
     fill(site)
     with site.application() as first, site.application(read_only=True) as second:
-        first.apply(project(source()))
+        # The shard had no retention, as nobody reads it, and gets the project's.
+        first.apply(project(source()), Permissions(shorten=True))
         assert act(second, "compact", "t", commit=False).says
         with pytest.raises(InvalidUsage, match="READ_ONLY_RUNTIME"):
             act(second, "compact", "t", commit=True)
