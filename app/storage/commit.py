@@ -20,6 +20,8 @@ no row can come twice.
 
 Each of 2, 3, 4 and 5 is one compare-and-append. Between micro-batches the uppers follow the clock,
 in the order of 2, 3, 5 (`Timeline.tick`), so that readers need not wait for the next row to arrive.
+While a micro-batch is staged (1) they follow it for a few intervals more and then stand still: its
+rows were there and are not bound, however long that takes, so nothing newer is complete.
 
 Invariants:
     upper(rows) <= upper(errors) <= upper(progress), but for a moment in which errors were
@@ -56,6 +58,11 @@ they are the idempotency token of an append."""
 
 _RACES_MAX: Final = 16
 """Attempts of one compare-and-append, each begun at once after another writer moved the upper."""
+
+_STAGING_INTERVALS: Final = 5
+"""Intervals for which the uppers follow the clock after a micro-batch was begun. An ordinary one is
+committed by then. Were they to stand still at once, a view of several sources would wait for each
+micro-batch of each of them, while all that is gained is that rows get a time sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +111,7 @@ class Timeline:
         # together, and `stop` must not return between two appends of a micro-batch.
         self._lock = threading.Lock()
         self._stopped = False
+        self._begun_ms: int | None = None
         # Read after the uppers: bindings that are older than the rows' upper could hide one whose
         # rows are not appended yet, and `committed` would be wrongly true.
         self._bound = remap.read()
@@ -156,6 +164,13 @@ class Timeline:
             self._errors.refresh()
             return self._errors.count
 
+    def begin(self) -> None:
+        """Note that a micro-batch is staged from now on: it has rows that are not bound yet.
+
+        Its commit ends that. One that fails does not: what it has read is as incomplete as before.
+        """
+        self._begun_ms = self._host.clock.now_ms()
+
     def commit(self, number: int, planned: PlannedMicroBatch, staged: StagedMicroBatch) -> Binding:
         """Bind a micro-batch, then append its errors and rows; steps that are done are left out.
 
@@ -196,6 +211,7 @@ class Timeline:
                 # answer, too. Afterwards it moves with the rows that are.
                 self._advance_upper(self._skipped, binding.time + 1, number=binding.time)
             self._append(self._rows, staged.rows, binding.time)
+            self._begun_ms = None
             return binding
 
     def commit_nothing(self, planned: PlannedMicroBatch) -> None:
@@ -217,7 +233,8 @@ class Timeline:
         """Move the uppers to `now_ms`; False if they must not, or need not, move now.
 
         Args:
-            now_ms: A time at which the source had nothing that is not bound; ms since the epoch.
+            now_ms: A time at which the source had nothing that is not bound, but for the
+                micro-batch that is staged (`begin`); ms since the epoch.
 
         Raises:
             Fenced: Another runtime has taken over.
@@ -235,6 +252,8 @@ class Timeline:
                 return False
             self._host.check_fence()
             interval_ms = self._host.interval_ms
+            if self._begun_ms is not None:
+                now_ms = min(now_ms, self._begun_ms + _STAGING_INTERVALS * interval_ms)
             # Rounded down where `next_time` rounds up: the next binding comes after this upper.
             upper = now_ms // interval_ms * interval_ms + 1
             # The bindings first: that nothing will be bound before `upper` has to be durable

@@ -14,7 +14,8 @@ A thread of its own leads the incarnation:
     3  if nothing is bound: take the whole snapshot as one micro-batch, whatever the rate limits of
        the source are, so that nobody ever sees half of it
     4  run the query with the rate limits; while nothing arrives the uppers follow the clock
-       (`clock_ticks`), as long as Spark really asks the source (`source_look`)
+       (`clock_ticks`), as long as Spark really asks the source (`source_look`), and not far
+       beyond the time at which a micro-batch was begun that is not committed yet (`commit`)
 
 What a caller relies on:
     The first binding is the snapshot: the snapshot is done exactly if something is bound.
@@ -302,6 +303,8 @@ class Ingestion:
         # again. Found out before anything is read: staging it would cost as much as the first time.
         if timeline.is_committed(number, found):
             return
+        # Before anything is read: staging may take hours, and Spark is not asking meanwhile.
+        timeline.begin()
         first = timeline.bound.last is None  # the commit changes it
         with staging.reading.decoded(frame) as decoded:
             if staging.reading.bad_rows == "stop" and decoded.counts.errors:

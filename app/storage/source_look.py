@@ -9,7 +9,8 @@ Ticks move the upper of a quiet source with the clock. That says: nothing came u
 only if Spark has asked the source meanwhile, and an answer of "nothing" means something only if the
 source is there: Spark's file source lists a folder that was moved away as an empty one, without an
 error, for ever; a broker that does not answer keeps Spark asking for minutes; a JVM that stands
-still asks nobody. Each of these would look as fresh as a source to which nothing comes.
+still asks nobody. Each of these would look as fresh as a source to which nothing comes. What Spark
+has been told and has not brought yet is not seen here: `Timeline.begin` notes it.
 
 What is known of the backlog is Spark's own knowledge: the files that its file source has listed and
 not yet given to a micro-batch (`unreadFiles`, which it keeps while `maxFilesPerTrigger` or

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,102 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.app.execution.host import Host
 from shardline.app.execution.stopped import Stopped
 from shardline.app.storage.commit import StagedMicroBatch, Timeline
-from shardline.app.storage.errors import ERRORS, open_errors, open_skipped, retract_errors
-from shardline.app.storage.reclock import EMPTY_SNAPSHOT, Origin, Remap, SourceFile
+from shardline.app.storage.errors import ERRORS, open_errors, retract_errors
+from shardline.app.storage.reclock import EMPTY_SNAPSHOT, SourceFile
 from shardline.app.storage.resume import PlannedMicroBatch
-from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, Fenced, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.commands.append import Appended
-from shardline.datasource.spark_native.time_interval import StagedInterval
 from shardline.datasource.types.schema import ShardSchema
-from support.fakes.clock import ManualClock, SeededIds
+from support.fakes.source_world import ROWS, World
 from support.profiles import examples
-
-_numbers = count()
-
-ROWS = pa.schema([pa.field("number", pa.int64(), nullable=False)])
 
 
 class Crash(Exception):
     """The process is gone."""
-
-
-class World:
-    """A location, and incarnations of one source that come and go."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock(1_000_000)
-        place = f"memory://commits-{next(_numbers)}"
-        self.client = ShardClient.open(place, clock=self.clock, ids=SeededIds())
-        self.client.create("in", ShardSchema.from_arrow(ROWS))
-        open_errors(self.client, "in")
-        self.fenced = False
-
-    def timeline(self) -> Timeline:
-        anything: Any = None
-        writes = threading.Event()
-        writes.set()
-        host = Host(
-            spark=anything,
-            client=self.client,
-            storage={},
-            report=lambda _: None,
-            clock=self.clock,
-            ids=SeededIds(),
-            checkpoints=Path("nowhere"),
-            writes=writes,
-            check_fence=self.check_fence,
-            interval_ms=1000,
-        )
-        remap = Remap.open(self.client, "in", Origin("csv", 0))
-        return Timeline(host, remap, "in", "in_errors", open_skipped(self.client, "in"))
-
-    def check_fence(self) -> None:
-        if self.fenced:
-            raise Fenced("another runtime has taken over")
-
-    def staged(self, name: str, table: pa.Table) -> StagedInterval:
-        handle = self.client.writer(name)
-        parts = handle.stager().stage([table])
-        return StagedInterval(
-            self.client,
-            name,
-            handle.shard,
-            handle.schema,
-            handle.schema_id,
-            handle.key,
-            self.client.ids.token().hex(),
-            parts,
-        )
-
-    def commit(self, timeline: Timeline, number: int) -> None:
-        """Micro-batch `number` has one row, one that is left out, and every second one an error."""
-        errors = None
-        live = timeline.refresh_live_errors()
-        if number % 2:
-            row = {"error": "bad", "raw": str(number)}
-            errors = self.staged("in_errors", pa.Table.from_pylist([row], ERRORS))
-        rows = self.staged("in", pa.table({"number": [number]}, ROWS))
-        noted = pa.Table.from_pylist([{"error": "bad", "raw": f"s{number}"}], ERRORS)
-        timeline.commit(
-            number,
-            PlannedMicroBatch(f"o{number}", frozenset()),
-            StagedMicroBatch(rows, errors, live, self.staged("in_skipped", noted)),
-        )
-
-    def uppers(self) -> list[int]:
-        names = ("in", "in_errors", "in_progress")
-        return [self.client.state(name).upper.time or 0 for name in names]
-
-    def contents(self, name: str, column: str) -> Counter[Any]:
-        if self.client.state(name).upper.time == 0:
-            return Counter()
-        with self.client.reader(name) as reader:
-            return Counter(reader.snapshot().column(column).to_pylist())
 
 
 STEPS = ("nothing", "bind", "errors", "skipped", "rows")
@@ -348,6 +264,30 @@ def test_a_tick_goes_no_further_than_the_time_it_is_given() -> None:
     world.clock.advance(60_000)
     assert timeline.tick(asked_ms)
     assert world.uppers() == [1_005_001] * 3
+
+
+def test_nothing_ticks_far_beyond_the_begin_of_a_micro_batch_that_is_not_committed() -> None:
+    """It has rows from before; five intervals are for one that is quick. Its commit ends that."""
+    world = World()
+    timeline = world.timeline()
+    world.commit(timeline, 0)
+    world.clock.advance(10_000)
+    timeline.begin()
+    begun_ms = world.clock.now_ms()
+    seen = []
+    for _ in range(8):
+        world.clock.advance(1_000)
+        timeline.tick(world.clock.now_ms())
+        seen.append(world.uppers()[0] - begun_ms - 1)
+    assert seen == [1_000, 2_000, 3_000, 4_000, 5_000, 5_000, 5_000, 5_000]
+    world.clock.advance(3_600_000)
+    timeline.tick(world.clock.now_ms())
+    assert world.uppers() == [begun_ms + 5_001] * 3
+    world.commit(timeline, 1)
+    assert world.uppers() == [world.clock.now_ms() + 1] * 3, "its own time is that of its commit"
+    world.clock.advance(60_000)
+    timeline.tick(world.clock.now_ms())
+    assert world.uppers() == [world.clock.now_ms() + 1] * 3
 
 
 def test_another_one_was_faster() -> None:

@@ -1,0 +1,78 @@
+"""An ingestion without Spark: what its ticks do while a micro-batch is staged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pyarrow as pa
+
+from shardline.app.execution.host import Incarnation
+from shardline.app.protocol.objects import SourceDescription
+from shardline.app.storage.commit import StagedMicroBatch
+from shardline.app.storage.ingestion import Ingestion
+from shardline.app.storage.resume import PlannedMicroBatch
+from shardline.app.storage.source_look import SourceSeen
+from support.fakes.source_world import ROWS, World
+
+
+class Source(World):
+    """An ingestion whose Spark is a test: a micro-batch takes `takes_ms` by the clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        incarnation = Incarnation("in", "u1", 1, 1, (1, 1))
+        made: Any = Ingestion(self.host(), incarnation, SourceDescription(name="in", format="csv"))
+        made._timeline = self.timeline()
+        made._query = SimpleNamespace(status={"message": "Processing new data"})
+        made._checkpoint = SimpleNamespace(
+            planned=lambda number: PlannedMicroBatch(f"o{number}", frozenset())
+        )
+        made._look = SimpleNamespace(look=lambda _: SourceSeen("asked"))
+        made._reports = MagicMock()
+        reading = SimpleNamespace(bad_rows="keep", marks_errors=False, decoded=self.decoded)
+        made._staging = SimpleNamespace(reading=reading, stage=self.stage)
+        self.ingestion = made
+        self.takes_ms = 0
+        self.seen: list[int] = []
+
+    @contextmanager
+    def decoded(self, _frame: object) -> Iterator[Any]:
+        yield SimpleNamespace(counts=SimpleNamespace(errors=0))
+
+    def stage(self, _decoded: object, _live: int, _expected: int) -> StagedMicroBatch:
+        for _ in range(self.takes_ms // 1_000):
+            self.clock.advance(1_000)
+            self.ingestion._tick()
+        self.seen.append(self.upper())
+        return StagedMicroBatch(self.staged("in", pa.table({"number": [1]}, ROWS)))
+
+    def upper(self) -> int:
+        return self.uppers()[0]
+
+
+def test_a_micro_batch_that_takes_hours_does_not_look_as_if_nothing_came() -> None:
+    """Spark is working, and says so; the upper stays near the time at which that began."""
+    source = Source()
+    source.ingestion._on_micro_batch(None, 0)
+    begun_ms = source.clock.now_ms()
+    source.takes_ms = 60_000
+    source.ingestion._on_micro_batch(None, 1)
+    assert source.seen[-1] == begun_ms + 5_001
+    assert source.upper() == source.clock.now_ms() + 1
+    source.clock.advance(60_000)
+    source.ingestion._tick()
+    assert source.upper() == source.clock.now_ms() + 1, "it is quiet, and was asked"
+
+
+def test_the_same_micro_batch_again_stops_no_ticks() -> None:
+    """Spark repeats the last one after a restart; there is nothing to be staged."""
+    source = Source()
+    source.ingestion._on_micro_batch(None, 0)
+    source.ingestion._on_micro_batch(None, 0)
+    source.clock.advance(60_000)
+    source.ingestion._tick()
+    assert source.upper() == source.clock.now_ms() + 1
