@@ -30,6 +30,7 @@ Invariants:
     one that stops, or has taken longer than `hydration_patience_ms`, frees its slot.
     While an object is paused nothing of it starts; what ran is stopped, and nothing of it is
     removed.
+    A follower starts no transient object: those are of the holder's connections.
 """
 
 from __future__ import annotations
@@ -423,12 +424,13 @@ class ProcessState:
             return
         ready: list[tuple[int, str, _Slot]] = []
         for name, slot in self._slots.items():
-            if slot.step != "idle" or self._wanted[name].life != "live":
+            known = self._wanted[name]
+            if slot.step != "idle" or known.life != "live" or self._is_of_another(known):
                 continue
             if name in self._paused:
                 self._rest(name, slot, now_ms)
                 continue
-            if self._is_fresh_start(slot, self._wanted[name]):
+            if self._is_fresh_start(slot, known):
                 slot.due_ms, slot.failures = 0, 0
             if now_ms < slot.due_ms:
                 self._report_phase(name, slot, "suspended", now_ms)
@@ -448,6 +450,15 @@ class ProcessState:
                 # With a limit in time: its input may be a view that waits for a slot itself.
                 slot.turn_until_ms = now_ms + self.settings.hydration_patience_ms
             yield self._start(name, slot, now_ms)
+
+    def _is_of_another(self, known: LaneObject) -> bool:
+        """True if the object serves a connection of the runtime that holds the order, if not ours.
+
+        Its client is not here, and it is dropped when another runtime takes the order over: started
+        here it would keep leases and rows for nobody. A holder removes what it has left; a follower
+        would keep one for each subscription that there ever was.
+        """
+        return self.following == "definitions" and is_transient(known.description)
 
     def _rest(self, name: str, slot: _Slot, now_ms: int) -> None:
         """Keep a paused object idle, and report once that it is paused."""

@@ -452,6 +452,28 @@ def test_a_follower_runs_the_same_and_is_promoted_without_a_stop() -> None:
     assert stage.a.runs() == {}
 
 
+def test_a_follower_starts_no_subscription_of_the_holder() -> None:
+    """It serves a connection of the holder, and is dropped, and removed, when it is promoted."""
+    stage = Stage()
+    stage.do(
+        CreateDataflow(description=view("v")),
+        CreateDataflow(description=SubscribeDescription(name="t", on="v"), as_of=1),
+    )
+    stage.effects()
+    assert set(stage.a.runs()) == {"v", "t"}
+    second = stage.runtime("follower")
+    second.settle(rounds=3)
+    assert set(second.runs()) == {"v"}
+    second.lane.offer("compute", AllowWrites("compute"))
+    second.settle(rounds=4)
+    assert set(second.runs()) == set(second.lane.state.objects) == {"v"}
+    assert second.forgotten == ["t"], "the former holder may have left its holds"
+    mine = CreateDataflow(description=SubscribeDescription(name="u", on="v"), as_of=1)
+    second.lane.offer("compute", mine)
+    second.settle(rounds=2)
+    assert set(second.runs()) == {"v", "u"}
+
+
 def test_a_follower_removes_nothing() -> None:
     """What a dropped object leaves is the holder's to remove; a follower waits for its word."""
     stage = Stage()
