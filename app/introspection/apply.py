@@ -470,9 +470,11 @@ def _owner(facts: Facts, event: _OfQuery) -> ObjectFacts | None:
         return facts.objects[facts.run_owners[event.run]]
     name = event.name if isinstance(event, QueryStarted | QueryProgress) else ""
     if event.run in facts.group_runs or name.startswith(GROUP):
-        # Of what it does for a view, the view's own report tells.
-        facts.group_runs.add(event.run)
-        return None
+        if isinstance(event, QueryStarted):
+            facts.group_runs.add(event.run)
+        elif isinstance(event, QueryTerminated):
+            facts.group_runs.discard(event.run)
+        return None  # of what it does for a view, the view's own report tells
     found = facts.objects.get(name.split(":")[0])
     if found is None:
         facts.received.foreign += 1

@@ -289,7 +289,8 @@ class Facts:
             the others' objects only what they say of themselves is known.
         objects: By name.
         run_owners: Names of objects by run id of their queries.
-        group_runs: Run ids of queries that trigger the steps of groups of views.
+        group_runs: Run ids of queries that run and trigger the steps of groups of views. Noted at
+            the start only: progress may come after the end, and would be noted for ever.
         peeks: Those under way, by uuid.
         peek_durations: Counts by path and bound.
         commands: The newest records of the lane.

@@ -16,6 +16,7 @@ from shardline.app.introspection.events import (
     ControllerSeen,
     Polled,
     ProcessStarted,
+    QueryIdle,
     QueryProgress,
     QueryStarted,
     QueryTerminated,
@@ -124,6 +125,21 @@ def test_a_view_in_a_group_runs_as_part_of_the_groups_query(world: World) -> Non
     assert steps == [("delays", 7, 40)]
     (told,) = world.rows("listener")
     assert told["foreign"] == 0, "events of the group's query are no strangers'"
+
+
+def test_runs_of_groups_that_have_ended_are_not_kept(world: World) -> None:
+    """A group starts anew with each view that joins or leaves it; progress may come late."""
+    world.run(DELAYS)
+    for number in range(3):
+        run, name = f"g-run-{number}", f"group:1:{number}"
+        late = QueryProgress(query="g", run=run, name=name, micro_batch=0, at_ms=0, phases_ms={})
+        world.tell(QueryStarted(query="g", run=run, name=name, at_ms=0))
+        assert world.sink._facts.group_runs == {run}
+        world.tell(QueryIdle(query="g", run=run, at_ms=0), late)
+        world.tell(QueryTerminated(query="g", run=run, error=""), late)
+    assert world.sink._facts.group_runs == set()
+    (told,) = world.rows("listener")
+    assert told["foreign"] == 0
 
 
 def test_details_of_what_is_not_known_are_null(world: World) -> None:
