@@ -147,7 +147,7 @@ def _status(where: ApplicationAddress, given: argparse.Namespace, console: Conso
 
     def look() -> SystemStatus:
         return filter_status(
-            fetch_status(where.url, where.token, clock.now_ms()),
+            fetch_status(where, clock.now_ms()),
             given.names,
             kinds=given.kind,
             verdicts=given.verdict,

@@ -1,6 +1,6 @@
 """The `status` command shows every object with its verdict, why, and what to do.
 
-    seen = fetch_status("http://127.0.0.1:6875", token, clock.now_ms())
+    seen = fetch_status(find(folder), clock.now_ms())
     console.print(status_view(seen, width=100))
     watch_status(console, look, clock)      refreshes until interrupted
 
@@ -27,6 +27,7 @@ from shardline.app.cli.tables import plain_table, size
 from shardline.app.introspection.verdicts.wording import span
 from shardline.app.protocol.object_state import Tone, Verdict
 from shardline.app.server.client import get_json
+from shardline.app.server.discovery import ApplicationAddress
 from shardline.datasource.clock import Clock
 
 __all__ = [
@@ -121,12 +122,11 @@ class SystemStatus:
         return any(one.tone == "bad" for one in self.objects)
 
 
-def fetch_status(url: str, token: str, now_ms: int) -> SystemStatus:
-    """Fetch the status of every object from the application at `url`.
+def fetch_status(where: ApplicationAddress, now_ms: int) -> SystemStatus:
+    """Fetch the status of every object from a running application.
 
     Args:
-        url: Of the application.
-        token: Of the application.
+        where: The application.
         now_ms: Now, ms since the epoch.
 
     Raises:
@@ -135,7 +135,7 @@ def fetch_status(url: str, token: str, now_ms: int) -> SystemStatus:
     """
 
     def rows(relation: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = get_json(url, token, f"relations/{relation}")["rows"]
+        found: list[dict[str, Any]] = get_json(where, f"relations/{relation}")["rows"]
         return found
 
     known = {

@@ -97,7 +97,7 @@ def read_progress(
         ShardError: The location or the application does not answer.
     """
     rows = live_count(client.state(FLIGHTS)) if client.exists(FLIGHTS) else 0
-    seen = fetch_status(where.url, where.token, clock.now_ms())
+    seen = fetch_status(where, clock.now_ms())
     days = feed.landed_days, len(feed.days)
     return DemoProgress(clock.elapsed_ms(), *days, rows, feed.rows, objects_total, seen)
 

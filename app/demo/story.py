@@ -382,7 +382,7 @@ def _show_index(cast: _Context) -> None:
 
 def _show_objects(cast: _Context) -> None:
     cast.chapter("7. What runs", "As the command status shows it, with a verdict in words.")
-    seen = fetch_status(cast.where.url, cast.where.token, cast.clock.now_ms())
+    seen = fetch_status(cast.where, cast.clock.now_ms())
     cast.console.print(status_view(seen, width=cast.console.width))
 
 

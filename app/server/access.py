@@ -11,6 +11,10 @@ is refused (DNS rebinding). A body must be JSON, for which a browser asks with a
 first, and that is never granted; so a form cannot be sent. An Origin that is not our own is refused
 in any case.
 
+A client that has found the application by its file names the location that it means. It may be the
+file of another application, which was killed, and whose port this one has got. So a request for
+another location is refused, whatever its token, as by an application that does not run.
+
 Invariants:
     A request that is refused reaches no route.
     Comparing tokens takes the same time whatever is wrong with them.
@@ -28,6 +32,8 @@ from urllib.parse import SplitResult, urlsplit
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from shardline.app.server.discovery import LOCATION_HEADER
 
 __all__ = [
     "BODY_MAX",
@@ -69,10 +75,12 @@ class Access:
     Attributes:
         token: The one token; it must not be empty.
         bound: "loopback" if the server listens on loopback only.
+        location: Identity of the application's location; "" for none, then any may be meant.
     """
 
     token: str
     bound: Literal["loopback", "elsewhere"] = "loopback"
+    location: str = ""
 
     def __post_init__(self) -> None:
         """Refuse an empty token: a request without one would match it."""
@@ -97,6 +105,14 @@ class Access:
         origin = headers.get("origin")
         if origin is not None and _split(origin).netloc != host.netloc:
             return error_response(403, "FOREIGN_ORIGIN", "requests of other sites are refused", "")
+        # Before the token, which is that of the other application.
+        if self.location and headers.get(LOCATION_HEADER, self.location) != self.location:
+            return error_response(
+                421,
+                "NOT_RUNNING",
+                "the application that is meant does not run: another one answers at its address",
+                "it has ended, or was killed: start it again",
+            )
         changes = method not in _READS
         if (changes or self.bound == "elsewhere") and not _is_open(path, changes=changes):
             given = headers.get("authorization", "").removeprefix("Bearer ")

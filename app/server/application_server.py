@@ -29,7 +29,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -139,7 +139,8 @@ def serve_application(
         ],
         observe=application.observing.put,
     )
-    access = Access(token, "loopback" if host in _LOOPBACK else "elsewhere")
+    bound: Literal["loopback", "elsewhere"] = "loopback" if host in _LOOPBACK else "elsewhere"
+    access = Access(token, bound, application.location_id)
     sockets = server_options(application.runtime.compute.limits)
     app = create_app(services, access)
     # A page that was open when the application was killed asks for it where it was.

@@ -29,7 +29,7 @@ from shardline.app.compute.peek.results import from_ipc
 from shardline.app.project.permission import Permissions
 from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.app.server.api import ARROW
-from shardline.app.server.discovery import ApplicationAddress
+from shardline.app.server.discovery import ApplicationAddress, request_headers
 from shardline.app.server.error_kinds import class_of
 from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
 
@@ -198,11 +198,7 @@ def _post(
     changes: bool,
     accept: str = "application/json",
 ) -> Iterator[HTTPResponse]:
-    headers = {
-        "Authorization": f"Bearer {where.token}",
-        "Content-Type": "application/json",
-        "Accept": accept,
-    }
+    headers = {**request_headers(where), "Content-Type": "application/json", "Accept": accept}
     request = Request(  # noqa: S310 - the address is the application's own
         f"{where.url}/api/v1/{route}", json.dumps(body).encode(), headers
     )
@@ -245,16 +241,16 @@ def _not_running(url: str, reason: object) -> InvalidUsage:
     )
 
 
-def get_json(url: str, token: str, path: str, timeout_ms: float = 10_000) -> Any:
+def get_json(where: ApplicationAddress, path: str, timeout_ms: float = 10_000) -> Any:
     """Return the answer of `GET /api/v1/{path}`.
 
     Raises:
         InvalidUsage: It is refused, or nothing answers there.
         Determinate: There was no answer in time, or it failed.
     """
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = Request(f"{url}/api/v1/{path}", headers=headers)  # noqa: S310 - as below
-    with _answered(request, url, timeout_ms / 1000, changes=False) as response:
+    address = f"{where.url}/api/v1/{path}"
+    request = Request(address, headers=request_headers(where))  # noqa: S310 - as below
+    with _answered(request, where.url, timeout_ms / 1000, changes=False) as response:
         return json.load(response)
 
 

@@ -4,15 +4,19 @@
     <data>/port                  4200
 
 The first file is written whole or not at all, and removed when the application ends. A file that a
-killed application has left leads to an address where nothing answers; the client reports that. The
-second one stays: an application that may choose its port takes that of the one before it, so that a
-page that was open then finds it again.
+killed application has left leads to an address where nothing answers, or where another application
+has got the same port since: requests name the location that they mean, and that one refuses them.
+The client reports both alike.
+
+The second one stays: an application that may choose its port takes that of the one before it, so
+that a page that was open then finds it again.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -20,7 +24,18 @@ import msgspec
 from shardline.datasource.errors import InvalidUsage
 from shardline.installation import PROGRAM
 
-__all__ = ["ApplicationAddress", "announce", "find", "last_port", "withdraw"]
+__all__ = [
+    "LOCATION_HEADER",
+    "ApplicationAddress",
+    "announce",
+    "find",
+    "last_port",
+    "request_headers",
+    "withdraw",
+]
+
+LOCATION_HEADER: Final = "shardline-location"
+"""Header of a request with the identity of the location that it means; without it any is meant."""
 
 _FILE = "application.json"
 _PORT = "port"
@@ -40,6 +55,12 @@ class ApplicationAddress(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     pid: int
     location: str = ""
+
+
+def request_headers(where: ApplicationAddress) -> dict[str, str]:
+    """The headers of a request that only this application is to serve."""
+    headers = {"Authorization": f"Bearer {where.token}"} if where.token else {}
+    return headers | ({LOCATION_HEADER: where.location} if where.location else {})
 
 
 def announce(folder: Path, whereabouts: ApplicationAddress) -> None:

@@ -18,7 +18,7 @@ from websockets.sync.client import connect as open_socket
 from websockets.typing import Subprotocol
 
 from shardline.app.introspection.change_log import Difference, subtract_rows
-from shardline.app.server.discovery import ApplicationAddress
+from shardline.app.server.discovery import ApplicationAddress, request_headers
 from shardline.app.server.subscription_messages import (
     PROTOCOL,
     Change,
@@ -52,11 +52,10 @@ def follow_relation(
         InvalidUsage: There is no such relation, the application refuses, or it has ended.
     """
     url = f"ws{where.url.removeprefix('http')}/api/v1/subscriptions"
-    headers = {"Authorization": f"Bearer {where.token}"} if where.token else None
     try:
         with open_socket(
             url,
-            additional_headers=headers,
+            additional_headers=request_headers(where),
             subprotocols=[Subprotocol(PROTOCOL)],
             compression=None,
             proxy=None,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from shardline.app.coordinator.application import Application
 from shardline.app.server.application_server import serve_application
@@ -88,6 +89,19 @@ def test_a_stranger_changes_nothing(served: tuple[Application, ApplicationAddres
         run_action(
             ApplicationAddress(url=where.url, token="", pid=0), "configure", "index_limit=1g"
         )
+
+
+@pytest.mark.server
+def test_a_client_that_means_another_location_changes_nothing(
+    served: tuple[Application, ApplicationAddress],
+) -> None:
+    """It has the file of an application that was killed, whose token and port were the same."""
+    application, where = served
+    assert where.location == application.location_id != ""
+    before = dict(application.runtime.lane.state.settings)
+    with pytest.raises(InvalidUsage, match="NOT_RUNNING"):
+        run_action(replace(where, location="another"), "configure", "index_limit=1g")
+    assert application.runtime.lane.state.settings == before
 
 
 # -- drop ------------------------------------------------------------------------------------------

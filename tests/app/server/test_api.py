@@ -36,6 +36,7 @@ from shardline.app.protocol.storage import StatisticsUpdates
 from shardline.app.server.access import BODY_MAX, Access
 from shardline.app.server.api import Services, create_app
 from shardline.app.server.application_server import application_routes
+from shardline.app.server.discovery import ApplicationAddress
 from shardline.app.server.http_server import serve
 from shardline.app.server.page_routes import page_routes
 from shardline.app.server.session_codes import SessionCodes, session_route
@@ -526,6 +527,10 @@ def test_metrics_have_the_work_of_operators_and_reads(site: Site) -> None:
     assert value("shardline_maintenance_failed_steps", shard="delays") == 1
 
 
+def address(site: Site, token: str = "") -> ApplicationAddress:
+    return ApplicationAddress(url=site.served.url, token=token, pid=0)
+
+
 def test_the_status_of_objects_is_read_from_there(site: Site) -> None:
     """`status` needs nothing but the address; one that does not answer is said so."""
     world = site.world
@@ -534,7 +539,7 @@ def test_the_status_of_objects_is_read_from_there(site: Site) -> None:
         Hydrated(id="flights", epoch=1, took_ms=1),
         Polled(id="flights", since=1, upper=world.clock.now_ms() - 90_000),
     )
-    seen = fetch_status(site.served.url, "", world.clock.now_ms())
+    seen = fetch_status(address(site), world.clock.now_ms())
     (shown,) = seen.objects
     assert (shown.name, shown.verdict, shown.lag_ms) == ("flights", "falling behind", 90_000)
     assert (shown.read_frontier, shown.restarts, shown.errors) == (1, 0, 0)
@@ -542,14 +547,14 @@ def test_the_status_of_objects_is_read_from_there(site: Site) -> None:
     assert seen.summary.startswith("0 of 1 objects are fresh. `flights` is falling behind")
     site.served.close()
     with pytest.raises(InvalidUsage, match="NOT_RUNNING"):
-        fetch_status(site.served.url, "", 0)
+        fetch_status(address(site), 0)
 
 
 def test_status_passes_on_what_the_application_refuses(public: Site) -> None:
     """With its code, and works with the token."""
     with pytest.raises(InvalidUsage, match="TOKEN_NEEDED"):
-        fetch_status(public.served.url, "", 0)
-    assert fetch_status(public.served.url, TOKEN, 0).objects == ()
+        fetch_status(address(public), 0)
+    assert fetch_status(address(public, TOKEN), 0).objects == ()
 
 
 def test_an_address_that_is_taken_is_the_callers_error(site: Site) -> None:

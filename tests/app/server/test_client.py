@@ -44,7 +44,7 @@ CHANGES: dict[str, Callable[[ApplicationAddress], object]] = {
 READS: dict[str, Callable[[ApplicationAddress], object]] = {
     "sql": lambda where: run_query(where, "SELECT 1", 60_000),
     "subscribe": lambda where: list(follow_subscription(where, "SUBSCRIBE delays")),
-    "status": lambda where: get_json(where.url, "", "relations/verdicts"),
+    "status": lambda where: get_json(where, "relations/verdicts"),
     "drop, shown": lambda where: drop_objects(where, ["delays"], commit=False),
     "errors, shown": lambda where: ask_errors(where, {"id": "flights"}),
     "plan": lambda where: send_project(where, {}, dry_run=True, timeout_ms=60_000),

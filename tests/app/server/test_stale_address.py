@@ -1,0 +1,94 @@
+"""The address of an application that was killed may lead to another one, which refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from unittest.mock import Mock
+from urllib.request import urlopen
+
+import pytest
+
+from shardline.app.server.access import Access
+from shardline.app.server.api import Services, create_app
+from shardline.app.server.discovery import ApplicationAddress, announce
+from shardline.app.server.http_server import RunningServer, serve
+from shardline.app.transport.session import Limits
+from shardline.app.transport.websocket_server import server_options
+from shardline.jobs import ask, operate
+from support.fakes.introspection import World
+
+pytestmark = pytest.mark.server
+
+TOKEN = "both have it"  # noqa: S105 - a fixed one, of settings that both applications share
+
+
+@pytest.fixture
+def pause() -> Mock:
+    """Takes what is paused."""
+    return Mock(return_value={"changed": True})
+
+
+@pytest.fixture
+def other(pause: Mock) -> Iterator[RunningServer]:
+    """An application of the location `b`."""
+    services = Services(World().relations, Mock(), actions={"pause": pause})
+    app = create_app(services, Access(TOKEN, location="b"))
+    with serve(app, sockets=server_options(Limits())) as served:
+        yield served
+
+
+def announced(folder: Path, url: str, location: str) -> None:
+    """The file that an application of `location` has left in its folder."""
+    announce(folder, ApplicationAddress(url=url, token=TOKEN, pid=1, location=location))
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (ask.main, ["status"]),
+        (ask.main, ["sql", "SELECT 1"]),
+        (ask.main, ["subscribe", "introspection.nothing"]),
+        (ask.main, ["subscribe", "delays"]),
+        (ask.main, ["set", "index_limit=1g"]),
+        (ask.main, ["drop", "delays", "--commit"]),
+    ],
+)
+def test_another_application_is_not_taken_for_the_one_that_is_meant(
+    command: Callable[[Sequence[str]], int],
+    words: list[str],
+    other: RunningServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It was killed, and its port is that of this one: nothing is shown, and nothing done."""
+    announced(tmp_path, other.url, "a")
+    assert command([*words, "--data", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert ("[NOT_RUNNING]" in printed.err, printed.out) == (True, "")
+
+
+def test_what_is_paused_is_an_object_of_the_application_that_is_meant(
+    other: RunningServer, pause: Mock, tmp_path: Path
+) -> None:
+    """The other one may have an object of that name."""
+    words = ["pause", "delays", "--data", str(tmp_path)]
+    announced(tmp_path, other.url, "a")
+    assert operate.main(words) == 2
+    pause.assert_not_called()
+    announced(tmp_path, other.url, "b")
+    assert operate.main(words) == 0
+    pause.assert_called_once_with("delays")
+
+
+@pytest.mark.parametrize("location", ["b", ""])
+def test_the_application_that_is_meant_answers(
+    location: str, other: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also to who does not say which: a file of an earlier version, curl, a page."""
+    announced(tmp_path, other.url, location)
+    assert ask.main(["status", "--data", str(tmp_path)]) == 0
+    assert "[NOT_RUNNING]" not in capsys.readouterr().err
+    with urlopen(f"{other.url}/api/v1/objects", timeout=30) as answer:  # noqa: S310 - our own
+        assert json.load(answer) == {"objects": []}
