@@ -13,6 +13,8 @@ Invariants:
     Error shards are looked for after the object was looked at: one that is made later has errors of
     later times only, because errors are written before the object's upper passes them.
     A time counts as one without errors only if the history of all error shards there can be read.
+    Only objects that are inputs now count: a view that was changed no longer waits for the errors
+    of what it read before, which may stand still or be gone.
 """
 
 from __future__ import annotations
@@ -142,7 +144,6 @@ class InputErrors:
         self._catalog = catalog
         self._purpose = purpose
         self._shards: dict[str, ShardFollower] = {}
-        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -150,10 +151,19 @@ class InputErrors:
 
     def __exit__(self, *_: object) -> None:
         """Give up all leases."""
-        self._stack.close()
+        with ExitStack() as stack:
+            for shard in self._shards.values():
+                stack.callback(shard.close)
+            self._shards.clear()
+
+    def objects(self) -> set[str]:
+        """The object and its inputs, as they are now."""
+        return {self._on, *self._catalog.inputs_of(self._on)}
 
     def look(self, since: int) -> dict[str, ShardState]:
         """The states of all error shards that there are, by object; no older than this call.
+
+        Those of objects that are no inputs any more are let go.
 
         Args:
             since: From where on the errors are asked for. A shard that is found for the first time
@@ -162,16 +172,21 @@ class InputErrors:
         Raises:
             InvalidUsage: Its history there is gone.
         """
-        objects = {self._on, *self._catalog.inputs_of(self._on)}
+        objects = self.objects()
+        # First: the shard of an object that was removed may be gone, and could not be looked at.
+        for of in self._shards.keys() - objects:
+            self._let_go(of)
         for of, name in find_error_shards(self._client, objects - self._shards.keys()).items():
-            shard = self._open(name, since)
-            self._stack.callback(shard.close)
-            self._shards[of] = shard
+            self._shards[of] = self._open(name, since)
         return {of: shard.look() for of, shard in self._shards.items()}
 
     def _open(self, name: str, since: int) -> ShardFollower:
         """Open an error shard, held from `since` on."""
         return ShardFollower.open(self._client, name, since=since, purpose=self._purpose)
+
+    def _let_go(self, of: str) -> None:
+        """Give up the lease on the errors of an object that is no input any more."""
+        self._shards.pop(of).close()
 
     def first(
         self, states: Mapping[str, ShardState], lower: int, upper: Frontier

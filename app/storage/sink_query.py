@@ -38,7 +38,7 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -245,6 +245,8 @@ class _SinkRun:
         # After what can refuse this definition: a user who goes back to the one before, since the
         # target is taken, finds its history. Before the accounts change: nothing else has the name.
         self._release_previous_input(self._progress)
+        # What its input was made of may have changed while the sink was stopped.
+        _give_up_errors(host.client, sink.name, self._times.objects())
         self._progress.note_input()
         self._catch_up(self._progress, self._target)
         if self._progress.committed == EMPTY:
@@ -500,7 +502,7 @@ class _SinkRun:
             span = self._times.span(wanted, state.upper)
             if span is not None and span.first is not None:
                 return span.first
-            error = None if span is None else self._times.error(span)
+            error = self._times.unsettled(state.upper) if span is None else self._times.error(span)
             if error is not None and f"{error}" != reported:
                 reported = f"{error}"
                 self._reports.stalled(error)
@@ -517,7 +519,13 @@ class _SinkRun:
         lower = self._first_time if committed is None else committed.time or 0
         if committed is None and upper.time is not None:
             lower = min(lower, upper.time - 1)
+        reported = False
         while (span := self._times.span(lower, upper)) is None:
+            error = None if reported else self._times.unsettled(upper)
+            if error is not None:
+                # Until the micro-batch is committed, which reports that it runs.
+                reported = True
+                self._reports.stalled(error)
             self._host.clock.wait(self._stopping, _LOOK_MS)
             self._check()
         # Contents have one time: they cannot be had at a later one.
@@ -553,11 +561,12 @@ def _give_up(client: ShardClient, shard: str, sink: str) -> None:
         client.machine(shard).apply(partial(expire_critical, reader=hold_name(sink)))
 
 
-def _give_up_errors(client: ShardClient, sink: str) -> None:
-    """Give up a sink's holds on errors, those of objects that are no longer below it, too.
+def _give_up_errors(client: ShardClient, sink: str, but: Collection[str] = ()) -> None:
+    """Give up a sink's holds on errors, except those of objects `but`.
 
     All error shards are looked at: nothing says what an input was made of when they were held.
     """
+    kept = {errors_shard(of) for of in but}
     for name in client.shards():
-        if name.endswith(errors_shard("")):
+        if name.endswith(errors_shard("")) and name not in kept:
             _give_up(client, name, sink)

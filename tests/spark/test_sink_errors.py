@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from shardline.app.execution.host import Host
-from shardline.app.execution.observations import Health, Progress
+from shardline.app.execution.observations import Failed, Health, Progress
 from shardline.app.protocol.objects import SinkDescription
+from shardline.app.storage.sinks import readable_times
 from shardline.app.storage.sinks.others import collected, forget_collected
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import Frontier
@@ -170,3 +171,57 @@ def test_time_with_errors_does_not_pass(host: Host, source: Input, errors: Error
         reports.reached(300)
         reports.failure()
     assert reached(reports) == 300
+
+
+def test_an_input_that_reads_other_objects_now(
+    host: Host, source: Input, errors: Errors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sink says which errors it waits for, and waits for those of objects below it only."""
+    monkeypatch.setattr(readable_times, "_UNSETTLED_MS", 0)
+    sink = SinkDescription(name="out", on="in", format="memory")
+    inputs = Inputs({"in": ("below",)})
+    errors.settle(11)
+    source.step(10, (1, "a", 1))
+    with running(host, sink, catalog=inputs) as reports:
+        reports.reached(11)
+        source.step(20, (2, "b", 1))
+        said = reports.stalled()
+        assert said.error.startswith("[ERRORS_UNSETTLED] errors of 'below' are not settled")
+        inputs["in"] = ()
+        reports.reached(21)
+        health = [one.status for one in reports.all if isinstance(one, Health)]
+
+    assert health[-1] == "running"
+    assert sorted((r.k, r._ts) for r in collected(sink)) == [(1, 10), (2, 20)]
+    assert host.client.state("below_errors").critical == {}
+
+
+def test_a_sink_that_waits_for_errors_can_be_stopped(
+    host: Host, source: Input, errors: Errors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it waits in the middle of a micro-batch as well; it is no failure."""
+    monkeypatch.setattr(readable_times, "_UNSETTLED_MS", 0)
+    sink = SinkDescription(name="out", on="in", format="memory")
+    errors.settle(11)
+    source.step(10, (1, "a", 1))
+    with running(host, sink, catalog=CATALOG) as reports:
+        reports.reached(11)
+        source.step(20, (2, "b", 1))
+        reports.stalled()
+    assert not any(isinstance(one, Failed) for one in reports.all)
+    assert reached(reports) == 11
+
+
+def test_an_input_that_was_changed_while_the_sink_was_stopped(
+    host: Host, source: Input, errors: Errors
+) -> None:
+    """The hold on errors of what it read before goes with the next start."""
+    sink = SinkDescription(name="out", on="in", format="memory")
+    errors.settle(11)
+    source.step(10, (1, "a", 1))
+    with running(host, sink, catalog=CATALOG) as reports:
+        reports.reached(11)
+    assert set(host.client.state("below_errors").critical) == {"sink:out"}
+    with running(host, sink, life(2)) as reports:
+        reports.reached(source.step(20, (2, "b", 1)))
+    assert host.client.state("below_errors").critical == {}

@@ -18,11 +18,13 @@ Invariants:
     a sink that was stopped for long still finds out at which times its input had errors. One that
     is made while the sink is stopped may have a later history only; times before that are passed
     over, as nothing is known of them.
+    Errors of what is no input any more are let go, with the hold: their shard may never move again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +32,7 @@ from typing_extensions import override
 
 from shardline.app.execution.live_errors import Catalog, InputErrors, LiveErrors
 from shardline.app.execution.shard_follower import ShardFollower
+from shardline.app.protocol.objects import errors_shard
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage, ShardError
 from shardline.datasource.frontier import Frontier, meet
@@ -40,6 +43,11 @@ __all__ = ["ReadableSpan", "ReadableTimes"]
 
 _RELEASE_EVERY_MS: Final = 2000
 """A hold moves at most so often: each move is a record in the shard's log."""
+
+
+_UNSETTLED_MS: Final = 5_000
+"""For so long errors that may still come are nothing to speak of: they are settled right before
+the input's own upper moves, and what reads both sees them a moment apart at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +89,9 @@ class ReadableTimes(InputErrors):
         self.on = on
         self._hold = hold
         self._states: Mapping[str, ShardState] = {}
-        self._holds: list[SinceHandle] = []
+        self._holds: dict[str, SinceHandle] = {}
         self._released_ms = 0.0
+        self._unsettled_ms: float | None = None
 
     @override
     def _open(self, name: str, since: int) -> ShardFollower:
@@ -91,10 +100,23 @@ class ReadableTimes(InputErrors):
             held = self._client.hold(name, self._hold, since=since, purpose=self._purpose)
         except InvalidUsage:
             held = self._client.hold(name, self._hold, purpose=self._purpose)
-        self._holds.append(held)
+        self._holds[name] = held
         return ShardFollower.open(
             self._client, name, since=max(since, held.since.time or 0), purpose=self._purpose
         )
+
+    @override
+    def _let_go(self, of: str) -> None:
+        """Give up the hold as well: nobody else would, before the sink is dropped.
+
+        Raises:
+            Fenced: Another incarnation has taken the hold over.
+        """
+        # Before the lease: if this fails, the shard is still known, and let go at the next look.
+        with suppress(InvalidUsage):  # a shard that is gone holds nothing
+            self._holds[errors_shard(of)].expire()
+        del self._holds[errors_shard(of)]
+        super()._let_go(of)
 
     def span(self, lower: int, upper: Frontier) -> ReadableSpan | None:
         """The readable times of an interval; None if errors of it may still come.
@@ -107,7 +129,10 @@ class ReadableTimes(InputErrors):
         """
         states = self._states = self.look(lower)
         if meet([upper, *(state.upper for state in states.values())]) < upper:
+            if self._unsettled_ms is None:
+                self._unsettled_ms = self._client.clock.elapsed_ms()
             return None
+        self._unsettled_ms = None
         known = max([lower, *(state.since.time or 0 for state in states.values())])
         if not upper.is_beyond(known):
             return ReadableSpan(None, upper, None)
@@ -127,6 +152,25 @@ class ReadableTimes(InputErrors):
             hint="nothing: the sink goes on once its input has come to times that are known",
         )
 
+    def unsettled(self, upper: Frontier) -> Determinate | None:
+        """The error of errors that `span` waits for; None while it has not done so for long.
+
+        Args:
+            upper: As for the last `span`.
+        """
+        since_ms = self._unsettled_ms
+        if since_ms is None or self._client.clock.elapsed_ms() - since_ms < _UNSETTLED_MS:
+            return None
+        # Without times: they move on, and the error would be another one at each look.
+        behind = [of for of, state in self._states.items() if state.upper < upper]
+        return Determinate(
+            f"errors of {', '.join(map(repr, sorted(behind)))} are not settled up to times that "
+            f"'{self.on}' has come to",
+            code="ERRORS_UNSETTLED",
+            hint="see whether it still runs; the sink goes on once its errors shard has come as "
+            "far",
+        )
+
     def release(self, time: int) -> None:
         """Let history before `time` be compacted, by leases and holds.
 
@@ -138,5 +182,5 @@ class ReadableTimes(InputErrors):
         now_ms = self._client.clock.elapsed_ms()
         if now_ms - self._released_ms >= _RELEASE_EVERY_MS:
             self._released_ms = now_ms
-            for held in self._holds:
+            for held in self._holds.values():
                 held.downgrade(Frontier(time))

@@ -18,6 +18,7 @@ from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.maintenance.retention import apply_retention
 from shardline.datasource.types.schema import ShardSchema
+from support.fakes.clock import ManualClock
 from support.fakes.reads import Inputs
 
 ERRORS = pa.schema([("error", pa.string())])
@@ -91,6 +92,56 @@ def test_an_input_without_error_shards_is_readable(client: ShardClient) -> None:
         span = found.span(5, Frontier(20))
         assert span is not None
         assert (span.first, span.upper) == (5, Frontier(7))
+
+
+def test_errors_of_a_former_input_are_let_go(client: ShardClient) -> None:
+    """A view that is changed waits for what it reads now only; nothing of before is held."""
+    append(client, "s1_errors", [(8, 1)], 10)
+    append(client, "s2_errors", [], 30)
+    inputs = Inputs({"in": ("s1",)})
+    with ReadableTimes(client, "in", inputs, hold_name("out")) as found:
+        assert found.span(5, Frontier(20)) is None
+        inputs["in"] = ("s2",)
+        span = found.span(5, Frontier(20))
+        assert span is not None
+        assert (span.first, span.upper, span.errors) == (5, Frontier(20), None)
+        former = client.state("s1_errors")
+        assert (former.critical, former.leased) == ({}, {})
+        assert set(client.state("s2_errors").critical) == {"sink:out"}
+
+
+def test_a_former_input_may_be_gone(client: ShardClient) -> None:
+    """Its errors shard is dropped, whoever holds it, when the object is removed."""
+    append(client, "s1_errors", [], 10)
+    inputs = Inputs({"in": ("s1",)})
+    with ReadableTimes(client, "in", inputs, hold_name("out")) as found:
+        assert found.span(5, Frontier(10)) is not None
+        holders = client.state("s1_errors")
+        client.drop("s1_errors", despite_holders=[*holders.critical, *holders.leased])
+        inputs["in"] = ()
+        span = found.span(5, Frontier(20))
+        assert span is not None
+        assert (span.first, span.upper) == (5, Frontier(20))
+
+
+def test_errors_that_stay_behind_are_named() -> None:
+    """Not at once: they are behind for a moment whenever the input moves."""
+    clock = ManualClock()
+    client = ShardClient.open(f"memory://readable-times-{next(LOCATIONS)}", clock=clock)
+    append(client, "in_errors", [], 20)
+    append(client, "below_errors", [], 10)
+    with times(client) as found:
+        assert found.span(5, Frontier(20)) is None
+        assert found.unsettled(Frontier(20)) is None
+        clock.advance(60_000)
+        assert found.span(5, Frontier(20)) is None
+        error = found.unsettled(Frontier(20))
+        assert error is not None
+        assert error.code == "ERRORS_UNSETTLED"
+        assert "'below'" in str(error)
+        assert found.span(5, Frontier(10)) is not None
+        assert found.span(5, Frontier(20)) is None
+        assert found.unsettled(Frontier(20)) is None
 
 
 def test_errors_are_held_while_the_sink_is_away(client: ShardClient) -> None:

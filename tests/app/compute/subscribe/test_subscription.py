@@ -309,6 +309,21 @@ def test_a_batch_waits_for_the_errors_of_its_times(place: Place) -> None:
     running.stop()
 
 
+def test_errors_of_a_former_input_are_not_waited_for(place: Place) -> None:
+    """An object that is made of others now goes on; what it was made of is not held any more."""
+    place.put("a_errors", [], 10, ERRORS)
+    place.put("t", [((1, "a"), 2, 1)], 10, SCHEMA)
+    inputs = Inputs(t=("a",))
+    running = start(place, wanted(), 3, inputs=inputs)
+    assert place.next(SubscribeResponse).upper == 10
+    inputs["t"] = ()
+    place.put("t", [((2, "b"), 12, 1)], 20, SCHEMA)
+    batch = place.next(SubscribeResponse)
+    assert (batch.upper, updates(batch)) == (20, [((2, "b"), 12, 1)])
+    assert place.client.state("a_errors").leased == {}
+    running.stop()
+
+
 def test_a_slow_client_gets_intervals_joined(place: Place) -> None:
     """While the window is full nothing is read; what happened meanwhile is then one batch."""
     place.put("t", [], 10, SCHEMA)
