@@ -16,10 +16,10 @@ from pyspark.sql.types import StringType
 
 from shardline.datasource.errors import Corrupt, InvalidUsage
 from shardline.datasource.spark_native.types import quoted
-from shardline.datasource.types.schema import DIFF, ShardSchema
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import Array, Atomic, Field, Record, SparkType
 
-__all__ = ["can_consolidate", "consolidate", "fresh_name", "repeat_rows"]
+__all__ = ["can_consolidate", "consolidate", "fresh_name", "net_changes", "repeat_rows"]
 
 _SPAN = 16
 """Copies of a row are made in steps of 2 ** this: the longest array that a step needs."""
@@ -61,6 +61,25 @@ def consolidate(
         placed_by: Further columns, functions of the row, that `updates` are partitioned by: then
             Spark shuffles nothing.
     """
+    keys, back = _grouping(updates, schema)
+    summed = updates.groupBy(*placed_by, *keys).agg(F.try_sum(DIFF).alias(DIFF))
+    return summed.select(*back, _checked().alias(DIFF)).where(F.col(DIFF) > 0)
+
+
+def net_changes(updates: DataFrame, schema: ShardSchema) -> DataFrame:
+    """Sum the diffs of equal rows at each time: the columns, `_ts`, and `_diff` that is not 0.
+
+    Args:
+        updates: The columns, `_ts` and `_diff`.
+        schema: All columns; `can_consolidate` is True for it.
+    """
+    keys, back = _grouping(updates, schema)
+    summed = updates.groupBy(TS, *keys).agg(F.sum(DIFF).alias(DIFF))
+    return summed.select(*back, TS, DIFF).where(F.col(DIFF) != 0)
+
+
+def _grouping(updates: DataFrame, schema: ShardSchema) -> tuple[list[Column], list[Column]]:
+    """Expressions to group rows by, and those that give the columns back from them."""
     keys: list[Column] = []
     back: list[Column] = []
     for number, field in enumerate(schema.record.fields):
@@ -81,8 +100,7 @@ def consolidate(
             keys.append(column.alias(name))
             value = quoted(name)
         back.append(value.alias(field.name, metadata=metadata))
-    summed = updates.groupBy(*placed_by, *keys).agg(F.try_sum(DIFF).alias(DIFF))
-    return summed.select(*back, _checked().alias(DIFF)).where(F.col(DIFF) > 0)
+    return keys, back
 
 
 def _collation(updates: DataFrame, name: str) -> str | None:

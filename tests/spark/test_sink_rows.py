@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from shardline.app.protocol.objects import SinkDescription
-from shardline.app.storage.sinks.rows import as_messages, shape_rows
+from shardline.app.storage.sinks.rows import as_messages, delay_updates, shape_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,3 +78,44 @@ def test_diffs_of_a_key_keep_their_order(updates: DataFrame) -> None:
         (100 + step, v, diff) for step in STEPS for v, diff in [(f"{step - 1}", -1), (f"{step}", 1)]
     ]
     assert found == {k: [(100, "0", 1), *changes] for k in range(20)}
+
+
+def delayed(updates: DataFrame, value: str = "v") -> list[tuple[Any, ...]]:
+    """The updates when those before time 30 take effect then, sorted; values as text."""
+    rows = delay_updates(updates, 30).select(F.expr(f"CAST({value} AS STRING)"), "_ts", "_diff")
+    return sorted(tuple(row) for row in rows.collect())
+
+
+def test_delayed_updates_that_cancel_are_left_out(spark: SparkSession) -> None:
+    """Rows come at the later time, added up; what is later stays, and columns keep their places."""
+    rows = [("a", 10, 1), ("a", 20, -1), ("b", 20, 2), ("b", 25, 1), ("a", 40, 1), ("c", 20, -1)]
+    found = delay_updates(spark.createDataFrame(rows, "v STRING, _ts BIGINT, _diff BIGINT"), 30)
+    assert found.columns == ["v", "_ts", "_diff"]
+    assert delayed(found) == [("a", 40, 1), ("b", 30, 3), ("c", 30, -1)]
+
+
+@pytest.mark.parametrize(
+    ("column", "gone", "came", "value"),
+    [
+        ("v DOUBLE", 0.0, -0.0, "v"),
+        ("v FLOAT", -0.0, 0.0, "v"),
+        ("v STRING COLLATE UTF8_LCASE", "Oslo", "OSLO", "v"),
+        ("v STRUCT<x: DOUBLE>", (0.0,), (-0.0,), "v.x"),
+    ],
+)
+def test_delayed_rows_are_told_apart_as_shards_do(
+    spark: SparkSession, column: str, gone: Any, came: Any, value: str
+) -> None:
+    """A change of a row into one that Spark's own grouping takes for the same is a change."""
+    rows = [(gone, 10, -1), (came, 10, 1)]
+    updates = spark.createDataFrame(rows, f"{column}, _ts BIGINT, _diff BIGINT")
+    texts = [str(one[0] if isinstance(one, tuple) else one) for one in (gone, came)]
+    assert delayed(updates, value) == sorted([(texts[0], 30, -1), (texts[1], 30, 1)])
+    assert delay_updates(updates, 30).schema["v"].dataType == updates.schema["v"].dataType
+
+
+def test_variants_are_delayed(spark: SparkSession) -> None:
+    """Spark cannot group them: each update comes, though later."""
+    frame = spark.createDataFrame([(10, 1), (20, 1), (40, 1)], "_ts BIGINT, _diff BIGINT")
+    updates = frame.select(F.parse_json(F.lit("1")).alias("v"), "_ts", "_diff")
+    assert delayed(updates) == [("1", 30, 1), ("1", 30, 1), ("1", 40, 1)]

@@ -28,9 +28,9 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from shardline.app.protocol.objects import SinkDescription
 from shardline.datasource.errors import InvalidUsage, unknown_name
-from shardline.datasource.spark_native.consolidate import repeat_rows
+from shardline.datasource.spark_native.consolidate import can_consolidate, net_changes, repeat_rows
 from shardline.datasource.spark_native.types import quoted
-from shardline.datasource.types.schema import DIFF, TS
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["DELETED", "RETRACTION", "as_messages", "delay_updates", "shape_rows"]
 
@@ -41,10 +41,17 @@ RETRACTION: Final = "RETRACTION_IN_APPEND_ONLY_SINK"
 
 
 def delay_updates(updates: DataFrame, first: int) -> DataFrame:
-    """Let updates before time `first` take effect then, with what cancels left out."""
+    """Let updates before time `first` take effect then, with what cancels left out.
+
+    Rows are the same if they are in shards. Of columns by which Spark cannot tell that, nothing is
+    left out: what cancels comes as well, at one time.
+    """
     columns = [name for name in updates.columns if name not in (TS, DIFF)]
     delayed = updates.withColumn(TS, F.greatest(F.col(TS), F.lit(first)))
-    return _net(delayed, columns, TS).select(*map(quoted, columns), TS, DIFF)
+    delayed = delayed.select(*map(quoted, columns), TS, DIFF)
+    schema = ShardSchema.parse(delayed.drop(TS, DIFF).schema.json())
+    # Not `_net`: -0.0 that becomes 0.0, or a text another one of the same collation, is a change.
+    return net_changes(delayed, schema) if can_consolidate(schema) else delayed
 
 
 def shape_rows(updates: DataFrame, sink: SinkDescription) -> DataFrame:
