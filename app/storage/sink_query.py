@@ -74,6 +74,7 @@ from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.read import latest_readable
 from shardline.datasource.shard.commands.readers import expire_critical
 from shardline.datasource.shard.plan import plan_changes
+from shardline.datasource.since_hold import SinceHandle
 from shardline.datasource.spark_native.jvm import micro_batch_sources
 from shardline.datasource.spark_native.micro_batch import micro_batch
 from shardline.datasource.types.schema import TS
@@ -90,6 +91,9 @@ _LOOK_MS: Final = 100
 
 _ERRORS_MS: Final = 1_000
 """Pause between two looks at the errors that a sink waits for."""
+
+_HOLD_MS: Final = 10_000
+"""The hold of a sink that waits moves at most so often: each move is a record in a shard's log."""
 
 _REPLACED_MS: Final = 5_000
 """For so long a sink that fails looks for another input of the same name, if its own is gone."""
@@ -253,16 +257,27 @@ class _SinkRun:
             self._reports.finished()
             return None
         wanted = self._next_time(self._progress)
-        first = self._wait_until_readable(wanted)
+        committed = self._progress.committed
+        # The hold stands before anything is waited for, noted or read: without it the input's
+        # history could be merged away between here and the stream's first plan.
+        held = host.client.hold(
+            sink.on,
+            hold_name(sink.name),
+            since=wanted if committed is None else max(wanted - 1, 0),
+            purpose=f"sink {sink.name}",
+        )
+        if committed is None:
+            # An incarnation that waited here before has moved the hold on past times with errors.
+            kept = max(wanted, held.since.time or 0)
+            first = self._wait_until_readable(kept, held)
+        else:
+            first = self._wait_until_readable(wanted, None)
         if first is None:
             return None
         self._pass_idle_time(self._progress, self._target)
         committed = self._progress.committed
         as_of = first if committed is None else max((committed.time or 0) - 1, 0)
         self._first_time = as_of
-        # The hold stands before anything is noted or read: without it the input's history could be
-        # merged away between here and the stream's first plan.
-        host.client.hold(sink.on, hold_name(sink.name), since=as_of, purpose=f"sink {sink.name}")
         if committed is None and not sink.snapshot:
             # A sink of changes only: noted now, as a restart would choose a later beginning and
             # leave out what has changed in between.
@@ -488,12 +503,17 @@ class _SinkRun:
         self._check()
         return target.write(rows, interval)
 
-    def _wait_until_readable(self, wanted: int) -> int | None:
+    def _wait_until_readable(self, wanted: int, held: SinceHandle | None) -> int | None:
         """The first readable time from `wanted` on; None if the sink was stopped before.
 
         That is `wanted` itself, too, if the input has not come so far: nothing is known of it.
+
+        Args:
+            wanted: Where to begin, at the earliest.
+            held: The hold on the input if it may move on to times that are looked at later: the
+                target has nothing yet, and needs no changes from `wanted` on.
         """
-        reported = ""
+        reported, moved_ms = "", float("-inf")
         while True:
             # The input first, its errors after it: see `live_errors`.
             (state,) = self._host.client.readable(self._sink.on)
@@ -506,6 +526,12 @@ class _SinkRun:
             if error is not None and f"{error}" != reported:
                 reported = f"{error}"
                 self._reports.stalled(error)
+            now_ms = self._host.clock.elapsed_ms()
+            if span is not None and held is not None and now_ms - moved_ms >= _HOLD_MS:
+                # All times before the upper have errors, but later ones may have none.
+                wanted, moved_ms = max(wanted, (state.upper.time or 0) - 1), now_ms
+                held.downgrade(Frontier(wanted))
+                self._times.release(wanted)
             if self._host.clock.wait(self._stopping, _ERRORS_MS):
                 return None
 

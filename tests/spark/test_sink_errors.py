@@ -15,6 +15,7 @@ from shardline.app.storage.sinks import readable_times
 from shardline.app.storage.sinks.others import collected, forget_collected
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.maintenance.retention import apply_retention
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.reads import Inputs
 from support.spark.sinks import Input, Reports, diffs, host_of, life, parquet, running
@@ -156,6 +157,37 @@ def test_a_sink_begins_without_errors(
 
     first = [(1, 30, 1), (3, 30, 1)] if snapshot else []
     assert sorted((r.k, r._ts, r._diff) for r in collected(sink)) == [*first, (4, 40, 1)]
+
+
+def wait_to_begin(host: Host, source: Input, errors: Errors) -> SinkDescription:
+    """A new sink that was stopped while its input, which has come to 21, had errors."""
+    sink = SinkDescription(name="out", on="in", format="memory")
+    errors.settle(21, (10, 1))
+    source.step(10, (1, "a", 1))
+    source.step(20, (2, "b", 1))
+    with running(host, sink, life(1, as_of=10), CATALOG) as reports:
+        reports.stalled()
+    return sink
+
+
+def test_a_beginning_that_is_waited_for_is_held(host: Host, source: Input, errors: Errors) -> None:
+    """A new sink that is stopped for long while its input has errors finds their end later on."""
+    sink = wait_to_begin(host, source, errors)
+    errors.settle(1_001, (30, -1))
+    source.step(30, (2, "b", -1), (3, "c", 1))
+    source.step(1_000, (4, "d", 1))
+    host.client.set_retention("in", 0)
+    apply_retention(host.client.machine("in"))
+    with running(host, sink, life(2, as_of=10), CATALOG) as reports:
+        reports.reached(1_001)
+    found = sorted((r.k, r._ts, r._diff) for r in collected(sink))
+    assert found == [(1, 30, 1), (3, 30, 1), (4, 1_000, 1)]
+
+
+def test_the_hold_of_a_sink_that_waits_moves_on(host: Host, source: Input, errors: Errors) -> None:
+    """Errors that stay for weeks do not keep weeks of history."""
+    wait_to_begin(host, source, errors)
+    assert host.client.state("in").critical["sink:out"].since == 20
 
 
 def test_time_with_errors_does_not_pass(host: Host, source: Input, errors: Errors) -> None:
