@@ -9,11 +9,12 @@ Most calls here are requests of a store. One in the cloud takes 50 ms and no pro
 once are needed; one on a disk answers in the time of a system call, and then a second thread makes
 all of them slower: each request lets the interpreter's lock go, and the threads hand it to each
 other dozens of times for each call. A pool of a fixed size is right for one of the two only. Here a
-thread joins when the others have been at their calls for longer than `_WAITS_MS`.
+thread joins when all others have been at their calls for longer than `_WAITS_MS`, and stays while
+its own take that long.
 
 Invariants:
-    A call that hangs delays no other one for longer than `_WAITS_MS`, until as many hang as there
-        may be threads.
+    A call that hangs delays all others together by `_WAITS_MS`, until as many hang as there may be
+        threads.
     While a call is in the queue, there is a thread that watches it, or as many as there may be are
         at their calls.
 """
@@ -62,8 +63,8 @@ class ElasticPool:
         self._changed = threading.Condition(threading.Lock())
         self._queue: deque[Callable[[], object]] = deque()
         self._threads: dict[str, BackgroundThread] = {}
-        self._made = self._working = self._watching = self._idle = 0
-        self._taken_ms = 0.0
+        self._begun_ms: dict[str, float] = {}
+        self._made = self._watching = self._idle = 0
         self._is_closed = False
 
     def submit(self, call: Callable[[], object]) -> None:
@@ -130,30 +131,35 @@ class ElasticPool:
             self._threads[name].start()
 
     def _run(self, name: str) -> None:
+        took_ms = 0.0
         with self._changed:
             while self._is_needed():
                 if not self._queue:
                     self._idle += 1
                     self._changed.wait()
                     self._idle -= 1
+                    took_ms = 0.0
                     continue
-                ahead_ms = self._taken_ms + _WAITS_MS - self._clock.elapsed_ms()
-                if self._working and ahead_ms > 0:
+                ahead_ms = 0.0
+                # A call that waits is followed at once by the next: the others do not wait for it.
+                if self._begun_ms and took_ms <= _WAITS_MS:
+                    newest_ms = max(self._begun_ms.values())
+                    ahead_ms = newest_ms + _WAITS_MS - self._clock.elapsed_ms()
+                if ahead_ms > 0:
                     self._watching += 1
                     self._changed.wait(ahead_ms / 1000)
                     self._watching -= 1
-                    continue
-                self._take()
+                else:
+                    took_ms = self._take(name)
             del self._threads[name]
 
     def _is_needed(self) -> bool:
         return bool(self._queue) or not (self._is_closed or self._idle >= _IDLE_MAX)
 
-    def _take(self) -> None:
-        """Run the first call, without the lock."""
+    def _take(self, name: str) -> float:
+        """Run the first call, without the lock; returns how long it took, in ms."""
         call = self._queue.popleft()
-        self._working += 1
-        self._taken_ms = self._clock.elapsed_ms()
+        self._begun_ms[name] = self._clock.elapsed_ms()
         if self._queue:
             # Before the call, which may hang.
             self._ensure_watched()
@@ -164,4 +170,5 @@ class ElasticPool:
             _log.exception("a call of the pool '%s' failed", self._name)
         finally:
             self._changed.acquire()
-            self._working -= 1
+            begun_ms = self._begun_ms.pop(name)
+        return self._clock.elapsed_ms() - begun_ms

@@ -11,6 +11,7 @@ The checksum of a footer is computed when it is described, right after it was wr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -146,7 +147,8 @@ def _columns_by_path(footer: pq.FileMetaData) -> dict[str, int]:
     leave out rows; a column that is not found has no statistics.
     """
     paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
-    return {path: number for number, path in enumerate(paths) if paths.count(path) == 1}
+    counts = Counter(paths)
+    return {path: number for number, path in enumerate(paths) if counts[path] == 1}
 
 
 def _chunks(file: pq.ParquetFile, name: str) -> Iterator[pa.Array]:

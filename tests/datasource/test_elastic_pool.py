@@ -66,6 +66,47 @@ def test_a_call_that_hangs_delays_no_other(pool: ElasticPool) -> None:
     assert done.wait(_PATIENCE_S)
 
 
+def test_a_call_that_hangs_delays_the_others_once() -> None:
+    """Not each of them: time passes once, and all of them are run."""
+    clock = ManualClock()
+    pool = ElasticPool("calls", 4, clock)
+    hangs, goes_on, done = threading.Event(), threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hangs.set()
+        goes_on.wait(_PATIENCE_S)
+
+    pool.submit(hang)
+    assert hangs.wait(_PATIENCE_S)
+    ran: list[int] = []
+    for number in range(50):
+        pool.submit(partial(ran.append, number))
+    pool.submit(done.set)
+    assert ran == []
+    clock.advance(20)
+    assert done.wait(_PATIENCE_S)
+    assert ran == list(range(50))
+    goes_on.set()
+    pool.shutdown()
+
+
+def test_calls_that_wait_keep_all_threads() -> None:
+    """Each of these waits for three others, again and again."""
+    clock = ManualClock()
+    pool = ElasticPool("calls", 4, clock)
+    together = threading.Barrier(4, lambda: clock.advance(20))
+
+    def call() -> None:
+        # Whoever waits longest lets the next thread come.
+        clock.advance(20)
+        together.wait(_PATIENCE_S)
+
+    for _ in range(5 * 4):
+        pool.submit(call)
+    pool.shutdown()
+    assert not together.broken
+
+
 def test_every_call_is_run_once_by_however_many_threads() -> None:
     """Submitted by several threads at once, while some hang; in the end few threads are left."""
     pool = ElasticPool("calls", 4, SystemClock())
