@@ -24,13 +24,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal, TypeAlias
 
 from shardline.datasource.background import PeriodicThread
 from shardline.datasource.clock import Clock
-from shardline.datasource.elastic_pool import ElasticPool
 
 __all__ = ["TickOutcome", "ticking"]
 
@@ -82,7 +82,7 @@ class _Ticker:
         with self._lock:
             self._all.append(ticking)
             if self._thread is None:
-                pool = ElasticPool("tick", _THREADS, ticking.clock)
+                pool = ThreadPoolExecutor(_THREADS, "tick")
                 self._thread = PeriodicThread(
                     "ticks of sources",
                     partial(self._round, pool),
@@ -105,7 +105,7 @@ class _Ticker:
             if self._thread is not None:
                 self._thread.wake.set()
 
-    def _round(self, pool: ElasticPool) -> float | None:
+    def _round(self, pool: ThreadPoolExecutor) -> float | None:
         with self._lock:
             everybody = list(self._all)
             if not everybody:
@@ -117,7 +117,7 @@ class _Ticker:
         return min(self._visit(pool, each) for each in everybody)
 
     @staticmethod
-    def _visit(pool: ElasticPool, ticking: _TickedSource) -> int:
+    def _visit(pool: ThreadPoolExecutor, ticking: _TickedSource) -> int:
         """Start a tick if it is due, and return the time until the next one, in ms."""
         now_ms = ticking.clock.now_ms()
         following_ms = now_ms // ticking.interval_ms * ticking.interval_ms + ticking.interval_ms

@@ -17,13 +17,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary, ref
 
 from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock
-from shardline.datasource.elastic_pool import ElasticPool
 from shardline.datasource.errors import ShardError
 from shardline.datasource.shard.state import ShardState
 
@@ -104,7 +104,7 @@ class IdleAdvancer:
             self._thread.join()
 
     def _made_thread(self) -> PeriodicThread:
-        pool = ElasticPool("advancer", _THREADS, self._clock)
+        pool = ThreadPoolExecutor(_THREADS, "advancer")
         interval_ms = self._interval_ms
 
         def step() -> float:
@@ -121,14 +121,14 @@ class IdleAdvancer:
             last=pool.shutdown,
         )
 
-    def round(self, pool: ElasticPool) -> None:
+    def round(self, pool: ThreadPoolExecutor) -> None:
         """Look at each input once, and call every follower."""
         with self._lock:
             followers = list(self._followers)
         # Each input once, although many views share it: looks are what a round costs.
         names = sorted({name for follower in followers for name in follower.inputs})
         states = dict(zip(names, pool.map(self._state, names), strict=True))
-        pool.map(lambda follower: self._tick(follower, states), followers)
+        list(pool.map(lambda follower: self._tick(follower, states), followers))
 
     def _state(self, name: str) -> ShardState | None:
         try:

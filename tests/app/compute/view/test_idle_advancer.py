@@ -6,13 +6,13 @@ import gc
 import threading
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
 from shardline.app.compute.view.idle_advancer import IdleAdvancer, get_advancer
 from shardline.datasource.clock import SystemClock
-from shardline.datasource.elastic_pool import ElasticPool
 from support.fakes.clock import ManualClock
 from support.models.shards import World, schema_of
 from support.waiting import wait_until
@@ -49,13 +49,12 @@ def test_each_follower_gets_its_inputs_in_order(world: World) -> None:
     """States come in the order of the inputs; none at all if one of them is not there."""
     one, two, gone = Seen("b", "a"), Seen("a"), Seen("a", "absent")
     advancer = IdleAdvancer(world.client(), SystemClock(), 1)
-    pool = ElasticPool("round", 2, SystemClock())
-    for follower in (one, two, gone):
-        advancer.add(follower)
-    advancer.round(pool)
-    for follower in (one, two, gone):
-        advancer.remove(follower)
-    pool.shutdown()
+    with ThreadPoolExecutor(2) as pool:
+        for follower in (one, two, gone):
+            advancer.add(follower)
+        advancer.round(pool)
+        for follower in (one, two, gone):
+            advancer.remove(follower)
     assert one.ticks[0] == ["b", "a"]
     assert two.ticks[0] == ["a"]
     assert gone.ticks[0] == []
