@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from shardline.app.introspection.verdicts.trend import Direction, Trend
@@ -75,3 +77,40 @@ def test_amounts_and_names() -> None:
     assert names_of(["a"]) == "`a`"
     assert names_of(["a", "b", "c"]) == "`a`, `b` and `c`"
     assert names_of(list("abcde")) == "`a`, `b`, `c` and 2 more"
+
+
+def looked_at(noted: list[tuple[int, float]]) -> tuple[Direction, int | None]:
+    """Direction and end by going through all notes of the last minute."""
+    zeros = [number for number, note in enumerate(noted) if note[1] <= 0]
+    since = noted[zeros[-1] + 1 :] if zeros else noted
+    if not since or since[-1][0] - since[0][0] < 8_000:
+        return "unknown", None
+    (began_ms, first), (now_ms, last) = since[0], since[-1]
+    peak_ms, peak = max(since, key=lambda note: (note[1], note[0]))
+    if now_ms - peak_ms >= 8_000:
+        if peak - last > 0.02 * peak:
+            return "shrinking", round(last * (now_ms - peak_ms) / (peak - last))
+        return "steady", None
+    if last - first <= 0.02 * peak:
+        return ("steady" if peak - last <= 0.02 * peak else "unknown"), None
+    return ("growing" if now_ms - began_ms >= 16_000 else "unknown"), None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_note_counts_as_if_all_were_looked_at(seed: int) -> None:
+    """The peak that is kept from note to note is that of all notes since the value was zero."""
+    draw = Random(seed)
+    found, now_ms, noted = Trend(), 100_000, list[tuple[int, float]]()
+    for _ in range(400):
+        now_ms += draw.choice([500, *[1_000] * 40, 3_000, 20_000, -5_000])
+        value = draw.choice(
+            [None, 0.0, 7.0, *[50.0] * 20, *(draw.random() * 60 for _ in range(40))]
+        )
+        found.note(now_ms, value)
+        if value is None or (noted and now_ms < noted[-1][0]):
+            noted.clear()
+        if value is not None:
+            noted.append((now_ms, value))
+        noted = [note for note in noted if note[0] >= now_ms - 60_000][-64:]
+        assert found.value == value
+        assert (found.direction(), found.remaining_ms()) == looked_at(noted)
