@@ -322,10 +322,10 @@ class Maintainer:
 
     def _one(self, name: str) -> RoundResult:
         machine = self.client.machine(name)
-        registered = machine.state().registered
+        state = machine.state()
         # A commit to the transactions shard retracts the rows that are applied. After the last
         # commit only maintenance does it.
-        tidied = registered is not None and registered.shard == machine.state().shard
+        tidied = state.registered is not None and state.registered.shard == state.shard
         return maintain(
             machine,
             self._memories.setdefault(name, CollectionMemory()),

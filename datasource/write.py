@@ -67,7 +67,7 @@ Updates: TypeAlias = pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch | pa.Ta
 WriteResult = Appended | AlreadyCommitted | UpperMismatch
 
 _NUMBERS_MAX: Final = 100
-"""How many numbers one append tries that other handles of its writer have taken. Each try loses to
+"""Most numbers that one append tries and other handles of its writer have taken. Each try loses to
 an append of another handle, so more means that handles of one writer are in each other's way."""
 
 

@@ -143,15 +143,17 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
             known = self._wanted.get(dataflow.name)
             if known is not None and known.command.dataflow == dataflow:
                 return
-            # New handles before the old ones go. On an input of both definitions the new handle
-            # takes the hold over, and the old one's release changes nothing; released first, the
-            # input would be unprotected in between.
             holds = self._hold(dataflow, as_of)
-            if known is not None:
-                _release(known)
             self._create(CreateDataflow(dataflow=dataflow, as_of=as_of), holds)
 
     def _create(self, command: CreateDataflow, holds: list[Hold]) -> None:
+        """Send a dataflow for which `holds` were taken; those of the one before are released."""
+        # New handles before the old ones go. On an input of both definitions the new handle takes
+        # the hold over, and the old one's release changes nothing; released first, the input would
+        # be unprotected in between.
+        known = self._wanted.get(command.id)
+        if known is not None:
+            _release(known)
         self._wanted[command.id] = _DesiredDataflow(command, holds)
         self._link.send(command)
         self._link.send(Schedule(command.id))
@@ -179,8 +181,6 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
             except ShardError:
                 context = {"id": dataflow.name}
                 _log.debug("no start hold to take over", exc_info=True, extra={"context": context})
-            if known is not None:
-                _release(known)
             self._create(CreateDataflow(dataflow=dataflow, as_of=as_of), holds)
 
     def reads_by_itself(self, name: str) -> bool:

@@ -186,7 +186,8 @@ class Objects:
                 raise read_only_error("it decides what is dropped")
             self._check_droppable(names)
             # Now: of what no longer runs nobody knows the kind.
-            shards = {name: owned_shards(name, self._known()) for name in names}
+            known = self._known()
+            shards = {name: owned_shards(name, known) for name in names}
             if not self._connected and not self.running().keys().isdisjoint(names):
                 raise _nothing_applied_error()
             for name in names:
@@ -272,6 +273,7 @@ class Objects:
         self._asked = {} if self.follows else dict(wanted)
         # A source that is replaced is left out here, which stops it: see `_replace`.
         self._starter.keep(kept)
+        # Before `run`, which leaves out what has to wait, and before the controllers connect.
         self._starter.adopt(self._runtime.lane.state.objects, kept)
         self._starter.run(kept.values())
         self._connect()

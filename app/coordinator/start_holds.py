@@ -84,19 +84,19 @@ class StartHolds:
         # Under the object's own prefix: what ends the object's holds, after a crash too, ends
         # these.
         name = start_hold_name(dataflow.name)
-        taken: dict[str, Hold] = {}
+        taken: list[Hold] = []
         for one in inputs_of(dataflow):
             if not self._client.exists(one):
                 continue
             try:
-                taken[one] = self._client.hold(one, name, since=as_of, purpose=purpose)
+                taken.append(self._client.hold(one, name, since=as_of, purpose=purpose))
             except InvalidUsage:
                 # Nobody will ever begin there, and the caller has no handles to give up.
-                for hold in taken.values():
+                for hold in taken:
                     with suppress(ShardError):
                         hold.expire()
                 raise
-        return list(taken.values())
+        return taken
 
     def sweep(
         self,

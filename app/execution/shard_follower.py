@@ -4,7 +4,7 @@ Indexes, subscriptions and peeks need small reads within milliseconds, and a Spa
 than most of them. Each would otherwise take its lease, check the shard's columns and release what
 it has read in its own way.
 
-    with closing(Followed.open(client, "delays", since=as_of, purpose="…")) as shard:
+    with closing(ShardFollower.open(client, "delays", since=as_of, purpose="…")) as shard:
         state = shard.look()
         shard.contents(state, as_of)          updates at `as_of`: each row once, with its copies
         shard.changes(state, lower, upper)    updates in between

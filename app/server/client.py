@@ -69,8 +69,7 @@ def run_query(where: ApplicationAddress, query: str, timeout_ms: float) -> pa.Ta
 def follow_subscription(where: ApplicationAddress, query: str) -> Iterator[dict[str, Any]]:
     """Yield the intervals of a subscription, as `POST /api/v1/subscribe` sends them, to its end.
 
-    Returns:
-        Intervals up to the last one: that has no upper, or `has_failed`.
+    The last one has no upper, or is one of which `has_failed` is true.
 
     Raises:
         InvalidUsage: There is no such object, or nothing answers there, or no more.

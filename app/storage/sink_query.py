@@ -175,11 +175,11 @@ class _SinkRun:
     def __init__(
         self, host: Host, incarnation: Incarnation, sink: SinkDescription, catalog: Catalog
     ) -> None:
-        self._times = ReadableTimes(host.client, sink.on, catalog, hold_name(sink.name))
-        self._first_time = 0
         self._host = host
         self._incarnation = incarnation
         self._sink = sink
+        self._times = ReadableTimes(host.client, sink.on, catalog, hold_name(sink.name))
+        self._first_time = 0
         self._checkpoint: Path = incarnation.checkpoint(host.checkpoints)
         # Spark finds Python sources by the session of the thread, and the pool by its properties.
         self._thread = BackgroundThread(
@@ -249,7 +249,7 @@ class _SinkRun:
         # After what can refuse this definition: a user who goes back to the one before, since the
         # target is taken, finds its history. Before the accounts change: nothing else has the name.
         self._release_previous_input(self._progress)
-        # What its input was made of may have changed while the sink was stopped.
+        # The same for errors: of the definition before, and of what its input was made of before.
         _give_up_errors(host.client, sink.name, self._times.objects())
         self._progress.note_input()
         self._catch_up(self._progress, self._target)
@@ -428,11 +428,10 @@ class _SinkRun:
             progress.record(interval, 0)
 
     def _release_previous_input(self, progress: SinkProgress) -> None:
-        """Give up the holds on the input of the previous definition, if that was another one."""
+        """Give up the hold on the input of the previous definition, if that was another one."""
         previous = progress.previous_input
         if previous not in ("", self._sink.on):
             _give_up(self._host.client, previous, self._sink.name)
-            _give_up_errors(self._host.client, self._sink.name)
 
     def _next_time(self, progress: SinkProgress) -> int:
         """The first time that the target lacks; or, if it has none, the time to begin with."""

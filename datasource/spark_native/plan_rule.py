@@ -15,8 +15,9 @@ Invariants:
     A loaded frame has one plan: it is asked for once, and what is left to the Python workers stays
     left to them.
     All scans of the latest contents of a shard in one query show the same time.
-    No query fails because of the rule: after any exception it keeps the plan that it had. But one
-    that Python workers would answer wrongly does: it reads two shards by the name of one table.
+    No query fails because of the rule: after any exception it keeps the plan that it had. One is
+    refused, as Python workers would answer it with wrong rows: it reads two shards by the name of
+    one table.
     No rows are read natively before a small shard was, and had the rows that it should have.
 
 See docs/native-plans.md for what is planned natively and what is not.

@@ -34,7 +34,7 @@ from shardline.datasource.write import Decided
 __all__ = ["commit_append"]
 
 _AHEAD_MAX_MS: Final = 60_000
-"""How far beyond now an append without rows may move the upper of a transactions shard: all later
+"""An append without rows may move the upper of a transactions shard so far beyond now: all later
 transactions take effect after it. More than two clocks differ; an interval may end far later."""
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 CATALOG = Inputs({"in": ("below",)})
-"""What the sink reads is made of another object, whose errors it does not repeat."""
+"""The sink's input is made of another object, whose errors it does not repeat."""
 
 
 class Errors:

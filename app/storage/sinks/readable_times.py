@@ -44,7 +44,6 @@ __all__ = ["ReadableSpan", "ReadableTimes"]
 _RELEASE_EVERY_MS: Final = 2000
 """A hold moves at most so often: each move is a record in the shard's log."""
 
-
 _UNSETTLED_MS: Final = 5_000
 """For so long errors that may still come are nothing to speak of: they are settled right before
 the input's own upper moves, and what reads both sees them a moment apart at most."""
