@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from support.profiles import PROFILES
+from support.profiles import PROFILES, some_of
 
 pytestmark = pytest.mark.process
 
@@ -37,14 +38,13 @@ def test_it():
 """
 
 
-@pytest.mark.parametrize("ci", ["", "true"], ids=["here", "CI"])
 @pytest.mark.parametrize(
-    ("options", "variable", "profile"),
+    ("options", "variable", "profile", "ci"),
     [
-        ((), "", "default"),
-        (("--hypothesis-profile=night",), "", "night"),
-        ((), "night", "night"),
-        (("--hypothesis-profile=default",), "night", "default"),
+        ((), "", "default", "true"),
+        (("--hypothesis-profile=night",), "", "night", ""),
+        ((), "night", "night", "true"),
+        (("--hypothesis-profile=default",), "night", "default", ""),
     ],
 )
 def test_a_profile_decides(
@@ -64,3 +64,55 @@ def test_a_profile_decides(
     count, is_night = PROFILES[profile], profile == "night"
     expected = f"seen: {count} {2 * count} 1 {not is_night} {is_night}"
     assert expected in done.stdout, done.stdout + done.stderr
+
+
+CASES = """
+import pytest
+from profiles import one_of, some_of
+
+
+@pytest.mark.parametrize("n", one_of(2, range(5)))
+def test_seeds(n):
+    pass
+
+
+@pytest.mark.parametrize(("name", "n"), some_of([("a", 1), ("a", 2), ("b", 1)], ["b", ("a", 2)]))
+def test_names(name, n):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "passed"),
+    [
+        ([], {"seeds": [0, 2, 4], "names": ["a-2", "b-1"]}),
+        (
+            ["--hypothesis-profile=night"],
+            {"seeds": [0, 1, 2, 3, 4], "names": ["a-1", "a-2", "b-1"]},
+        ),
+        (["-m", "night"], {"seeds": [1, 3], "names": ["a-1"]}),
+        (["test_it.py::test_seeds[3]"], {"seeds": [3]}),
+    ],
+    ids=["each run", "night", "by the marker", "by id"],
+)
+def test_most_cases_are_for_the_night(
+    tmp_path: Path, asked: list[str], passed: dict[str, list[object]]
+) -> None:
+    """Each run has some of the cases, and whoever asks for the others gets them."""
+    (tmp_path / "test_it.py").write_text(CASES, encoding="utf-8")
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["profiles"]', encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = night: at night", encoding="utf-8")
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", *asked]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent / "support")}
+    environment.pop("HYPOTHESIS_PROFILE", None)
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    ran = re.findall(r"::test_(\w+)\[(\S+)\] PASSED", done.stdout)
+    assert ran == [(name, str(one)) for name, ones in passed.items() for one in ones], done.stdout
+
+
+def test_a_case_that_is_not_there_is_refused() -> None:
+    """Somebody has renamed one: what each run has of it is said anew."""
+    with pytest.raises(ValueError, match="no case is 'c'"):
+        some_of(["a", "b"], ["a", "c"])

@@ -27,6 +27,7 @@ from shardline.datasource.maintenance.retention import set_retention
 from shardline.datasource.parts.merge_parts import merge_work_bytes
 from support.models.merging import SHARD, contents, expected, filled, next_merge, sizes
 from support.models.shards import SETTINGS, TINY, Crash, Mortal, World, dangling, schema_of, table
+from support.profiles import one_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,8 +170,9 @@ def test_a_shard_that_is_not_there_is_refused(world: World) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("lasts", [None, 1], ids=["killed", "failed"])
-@pytest.mark.parametrize("effect", ["none", "done", "late"])
+@pytest.mark.parametrize(
+    ("effect", "lasts"), one_of(3, itertools.product(["none", "done", "late"], [None, 1]))
+)
 def test_broken_at_any_operation_the_next_round_finishes(
     effect: Effect, lasts: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from shardline.datasource.spark_native.kept_job import KeptJob, NotKept, rows_given_later
+from support.profiles import one_of
 from support.spark.kept_plans import counted
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
         made.catalog.dropTempView(name)
 
 
-@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize("name", one_of(3, QUERIES))
 def test_rows_are_sparks_own_over_any_rows(session: SparkSession, name: str) -> None:
     """More of them, fewer, none, and the first ones again: nothing of a run is in a later one."""
     job = kept(session, QUERIES[name])

@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from shardline.app.compute.view.kept_query import KeptQuery
+from support.profiles import one_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,7 +49,7 @@ def plainly(spark: SparkSession, query: str, frames: dict[str, DataFrame]) -> li
     return sorted(map(str, session.sql(query).collect()))
 
 
-@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize("name", one_of(2, QUERIES))
 def test_each_evaluation_has_its_own_rows(spark: SparkSession, name: str) -> None:
     """Of all inputs, in each place where the query reads them."""
     query = KeptQuery(QUERIES[name])

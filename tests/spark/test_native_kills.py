@@ -19,6 +19,7 @@ from shardline.datasource.frontier import Frontier
 from support.faults.kills import EXECUTOR, PLANNER, kill, processes_of
 from support.faults.native_stream import EACH
 from support.processes.checkout import kill_all_of
+from support.profiles import one_of
 from support.spark.native import client_at, put
 from support.tree import ROOT
 from support.waiting import wait_until
@@ -95,7 +96,7 @@ def assert_copied(folder: Path, client: ShardClient) -> None:
     assert len(ends) == PARTS
 
 
-@pytest.mark.parametrize("whom", ["driver", "planner"])
+@pytest.mark.parametrize("whom", one_of(2, ["driver", "planner"]))
 def test_a_stream_goes_on_where_it_was_killed(tmp_path: Path, whom: str) -> None:
     """The driver with its JVM and workers, or the process that plans the stream's ranges."""
     client = fill(tmp_path)

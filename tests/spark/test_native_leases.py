@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -24,6 +25,7 @@ from shardline.datasource.shard_source.partition_planner import take_batch_lease
 from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.spark_native.jvm import LivenessToken
 from shardline.datasource.spark_native.leases import LEASE_KEEPER, LeaseKeeper
+from support.profiles import some_of
 from support.spark.native import client_at, ids, put
 from support.waiting import wait_until
 
@@ -33,8 +35,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("adaptive", [True, False], ids=["adaptive", "planned once"])
-@pytest.mark.parametrize("grouped", [True, False], ids=["grouped", "filtered"])
+@pytest.mark.parametrize(
+    ("grouped", "adaptive"),
+    some_of(itertools.product([True, False], repeat=2), [(True, True), (False, False)]),
+)
 def test_a_lease_lives_as_long_as_frames_made_of_it(
     spark: SparkSession,
     location: str,

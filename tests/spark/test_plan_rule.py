@@ -30,7 +30,7 @@ from shardline.datasource.spark_native.leases import LEASE_KEEPER
 from shardline.datasource.spark_native.plan_rule import NativeReads
 from shardline.datasource.spark_native.rule_loader import SETTING
 from shardline.datasource.types.schema import ShardSchema
-from support.profiles import wide_examples
+from support.profiles import one_of, some_of, wide_examples
 from support.spark.native import TYPES, arrow_of, client_at, collected, fresh_rule, ids, put
 from support.strategies.rows import Case, cases, updates_of
 from support.waiting import wait_until
@@ -189,7 +189,7 @@ QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
 }
 
 
-@pytest.mark.parametrize("kind", SHARDS)
+@pytest.mark.parametrize("kind", some_of(SHARDS, {"inline_and_blobs", "retracted", "evolved"}))
 def test_queries_mean_the_same(
     native: NativeReads, spark: SparkSession, location: str, kind: str
 ) -> None:
@@ -421,7 +421,7 @@ FAULTS: dict[Callable[[Path], None], str] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("fault", one_of(2, FAULTS), ids=lambda f: f.__name__)
 def test_a_part_that_cannot_be_read_is_the_same_error(
     native: NativeReads, spark: SparkSession, location: str, fault: Callable[[Path], None]
 ) -> None:

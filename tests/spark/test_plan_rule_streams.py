@@ -25,6 +25,7 @@ from shardline.datasource.spark_native.plan_rule import NativeReads
 from shardline.datasource.spark_native.read_counts import ReadCounts
 from shardline.datasource.spark_native.rule_loader import SETTING
 from support.fakes.clock import ManualClock
+from support.profiles import some_of
 from support.spark.native import client_at, put
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ OPTIONS: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", OPTIONS)
+@pytest.mark.parametrize("kind", some_of(OPTIONS, {"limited", "where", "cdf", "several", "frozen"}))
 def test_micro_batches_are_the_same(
     native: NativeReads, spark: SparkSession, location: str, tmp_path: Path, kind: str
 ) -> None:
@@ -203,7 +204,7 @@ STATEFUL: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", STATEFUL)
+@pytest.mark.parametrize("kind", some_of(STATEFUL, {"distinct", "join", "python"}))
 def test_state_is_kept_over_both_paths(
     native: NativeReads, spark: SparkSession, location: str, tmp_path: Path, kind: str
 ) -> None:
@@ -262,7 +263,9 @@ def test_a_retraction_fails_a_stream_of_rows_in_the_same_words(
     assert native.counts()["left: refused: RETRACTION_IN_APPEND_ONLY_STREAM"] == 1
 
 
-@pytest.mark.parametrize("gone", ["before the plan", "before the read"])
+@pytest.mark.parametrize(
+    "gone", some_of(["before the plan", "before the read"], ["before the read"])
+)
 def test_a_missing_part_stops_both_and_both_go_on(  # noqa: PLR0917  # fixtures
     native: NativeReads,
     spark: SparkSession,

@@ -16,6 +16,7 @@ from shardline import datasource
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.shard.commands.append import AlreadyCommitted, Appended
+from support.profiles import one_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -191,17 +192,18 @@ def out(location: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "way", WAYS, ids=[f"{run.__name__[4:]}-{kind.__name__}" for run, kind in WAYS]
+    ("run", "kind"), one_of(2, WAYS), ids=lambda one: one.__name__.removeprefix("run_")
 )
-def test_a_number_is_committed_for_its_range_only(
+def test_a_number_is_committed_for_its_range_only(  # noqa: PLR0917  # fixtures
     spark: SparkSession,
     out: str,
     checkpoint: str,
     make: Callable[[type[Source]], Source],
-    way: tuple[Run, type[Source]],
+    run: Run,
+    kind: type[Source],
 ) -> None:
     """Rolled back with news it is an error, and nothing is lost or doubled; without, it goes on."""
-    run, source = way[0], make(way[1])
+    source = make(kind)
     source.put(1, 2)
     run(source.load(), out, checkpoint)
     source.put(3)

@@ -13,6 +13,7 @@ import pytest
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.shard.commands.readers import expire_critical, expire_leased
+from support.profiles import one_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -272,7 +273,8 @@ def put_until_failure(spark: SparkSession, location: str, query: StreamingQuery)
 
 
 @pytest.mark.parametrize(
-    "limit", [{"maxFilesPerTrigger": 1}, {"maxRowsPerTrigger": 2}, {"maxBytesPerTrigger": "1k"}]
+    "limit",
+    one_of(2, [{"maxFilesPerTrigger": 1}, {"maxRowsPerTrigger": 2}, {"maxBytesPerTrigger": "1k"}]),
 )
 @pytest.mark.usefixtures("reads")
 def test_limits_cut_a_backlog(

@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from hypothesis import settings
 
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.output import ViewSink
@@ -27,6 +26,7 @@ from shardline.app.sql.temporal_filters import Bound
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.spark_native.time_interval import Interval
+from support.profiles import some_of
 from support.spark.timed_world import CUTS, END, EVENTS, START, TimedWorld, at_us
 from support.spark.view_world import Killed, SteppedView
 from support.spark.views import Following, contents, no_fence
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 # ruff: noqa: S608 - queries are put together here
-
-IS_NIGHT: Final = settings.get_current_profile_name() == "night"
 
 
 class Case(NamedTuple):
@@ -154,7 +152,7 @@ CASES = {
 }
 
 
-IN_EACH_RUN = {"between", "groups", "limited", "members", "nested", "run_anew"}
+IN_EACH_RUN = {"between", "groups", "limited", "run_anew"}
 """Cases of each run; all of them at night."""
 
 
@@ -165,7 +163,7 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
     made.close()
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if IS_NIGHT or name in IN_EACH_RUN])
+@pytest.mark.parametrize("name", some_of(CASES, IN_EACH_RUN))
 def test_contents_at_every_time(world: TimedWorld, name: str, compared_plans: Compared) -> None:
     """Rows come and go at their times, with and without changes of inputs."""
     case = CASES[name]
@@ -205,7 +203,7 @@ KILLS = {
 }
 
 
-@pytest.mark.parametrize("kill", KILLS)
+@pytest.mark.parametrize("kill", some_of(KILLS, {"after a state is written"}))
 def test_a_step_that_is_killed_is_taken_once(
     world: TimedWorld, kill: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental
 from shardline.app.compute.view.correction import correction_frame
 from shardline.app.compute.view.touched_keys import OUTPUT
 from shardline.datasource.types.schema import DIFF, TS
+from support.profiles import some_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -173,7 +174,7 @@ SHOWN = {
 }
 
 
-@pytest.mark.parametrize("name", DECIDED)
+@pytest.mark.parametrize("name", some_of(DECIDED, {"rank", "full", "one_above_another"}))
 def test_what_is_decided_is_evaluated_once_more(spark: SparkSession, name: str) -> None:
     """The key need not be shown, and the view's output is not read."""
     step = Step(spark, DECIDED[name], T, THERE, TWICE)
@@ -181,7 +182,7 @@ def test_what_is_decided_is_evaluated_once_more(spark: SparkSession, name: str) 
     assert step.is_right(), step.changes
 
 
-@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize("name", some_of(SHOWN, {"floats", "lag", "padded_by_key"}))
 def test_what_is_not_decided_goes_as_it_was_shown(spark: SparkSession, name: str) -> None:
     """Whatever it was: it is not evaluated anew."""
     step = Step(spark, SHOWN[name], T, THERE, TWICE)
@@ -204,7 +205,7 @@ OF_TWO = {
 }
 
 
-@pytest.mark.parametrize("name", OF_TWO)
+@pytest.mark.parametrize("name", some_of(OF_TWO, {"groups_of_a_padded_side", "ranks_in_sessions"}))
 def test_keys_of_both_sides_are_touched(spark: SparkSession, name: str) -> None:
     """A key of a side that is padded is none of what is above: NULL has rows of all keys."""
     there = THERE | {"u": [("c", 7), ("c", 8)]}

@@ -30,6 +30,7 @@ from shardline.datasource.shard.commands.append import Appended
 from shardline.datasource.spark_native.leases import LEASE_KEEPER
 from shardline.datasource.spark_native.small_results import ROWS_MAX
 from shardline.datasource.spark_native.time_interval import Interval
+from support.profiles import one_of, some_of
 from support.spark.view_world import ORDERS, START, Killed, SteppedView, ViewWorld, World
 from support.spark.views import Following, Row, contents
 
@@ -144,8 +145,11 @@ def write_to_states(found: Followed) -> None:
         assert isinstance(outcome, Appended)
 
 
-@pytest.mark.parametrize("query", QUERIES)
-@pytest.mark.parametrize("disturb", [drop_states, write_to_states], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    ("disturb", "query"),
+    one_of(4, itertools.product([drop_states, write_to_states], QUERIES)),
+    ids=lambda one: getattr(one, "__name__", one),
+)
 def test_a_state_that_is_lost_is_made_anew(
     world: World, query: str, disturb: Callable[[Followed], None]
 ) -> None:
@@ -212,8 +216,9 @@ KILLS: Final = {
 }
 
 
-@pytest.mark.parametrize("kill", KILLS)
-@pytest.mark.parametrize("query", ["joined", "nested"])
+@pytest.mark.parametrize(
+    ("query", "kill"), one_of(5, itertools.product(["joined", "nested"], KILLS))
+)
 def test_a_step_that_is_killed_is_taken_once(
     world: World, query: str, kill: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,7 +329,7 @@ ABOVE: Final = {
 """Queries with operators above groups, or rows that can be counted, that do not follow changes."""
 
 
-@pytest.mark.parametrize("name", ABOVE)
+@pytest.mark.parametrize("name", some_of(ABOVE, {"offset", "places", "rows_and_groups"}))
 def test_what_reads_groups_alone_is_run_anew_over_them(world: World, name: str) -> None:
     """At each time, and not over the inputs."""
     query = ABOVE[name]
@@ -345,7 +350,7 @@ def test_rows_that_a_limit_is_of_are_not_always_counted(world: World) -> None:
         assert world.kept("whole", query).strategy == "recompute", query
 
 
-@pytest.mark.parametrize("kill", KILLS)
+@pytest.mark.parametrize("kill", one_of(2, KILLS))
 def test_a_step_over_groups_that_is_killed_is_taken_once(
     world: World, kill: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,7 +400,9 @@ def one_part(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> V
     return made
 
 
-@pytest.mark.parametrize("query", [QUERIES["groups"], ABOVE["limit"]], ids=["groups", "above"])
+@pytest.mark.parametrize(
+    "query", one_of(2, [QUERIES["groups"], ABOVE["limit"]]), ids=["groups", "above"]
+)
 def test_a_step_that_ends_early_leaves_no_time_of_a_part_behind(
     one_part: ViewWorld, query: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

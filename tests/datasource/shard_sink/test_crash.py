@@ -16,6 +16,7 @@ import pytest
 from shardline.datasource.errors import ShardError
 from support.fakes.sink import SHARD, engine
 from support.models.shards import TINY, Crash, Mortal, World, dangling, rows, table
+from support.profiles import one_of
 
 if TYPE_CHECKING:
     from support.fakes.sink import Engine
@@ -79,9 +80,10 @@ def run(engine: Engine, name: str, number: int) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("lasts", [None, 1, 3], ids=["killed", "failed", "outage"])
-@pytest.mark.parametrize("effect", ["none", "done", "late"])
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize(
+    ("name", "effect", "lasts"),
+    one_of(4, itertools.product(WAYS, ["none", "done", "late"], [None, 1, 3])),
+)
 def test_a_micro_batch_broken_anywhere_lands_once(
     effect: Effect, lasts: int | None, name: str
 ) -> None:

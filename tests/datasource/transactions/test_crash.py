@@ -31,6 +31,7 @@ from support.models.shards import (
     schema_of,
     table,
 )
+from support.profiles import some_of
 
 BLOBS = dataclasses.replace(SETTINGS, inline_part_bytes=0)
 OLD, NEW = table((1, "old")), table((2, "new"))
@@ -163,7 +164,10 @@ def finished(world: World, deed: str, expected: Counter[Any]) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("deed", "effect"),
-    [*((deed, "none") for deed in DEEDS), *((deed, "done") for deed in ("append", "forget"))],
+    some_of(
+        [*((deed, "none") for deed in DEEDS), *((deed, "done") for deed in ("append", "forget"))],
+        {"append", "replace", "sink", "forget", "register again", "maintain"},
+    ),
 )
 def test_killed_anywhere_and_repeated(deed: str, effect: Effect) -> None:
     """The process dies; another one looks, and does the same again."""

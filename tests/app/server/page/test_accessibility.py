@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 import pytest
@@ -13,6 +14,7 @@ from shardline.datasource.clock import SystemClock
 from support.page.browser import OpenPage, find_barriers
 from support.page.tools_world import ToolsWorld
 from support.page.world import ServedWorld
+from support.profiles import one_of
 
 pytestmark = pytest.mark.browser
 
@@ -82,7 +84,7 @@ SCREENS: Final = {
 }
 
 
-@pytest.mark.parametrize("look", ["light", "narrow"])
+@pytest.mark.parametrize("look", one_of(2, ["light", "narrow"]))
 @pytest.mark.parametrize("name", SCREENS)
 def test_a_screen_has_no_barriers(open_page: OpenPage, name: str, look: str) -> None:
     """In both schemes of colours; pictures are kept, for whoever changes the page."""
@@ -98,8 +100,10 @@ def test_a_screen_has_no_barriers(open_page: OpenPage, name: str, look: str) -> 
         seen.picture(f"{name.replace(' ', '-')}-{look}-{scheme}")
 
 
-@pytest.mark.parametrize("look", ["light", "dark", "narrow", "narrow-dark"])
-@pytest.mark.parametrize("situation", ["demo", "fire"])
+@pytest.mark.parametrize(
+    ("look", "situation"),
+    one_of(3, product(["light", "dark", "narrow", "narrow-dark"], ["demo", "fire"])),
+)
 def test_the_first_screen_has_no_barriers(open_page: OpenPage, situation: str, look: str) -> None:
     """Neither when all is well nor on fire."""
     seen = open_page(situation, look=look)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -17,6 +18,7 @@ from shardline.datasource.errors import InvalidUsage
 from support.page.browser import OpenPage, Seen
 from support.page.objects import HOSTILE_NAMES
 from support.page.world import ServedWorld
+from support.profiles import one_of
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.browser
@@ -488,7 +490,7 @@ def test_actions_work_by_keyboard_alone(open_page: OpenPage) -> None:
 # --- hostile, narrow, dark -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", range(len(HOSTILE_NAMES)))
+@pytest.mark.parametrize("place", one_of(2, range(len(HOSTILE_NAMES))))
 def test_a_hostile_name_is_text(open_page: OpenPage, place: int) -> None:
     """It is found by its address, shown as it is, obeyed nowhere, and widens nothing."""
     name = HOSTILE_NAMES[place]
@@ -500,8 +502,10 @@ def test_a_hostile_name_is_text(open_page: OpenPage, place: int) -> None:
     assert not scrolls_sideways(seen.page)
 
 
-@pytest.mark.parametrize("look", ["narrow", "narrow-dark", "dark", "wide"])
-@pytest.mark.parametrize("name", ["flights", "busiest_planes"])
+@pytest.mark.parametrize(
+    ("look", "name"),
+    one_of(3, product(["narrow", "narrow-dark", "dark", "wide"], ["flights", "busiest_planes"])),
+)
 def test_an_object_on_fire_fits_each_window(open_page: OpenPage, look: str, name: str) -> None:
     """Nothing is wider than the window, or than its panel; pictures are kept to be looked at."""
     seen: Seen = open_page(detailed("fire"), f"/object/{name}?rows=20", look, token=True)

@@ -12,6 +12,7 @@ from playwright.sync_api import Locator, Route, expect
 from shardline.app.introspection.events import Remembered
 from support.page.browser import OpenPage, Seen, find_barriers
 from support.page.world import ServedWorld, Situation
+from support.profiles import one_of, some_of
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.browser
@@ -251,7 +252,7 @@ def test_ten_thousand_marks_stay_few_on_the_screen(open_page: OpenPage) -> None:
     assert 50 < marks < 110
 
 
-@pytest.mark.parametrize("look", ["light", "dark", "narrow", "narrow-dark"])
+@pytest.mark.parametrize("look", one_of(3, ["light", "dark", "narrow", "narrow-dark"]))
 def test_the_line_fits_every_window(open_page: OpenPage, look: str) -> None:
     """Nothing reaches beyond the window, nothing is hidden behind the line."""
     seen = open_page("fire", look=look)
@@ -284,7 +285,7 @@ def test_the_line_fits_every_window(open_page: OpenPage, look: str) -> None:
     seen.picture(f"timeline-past-{look}")
 
 
-@pytest.mark.parametrize("look", ["light", "dark", "narrow"])
+@pytest.mark.parametrize("look", some_of(["light", "dark", "narrow"], ["dark"]))
 def test_a_moment_of_the_past_is_for_everybody(open_page: OpenPage, look: str) -> None:
     """The accessibility checker finds nothing, neither now nor as of an error."""
     seen = open_page("demo", look=look)
