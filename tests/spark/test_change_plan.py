@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import ArithmeticException, NumberFormatException
 
+from shardline.app.compute.view import change_plan
 from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, StepPlan
 from shardline.app.compute.view.change_query import ChangeQuery
 from shardline.app.compute.view.kept_plan import Leaf
@@ -73,6 +74,21 @@ def test_each_step_has_its_own_rows(spark: SparkSession) -> None:
     assert rows_of(step.over(spark, first, {})) == [(-2, 6, -1), (1, 5, 1), (2, 6, -1)]
     assert rows_of(step.over(spark, second, {})) == [(-3, 7, 2), (3, 7, 2), (40, 8, -3)]
     assert not spark.catalog.listTables()
+
+
+def test_plans_that_were_used_last_are_kept(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are as many as sets of inputs that can change together: not all are kept."""
+    monkeypatch.setattr(change_plan, "_STEPS_MAX", 2)
+    frames = {name: changes(spark, "a BIGINT", (1, 5, 1)) for name in ("t", "u")}
+    query = "SELECT a FROM t UNION ALL SELECT -a FROM u"
+    plan = ChangePlan(spark, query, {name: frame.schema for name, frame in frames.items()})
+    both, first = plan.step({"t", "u"}), plan.step({"t"})
+    assert plan.step({"u", "t"}) is both
+    assert rows_of(plan.step({"u"}).over(spark, {"u": frames["u"]}, {})) == [(-1, 5, 1)]
+    assert plan.step({"t", "u"}) is both
+    assert plan.step({"t"}) is not first
 
 
 def test_a_step_says_nothing_to_sparks_parser(spark: SparkSession) -> None:

@@ -63,6 +63,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ChangePlan", "NotIncremental", "StepPlan"]
 
+_STEPS_MAX: Final = 64
+"""Plans of steps that a view keeps. There is one for each set of inputs that change together: as
+many sets as a view over a dozen inputs has would fill the JVM's memory, and few occur again."""
+
 _AS_BELOW: Final = frozenset(
     {
         "Filter",
@@ -319,18 +323,22 @@ class ChangePlan:
         self, name: str, changed: frozenset[str], root: Callable[[LookUps], Operator]
     ) -> StepPlan:
         key = (name, changed)
-        if key not in self._steps:
+        # Behind the others: the one that was not used for longest comes first.
+        found = self._steps.pop(key, None)
+        if found is None:
             look_ups = LookUps(self._spark, changed, self._traces, self._known, self._fan_out)
             try:
                 self._by_key.clear()
                 made, regions = root(look_ups), tuple(self._by_key)
                 numbers = partial(self._numbers, regions, changed) if regions else None
-                self._steps[key] = StepPlan(
+                found = StepPlan(
                     self._operators.plans, made, self._contents, look_ups.made, numbers
                 )
             except NotIncremental as refused:
-                self._steps[key] = refused
-        found = self._steps[key]
+                found = refused
+        self._steps[key] = found
+        if len(self._steps) > _STEPS_MAX:
+            del self._steps[next(iter(self._steps))]
         if isinstance(found, NotIncremental):
             raise found
         return found
