@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Final
 
 from shardline.datasource.clock import Clock
-from shardline.datasource.errors import InvalidUsage, MissingBlob
+from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier, meet
 from shardline.datasource.read import history_gone_error, latest_readable
 from shardline.datasource.shard.state import ShardState
@@ -66,6 +66,8 @@ class EndChooser:
     def fix_target(self) -> None:
         """Read no further than what is settled now (Spark's trigger `availableNow`)."""
         self._target = meet(state.upper for state in self._inputs.look())
+        if self._freezer is not None:
+            self._freezer.has_target = True
 
     def begin(self, states: list[ShardState], limits: Limits) -> Start | ShardOffset:
         """The end of the first range, which fixes `as_of`; `START` while nothing is readable."""
@@ -128,6 +130,11 @@ class EndChooser:
                 return as_of, states
 
     @property
+    def has_begun(self) -> bool:
+        """True once an end was returned that an offset log may have: it names this run's hold."""
+        return self._first is not None
+
+    @property
     def _starts_at_a_time(self) -> bool:
         """True if the user has named the time to start from, so that no other one will do."""
         options = self._options
@@ -156,7 +163,13 @@ class EndChooser:
     def _first_piece(self, begun: ShardOffset, limits: Limits) -> Start | ShardOffset:
         """All of the snapshot if the limits admit that, or else its first piece, pinned."""
         # Anew: the states of the choice are from before the hold, and may have been collected.
-        states = self._inputs.look()
+        # Parts that are looked at need a lease besides: a hold keeps history, and not the files of
+        # a state, and one that was merged and collected would be taken for one that is lost.
+        states = (
+            self._inputs.look()
+            if self._freezer is None
+            else self._inputs.protect(begun, begun.as_of)
+        )
         units = snapshot_units(states, begun.as_of)
         done = self._readable(units, 0, cut_units(units, 0, limits))
         if done == len(units):
@@ -235,7 +248,7 @@ class EndChooser:
                 # What is before the unreadable part is published; only without progress does
                 # the stream stand.
                 if count == 0:
-                    self._stand(self._freezer, found)
+                    self._freezer.record_frozen(found)
                 return done + count
         self._freezer.move()
         return wanted
@@ -251,15 +264,5 @@ class EndChooser:
             self._freezer.move()
             return end
         if stop <= lower:
-            self._stand(self._freezer, bad)
+            self._freezer.record_frozen(bad)
         return Frontier(stop)
-
-    def _stand(self, freezer: Freezer, bad: dict[str, str]) -> None:
-        freezer.record_frozen(bad)
-        if self._target is not None:
-            # A run to a fixed target would end here, as if it had read everything.
-            key = min(bad)
-            raise MissingBlob(
-                f"{self._inputs.who} cannot reach its target: {bad[key]}",
-                hint="restore the part and start the query again; nothing was skipped",
-            )

@@ -74,6 +74,7 @@ class Freezer:
         clock: For pauses and for the timeout.
         who: The stream, in words, for errors and logs.
         timeout_ms: How long it may stand still; None is for ever.
+        has_target: True for a run that ends, and must not do so as if it had read everything.
         frozen: The part that it stands before; None while it moves.
     """
 
@@ -82,6 +83,7 @@ class Freezer:
     clock: Clock
     who: str
     timeout_ms: int | None
+    has_target: bool = False
     frozen: Frozen | None = None
     _good: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _bad: dict[str, str] = field(default_factory=dict)
@@ -119,7 +121,7 @@ class Freezer:
             bad: Reasons by key; not empty.
 
         Raises:
-            MissingBlob: It has stood still for `timeout_ms`.
+            MissingBlob: It has stood still for `timeout_ms`, or the run has a target.
         """
         # Any choice that is the same at each call: the status, and with it a record of the shard's
         # log, changes only when the part does.
@@ -129,6 +131,11 @@ class Freezer:
             self.frozen = Frozen(key, bad[key], self.clock.now_ms())
             _log.warning("%s stands still: part '%s': %s", self.who, key, bad[key])
             self.tell(f"frozen since {self.frozen.since_ms} at part '{key}'")
+        if self.has_target:
+            raise MissingBlob(
+                f"{self.who} cannot reach its target: {bad[key]}",
+                hint="restore the part and start the query again; nothing was skipped",
+            )
         frozen_ms = self.clock.now_ms() - self.frozen.since_ms
         if self.timeout_ms is not None and frozen_ms >= self.timeout_ms:
             raise MissingBlob(
@@ -148,7 +155,8 @@ class Freezer:
         """Block until all parts of a published range can be read.
 
         Raises:
-            MissingBlob: That took longer than `timeout_ms`.
+            MissingBlob: That took longer than `timeout_ms`, or the run has a target: whoever waits
+                for its end would wait for ever.
         """
         # Blocks instead of returning a shorter range: the end is in Spark's offset log, and a plan
         # without the part would be committed as if it had been read.

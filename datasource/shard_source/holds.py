@@ -75,6 +75,7 @@ class StreamHolds:
     purpose: str
     interval_ms: int
     behind_ms: int = 0
+    _acquired: str = ""
     _since: SinceHandle | None = None
     _lease: Lease | None = None
     _heart: LeaseRenewer | None = None
@@ -95,6 +96,7 @@ class StreamHolds:
         Raises:
             InvalidUsage: That history is gone.
         """
+        self._acquired = name  # before the outcome, which may stay unknown
         # Not confirmed: the offset that names the hold is not in Spark's log yet. A crash before
         # it is leaves a hold that no checkpoint knows, and only the mark tells it from one in use.
         return self._open_since_hold(name, as_of, confirmed=False)
@@ -247,6 +249,12 @@ class StreamHolds:
             # epoch, since there is nothing left that another run of the query could read.
             self.machine.apply(partial(expire_critical, reader=name))
         self.release()
+
+    def withdraw(self) -> None:
+        """Expire the since hold that `acquire` made, or may have: no offset names it."""
+        name, self._acquired, self._since = self._acquired, "", None
+        if name:
+            self.machine.apply(partial(expire_critical, reader=name))
 
     def release(self) -> None:
         """Give the lease up; the since hold stays for the next run.

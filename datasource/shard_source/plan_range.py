@@ -66,6 +66,10 @@ class RangePlanner:
         if isinstance(end, Start) or start == end:
             return []
         needed = end if isinstance(start, Start) else start
+        if not self._inputs.states:
+            # The first call after a restart. What was made anew under the name is another shard,
+            # and a hold that was taken over there would be nobody's.
+            self._inputs.check_shards(end, self._inputs.look())
         # The holds first: they may be those of an earlier run, and only a hold that is there
         # keeps the history that the lease and the plan are about.
         self._inputs.take_over(end, time_needed(needed))

@@ -25,6 +25,7 @@ from typing import Any
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import meet
 from shardline.datasource.parts.verify import verify_part
+from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.choose_end import EndChooser
 from shardline.datasource.shard_source.descs import Limits
 from shardline.datasource.shard_source.fetch_task import ShardPartition
@@ -55,18 +56,38 @@ class StreamRun:
             )
         self._chooser = EndChooser(options, self._inputs, self._freezer, client.clock)
         self._planner = RangePlanner(options, client, shape, self._inputs, self._freezer)
+        self._until = options.ending_timestamp
+        self._goes_on = False
+        """True once this run was given an offset: whatever it held before is named by that."""
 
     def latest(self, start: Start | ShardOffset, limits: Limits) -> Start | ShardOffset:
         """The end of the next micro-batch; `start` itself when there is nothing to read."""
         states = self._inputs.look()
         if isinstance(start, Start):
-            return self._chooser.begin(states, limits)
+            return self._begin(states, limits)
         self._inputs.check_shards(start, states)
+        is_resumed, self._goes_on = not self._goes_on, True
         if start.frontier.time is None:
             # Everything has been read, and Spark commits an end only when it makes the next one.
             self._inputs.give_up(start)
             return start
+        if is_resumed and start.cut is None and not self._chooser.has_begun:
+            # What an earlier run has left is done: Spark asks for the next end behind it only. Its
+            # commit never comes before there are news, and a pin keeps every file until then.
+            if self._until is not None and start.frontier.time >= self._until:
+                self._inputs.give_up(start)
+                return start
+            self._inputs.take_over(start, time_needed(start))
+            self._inputs.advance(start.frontier.time)
         return self._chooser.go_on(start, states, limits)
+
+    def _begin(self, states: list[ShardState], limits: Limits) -> Start | ShardOffset:
+        try:
+            return self._chooser.begin(states, limits)
+        except BaseException:
+            if not self._chooser.has_begun:
+                self._inputs.withdraw()
+            raise
 
     def report(self) -> dict[str, Any] | None:
         """The shards in the query's progress: their upper, and the part that it stands before.
@@ -90,6 +111,7 @@ class StreamRun:
 
     def plan(self, start: Start | ShardOffset, end: Start | ShardOffset) -> list[ShardPartition]:
         """The partitions of a range, planned anew each time."""
+        self._goes_on = True
         return self._planner.plan(start, end)
 
     def commit(self, end: Start | ShardOffset) -> None:
@@ -107,5 +129,7 @@ class StreamRun:
             self._inputs.advance(end.frontier.time)
 
     def release(self) -> None:
-        """Give the leases up; the since holds stay for the next run."""
+        """Give the leases up; the since holds stay for the next run, if this one has begun."""
         self._inputs.release()
+        if not (self._goes_on or self._chooser.has_begun):
+            self._inputs.withdraw()

@@ -8,8 +8,8 @@ Spark promises less than the protocol suggests, and each gap has its answer here
     `initialOffset` is called twice, again after a restart, and its result is never recorded: it is
     a constant, and the end of the first micro-batch fixes `as_of`.
     After a restart, `partitions(start, end)` of the last planned range may be the very first call.
-    `commit(end)` comes while the *next* micro-batch is made, and never for the last one: moving
-    holds late is harmless, moving them early is not.
+    `commit(end)` comes while the *next* micro-batch is made, and never for the last one, for which
+    the next run makes up: moving holds late is harmless, moving them early is not.
     `stop` may never be called: leases expire by time.
     An idle query calls `latestOffset` up to 100 times a second: without news the result is its
     argument, to the letter, since Spark compares offsets as text.

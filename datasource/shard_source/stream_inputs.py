@@ -11,13 +11,14 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
 from shardline.datasource.client import ShardClient, process_name
-from shardline.datasource.errors import Determinate
+from shardline.datasource.errors import Determinate, ShardError
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.read import history_gone_error
 from shardline.datasource.shard.state import ShardState
@@ -33,6 +34,8 @@ from shardline.datasource.shard_source.offsets import (
 from shardline.datasource.shard_source.options import SourceOptions
 
 __all__ = ["Input", "StreamInputs", "in_snapshot", "time_needed"]
+
+_log = logging.getLogger(__name__)
 
 _LOOKS_AT_ONCE: Final = 16
 """Shards that are looked at side by side: each costs a request of the store, and no processor."""
@@ -65,6 +68,7 @@ class StreamInputs:
         self._client = client
         self.who = f"stream of {_listed(options.inputs)} at {options.location}"
         self.hold = options.hold or f"stream-{client.ids.token().hex()}"
+        self._is_hold_given = options.hold is not None
         self.states: list[ShardState] = []
         epoch, purpose = client.ids.token().hex(), f"stream by {process_name()}"
         self._inputs = [
@@ -113,19 +117,34 @@ class StreamInputs:
     # -- holds -------------------------------------------------------------------------------
 
     def hold_from(self, as_of: int, states: Sequence[ShardState]) -> None:
-        """Take the since hold of a query that begins at `as_of`, on every shard.
+        """Take the since hold of a query that begins at `as_of`, on every shard or on none.
 
         Raises:
             InvalidUsage: A shard's history begins later, or did when the hold was there.
         """
-        for state, each in zip(states, self._inputs, strict=True):
+        for state in states:
             if Frontier(as_of) < state.since:
                 raise history_gone_error(state, as_of, state.since)
+        for state, each in zip(states, self._inputs, strict=True):
             # Other readers may have let the time go after the look: only what the hold itself
             # says is certain.
             held = each.holds.acquire(self.hold, as_of)
             if held > Frontier(as_of):
                 raise history_gone_error(state, as_of, held)
+
+    def withdraw(self) -> None:
+        """Expire the holds of a query that has not begun: no offset that names them was returned.
+
+        Each run that does not begin makes holds of a name of its own; left behind, they would keep
+        history for ever. One whose name was given may be older than this run: it is its giver's.
+        """
+        if self._is_hold_given:
+            return
+        for each in self._inputs:
+            try:
+                each.holds.withdraw()
+            except (ShardError, OSError) as error:
+                _log.warning("%s leaves hold '%s' behind: %s", self.who, self.hold, error)
 
     def take_over(self, offset: ShardOffset, needed: int) -> None:
         """Go on with the holds of an offset, which may be of an earlier run; `needed` is kept."""

@@ -15,11 +15,12 @@ from shardline.datasource.shard_source import freeze
 from shardline.datasource.shard_source.descs import parts_with_news, stop_before
 from shardline.datasource.shard_source.freeze import Freezer
 from support.fakes.clock import ManualClock
-from support.fakes.engine import Checkpoint, Query, options_of
+from support.fakes.engine import Checkpoint, Killed, Query, options_of
 from support.models.shards import TINY, World, schema_of, updates
+from support.spark.streams import churn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from shardline.datasource.client import ShardClient
 
@@ -248,6 +249,50 @@ def test_a_run_to_a_target_does_not_end_as_if_it_had_read_all(world: World) -> N
         query.drain()
 
     assert times(checkpoint) == [0]
+
+
+def test_a_run_to_a_target_does_not_wait_for_a_published_range(world: World) -> None:
+    """A job at night that was killed within a micro-batch, and then a part is lost: it fails."""
+    client = shard(world, 3)
+    checkpoint, options = Checkpoint(), options_of(**FREEZE)
+    with pytest.raises(Killed):
+        Query(
+            world.client(BLOBS),
+            checkpoint,
+            options,
+            kill=lambda step, _: step == "offset log",
+            available_now=True,
+        ).drain()
+    (key,) = keys_at(client, 1)
+    data = delete(world, key)
+    with pytest.raises(MissingBlob, match=f"cannot reach its target.*{key}"):
+        Query(world.client(BLOBS), checkpoint, options, available_now=True).drain()
+    world.objects().put(key, data)
+    Query(world.client(BLOBS), checkpoint, options, available_now=True).drain()
+    assert times(checkpoint) == [0, 1, 2]
+
+
+def test_a_part_that_is_merged_while_it_is_looked_at_is_not_missing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its first range a query has a hold, which keeps history; files are kept by a lease."""
+    client = shard(world, 6)
+    checkpoint = Checkpoint()
+    options = options_of(onMissingPart="freeze")
+    query = Query(world.client(BLOBS), checkpoint, options, available_now=True)
+    real = Freezer.find_unreadable
+    merges: list[int] = []
+
+    def merged_meanwhile(self: Freezer, planned: Iterable[PlannedPart]) -> dict[str, str]:
+        if not merges:
+            merges.append(len(client.state("in").trace.batches))
+            churn(client)
+        return real(self, planned)
+
+    monkeypatch.setattr(Freezer, "find_unreadable", merged_meanwhile)
+    query.drain()
+    assert merges[0] > len(client.state("in").trace.batches), "parts were merged"
+    assert sorted(row[1] for row in checkpoint.rows()) == [f"at {n}" for n in range(6)]
 
 
 def test_failing_is_the_default(world: World) -> None:

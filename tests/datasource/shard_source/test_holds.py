@@ -7,13 +7,17 @@ import json
 from collections import Counter
 from functools import partial
 
+import msgspec
 import pytest
 
+from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Fenced, InvalidUsage, LeaseExpired
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.commands.readers import expire_critical
-from support.fakes.engine import Checkpoint, Query, consolidated, options_of
-from support.models.shards import World, table, updates
+from shardline.datasource.shard.state import ShardState
+from shardline.datasource.shard_source.stream_inputs import StreamInputs
+from support.fakes.engine import Checkpoint, Killed, Query, consolidated, options_of
+from support.models.shards import World, schema_of, table, updates
 from support.spark.streams import BLOBS, Row, churn, fill, lose_leases
 
 # --- pieces of a snapshot ------------------------------------------------------------------------
@@ -215,3 +219,115 @@ def test_a_hold_stands_before_its_offset_is_published(world: World) -> None:
 
         assert held is not None
         assert held <= max(start["frontier"] - 1, offset["as_of"])
+
+
+@pytest.mark.parametrize("given", [{}, {"hold": "copy"}], ids=["own", "given"])
+def test_a_query_that_cannot_begin_leaves_no_hold(
+    world: World, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused at its second shard, before or after the first one's hold: each try would leave one.
+
+    A hold of a name that was given may have been there before, and is its giver's.
+    """
+    client = world.client(BLOBS)
+    fill(client)
+    client.create("late", schema_of())
+    client.writer("late").compare_and_append(None, Frontier(0), Frontier(200))
+    keep_from(client, "late", 150)
+    options = options_of(shards="in,late", startingTimestamp=50, snapshot="exclude", **given)
+    for _ in range(2):
+        query = Query(world.client(BLOBS), Checkpoint(), options)
+        with pytest.raises(InvalidUsage, match="HISTORY_GONE"):
+            query.step()
+    assert not client.state("in").critical
+
+    # The look has not seen that the second one's history is gone.
+    real = StreamInputs.hold_from
+
+    def with_old_states(self: StreamInputs, as_of: int, states: list[ShardState]) -> None:
+        real(self, as_of, [read_before(one) for one in states])
+
+    monkeypatch.setattr(StreamInputs, "hold_from", with_old_states)
+    query = Query(world.client(BLOBS), Checkpoint(), options)
+    with pytest.raises(InvalidUsage, match="HISTORY_GONE"):
+        query.step()
+    assert set(client.state("in").critical) == set(given.values())
+
+
+def test_a_query_that_has_not_begun_leaves_no_hold(world: World) -> None:
+    """Its snapshot stands before its first part: nothing was returned that names the hold."""
+    client = world.client(BLOBS)
+    fill(client, batches=1)
+    for batch in client.state("in").trace.batches:
+        for part in batch.parts:
+            world.objects().delete(part.key)
+    query = Query(world.client(BLOBS), Checkpoint(), options_of(onMissingPart="freeze"))
+    assert query.drain() == 0
+    assert len(client.state("in").critical) == 1
+    query.run.release()
+    assert not client.state("in").critical
+
+
+def read_before(state: ShardState) -> ShardState:
+    """A state as it was before its history was gone."""
+    trace = msgspec.structs.replace(state.trace, since=0)
+    return msgspec.structs.replace(state, trace=trace)
+
+
+def keep_from(client: ShardClient, name: str, time: int) -> None:
+    """Let a shard's history before a time be gone."""
+    client.set_retention(name, None)
+    hold = client.hold(name, "test")
+    hold.downgrade(Frontier(time))
+    hold.expire()
+    assert client.state(name).since == Frontier(time)
+
+
+@pytest.mark.parametrize("until", [{}, {"endingTimestamp": 30}], ids=["open", "with an end"])
+def test_the_next_run_lets_go_what_the_last_one_could_not(
+    world: World, until: dict[str, object]
+) -> None:
+    """The last end of a run is never committed, and there may be no news for ever after.
+
+    A query that has read up to its end lets all go; any other one, the pin, and the history.
+    """
+    client = world.client(BLOBS)
+    fill(client, batches=4)
+    checkpoint = Checkpoint()
+    options = options_of(maxFilesPerTrigger=1, hold="copy", **until)
+    Query(world.client(BLOBS), checkpoint, options, available_now=True).drain()
+    assert len(checkpoint.offsets) > 1, "the snapshot was read in pieces"
+    frontier = checkpoint.frontier()
+    assert frontier is not None
+    assert client.state("in").critical["copy"].seqno is not None
+
+    run = Query(world.client(BLOBS), checkpoint, options, available_now=True)
+    assert run.drain() == 0
+    found = client.state("in").critical
+    if until:
+        assert not found
+    else:
+        assert (found["copy"].seqno, found["copy"].since) == (None, frontier - 1)
+    client.writer("in").append_now(table((1000, "later")))
+    Query(world.client(BLOBS), checkpoint, options, available_now=True).drain()
+    assert ((1000, "later") in consolidated(checkpoint.rows())) is not bool(until)
+    if not until:
+        # This time the history: of the last micro-batch, which nobody has committed.
+        assert Query(world.client(BLOBS), checkpoint, options, available_now=True).drain() == 0
+        later = checkpoint.frontier()
+        assert later is not None
+        assert client.state("in").critical["copy"].since == later - 1 > frontier - 1
+
+
+def test_a_replayed_micro_batch_lets_nothing_go_before_it_is_done(world: World) -> None:
+    """A run that is to repeat one needs what it was planned from, pins included."""
+    client = world.client(BLOBS)
+    contents = fill(client, batches=4)
+    checkpoint, options = Checkpoint(), options_of(maxFilesPerTrigger=1, hold="copy")
+    with pytest.raises(Killed):
+        Query(
+            world.client(BLOBS), checkpoint, options, kill=lambda step, n: (step, n) == ("plan", 1)
+        ).drain()
+    churn(client)
+    Query(world.client(BLOBS), checkpoint, options).drain()
+    assert consolidated(checkpoint.rows()) == contents

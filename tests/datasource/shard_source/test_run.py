@@ -292,8 +292,15 @@ def test_a_shard_made_again_is_refused(world: World) -> None:
     client.drop("in", despite_holders=["copy"])
     fill(client)
 
-    with pytest.raises(InvalidUsage, match=r"stream of 'in' .*hold 'copy'.*dropped and made again"):
+    refused = r"stream of 'in' .*hold 'copy'.*dropped and made again"
+    with pytest.raises(InvalidUsage, match=refused):
         Query(world.client(BLOBS), checkpoint, options_of(hold="copy")).step()
+    # Killed within its last micro-batch, it begins with that one's plan.
+    checkpoint.commits -= 1
+    with pytest.raises(InvalidUsage, match=refused):
+        Query(world.client(BLOBS), checkpoint, options_of(hold="copy")).step()
+    assert not client.state("in").critical
+    assert not client.state("in").leased
 
 
 def test_a_type_that_was_widened_asks_for_a_restart(world: World) -> None:
