@@ -5,11 +5,16 @@ That contents are right at every time is shown by `test_view_oracle`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import AnalysisException
+from pyspark.sql.functions import udf
+from pyspark.sql.types import StructType
+from pyspark.sql.udtf import UserDefinedTableFunction
 
+from shardline.app.compute.view.kept_plan import KeptPlan
 from shardline.app.compute.view.kept_query import KeptQuery
 from support.profiles import one_of
 
@@ -58,6 +63,30 @@ def test_each_evaluation_has_its_own_rows(spark: SparkSession, name: str) -> Non
         found = sorted(map(str, query.evaluate(spark, frames).collect()))
         assert found == plainly(spark, QUERIES[name], frames)
         assert found
+
+
+def test_functions_of_python_are_known(spark: SparkSession) -> None:
+    """Of rows and of tables, wherever they are: who calls one is kept apart from other views."""
+    session = spark.newSession()
+    session.udf.register("more", udf(lambda n: n + 1, "bigint"))
+    session.udtf.register("both", UserDefinedTableFunction(Both, "n BIGINT"))
+    columns = {"t": StructType().add("a", "long")}
+    for query, calls in {
+        "SELECT a + 1 AS b, explode(array(a)) FROM t": False,
+        "SELECT more(a) AS b FROM t": True,
+        "SELECT a FROM t WHERE more(a) > 1": True,
+        "SELECT a, n FROM t, LATERAL both(a)": True,
+        "SELECT a FROM t UNION ALL SELECT n FROM t, LATERAL both(a) WHERE n > 1": True,
+    }.items():
+        assert KeptPlan(session, query, columns).calls_python is calls, query
+
+
+class Both:
+    """A table function: a number and the next one."""
+
+    def eval(self, n: int) -> Iterator[tuple[int]]:
+        yield (n,)
+        yield (n + 1,)
 
 
 @pytest.mark.parametrize("name", sorted(QUERIES.keys() - FROM_TEXT))

@@ -16,6 +16,7 @@ from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.session_settings import engine_versions, query_settings
 from shardline.app.compute.view.streaming_query import run_view
 from shardline.app.execution.observations import Measured
+from shardline.datasource.spark_native.java_names import java_class
 from shardline.datasource.spark_native.time_interval import Interval
 from support.spark.views import Bench, contents, no_fence, view
 from support.waiting import wait_until
@@ -127,6 +128,16 @@ def test_settings_of_meaning_are_told_when_unusual(spark: SparkSession) -> None:
     session.conf.set("spark.sql.ansi.enabled", "TRUE")
     session.conf.set("spark.sql.shuffle.partitions", "7")
     assert query_settings(session) == usual == ()
+    zones = java_class(spark, "java.util.TimeZone")
+    zone = zones.getDefault()
+    zones.setDefault(zones.getTimeZone("Asia/Tokyo"))
+    try:
+        # What is not set is the zone of the machine, and contents are of that.
+        session.conf.unset("spark.sql.session.timeZone")
+        assert query_settings(session) == ("spark.sql.session.timeZone=Asia/Tokyo",)
+    finally:
+        zones.setDefault(zone)
+    session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.ansi.enabled", "false")
     session.conf.set("spark.sql.caseSensitive", "true")
     session.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")

@@ -9,9 +9,11 @@ import pyarrow as pa
 import pytest
 
 from shardline.app.compute.view.maintained_view import View
+from shardline.app.compute.view.output import ViewSink
 from shardline.app.protocol.objects import Strategy
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.spark_native.time_interval import Interval
+from support.spark.view_world import Killed
 from support.spark.views import Bench, Following, contents, no_fence, view
 
 if TYPE_CHECKING:
@@ -20,6 +22,31 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+
+def test_a_kill_behind_the_first_contents_leaves_no_empty_past(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start lets history begin where they are."""
+    bench = Bench(spark, str(tmp_path / "lake"), tmp_path / "checkpoints")
+    table = bench.input("t", pa.schema([("k", pa.int64())]))
+    table.append([(10, (1,), 1)], 50)
+    kept = view("copied", "SELECT k FROM t", "k BIGINT", "t")
+
+    def rendered() -> View:
+        return View(bench.host, bench.incarnation("copied", 20), kept, no_fence, Following())
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ViewSink, "begin_at", killed)
+        with pytest.raises(Killed):
+            rendered().advance(spark.newSession(), Interval(20, 50, starts=True))
+    assert bench.client.state("copied").upper == Frontier(50)
+    rendered().advance(spark.newSession(), Interval(20, 50, starts=True))
+    state = bench.client.state("copied")
+    assert (state.since, state.critical) == (Frontier(20), {})
 
 
 @pytest.mark.parametrize("strategy", ["incremental", "recompute"])

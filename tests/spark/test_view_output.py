@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from shardline.app.compute.view.next_step import FollowChanges, Recompute, Unchanged
+from shardline.app.compute.view.next_step import (
+    FollowChanges,
+    OutputProgress,
+    Recompute,
+    Unchanged,
+)
 from shardline.app.compute.view.output import ViewSink
+from shardline.app.execution.stopped import Stopped
 from shardline.app.protocol.objects import ViewDescription, errors_shard
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Indeterminate
@@ -70,6 +76,49 @@ def test_errors_are_read_once_while_they_stay(client: ShardClient, sink: ViewSin
     assert not sink.look().failing
 
 
+def test_a_step_that_heals_is_taken_whole(client: ShardClient) -> None:
+    """It takes the error back, and ends before its rows: the output still is as when it failed.
+
+    Until the rows are there the step must compute all anew; changes alone would miss those that
+    came while the query failed.
+    """
+    left = [100]
+
+    def gate() -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise Stopped
+
+    sink = ViewSink(client, VIEW, [], gate)
+    sink.make()
+    assert sink.append(Recompute(1, 0, 2), None, None)
+    assert sink.append(Recompute(2, 2, 5), None, "division by zero")
+    left[0] = 2
+    with pytest.raises(Stopped):
+        sink.append(Recompute(5, 5, 7), None, None)
+    assert [client.state(one).upper.time for one in ("totals", errors_shard("totals"))] == [5, 7]
+    again = ViewSink(client, VIEW, [], lambda: None)
+    again.make()
+    assert again.look() == OutputProgress(5, ours=True, failing=True)
+    assert again.append(Recompute(5, 5, 6), None, None)
+    assert again.look() == OutputProgress(6, ours=True, failing=False)
+
+
+def test_a_first_step_that_is_killed_begins_its_history_all_the_same(client: ShardClient) -> None:
+    """Before its contents, and after them; what comes then may be of a later time."""
+    first, sink = (ViewSink(client, VIEW, [], lambda: None) for _ in range(2))
+    first.make()
+    first.prepare_begin(1000)
+    sink.make()
+    sink.prepare_begin(1500)
+    assert sink.append(Recompute(1500, 0, 1501), None, None)
+    again = ViewSink(client, VIEW, [], lambda: None)
+    again.make()
+    for one in ("totals", errors_shard("totals")):
+        state = client.state(one)
+        assert (state.critical, state.since) == ({}, Frontier(1500)), one
+
+
 @pytest.mark.parametrize("shard", ["totals", errors_shard("totals")])
 @pytest.mark.parametrize("step", ["set_retention", "expire", "set_retention again"])
 def test_history_has_its_start_whatever_comes_between(
@@ -100,8 +149,6 @@ def test_history_has_its_start_whatever_comes_between(
             sink.begin_at(1000)
     again = ViewSink(client, kept, [], lambda: None)
     again.make()
-    if shard == "totals":
-        again.begin_at(1000)  # of the other shard nothing was begun yet
     for one in ("totals", errors_shard("totals")):
         state = client.state(one)
         assert (state.critical, state.since, state.retain_ms) == ({}, Frontier(1000), 100), one

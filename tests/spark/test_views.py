@@ -14,11 +14,12 @@ from shardline import datasource
 from shardline.app.compute.group import trigger_query
 from shardline.app.compute.holds import end_view_holds
 from shardline.app.compute.render import render
+from shardline.app.compute.view import streaming_query
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.streaming_query import run_view
 from shardline.app.execution.observations import Ended, Failed, Health, Hydrated, Measured, Progress
 from shardline.app.protocol.objects import ViewDescription
-from shardline.datasource.errors import Fenced
+from shardline.datasource.errors import Fenced, Indeterminate, InvalidUsage
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.spark_native.time_interval import Interval
 from support.spark.sinks import parts
@@ -419,6 +420,24 @@ def test_an_input_made_anew_is_hydrated_anew(bench: Bench, start: Started) -> No
     assert contents(bench.client, "totals", 20) == {("eve", 1): 1}
 
 
+@pytest.mark.usefixtures("orders")
+def test_a_failure_is_told_also_where_its_clean_up_fails(
+    bench: Bench, start: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is lost as well: a view whose failure nobody hears of is never started again."""
+    run = start(TOTALS, 5)
+    reaches(bench, "totals", 6)
+
+    def lost(*_: object) -> None:
+        raise Indeterminate("the store did not answer")
+
+    monkeypatch.setattr(streaming_query, "end_hold", lost)
+    run._error = InvalidUsage("it was expired", code="HOLD_EXPIRED")
+    run._report_failure()
+    [failed] = bench.told(Failed)
+    assert "HOLD_EXPIRED" in failed.error
+
+
 def test_an_input_that_lost_a_part_freezes_the_view(
     bench: Bench, orders: Input, start: Started
 ) -> None:
@@ -460,7 +479,8 @@ def test_finished_inputs_end_the_view(bench: Bench, orders: Input, start: Starte
 
 def test_a_view_of_nothing_is_finished_at_once(bench: Bench) -> None:
     """A view without inputs holds its rows from its as_of on, for ever."""
-    one = view("one", "SELECT 1 AS n UNION ALL SELECT 1", "n INT")
+    bench.spark.udf.register("one_less", lambda n: n - 1, "int")
+    one = view("one", "SELECT 1 AS n UNION ALL SELECT one_less(2)", "n INT")
     run = render(bench.host, bench.incarnation("one", 7), one)
     wait_until("ended", lambda: bool(bench.told(Ended) or bench.told(Failed)), 60)
     run.stop()

@@ -19,6 +19,7 @@ from shardline.app.execution.observations import Ended, Started
 from shardline.app.execution.stopped import Stopped
 from shardline.app.protocol.objects import ViewDescription
 from shardline.datasource.background import BackgroundThread
+from shardline.datasource.spark_native.jvm import clone_of
 from shardline.datasource.spark_native.time_interval import Interval
 
 __all__ = ["RunningConstantView", "run_constant"]
@@ -45,8 +46,8 @@ class RunningConstantView:
         self._thread = BackgroundThread(incarnation.query_name, self._run, make=InheritableThread)
         self._view = View(host, incarnation, description, self._gate)
         # Its own, as a streaming query would have: the shared one may hold temporary views of the
-        # same names.
-        self._session = host.spark.newSession()
+        # same names. A copy: a new one would know neither the user's functions nor the settings.
+        self._session = clone_of(host.spark)
         host.report(Started(id=incarnation.id, epoch=incarnation.epoch))
         self._thread.start()
 

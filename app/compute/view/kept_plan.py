@@ -27,6 +27,7 @@ from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.datasource.spark_native.java_names import (
     java_class,
+    read_sequence,
     scala_object,
     scala_sequence,
 )
@@ -113,8 +114,12 @@ class KeptPlan:
         self.columns, analysed = result.schema, plan_of(result)
         # Those inside of expressions have inputs, too, which are no leaves of the plan.
         self.usable = bool(analysed.subqueriesAll().isEmpty())
-        python = java_class(session, _PATTERNS).PYTHON_UDF()
-        self.calls_python = bool(analysed.containsPattern(python))
+        patterns = java_class(session, _PATTERNS)
+        self.calls_python = bool(analysed.containsPattern(patterns.PYTHON_UDF()))
+        # Table functions have no pattern of their own, and are within LATERAL mostly.
+        if not self.calls_python and analysed.containsPattern(patterns.GENERATOR()):
+            plans = (analysed, *read_sequence(analysed.subqueriesAll()))
+            self.calls_python = any(map(_has_table_function, plans))
         return self._operators.over(query_tree(analysed))
 
     def fits(self, frames: Mapping[str, DataFrame]) -> bool:
@@ -193,6 +198,15 @@ class Operators:
             return operator.plan
         children = [self._filled(child, plans) for child in operator.children]
         return operator.plan.withNewChildren(self.sequence(children))
+
+
+def _has_table_function(plan: Any) -> bool:
+    """True if rows come from a table function of Python; not in subqueries of expressions."""
+    if str(plan.getClass().getSimpleName()) == "Generate":
+        kind = str(plan.generator().getClass().getSimpleName())
+        if kind.endswith("PythonUDTF"):
+            return True
+    return any(map(_has_table_function, read_sequence(plan.children())))
 
 
 def calls_python(spark: SparkSession, query: str, inputs: Iterable[ShardState]) -> bool:

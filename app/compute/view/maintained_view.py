@@ -287,6 +287,8 @@ class View:
             error = data_error_text(found)
             if error is None:
                 raise
+        if step.lower == 0:
+            self._sink.prepare_begin(step.at)
         if self._append_anew(step, correction, error):
             took_ms = self._host.clock.elapsed_ms() - began_ms
             self._costs.note_anew(took_ms, volume_of_shards(states).rows)

@@ -123,7 +123,9 @@ class ViewSink:
         client.create(self._errors, ERRORS_SCHEMA, retain_ms=retain_ms)
         client.set_retention(self._errors, retain_ms)
         for shard in (name, self._errors):
-            if _BEGIN in client.state(shard).critical:
+            state = client.state(shard)
+            # Where nothing was appended the next first contents may be of another time.
+            if _BEGIN in state.critical and state.upper != MINIMUM:
                 self._finish_begin(shard)
         # Last: a handle that was made before a drop writes to the shard that is gone.
         self._handles = {shard: self._handle(shard) for shard in (name, self._errors)}
@@ -151,7 +153,8 @@ class ViewSink:
             return OutputProgress(0, ours=False, failing=False)
         output, errors = self._client.readable(self._name, self._errors)
         ours = self._is_ours(output) and self._is_ours(errors)
-        return OutputProgress(output.upper.time, ours, failing=bool(self._known_errors(errors)))
+        failing = bool(self._known_errors(errors)) or self._stood_still(output, errors)
+        return OutputProgress(output.upper.time, ours, failing=failing)
 
     def append(
         self, step: FollowChanges | Recompute, rows: StagedInterval | None, error: str | None
@@ -208,14 +211,27 @@ class ViewSink:
         Without it a reader could ask for a time before the first, and would get no rows instead of
         a refusal. Readers that hold earlier times keep them.
         """
+        self.prepare_begin(as_of)
         for name in (self._name, self._errors):
             # Also after a crash between the two shards: the one that is done is left alone.
-            if self._client.state(name).since >= Frontier(as_of):
+            if _BEGIN in self._client.state(name).critical:
+                self._gate()
+                self._finish_begin(name)
+
+    def prepare_begin(self, as_of: int) -> None:
+        """Say, durably, that `begin_at` is to be done, before the first contents are there.
+
+        After them it would be too late: a crash in between would leave earlier times readable, and
+        nobody would know that these have never had contents.
+        """
+        for name in (self._name, self._errors):
+            state = self._client.state(name)
+            begins = state.critical.get(_BEGIN)
+            if state.since >= Frontier(as_of) or (begins is not None and begins.since == as_of):
                 continue
             self._gate()
-            # Before all else: it says from now on, also to the next start, what is to be done.
-            self._client.hold(name, _BEGIN, since=as_of, purpose="first time of a view")
-            self._finish_begin(name)
+            hold = self._client.hold(name, _BEGIN, since=as_of, purpose="first time of a view")
+            hold.downgrade(Frontier(as_of))  # it may be of an earlier attempt
 
     def _finish_begin(self, name: str) -> None:
         """Let the history of a shard start where the hold of `begin_at` is, and end that."""
@@ -283,6 +299,23 @@ class ViewSink:
                 table = reader.snapshot(None if state.upper.time is None else state.upper.time - 1)
             self._failing = (parts, frozenset(table["error"].to_pylist()))
         return self._failing[1]
+
+    def _stood_still(self, output: ShardState, errors: ShardState) -> bool:
+        """True if the query failed right before the output's upper, whatever is known later on.
+
+        A step that heals takes the errors back first. If it ended there, the output still has what
+        it had when the query began to fail: changes since then are nowhere but in the inputs.
+        """
+        upper = output.upper.time
+        if not upper or output.upper >= errors.upper:
+            return False
+        if not any(batch.parts for batch in errors.trace.batches):
+            return False  # of nearly all views
+        if errors.since > Frontier(upper - 1):
+            return True  # nobody can tell
+        with self._client.reader(self._errors, purpose="view") as reader:
+            failed = reader.snapshot(upper - 1)
+        return bool(failed.num_rows)
 
     def _is_ours(self, state: ShardState) -> bool:
         # By the upper: a writer of another definition that has appended since has moved it.

@@ -62,7 +62,9 @@ _UTC: Final = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
 
 def query_settings(spark: SparkSession) -> tuple[str, ...]:
     """The settings of a session by which queries mean something unusual: `name=value`, sorted."""
-    found = {name: _value(name, str(spark.conf.get(name, usual))) for name, usual in _USUAL.items()}
+    # As they are in effect: what is not set is Spark's default, which may be the zone of the
+    # machine, and that of the next machine is another one.
+    found = {name: _value(name, str(spark.conf.get(name))) for name in _USUAL}
     found |= {
         name: value.strip() for name, value in spark.conf.getAll.items() if name.startswith(_LEGACY)
     }

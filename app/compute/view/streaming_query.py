@@ -575,7 +575,10 @@ class RunningView:
         # Before the report: the lane restarts the view as soon as it hears of the failure, and
         # would find the same checkpoint and fail by it, for ever.
         if failed.error.startswith(UNUSABLE_CHECKPOINT):
-            self._begin_anew()
+            # Whatever comes of it: a failure that is not told would never be restarted. A hold that
+            # is left behind is ended by the next start of the application.
+            with suppress(ShardError, OSError):
+                self._begin_anew()
             failed = msgspec.structs.replace(failed, hint=BEGINS_ANEW_HINT)
         lost = None if error is None else find_unreadable_part(error)
         if lost is not None:
