@@ -48,6 +48,7 @@ from shardline.datasource.shard.commands.lifecycle import (
 )
 from shardline.datasource.shard.commands.readers import SinceExceeded
 from shardline.datasource.shard.commands.retention import checked_retention
+from shardline.datasource.shard.commands.txns import note_times_by
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.state import ShardState, is_tombstone
 from shardline.datasource.since_hold import SinceHandle, open_since_hold
@@ -175,6 +176,7 @@ class ShardClient:
         comment: str = "",
         retain_ms: int | None = None,
         first_time: FirstTime = "least",
+        times_by: str = "",
     ) -> ShardState:
         """Make shard `name` if it is missing or was dropped; idempotent.
 
@@ -186,6 +188,9 @@ class ShardClient:
             retain_ms: Its retention, see `set_retention`; an existing shard keeps its own.
             first_time: Its since, if this call makes it. "former-upper" is for a writer whose times
                 are those of a clock: one that begins at 0 again would not be readable for long.
+            times_by: Who will choose the times of its rows, see `note_times_by`; an existing shard
+                is given it, too. Empty if rows take effect when they are committed, or if that is
+                not known.
 
         Raises:
             InvalidUsage: The shard exists with another schema or another key; or a key column is
@@ -202,6 +207,7 @@ class ShardClient:
             version=CODE_VERSION,
             now_ms=self.clock.now_ms(),
             retain_ms=checked_retention(name, retain_ms),
+            times_by=times_by,
         )
         state = machine.initialise(fresh)
         if is_tombstone(state):
@@ -209,7 +215,22 @@ class ShardClient:
             state = machine.state()
         # Always: another process may have made it at the same time, with another schema.
         self._check_same(state, schema, tuple(key))
+        if times_by and not state.times_by:
+            self.note_times_by(name, times_by)
+            state = self.state(name)
         return state
+
+    def note_times_by(self, name: str, by: str) -> None:
+        """Note that the times of rows in shard `name` are chosen by their writer, `by`; idempotent.
+
+        Transactions then write to it only once it was registered by hand. The first rows whose
+        writer has chosen their times say the same by themselves.
+
+        Args:
+            name: The shard's name.
+            by: The writer, in a few words for people.
+        """
+        self.machine(name).apply(partial(note_times_by, by=by))
 
     def writer(self, name: str, writer: str | None = None) -> WriteHandle:
         """A handle that appends rows of the shard's current schema.

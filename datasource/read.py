@@ -220,6 +220,10 @@ class ReadHandle:
         plan = plan_snapshot(state, at, first_sort_column(state))
         return pa.Table.from_batches(reader.snapshot(plan), schema)
 
+    def wait_until_settled(self, time: int, *, timeout_ms: float = 60_000) -> None:
+        """Wait until nothing can be added at `time` or before; errors as `snapshot`."""
+        self._readable(time, timeout_ms)
+
     def listen(
         self, as_of: int, *, until: Frontier = EMPTY, timeout_ms: float = 60_000
     ) -> Iterator[ListenStep]:

@@ -39,15 +39,24 @@ def create_object_shard(
         InvalidUsage: The columns, or the key, cannot be those of a shard.
     """
     name, retain_ms = description.name, description.retain_ms
+    kind = "source" if isinstance(description, SourceDescription) else "view"
+    times_by = f"{kind} {name}"
     if client.exists(name):
         client.set_retention(name, retain_ms)
+        # Made by code that did not note it yet.
+        client.note_times_by(name, times_by)
         return
     schema = parse_ddl_schema(columns)
     if isinstance(description, SourceDescription):
         client.create(
-            name, schema, key=description.key, retain_ms=retain_ms, first_time="former-upper"
+            name,
+            schema,
+            key=description.key,
+            retain_ms=retain_ms,
+            first_time="former-upper",
+            times_by=times_by,
         )
     else:
         # A view chooses its first time itself (`ViewSink.begin_at`), and that may be the last time
         # of the dropped one: of inputs that do not move there is no later one.
-        client.create(name, schema, retain_ms=retain_ms)
+        client.create(name, schema, retain_ms=retain_ms, times_by=times_by)

@@ -68,21 +68,20 @@ SETTLE_RETRIES: Final = RetryPolicy(first_ms=100, longest_ms=100, attempts_max=6
 
 def open_errors(client: ShardClient, source: str) -> str:
     """Make the shard for the errors of `source`, if there is none, and return its name."""
-    return _open(client, errors_shard(source))
+    return _open(client, errors_shard(source), source)
 
 
 def open_skipped(client: ShardClient, source: str) -> str:
     """Make the shard that notes rows of `source` that are left out, and return its name."""
-    return _open(client, skipped_shard(source))
+    return _open(client, skipped_shard(source), source)
 
 
-def _open(client: ShardClient, name: str) -> str:
+def _open(client: ShardClient, name: str, source: str) -> str:
     schema = ShardSchema.from_arrow(ERRORS)
     if client.exists(name):
         # One of an older version lacks the last column.
         client.evolve(name, schema)
-    else:
-        client.create(name, schema)
+    client.create(name, schema, times_by=f"source {source}")
     return name
 
 

@@ -166,7 +166,8 @@ class Remap:
         """
         name = progress_shard(source)
         comment = msgspec.json.encode(origin).decode()
-        state = client.create(name, ShardSchema.from_arrow(_SCHEMA), comment=comment)
+        schema = ShardSchema.from_arrow(_SCHEMA)
+        state = client.create(name, schema, comment=comment, times_by=f"source {source}")
         found = msgspec.json.decode(state.comment, type=Origin)
         if found.format != origin.format:
             raise InvalidUsage(

@@ -49,7 +49,7 @@ __all__ = [
     "encode_rollup",
 ]
 
-CODE_VERSION: Final = (1, 5)
+CODE_VERSION: Final = (1, 6)
 """Version of the state this code writes: `(major, minor)`.
 
 1.1 added `cleaned_seqno`; code that drops it makes the next collector begin further back.
@@ -57,7 +57,9 @@ CODE_VERSION: Final = (1, 5)
 1.3 added `claims`, `retain_ms`, `swept_ms` and `registered`.
 1.4 added a part's `footer` and `nan_safe`, and `covers` of a writer. Code that drops them checks
 less as it reads, as code did before, and takes a number as committed for any range.
-1.5 added a part's `closes`. Code that drops it compares rows as it reads, as code did before."""
+1.5 added a part's `closes`. Code that drops it compares rows as it reads, as code did before.
+1.6 added `times_by`. Code that drops it registers such a shard at a transaction's first use of it,
+as code did before; the next rows of its writer bring it back."""
 
 _ROLLUP_MAGIC: Final = b"SHRDROL1"
 
@@ -93,6 +95,7 @@ class Diff(msgspec.Struct, frozen=True, omit_defaults=True):
     retain_ms: int | UnsetType | None = UNSET
     swept_ms: int | None = None
     registered: Registration | UnsetType | None = UNSET
+    times_by: str | None = None
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -148,6 +151,7 @@ def diff(old: ShardState, new: ShardState) -> Diff:
         retain_ms=UNSET if old.retain_ms == new.retain_ms else new.retain_ms,
         swept_ms=_changed(old.swept_ms, new.swept_ms),
         registered=UNSET if old.registered == new.registered else new.registered,
+        times_by=_changed(old.times_by, new.times_by),
     )
 
 
@@ -188,6 +192,7 @@ def apply_diff(state: ShardState, record: Record) -> ShardState:
         retain_ms=state.retain_ms if change.retain_ms is UNSET else change.retain_ms,
         swept_ms=_or(change.swept_ms, state.swept_ms),
         registered=state.registered if change.registered is UNSET else change.registered,
+        times_by=_or(change.times_by, state.times_by),
         trace=trace,
     )
 
@@ -316,9 +321,9 @@ def _map_apply(old: dict[K, V], change: dict[K, V | None]) -> dict[K, V]:
     return {k: v for k, v in merged.items() if v is not None}
 
 
-def _changed(old: int, new: int) -> int | None:
+def _changed(old: V, new: V) -> V | None:
     return None if old == new else new
 
 
-def _or(new: int | None, old: int) -> int:
+def _or(new: V | None, old: V) -> V:
     return old if new is None else new

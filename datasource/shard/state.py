@@ -202,6 +202,10 @@ class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
         swept_ms: When the last orphan sweep ended; 0 before the first.
         registered: The transactions shard that its writes go through; None for a shard that is
             written directly.
+        times_by: Who chooses the times of its rows: the writer that was the first to do so, or as
+            the shard's creator has it; shown to people. Empty for a shard whose rows take effect
+            when they are committed. Losing it lets a transaction register the shard at its first
+            write, whose upper is then moved past what its own writer has to add.
         trace: Since and batches.
     """
 
@@ -225,6 +229,7 @@ class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
     retain_ms: int | None = None
     swept_ms: int = 0
     registered: Registration | None = None
+    times_by: str = ""
     trace: Trace = Trace()
 
     @property

@@ -125,19 +125,24 @@ class Transactions:
 
     # -- registering -------------------------------------------------------------------------
 
-    def register(self, *names: str, at: int | None = None) -> int | UpperMismatch:
+    def register(
+        self, *names: str, at: int | None = None, takes_over: bool = True
+    ) -> int | UpperMismatch:
         """Register shards: from then on they are written through transactions only. Idempotent.
 
         Args:
             names: Shards of the location.
             at: Time of the registration; None for now. Their uppers are beyond it afterwards.
+            takes_over: False to refuse shards whose writers choose the times of rows, such as
+                outputs of views. True if these have ended: what they have not written by now, they
+                cannot write any more.
 
         Returns:
             The upper afterwards, or a mismatch if `at` is decided already.
 
         Raises:
-            InvalidUsage: There is no such shard, it is finished, or it is registered with another
-                transactions shard.
+            InvalidUsage: There is no such shard, it is finished, it is registered with another
+                transactions shard, or (`TIMES_OF_WRITER`) it is not to be taken over.
             Indeterminate: It may have happened: call it again.
         """
         self._create()
@@ -149,7 +154,7 @@ class Transactions:
             for name in dict.fromkeys(names):
                 # The mark before the row: otherwise a direct append could come in between, at a
                 # time that readers have already taken as complete.
-                marked = self._mark(name, ledger)
+                marked = self._mark(name, ledger, takes_over=takes_over)
                 if marked.shard not in ledger.registered:
                     rows.append(self._row("register", name, marked.shard))
                     least = max(least, marked.upper)
@@ -277,6 +282,16 @@ class Transactions:
         handle = self._committer.handle(ledger.shard, identity)
         return handle.compare_and_append(None, upper, upper, sequence=identity.sequence)
 
+    def decide_now(self) -> int:
+        """Make now, or the upper if that is later, a time that is decided; returns the upper.
+
+        For reads of shards that are not registered: those may have no history at an older one.
+        """
+        self._create()
+        upper = self.advance()
+        assert isinstance(upper, int), upper
+        return upper
+
     def advance(self, at: int | None = None) -> int | UpperMismatch:
         """Move the uppers of all registered shards beyond `at` (None for now), by one append.
 
@@ -361,7 +376,7 @@ class Transactions:
         assert outcome.upper.time is not None, outcome
         return outcome.upper.time
 
-    def _mark(self, name: str, ledger: Ledger) -> Marked:
+    def _mark(self, name: str, ledger: Ledger, *, takes_over: bool) -> Marked:
         if name == self.name:
             raise InvalidUsage(
                 f"transactions shard '{name}' cannot be registered with itself",
@@ -372,7 +387,7 @@ class Transactions:
         time = max(ledger.upper, self.home.clock.now_ms())
         registration = Registration(self.name, ledger.shard, time)
         marked = self.home.machine(name).apply(
-            partial(refuse_direct_writes, registration=registration)
+            partial(refuse_direct_writes, registration=registration, takes_over=takes_over)
         )
         if marked.registration.shard != ledger.shard:
             raise self._registered_elsewhere(name, marked.registration)

@@ -24,12 +24,15 @@ Invariants:
     No record names a staged part before the commit. Staged parts are deleted when it is certain
     that none ever will; after an unknown outcome they stay.
     The history that is read is protected by a lease until the transaction ends.
+    Reading registers no shard, and shows nothing that its own writer has not settled. Of a shard
+    that is not registered, only a commit that depends on it makes sure that it has not changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
 from typing import Final, Literal, Self, TypeVar
 
@@ -45,6 +48,7 @@ from shardline.datasource.read import ReadHandle, current_schema, open_reader
 from shardline.datasource.shard.backoff import Backoff
 from shardline.datasource.shard.batch import Run
 from shardline.datasource.shard.commands.append import AlreadyCommitted
+from shardline.datasource.shard.commands.txns import settle_time, times_of_writer_error
 from shardline.datasource.shard.plan import plan_changes
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.transactions.client_protocol import TransactionClient
@@ -82,6 +86,7 @@ class _UsedShard:
         staged: The parts to add at the commit.
         read: True if its contents were read by the program.
         replaced: True if the parts to add depend on its contents.
+        registered: True if it was registered when it was looked at last.
     """
 
     shard: str
@@ -90,6 +95,7 @@ class _UsedShard:
     staged: list[Staged] = field(default_factory=list)
     read: bool = False
     replaced: bool = False
+    registered: bool = False
 
 
 class Transaction:
@@ -161,16 +167,20 @@ class Transaction:
         """The time at which all shards are read."""
         self._check_open()
         if self._read_time is None:
-            ledger = self._txns.reader.read()
-            self._read_time = 0 if ledger is None else max(ledger.upper - 1, 0)
+            upper = self._txns.upper() or self._txns.decide_now()
+            self._read_time = upper - 1
         return self._read_time
 
     def read(self, name: str) -> pa.Table:
         """The contents of shard `name` at the read time, without this transaction's own writes.
 
+        A shard that is not registered stays so. If its writer chooses the times of rows, such as
+        that of a view, this waits until the writer has settled the read time.
+
         Raises:
-            InvalidUsage: There is no such shard, or it cannot be registered.
+            InvalidUsage: There is no such shard.
             Determinate: `TRANSACTION_CONFLICT`: its history at the read time is gone already.
+                `NOT_YET_READABLE`: its writer has not settled the read time within a minute.
         """
         time = self.reads(name)
         return self._reader(name, self._touched[name]).snapshot(time)
@@ -219,9 +229,12 @@ class Transaction:
 
         It stays readable at that time until the end of the transaction. Errors as `read`.
         """
-        touched = self._use_shard(name)
+        touched = self._touch(name)
+        # Before it counts as read: whoever catches an error here, and commits, has read nothing.
+        reader = self._reader(name, touched)
+        if not touched.registered:
+            self._settle(name, touched, reader)
         touched.read = True
-        self._reader(name, touched)
         return self.read_time()
 
     # -- what was staged elsewhere -------------------------------------------------------------
@@ -244,9 +257,10 @@ class Transaction:
 
     def add(self, name: str, staged: Staged) -> None:
         """Add parts staged for shard `name`; the transaction takes charge of them."""
-        touched = self._use_shard(name)
+        self._check_open()
         # First: what is refused is deleted at the end, whatever becomes of the rest.
         self._parts.add(staged.runs)
+        touched = self._use_shard(name)
         for run in staged.runs:
             for part in run.parts:
                 if part.time_bounds is not None:
@@ -260,8 +274,8 @@ class Transaction:
 
     def replace(self, name: str, staged: Staged) -> None:
         """Make the staged rows the contents of shard `name`; their parts are deleted afterwards."""
-        touched = self._use_shard(name)
         with UncommittedParts(self._home.location.blob, staged.runs) as replaced:
+            touched = self._use_shard(name)
             reader = self._reader(name, touched)
             state = self._state_at(reader, name)
             difference = overwrite_difference(self._home.machine(name), staged)
@@ -303,6 +317,7 @@ class Transaction:
         # Without a transactions shard there is nothing that could remember the identity.
         if self._identity is not None and self._txns.reader.read() is None:
             self._txns.register()
+        self._register_reads(writes)
         with self._parts.commit():
             outcome = self._txns.commit(
                 writes,
@@ -357,11 +372,38 @@ class Transaction:
     # -- how ---------------------------------------------------------------------------------
 
     def _use_shard(self, name: str) -> _UsedShard:
-        """The entry of shard `name`, which is registered at its first use if it was not."""
+        """The entry of shard `name`, which is to be written to: it is registered if it was not."""
         self._check_open()
-        if name not in self._touched:
+        known = self._touched.get(name)
+        if known is None or not known.registered:
+            # Before the read time is chosen: at that of the first use everything is decided.
             if name not in self._txns.registered():
-                self._txns.register(name)
+                self._txns.register(name, takes_over=False)
+            known = self._entry(name)
+            known.registered = True
+        return known
+
+    def _touch(self, name: str) -> _UsedShard:
+        """The entry of shard `name`, which stays as it is: it is to be read."""
+        self._check_open()
+        known = self._touched.get(name)
+        if known is not None:
+            return known
+        registered = name in self._txns.registered()
+        if not registered and self._home.machine(name).state().registered is not None:
+            # Whoever began to register it may have died: nobody could write to it, or settle it.
+            self._txns.register(name)
+            registered = True
+        if not registered and self._read_time is None:
+            # The last time that was decided may be hours ago. For registered shards nothing has
+            # come since; this one may have gone on, and not keep so much history.
+            self._read_time = self._txns.decide_now() - 1
+        known = self._entry(name)
+        known.registered = registered
+        return known
+
+    def _entry(self, name: str) -> _UsedShard:
+        if name not in self._touched:
             self.read_time()
             state = self._home.machine(name).state()
             home = self._home
@@ -378,6 +420,38 @@ class Transaction:
             self._touched[name] = _UsedShard(state.shard, stager)
         return self._touched[name]
 
+    def _settle(self, name: str, touched: _UsedShard, reader: ReadHandle) -> None:
+        """Wait until shard `name`, which is not registered, is complete up to the read time."""
+        machine, time = self._home.machine(name), self.read_time()
+        if reader.look().upper.is_beyond(time):
+            return
+        if not machine.apply(partial(settle_time, shard=touched.shard, time=time)):
+            reader.wait_until_settled(time)
+
+    def _register_reads(self, writes: list[Write]) -> None:
+        """Register what a serializable transaction has read, so that its commit can be judged.
+
+        A direct append could otherwise come between the judge and the commit.
+
+        Raises:
+            InvalidUsage: The times of rows in a shard that was read are chosen by its writer.
+        """
+        if not writes or self._isolation != "serializable":
+            return
+        for name, touched in self._touched.items():
+            if not touched.read or touched.registered:
+                continue
+            state = self._home.machine(name).state()
+            if state.times_by:
+                raise times_of_writer_error(
+                    state,
+                    "nobody can promise that none is added before the commit, as a serializable "
+                    "transaction that has read it, and writes, needs",
+                    "use isolation 'snapshot' for it",
+                )
+            self._txns.register(name, takes_over=False)
+            touched.registered = True
+
     def _reader(self, name: str, touched: _UsedShard) -> ReadHandle:
         """A reader at the read time, whose lease lasts until the end of the transaction."""
         if touched.reader is None:
@@ -390,6 +464,9 @@ class Transaction:
                 )
             except InvalidUsage as error:
                 if error.code == "HISTORY_GONE":
+                    if not touched.registered:
+                        # The next run would read at the same time, and find the same.
+                        self._txns.decide_now()
                     raise self._conflict(name) from error
                 raise
         return touched.reader

@@ -18,8 +18,9 @@ from shardline.app.compute.view.output import ViewSink
 from shardline.app.execution.stopped import Stopped
 from shardline.app.protocol.objects import ViewDescription, errors_shard
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import Indeterminate
+from shardline.datasource.errors import Indeterminate, InvalidUsage
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.since_hold import SinceHandle
 from support.models.shards import World
 
@@ -117,6 +118,20 @@ def test_a_first_step_that_is_killed_begins_its_history_all_the_same(client: Sha
     for one in ("totals", errors_shard("totals")):
         state = client.state(one)
         assert (state.critical, state.since) == ({}, Frontier(1500)), one
+
+
+@pytest.mark.parametrize("shard", ["totals", errors_shard("totals")])
+def test_no_transaction_writes_to_a_views_shards(
+    client: ShardClient, sink: ViewSink, shard: str
+) -> None:
+    """From the moment that they are there; made by older code, from the view's next start on."""
+    assert client.state(shard).upper == Frontier(0)
+    with pytest.raises(InvalidUsage, match=r"TIMES_OF_WRITER.*'view totals'"):
+        client.transaction().stager(shard)
+    machine = client.machine(shard)
+    machine.apply(lambda state, _: Transition(replace(state, times_by=""), None))
+    sink.make()
+    assert client.state(shard).times_by == "view totals"
 
 
 @pytest.mark.parametrize("shard", ["totals", errors_shard("totals")])

@@ -120,7 +120,7 @@ class ViewSink:
             client.drop(name, despite_holders=[*state.leased, *state.critical])
         create_object_shard(client, self._description, self._description.schema)
         retain_ms = self._description.retain_ms
-        client.create(self._errors, ERRORS_SCHEMA, retain_ms=retain_ms)
+        client.create(self._errors, ERRORS_SCHEMA, retain_ms=retain_ms, times_by=f"view {name}")
         client.set_retention(self._errors, retain_ms)
         for shard in (name, self._errors):
             state = client.state(shard)

@@ -269,7 +269,12 @@ def compare_and_append(
         covers=append.covers,
     )
     state = msgspec.structs.replace(
-        state, trace=trace, writers={**state.writers, append.writer: writer}
+        state,
+        trace=trace,
+        writers={**state.writers, append.writer: writer},
+        # In this very record: a transaction that reads the state after it must not take the shard
+        # for one whose times are those of commits, and move its upper.
+        times_by=state.times_by or (append.writer if _chooses_times(state, append) else ""),
     )
     return Transition(state, Appended(desc.lower, desc.upper_frontier))
 
@@ -308,6 +313,16 @@ def decided_before(
     if entry is not None and append.attempt in entry.abandoned:
         return Abandoned()
     return None
+
+
+def _chooses_times(state: ShardState, append: Append) -> bool:
+    """True if the writer, and not the commit, says at which times its rows are."""
+    # The rows of a transactions shard are no rows of users. Without rows an upper was moved, to a
+    # time of now mostly, and nothing says that rows will come with times of their own.
+    if state.registered is not None or not append.runs:
+        return False
+    parts = (part for run in append.runs for part in run.parts)
+    return append.upper is not None or any(part.time_bounds is not None for part in parts)
 
 
 def _still_abandoned(entry: Writer | None, last: int) -> dict[str, int]:

@@ -53,6 +53,7 @@ def initial_state(
     version: tuple[int, int],
     now_ms: int,
     retain_ms: int | None = None,
+    times_by: str = "",
 ) -> ShardState:
     """The state that the first record of a new shard's log holds."""
     return ShardState(
@@ -66,6 +67,7 @@ def initial_state(
         comment=comment,
         schemas={0: schema.json},
         retain_ms=retain_ms,
+        times_by=times_by,
     )
 
 
@@ -129,6 +131,7 @@ def finalise(
         claims={},
         retain_ms=None,
         registered=None,
+        times_by="",
         # Nothing is left of the history before the upper of now, which is all that is still known
         # of it: see `_former_upper`.
         trace=Trace(since=None, batches=(Batch(Description(TIME_MIN, None, _reached(state))),)),

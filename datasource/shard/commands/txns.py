@@ -4,7 +4,9 @@ A transaction over several shards is committed by one append to the transactions
 shards follow later, in any process (`shardline.datasource.transactions.protocol`; Materialize:
 txn-wal's apply). So that they can follow safely, a data shard must refuse all other writes.
 
+    note_times_by   say that a writer chooses the times of rows: no transaction may then do so
     mark            refuse direct writes to a shard from here on
+    settle_time     move the upper of a shard that is written directly, for a read by a transaction
     unmark          take away a mark whose transactions shard does not exist any more
     apply_commits   append the updates that transactions have committed, in order of time
     finalise_txns   end a transactions shard that no shard is registered with
@@ -30,7 +32,13 @@ from shardline.datasource.shard.commands.append import InlineBackpressure, Stage
 from shardline.datasource.shard.commands.lifecycle import Finalised, Held, finalise
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.description import Description
-from shardline.datasource.shard.state import STAGE_LIFE_MS, Registration, ShardState, Writer
+from shardline.datasource.shard.state import (
+    STAGE_LIFE_MS,
+    Registration,
+    ShardState,
+    Writer,
+    is_tombstone,
+)
 from shardline.datasource.shard.trace import level_of, push_batch
 
 __all__ = [
@@ -40,7 +48,10 @@ __all__ = [
     "allow_direct_writes",
     "apply_commits",
     "finalise_txns",
+    "note_times_by",
     "refuse_direct_writes",
+    "settle_time",
+    "times_of_writer_error",
 ]
 
 
@@ -92,12 +103,18 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refuse_direct_writes(
-    state: ShardState, now_ms: int, *, registration: Registration
+    state: ShardState, now_ms: int, *, registration: Registration, takes_over: bool = True
 ) -> Transition[Marked]:
     """Refuse direct writes from here on.
 
+    Args:
+        registration: The mark.
+        takes_over: True if the caller knows that no writer chooses the shard's times any more;
+            False to refuse a shard whose state says that one does.
+
     Raises:
-        InvalidUsage: The shard is finished: nothing can be written to it in any way.
+        InvalidUsage: The shard is finished: nothing can be written to it in any way. Or its times
+            are another writer's (`TIMES_OF_WRITER`).
     """
     del now_ms
     upper = state.upper.time
@@ -109,8 +126,55 @@ def refuse_direct_writes(
         )
     if state.registered is not None:
         return Transition(None, Marked(state.shard, state.registered, upper))
-    marked = msgspec.structs.replace(state, registered=registration)
+    if state.times_by and not takes_over:
+        raise times_of_writer_error(
+            state,
+            "a transaction, which decides the times of what it writes, cannot write to it",
+            "write to another shard, and let queries read both; or, if that writer has ended for "
+            f"good, register the shard first (client.transactions().register('{state.name}'))",
+        )
+    marked = msgspec.structs.replace(state, registered=registration, times_by="")
     return Transition(marked, Marked(state.shard, registration, upper))
+
+
+def times_of_writer_error(state: ShardState, why: str, hint: str) -> InvalidUsage:
+    """The error of a use of a shard that is not possible because a writer chooses its times."""
+    return InvalidUsage(
+        f"the times of rows in shard '{state.name}' are chosen by another writer "
+        f"('{state.times_by}'): {why}",
+        code="TIMES_OF_WRITER",
+        hint=hint,
+    )
+
+
+def note_times_by(state: ShardState, now_ms: int, *, by: str) -> Transition[None]:
+    """Note who chooses the times of rows, unless the state says so, or transactions decide them."""
+    del now_ms
+    if state.times_by or state.registered is not None or is_tombstone(state):
+        return Transition(None, None)
+    return Transition(msgspec.structs.replace(state, times_by=by), None)
+
+
+def settle_time(state: ShardState, now_ms: int, *, shard: str, time: int) -> Transition[bool]:
+    """Let nothing be added at `time` or before any more; False if that is not for us to decide.
+
+    A shard whose rows take effect when they are committed says nothing of the times after its last
+    row: without this a reader of a time could wait for it for ever. Its writers do not notice, as
+    they take the upper as it is.
+
+    Args:
+        shard: Id of the shard.
+        time: A time that is not after now.
+    """
+    del now_ms
+    lower = state.upper.time
+    if lower is None or lower > time:
+        return Transition(None, result=True)
+    # Of a writer that chooses times, rows may yet come at this one.
+    if state.shard != shard or state.times_by or state.registered is not None:
+        return Transition(None, result=False)
+    trace = push_batch(state.trace, Batch(Description(lower, time + 1)))
+    return Transition(msgspec.structs.replace(state, trace=trace), result=True)
 
 
 def allow_direct_writes(

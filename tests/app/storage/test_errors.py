@@ -16,6 +16,7 @@ from shardline.app.storage.errors import (
     live_count,
     live_errors,
     open_errors,
+    open_skipped,
     retract_errors,
 )
 from shardline.app.storage.reclock import BoundOffsets, Origin, Remap
@@ -58,6 +59,14 @@ class World:
 
 def table(*raws: str) -> pa.Table:
     return pa.Table.from_pylist([{"error": "bad", "raw": raw} for raw in raws], ERRORS)
+
+
+def test_the_shards_of_a_source_are_no_transactions() -> None:
+    """Their times are those of bindings, from the moment on that they are there."""
+    client = ShardClient.open("memory://errors-fresh", clock=ManualClock(), ids=SeededIds())
+    Remap.open(client, "in", Origin("csv", 0))
+    for shard in ("in_progress", open_errors(client, "in"), open_skipped(client, "in")):
+        assert client.state(shard).times_by == "source in"
 
 
 def raws(found: pa.Table) -> list[str]:

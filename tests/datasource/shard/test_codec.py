@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from shardline.datasource.errors import Corrupt, InvalidUsage
 from shardline.datasource.shard.batch import Batch, Footer, Part, Run
@@ -48,6 +49,7 @@ GOLDEN_1_1 = GOLDEN / "v1.1"
 GOLDEN_1_3 = GOLDEN / "v1.3"
 GOLDEN_1_4 = GOLDEN / "v1.4"
 GOLDEN_1_5 = GOLDEN / "v1.5"
+GOLDEN_1_6 = GOLDEN / "v1.6"
 
 
 def record_of(old: ShardState, new: ShardState) -> Record:
@@ -250,16 +252,26 @@ COVERING_DIFF = msgspec.structs.replace(
 
 CLOSING_PART = msgspec.structs.replace(SUMMED_PART, diff_min=-1, closes=True)
 CLOSING_BATCH = Batch(Description(10, 20, 4), (Run((CLOSING_PART, BLOB)),), level=2)
-NEWEST = msgspec.structs.replace(
+CLOSING = msgspec.structs.replace(
     COVERING,
     version=(1, 5),
     trace=msgspec.structs.replace(COVERING.trace, batches=(FIRST, CLOSING_BATCH, LAST)),
 )
 assert COVERING_DIFF.diff is not None
-NEWEST_DIFF = msgspec.structs.replace(
+CLOSING_DIFF = msgspec.structs.replace(
     COVERING_DIFF,
     version=(1, 5),
     diff=msgspec.structs.replace(COVERING_DIFF.diff, batches=Splice(1, 2, (CLOSING_BATCH, LAST))),
+)
+
+NEWEST = msgspec.structs.replace(
+    CLOSING, version=(1, 6), registered=None, times_by="view:0123456789abcdef"
+)
+assert CLOSING_DIFF.diff is not None
+NEWEST_DIFF = msgspec.structs.replace(
+    CLOSING_DIFF,
+    version=(1, 6),
+    diff=msgspec.structs.replace(CLOSING_DIFF.diff, times_by="", registered=UNSET),
 )
 
 FILES = {
@@ -277,8 +289,10 @@ FILES = {
     GOLDEN_1_4 / "record-whole.json": msgspec.structs.replace(
         WHOLE, version=(1, 4), state=COVERING
     ),
-    GOLDEN_1_5 / "record-diff.json": NEWEST_DIFF,
-    GOLDEN_1_5 / "record-whole.json": msgspec.structs.replace(WHOLE, version=(1, 5), state=NEWEST),
+    GOLDEN_1_5 / "record-diff.json": CLOSING_DIFF,
+    GOLDEN_1_5 / "record-whole.json": msgspec.structs.replace(WHOLE, version=(1, 5), state=CLOSING),
+    GOLDEN_1_6 / "record-diff.json": NEWEST_DIFF,
+    GOLDEN_1_6 / "record-whole.json": msgspec.structs.replace(WHOLE, version=(1, 6), state=NEWEST),
 }
 
 
@@ -304,7 +318,8 @@ def test_records_of_every_version_stay_readable(path: Path, request: pytest.Fixt
         (GOLDEN_1_1, COLLECTED),
         (GOLDEN_1_3, MAINTAINED),
         (GOLDEN_1_4, COVERING),
-        (GOLDEN_1_5, NEWEST),
+        (GOLDEN_1_5, CLOSING),
+        (GOLDEN_1_6, NEWEST),
     ],
 )
 def test_rollups_of_every_version_stay_readable(
