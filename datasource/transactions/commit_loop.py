@@ -30,7 +30,7 @@ from shardline.datasource.ids import new_id
 from shardline.datasource.maintenance.compact import compact
 from shardline.datasource.maintenance.garbage_collection import collect_garbage
 from shardline.datasource.maintenance.retention import apply_retention
-from shardline.datasource.parts.stage import Stager, UncommittedParts
+from shardline.datasource.parts.stage import Staged, Stager, UncommittedParts
 from shardline.datasource.shard.backoff import Backoff
 from shardline.datasource.shard.batch import stamp_time
 from shardline.datasource.shard.commands.append import (
@@ -46,7 +46,7 @@ from shardline.datasource.transactions.applier import apply_ledger, is_applied
 from shardline.datasource.transactions.client_protocol import TransactionClient
 from shardline.datasource.transactions.ledger import Ledger, LedgerReader
 from shardline.datasource.transactions.rows import KEY, Row, schema, updates_table
-from shardline.datasource.write import WriteHandle, other_range
+from shardline.datasource.write import WriteHandle, WriteResult, other_range
 
 __all__ = ["Committer", "Conflict", "Identity", "Judge", "Outcome", "Refused", "Rows"]
 
@@ -262,27 +262,43 @@ class Committer:
         handle = self.handle(ledger.shard, identity)
         sequence = handle.sequence + 1 if identity is None else identity.sequence
         lower, upper = Frontier(ledger.upper), Frontier(time + 1)
+        # Also without rows: of a counted append only the attempt says that it has happened. With
+        # another one its caller would take it for somebody else's, and record its own beside it.
+        attempt = self._attempt_of(identity)
         if table.num_rows == 0:
-            outcome = handle.compare_and_append(None, lower, upper, sequence=sequence)
-            known = identity is None
+            outcome = handle.commit_at(
+                Staged((), 0, 0, 0), lower, sequence=sequence, attempt=attempt, upper=upper
+            )
         else:
             staged = self._stager(handle).stage([table])
             begun_ms = staged.staged_ms if staged_ms is None else min(staged_ms, staged.staged_ms)
             staged = replace(staged, runs=stamp_time(staged.runs, time), staged_ms=begun_ms)
-            attempt = (identity.attempt if identity else "") or new_id("t", self.home.ids)
             with UncommittedParts(self.home.location.blob, staged.runs) as parts:
                 with parts.commit():
                     outcome = handle.commit_at(staged, lower, sequence=sequence, attempt=attempt)
                 if isinstance(outcome, UpperMismatch):
                     parts.note_refused()
-            known = isinstance(outcome, AlreadyCommitted) and outcome.attempt == attempt
         # The acknowledgement was lost, and a repetition found our own commit. If its upper differs,
         # it is not this round's: the caller names the attempt and commits again after an unknown
         # outcome, so what an earlier round sent may have landed since this one read the ledger. Its
         # rows are at its own time, and none are at this round's.
-        if isinstance(outcome, AlreadyCommitted) and known and outcome.upper == upper:
-            return Appended(ledger.upper, upper)
+        if isinstance(outcome, AlreadyCommitted) and outcome.attempt == attempt:
+            return Appended(ledger.upper, upper) if outcome.upper == upper else outcome
         return outcome
+
+    def remember(self, ledger: Ledger, identity: Identity) -> WriteResult:
+        """Record a commit of `identity` that has no rows and moves no upper."""
+        here = Frontier(ledger.upper)
+        return self.handle(ledger.shard, identity).commit_at(
+            Staged((), 0, 0, 0),
+            here,
+            sequence=identity.sequence,
+            attempt=self._attempt_of(identity),
+            upper=here,
+        )
+
+    def _attempt_of(self, identity: Identity | None) -> str:
+        return (identity.attempt if identity else "") or new_id("t", self.home.ids)
 
     @staticmethod
     def _stager(handle: WriteHandle) -> Stager:

@@ -278,9 +278,7 @@ class Transactions:
         ledger = self.reader.read()
         if ledger is None:
             raise self.forgotten([])
-        upper = Frontier(ledger.upper)
-        handle = self._committer.handle(ledger.shard, identity)
-        return handle.compare_and_append(None, upper, upper, sequence=identity.sequence)
+        return self._committer.remember(ledger, identity)
 
     def decide_now(self) -> int:
         """Make now, or the upper if that is later, a time that is decided; returns the upper.

@@ -130,3 +130,31 @@ def test_an_append_whose_answer_is_lost_is_made_once(
         one.append_now(table((1, "one")))
     assert contents(client) == Counter([(1, "one")] + [(2, "other")] * passed)
     assert dangling(client.machine(SHARD)) == []
+
+
+@pytest.mark.parametrize("form", ["now", "no interval", "interval"])
+def test_an_append_without_rows_whose_answer_is_lost_is_recorded_once(
+    world: World, client: ShardClient, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """As one with rows: its attempt says that it is the same, not its number."""
+    one = opened(world)
+    one.append_now(table((1, "a")))
+    # Otherwise the transaction has rows, which take back that one.
+    client.transactions().tidy()
+    shown = client.readable(SHARD)[0].upper
+    assert shown.time is not None
+    lower = shown if form == "interval" else one.upper()
+    upper = Frontier(shown.time + 10) if form == "interval" else lower
+    answer_is_lost(monkeypatch, lambda: None)
+    if form == "now":
+        one.append_now(None)
+    else:
+        done = one.compare_and_append(None, lower, upper)
+        assert not isinstance(done, UpperMismatch)
+    state = client.state(SHARD)
+    deciding = client.state(state.registered.txns) if state.registered else state
+    [number] = [entry.last for name, entry in deciding.writers.items() if name.endswith("etl")]
+    assert number == 2
+    if form != "now":
+        assert client.readable(SHARD)[0].upper == max(shown, upper)
+    assert contents(client) == Counter([(1, "a")])
