@@ -1,16 +1,20 @@
 """Plans batch reads: the contents of shards at one time, or their changes over an interval.
 
 A batch read has no living process on the driver once its plan is made, so nothing there could renew
-a lease: the plan is protected by a lease that the tasks renew (`take_batch_lease`).
+a lease: the plan is protected by a lease that the tasks renew (`take_batch_lease`). While the plan
+waits for a time that is not settled there are no tasks yet, and it renews them itself.
 
 Invariants:
     A lease is registered before the state that is planned from is read.
+    The leases of all shards are taken before the first of them is waited for.
     All shards of one read are read at one `as_of`, or over one interval.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -19,7 +23,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from typing_extensions import override
 
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.frontier import Frontier, meet
 from shardline.datasource.read import (
     check_begun,
@@ -29,6 +33,7 @@ from shardline.datasource.read import (
     latest_readable,
     not_yet_readable_error,
 )
+from shardline.datasource.shard.commands.readers import heartbeat
 from shardline.datasource.shard.plan import plan_changes, plan_snapshot
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.fetch_task import PlanLease, ShardPartition, read_partition
@@ -44,8 +49,8 @@ from shardline.datasource.shard_source.worker_errors import as_one_sentence
 __all__ = ["ShardBatchReader"]
 
 _LEASES_MAX: Final = 3
-"""Leases that are taken for one plan, each after the one before was over: what the first has waited
-for is there now."""
+"""Leases of a shard that one plan takes, each after the one before was gone: what the first has
+waited for is there now."""
 
 _STARTS_MAX: Final = 16
 """Attempts at a plan of the latest contents, each of which compaction may overtake."""
@@ -93,7 +98,10 @@ class ShardBatchReader(DataSourceReader):
             return self._changes(client, states)
         asked = self._options.timestamp_as_of
         as_of = common_time(states) if asked is None else asked
-        planners = [self._planner(client, index, as_of, as_of) for index in range(len(states))]
+        leases = _PlanLeases(client)
+        for name in self._options.inputs:
+            leases.take(name, as_of)
+        planners = [self._planner(leases, index, as_of, as_of) for index in range(len(states))]
         if self._options.as_of_date:
             for planner in planners:
                 check_begun(planner.state, as_of)
@@ -123,43 +131,89 @@ class ShardBatchReader(DataSourceReader):
         if upper <= Frontier(lower):
             return []
         settled = lower if upper.time is None else upper.time - 1
+        leases, before = _PlanLeases(client), [max(lower, first) - 1 for first in firsts]
+        for name, as_of in zip(self._options.inputs, before, strict=True):
+            leases.take(name, as_of)
+        planners = [
+            self._planner(leases, index, as_of, settled) for index, as_of in enumerate(before)
+        ]
         return [
             partition
-            for index, first in enumerate(firsts)
-            for planner in [self._planner(client, index, max(lower, first) - 1, settled)]
+            for planner in planners
             for partition in planner.updates(plan_changes(planner.state, lower, upper.time))
         ]
 
     def _planner(
-        self, client: ShardClient, index: int, as_of: int, settled: int
+        self, leases: _PlanLeases, index: int, as_of: int, settled: int
     ) -> PartitionPlanner:
         """A planner over a state that is protected at `as_of` and has an upper beyond `settled`."""
         name = self._options.inputs[index]
         # First the lease, then the wait for the state that is planned from: a plan from a state
         # that is older than its lease could name parts that are deleted already.
-        state, guard = self._settled(client, name, max(as_of, 0), settled)
+        state, guard = self._settled(leases, name, as_of, settled)
         self._shape.check(index, name, current_schema(state))
         return PartitionPlanner(self._options.of(name), state, self._shape, index, guard)
 
     def _settled(
-        self, client: ShardClient, name: str, as_of: int, settled: int
+        self, leases: _PlanLeases, name: str, as_of: int, settled: int
     ) -> tuple[ShardState, PlanLease]:
         """A state with an upper beyond `settled`, and the lease in it that protects `as_of`."""
-        timeout = self._options.wait_timeout_ms
-        look = partial(client.door.state, name)
-        leases = 0
+        timeout, client = self._options.wait_timeout_ms, leases.client
+
+        def look() -> ShardState:
+            leases.renew_old()
+            return client.door.state(name)
+
+        taken = 1
         while True:
-            guard = take_batch_lease(client, name, as_of)
             state = client.machine(name).wait_for_upper_past(settled, timeout, look)
             if state is None:
                 raise not_yet_readable_error(look(), settled, timeout)
-            leases += 1
-            # Nobody has renewed it during the wait, which may have been longer than a lease.
-            waited_ms = client.clock.now_ms() - guard.taken_ms
-            is_protected = guard.reader in state.leased and waited_ms < guard.lease_ms / 4
-            # In the end it is planned all the same: a task that misses a part says so.
-            if is_protected or leases == _LEASES_MAX:
-                return state, guard
+            # It is gone all the same if this process was suspended, or an admin has cut it off. In
+            # the end it is planned without: a task that misses a part says so.
+            if leases.protects(state) or taken == _LEASES_MAX:
+                return state, leases.of(name)
+            leases.take(name, as_of)
+            taken += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _PlanLeases:
+    """The leases of one plan, until its tasks renew them.
+
+    Losing one while its shard is planned from fails the read, as a part may be missing by then.
+    """
+
+    client: ShardClient
+    _guards: dict[str, PlanLease] = field(default_factory=dict)
+
+    def take(self, name: str, as_of: int) -> None:
+        """Take, or share, a lease of shard `name`; errors as `take_batch_lease`."""
+        self._guards[name] = take_batch_lease(self.client, name, max(as_of, 0))
+
+    def of(self, name: str) -> PlanLease:
+        """The lease of shard `name`."""
+        return self._guards[name]
+
+    def protects(self, state: ShardState) -> bool:
+        """True if the lease of this shard is in its state, and young enough for its tasks."""
+        guard = self._guards[state.name]
+        return guard.reader in state.leased and self._age_ms(guard) < guard.lease_ms / 4
+
+    def renew_old(self) -> None:
+        """Renew each that is a quarter of its duration old: also those of shards that are ready."""
+        for name, guard in list(self._guards.items()):
+            if self._age_ms(guard) < guard.lease_ms / 4:
+                continue
+            now_ms = self.client.clock.now_ms()
+            # Without an answer it is tried again at the next look. One that is gone is no error
+            # yet: another one may be taken.
+            with suppress(ShardError):
+                self.client.machine(name).apply(partial(heartbeat, reader=guard.reader))
+                self._guards[name] = replace(guard, taken_ms=now_ms)
+
+    def _age_ms(self, guard: PlanLease) -> int:
+        return self.client.clock.now_ms() - guard.taken_ms
 
 
 def common_time(states: Sequence[ShardState]) -> int:

@@ -1,0 +1,86 @@
+"""A batch read of several shards keeps all of them readable while it waits for one."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.maintenance.retention import apply_retention
+from shardline.datasource.shard_source.batch_reader import ShardBatchReader
+from shardline.datasource.shard_source.fetch_task import fetch_partition
+from shardline.datasource.shard_source.row_shape import RowShape
+from support.fakes.engine import options_of
+from support.models.shards import SETTINGS, World, schema_of, table
+
+if TYPE_CHECKING:
+    from shardline.datasource.client import ShardClient
+
+LEASE_MS = 60_000
+AS_OF = 1
+BLOBS = dataclasses.replace(SETTINGS, inline_part_bytes=0, lease_ms=LEASE_MS)
+
+SHAPES: dict[str, dict[str, str]] = {
+    "snapshot": {"readChangeFeed": "unset", "timestampAsOf": str(AS_OF)},
+    "changes": {"startingTimestamp": "1", "endingTimestamp": "2"},
+}
+
+
+def go_on(client: ShardClient, name: str, *, row: int) -> None:
+    """Write to a shard, forget its history, and delete what nobody holds."""
+    state = client.state(name)
+    assert state.upper.time is not None
+    upper = Frontier(state.upper.time + 1)
+    client.writer(name).compare_and_append(table((row, "later")), state.upper, upper)
+    client.set_retention(name, 0)
+    apply_retention(client.machine(name))
+    client.compact(name, force=True)
+    client.collect_garbage(name)
+
+
+@pytest.mark.parametrize("waiting", ["a", "b"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_all_are_kept_while_one_is_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch, shape: str, waiting: str
+) -> None:
+    """However long: whichever is ready is written, compacted and collected meanwhile."""
+    client, other = world.client(BLOBS), world.client(BLOBS)
+    ready = "b" if waiting == "a" else "a"
+    for name in "ab":
+        client.create(name, schema_of())
+        upper = Frontier(AS_OF + 1 if name == ready else AS_OF)
+        client.writer(name).compare_and_append(table((1, name)), Frontier(0), Frontier(AS_OF))
+        if name == ready:
+            client.writer(name).compare_and_append(table((2, name)), Frontier(AS_OF), upper)
+    began = world.clock.now_ms()
+    done: list[str] = []
+    wait = world.clock.wait
+
+    def meanwhile(signal: threading.Event, timeout_ms: float) -> bool:
+        if threading.current_thread().daemon:
+            return wait(signal, timeout_ms)
+        # In steps that are shorter than half a lease, for more than two of them.
+        world.clock.advance(LEASE_MS / 3)
+        if not done and world.clock.now_ms() - began > 2 * LEASE_MS:
+            done.append(waiting)
+            go_on(other, waiting, row=2)
+        go_on(other, ready, row=9)
+        return False
+
+    monkeypatch.setattr(world.clock, "wait", meanwhile)
+    options = options_of(shards="a,b", waitTimeout="1h", **SHAPES[shape])
+    reader = ShardBatchReader(options, RowShape.now(options, [schema_of(), schema_of()]))
+    found: Counter[Any] = Counter()
+    for partition in reader._planned(client):
+        assert partition.guard.reader in other.state(partition.options.shard).leased
+        for batch in fetch_partition(client, partition):
+            for row in batch.to_pylist():
+                values = row["a"] or row["b"]
+                found[values["id"], partition.options.shard] += 1
+    assert done
+    new = Counter({(2, ready): 1, (2, waiting): 1})
+    assert found == (new if shape == "changes" else new + Counter({(1, "a"): 1, (1, "b"): 1}))
