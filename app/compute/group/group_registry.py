@@ -229,6 +229,13 @@ class GroupRegistry:
             group.remove(member.name)  # it has left meanwhile
 
     def _started(self, home: tuple[str, ...]) -> ViewGroup | None:
+        with self._lock:
+            ended = self._groups.pop(home, None)
+        if ended is not None:
+            # It has ended by itself, or nobody would have asked for another one. Before that one
+            # starts: groups of the same inputs have one name for their hold, so the end of this
+            # one would take the hold of the next away.
+            ended.stop()
         group = ViewGroup(self._host, home, next(self._numbers))
         try:
             group.start()
@@ -237,9 +244,7 @@ class GroupRegistry:
             group.stop()
             return None
         with self._lock:
-            ended, self._groups[home] = self._groups.get(home), group
-        if ended is not None:
-            ended.stop()  # by itself, or nobody would have asked for another one
+            self._groups[home] = group
         return group
 
     def _move(self, member: JoiningMember) -> None:
