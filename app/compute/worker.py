@@ -41,7 +41,7 @@ from shardline.app.execution.observations import Ended, Failed, Hydrated, Observ
 from shardline.app.lane import commands as lane
 from shardline.app.lane.current_epochs import CurrentEpochs
 from shardline.app.lane.process_state import PhaseChange
-from shardline.app.lane.state import LaneObject
+from shardline.app.lane.state import LaneObject, unfinished_replacements
 from shardline.app.protocol.compute import (
     AllowCompaction,
     AllowWrites,
@@ -137,6 +137,9 @@ class ComputeWorker:
         self._reports: dict[str, _ObjectReports] = {}
         self._reported: dict[str, _ControllerView] = {}
         self._dropping: dict[str, tuple[HeldDataflow, _ControllerView]] = {}
+        # What the lane has dropped for a successor that it has not been given yet: by this worker,
+        # or by one whose process has died in between.
+        self._unfinished = unfinished_replacements(objects, "compute")
         for name, held in self._history.dataflows.items():
             self._expect(name, held)
 
@@ -160,8 +163,9 @@ class ComputeWorker:
         self._reported = {name: _ControllerView(lower) for name, lower in found.lower.items()}
         for name in found.lower:
             self._expect(name, self._history.dataflows[name])
+        todo = [c for command in found.todo for c in self._lane_commands(command)]
         return ComputeEffects(
-            tuple(c for command in found.todo for c in self._lane_commands(command)),
+            (*self._end_unfinished(), *todo),
             tuple(filter(_is_request, found.todo)),
             tuple(r for name in found.kept for r in self._pending_responses(name)),
             found.forgotten,
@@ -198,7 +202,10 @@ class ComputeWorker:
                 does no harm.
         """
         there = {c.id: c for c in _commands_that_create(objects) if isinstance(c, CreateDataflow)}
-        wanted = {n: held for n, held in self._history.dataflows.items() if held.scheduled}
+        named = self._history.dataflows
+        wanted = {n: held for n, held in named.items() if held.scheduled}
+        # By what the lane has: what was sent to it may have been refused.
+        self._unfinished = unfinished_replacements(objects, "compute")
         same = {
             name
             for name, held in wanted.items()
@@ -206,9 +213,10 @@ class ComputeWorker:
         }
         return ComputeEffects(
             (
+                *self._end_unfinished(),
                 # Readers before what they read, and all drops before a name is made anew.
                 *(
-                    lane.DropDataflow(name, replaced=name in wanted)
+                    self._drop_from_lane(name, replaced=name in named)
                     for name in reversed(there)
                     if name not in same
                 ),
@@ -227,9 +235,9 @@ class ComputeWorker:
         self._forget(command.id)
         self._reported[command.id] = _ControllerView(command.as_of)
         self._expect(command.id, held)
-        replaced = before is not None and before.scheduled
-        drop = lane.DropDataflow(command.id, replaced=True)
-        return ComputeEffects((drop,) if replaced else ())
+        if before is None or not before.scheduled:
+            return ComputeEffects()
+        return ComputeEffects((self._drop_from_lane(command.id, replaced=True),))
 
     def _on_drop(self, name: str, before: HeldDataflow | None) -> ComputeEffects:
         if before is None:
@@ -237,11 +245,28 @@ class ComputeWorker:
         seen_by_controller = self._reported[name]
         self._forget(name)
         if not before.scheduled:
-            # The lane has never known it: no phase will come that ends it.
-            return ComputeEffects(responses=_last_responses(before, seen_by_controller))
+            # The lane has never known it: no phase will come that ends it. But it may keep the one
+            # before it, whose place this one was to take.
+            drops = [self._drop_from_lane(name)] if name in self._unfinished else []
+            return ComputeEffects(
+                tuple(drops), responses=_last_responses(before, seen_by_controller)
+            )
         # Its end is reported by `on_phase`: until then it still reads, and may still write.
         self._dropping[name] = before, seen_by_controller
-        return ComputeEffects((lane.DropDataflow(name),))
+        return ComputeEffects((self._drop_from_lane(name),))
+
+    def _drop_from_lane(self, name: str, *, replaced: bool = False) -> lane.DropDataflow:
+        """The lane's command for a drop; notes whether a successor is to follow."""
+        if replaced:
+            self._unfinished.add(name)
+        else:
+            self._unfinished.discard(name)
+        return lane.DropDataflow(name, replaced=replaced)
+
+    def _end_unfinished(self) -> list[lane.DropDataflow]:
+        """The drops of what waits in the lane for a successor that nobody names any more."""
+        left = sorted(self._unfinished - self._history.dataflows.keys())
+        return [self._drop_from_lane(name) for name in left]
 
     def _with_lost_peeks(
         self, done: ComputeEffects, name: str, peeks: Mapping[str, Peek]
@@ -258,13 +283,14 @@ class ComputeWorker:
     def _lane_commands(self, command: ComputeCommand) -> Iterator[lane.LaneCommand]:
         match command:
             case Schedule(name):
+                self._unfinished.discard(name)
                 held = self._history.dataflows[name]
                 yield lane.CreateDataflow(
                     description=held.create.dataflow, as_of=self._history.as_of(name)
                 )
             case AllowCompaction(name, None):
                 # During a reconciliation the history is that of the new commands already.
-                yield lane.DropDataflow(name, replaced=name in self._history.dataflows)
+                yield self._drop_from_lane(name, replaced=name in self._history.dataflows)
             case AllowWrites():
                 yield lane.AllowWrites("compute")
             case UpdateConfiguration(settings):

@@ -129,8 +129,9 @@ class DropDataflow(msgspec.Struct, frozen=True, tag="drop_dataflow"):
 
     Attributes:
         id: The object's name.
-        replaced: True if another object of this name follows at once: then a pause of the name
-            stays.
+        replaced: True if another definition of this name follows: then a pause of the name stays,
+            and nothing is removed that the other one takes over. If it does not follow after all
+            (a crash came in between), another `DropDataflow` without this ends the object.
     """
 
     id: str

@@ -13,7 +13,8 @@ calls it as the lane does.
 Steps of an object in this process:
 
     idle --> starting --> running --> stopping --> idle     one incarnation, then perhaps the next
-    idle --> forgetting --> gone                            dropped; what it has left is removed
+    idle --> forgetting --> gone                            dropped, and not for a successor: what
+                                                            it has left is removed
              forgetting --> idle                            the store did not answer: after a pause
                           running --> stopping --> ended    finished: there is nothing more to do
 
@@ -405,7 +406,9 @@ class ProcessState:
         if known is None:
             self._report_phase(name, slot, "dropped", now_ms)
             del self._slots[name]
-        elif known.life == "dropping" and slot.step == "idle" and self._may_clean_up:
+        # Nothing of one that is replaced is removed: its successor has taken holds by that name
+        # already, and whether one comes after all is for controllers to say.
+        elif known.life == "dropping" and not known.replaced and self._may_remove(slot):
             if slot.clean_up_again_ms is not None and now_ms < slot.clean_up_again_ms:
                 return
             slot.ticket = slot.clean_up_again_ms = None
@@ -413,10 +416,9 @@ class ProcessState:
             self._enter(slot, "forgetting", now_ms)
             yield CleanUp(name, known.epoch, known)
 
-    @property
-    def _may_clean_up(self) -> bool:
-        """True if this process may remove what dropped objects leave: it must hold the order."""
-        return self.following == "lives" and not self._halted
+    def _may_remove(self, slot: _Slot) -> bool:
+        """True if what an object has left may be removed here: this process must hold the order."""
+        return slot.step == "idle" and self.following == "lives" and not self._halted
 
     def _due_starts(self, now_ms: int) -> Iterator[Effect]:
         """Starts, in the order in which the objects became ready."""

@@ -18,6 +18,8 @@ Invariants:
     its description stays, also if it is dropped and created again before it has stopped. A
     transient object that is created again is another one, and begins from nothing.
     Its epoch only grows, and grows with each incarnation that the order knows of.
+    An object that is dropped for another definition keeps its name, ids, holds and pause until that
+    one comes, or until it is dropped without one: a crash in between loses none of them.
     A pause belongs to a name. It ends when the object is resumed, or dropped without another one of
     that name to follow; nothing else ends it: no new definition, no reconciliation, no new holder.
     A repair is pending from its record to the `Repaired` of its position, so that a holder that
@@ -28,7 +30,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, TypeAlias, assert_never
 
 import msgspec
@@ -67,6 +69,7 @@ __all__ = [
     "Life",
     "apply",
     "check_state",
+    "unfinished_replacements",
     "without_repeated",
     "would_change",
 ]
@@ -91,6 +94,9 @@ class LaneObject(msgspec.Struct, frozen=True, kw_only=True):
         epoch: Number of its present incarnation, from 1; what comes from a lower one is ignored.
         created: Index of the record that gave it its description.
         life: "live" if it should run, "dropping" if it is on its way out.
+        replaced: True if it was dropped to make room for another definition of its name that has
+            not come yet. Nothing of it is removed, since the other one takes its place, ids and
+            holds; without one, a drop says so (`unfinished_replacements`).
         asked: Its epoch when a person last asked for a start (`ResumeDataflow`, `RestartDataflow`);
             that start does not wait out the pause after a failure. 0 for never.
     """
@@ -103,6 +109,7 @@ class LaneObject(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     created: int
     life: Life = "live"
+    replaced: bool = False
     asked: int = 0
 
     @property
@@ -224,7 +231,7 @@ def _created(state: LaneState, command: CreateDataflow, index: int) -> LaneState
         # Created again before its drop was complete: it keeps its ids, and with them its checkpoint
         # and its shard. The epoch makes the `Dropped` that is under way ineffective.
         again = msgspec.structs.replace(
-            known, life="live", epoch=known.epoch + 1, as_of=command.as_of
+            known, life="live", replaced=False, epoch=known.epoch + 1, as_of=command.as_of
         )
         return _with_object(state, command.id, again)
     changed = msgspec.structs.replace(
@@ -236,6 +243,7 @@ def _created(state: LaneState, command: CreateDataflow, index: int) -> LaneState
         epoch=known.epoch + 1,
         created=index,
         life="live",
+        replaced=False,
     )
     return _numbered(_with_object(state, command.id, changed), command)
 
@@ -311,7 +319,15 @@ def _with_repair(state: LaneState, command: RepairErrors | Repaired, index: int)
 
 def _dropping(state: LaneState, name: str, *, replaced: bool) -> LaneState:
     kept = state if replaced else _with_pause(state, name, paused=False)
-    return _with_life(kept, name, "dropping")
+    known = kept.objects.get(name)
+    if known is None:
+        return kept
+    # Not of what is dropped already: its leftovers may be gone. And not of a transient object: a
+    # successor begins from nothing, and the next holder has no use for what is left.
+    waits = replaced and not is_transient(known.description)
+    waits = waits and (known.life == "live" or known.replaced)
+    dropped = msgspec.structs.replace(known, life="dropping", replaced=waits)
+    return _with_object(kept, name, dropped)
 
 
 def _operated(
@@ -358,13 +374,6 @@ def _with_pause(state: LaneState, name: str, *, paused: bool) -> LaneState:
     return msgspec.structs.replace(state, paused=tuple(sorted(names)))
 
 
-def _with_life(state: LaneState, name: str, life: Life) -> LaneState:
-    known = state.objects.get(name)
-    if known is None or known.life == life:
-        return state
-    return _with_object(state, name, msgspec.structs.replace(known, life=life))
-
-
 def _with_object(state: LaneState, name: str, changed: LaneObject) -> LaneState:
     return msgspec.structs.replace(state, objects={**state.objects, name: changed})
 
@@ -378,6 +387,11 @@ def without_repeated(state: LaneState, submissions: Sequence[Submission]) -> lis
             last[submission.producer] = submission.sequence
             fresh.append(submission)
     return fresh
+
+
+def unfinished_replacements(objects: Mapping[str, LaneObject], kind: Kind) -> set[str]:
+    """Names of objects that were dropped for a successor, which the order does not have yet."""
+    return {name for name, known in objects.items() if known.replaced and known.kind == kind}
 
 
 def check_state(state: LaneState) -> None:
@@ -398,3 +412,4 @@ def check_state(state: LaneState) -> None:
     assert len(state.producers) <= _PRODUCERS_MAX, len(state.producers)
     assert list(state.paused) == sorted(set(state.paused)), state.paused
     assert all(o.asked <= o.epoch for o in objects), state
+    assert all(o.life == "dropping" for o in objects if o.replaced), state

@@ -35,7 +35,7 @@ from shardline.app.execution.observations import Failed, Health, Measured, Obser
 from shardline.app.lane import commands as lane
 from shardline.app.lane.current_epochs import CurrentEpochs
 from shardline.app.lane.process_state import PhaseChange
-from shardline.app.lane.state import LaneObject
+from shardline.app.lane.state import LaneObject, unfinished_replacements
 from shardline.app.protocol.compute import AllowCompaction, AllowWrites, UpdateConfiguration
 from shardline.app.protocol.history import HeldObject, StorageHistory
 from shardline.app.protocol.objects import SinkDescription, SourceDescription
@@ -95,6 +95,8 @@ class StorageWorker:
 
     def __init__(self, objects: Mapping[str, LaneObject], now_ms: int) -> None:
         self._history = StorageHistory(_commands_for(objects))
+        # What a process that died has dropped for a successor that the lane was not given.
+        self._unfinished = unfinished_replacements(objects, "storage")
         self._epochs = CurrentEpochs()
         self._health = HealthMachine()
         self._statistics = Statistics()
@@ -126,8 +128,9 @@ class StorageWorker:
             statuses += self._expect(held.run, now_ms)
         self._reported_uppers = dict.fromkeys(self._history.objects, _BEFORE_ALL)
         again = self._health.restamped(now_ms)
+        left, self._unfinished = self._unwanted(self._unfinished), set()
         return StorageEffects(
-            tuple(c for command in found.todo for c in self._for_the_lane(command)),
+            (*left, *(c for command in found.todo for c in self._for_the_lane(command))),
             tuple(filter(_is_request, found.todo)),
             (*(r for name in self._reported_uppers for r in self._upper_response(name)), *again),
             (*statuses, *again),
@@ -168,10 +171,17 @@ class StorageWorker:
         gone = [n for n in reversed(there) if n not in wanted or n in other]
         return StorageEffects(
             (
+                *self._unwanted(unfinished_replacements(objects, "storage")),
                 *(lane.DropDataflow(name, replaced=name in other) for name in gone),
                 *(c for run in wanted.values() for c in self._for_the_lane(run)),
             )
         )
+
+    def _unwanted(self, unfinished: set[str]) -> list[lane.DropDataflow]:
+        """The drops of what waits in the lane for a successor that nobody names any more."""
+        return [
+            lane.DropDataflow(name) for name in sorted(unfinished - self._history.objects.keys())
+        ]
 
     def _run(
         self, command: RunIngestion | RunSink, before: HeldObject | None, now_ms: int

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from shardline.app.compute.worker import ComputeEffects, ComputeWorker
 from shardline.app.execution.host import Incarnation
@@ -262,6 +263,33 @@ def test_what_a_crash_left_is_dropped_unless_it_is_named() -> None:
     )
     other = ComputeWorker({"v": left})
     assert other.on_reconcile([CreateInstance(), DONE]).commands == (lane.DropDataflow("v"),)
+
+
+def test_a_replacement_that_a_crash_has_halved_is_completed_by_the_next_controller() -> None:
+    """The successor is created, and without one the object is dropped for good; each once."""
+    halved = {"v": structs.replace(in_lane(view()), life="dropping", replaced=True)}
+    for named in (view(), view("SELECT 2")):
+        worker = ComputeWorker(halved)
+        again: list[ComputeCommand] = [CreateInstance(), create(named), Schedule("v"), DONE]
+        made = (lane.CreateDataflow(description=named, as_of=10),)
+        assert worker.on_reconcile(again).commands == made
+        assert worker.catch_up(halved).commands == made
+    worker = ComputeWorker(halved)
+    assert worker.on_reconcile([CreateInstance(), DONE]).commands == (lane.DropDataflow("v"),)
+    assert worker.on_reconcile([CreateInstance(), DONE]) == NOTHING
+    assert worker.catch_up(halved).commands == (lane.DropDataflow("v"),)
+
+
+def test_a_successor_that_is_dropped_before_it_starts_ends_what_it_was_to_replace() -> None:
+    """The lane has dropped the former one only for it: by this connection or by the next one."""
+    worker = running()
+    worker.on_command(create(view("SELECT 2")))
+    done = worker.on_command(AllowCompaction("v", None))
+    assert done.commands == (lane.DropDataflow("v"),)
+    assert [response.id for response in done.responses if isinstance(response, Frontiers)] == ["v"]
+    worker = running()
+    worker.on_command(create(view("SELECT 2")))
+    assert worker.on_reconcile([CreateInstance(), DONE]).commands == (lane.DropDataflow("v"),)
 
 
 def test_a_peek_is_answered_once_and_only_to_its_own_connection() -> None:

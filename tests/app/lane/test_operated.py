@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from shardline.app.execution.observations import Ended
 from shardline.app.lane.commands import (
     CreateDataflow,
+    DropDataflow,
     PauseDataflow,
     RestartDataflow,
     ResumeDataflow,
@@ -42,6 +45,36 @@ def test_a_pause_is_kept_by_the_next_holder_and_by_another_definition() -> None:
     stage.do(ResumeDataflow("v"))
     stage.effects()
     assert stage.a.runs() == {"v": view("v", "SELECT 2")}
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("follows", [False, True])
+def test_nothing_is_removed_between_the_two_halves_of_a_replacement(
+    *, crashes: bool, follows: bool
+) -> None:
+    """The successor has the name, its holds and its pause, though a crash comes in between.
+
+    Without a successor a drop that says so removes all, the pause as well.
+    """
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")), PauseDataflow("v"))
+    stage.do(DropDataflow("v", replaced=True))
+    stage.a.settle()
+    if crashes:
+        stage.a = stage.runtime()
+        stage.a.settle()
+    assert stage.a.forgotten == []
+    if follows:
+        stage.do(CreateDataflow(description=view("v", "SELECT 2")), ResumeDataflow("v"))
+    else:
+        stage.do(DropDataflow("v"))
+    stage.a.settle()
+    if follows:
+        assert (stage.a.runs(), stage.a.forgotten) == ({"v": view("v", "SELECT 2")}, [])
+        assert stage.a.lives()["v"].global_id == "u1"
+    else:
+        assert stage.a.forgotten == ["v"]
+        assert (stage.a.lane.state.objects, stage.a.lane.state.paused) == ({}, ())
 
 
 def test_what_has_come_to_its_end_is_paused_and_resumed_like_all_else() -> None:

@@ -17,7 +17,7 @@ from shardline.app.lane.commands import (
     SuspendAndRestart,
 )
 from shardline.app.lane.settings import LaneSettings
-from shardline.app.lane.state import EMPTY_STATE, apply
+from shardline.app.lane.state import EMPTY_STATE, apply, unfinished_replacements
 from shardline.app.protocol.objects import (
     Description,
     SourceDescription,
@@ -152,6 +152,13 @@ class Storm:
             runtime.failing = runtime.journal.faults = 0.0
             runtime.pool.hang = 0.0
             runtime.settle(rounds=40 if runtime is self.now else 4)
+        # As controllers do that connect: of what waits for a successor they want none.
+        objects = self.now.lane.state.objects
+        for name in unfinished_replacements(objects, "compute") | unfinished_replacements(
+            objects, "storage"
+        ):
+            self.now.lane.offer("compute", DropDataflow(name))
+        self.now.settle(rounds=10)
 
 
 def blocks(count: int) -> list[Any]:

@@ -33,6 +33,7 @@ from shardline.app.lane.state import (
     LaneState,
     apply,
     check_state,
+    unfinished_replacements,
     without_repeated,
     would_change,
 )
@@ -241,6 +242,30 @@ def test_the_end_of_a_drop_belongs_to_the_life_that_was_dropped() -> None:
     assert "a" in fold([create, drop, create, late]).objects
     assert "a" in fold([create, drop, create, drop, late]).objects
     assert "a" not in fold([create, drop, create, drop, Dropped("a", 2)]).objects
+
+
+def test_what_is_dropped_for_a_successor_waits_for_it_or_for_a_drop_without_one() -> None:
+    """Over a new holder too; a subscription and what is dropped already do not wait."""
+    create = CreateDataflow(description=SourceDescription(name="a", format="csv"))
+    other = CreateDataflow(description=SourceDescription(name="a", format="json"))
+    replace, drop = DropDataflow("a", replaced=True), DropDataflow("a")
+    orders: list[tuple[list[LaneCommand], tuple[str, bool], tuple[str, ...]]] = [
+        ([replace], ("dropping", True), ("a",)),
+        ([replace, Opened(HOLDER), replace], ("dropping", True), ("a",)),
+        ([replace, create], ("live", False), ("a",)),
+        ([replace, Opened(HOLDER), other], ("live", False), ("a",)),
+        ([replace, Opened(HOLDER), drop], ("dropping", False), ()),
+        ([drop, replace], ("dropping", False), ()),
+    ]
+    for more, life, paused in orders:
+        state = fold([create, PauseDataflow("a"), *more])
+        known = state.objects["a"]
+        assert ((known.life, known.replaced), state.paused) == (life, paused), more
+        waits = {"a"} if life[1] else set()
+        assert unfinished_replacements(state.objects, "storage") == waits, more
+        assert unfinished_replacements(state.objects, "compute") == set(), more
+    followed = CreateDataflow(description=SubscribeDescription(name="t", on="a"))
+    assert not fold([followed, DropDataflow("t", replaced=True)]).objects["t"].replaced
 
 
 def test_producers_are_forgotten_in_the_order_of_their_silence() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import structs
 
 from shardline.app.execution.host import Incarnation
 from shardline.app.execution.observations import Failed, Health, Measured, Progress
@@ -258,6 +259,20 @@ def test_what_the_lane_has_refused_is_said_again() -> None:
     )
     again = worker.catch_up({"s": in_lane(source())}).commands
     assert again == (lane.CreateDataflow(description=source()),)
+
+
+def test_a_replacement_that_a_crash_has_halved_is_completed_by_the_next_controller() -> None:
+    """The successor is created, and without one the object is dropped for good; each once."""
+    halved = {"s": structs.replace(in_lane(source()), life="dropping", replaced=True)}
+    for named in (RunIngestion(source()), RunSink(sink=sink(), as_of=7)):
+        worker = StorageWorker(halved, 0)
+        made = worker.on_reconcile([named, DONE], 0).commands
+        assert [type(command) for command in made] == [lane.CreateDataflow]
+        assert worker.catch_up(halved).commands == made
+    worker = StorageWorker(halved, 0)
+    assert worker.on_reconcile([DONE], 0).commands == (lane.DropDataflow("s"),)
+    assert worker.on_reconcile([DONE], 0).commands == ()
+    assert worker.catch_up(halved).commands == (lane.DropDataflow("s"),)
 
 
 def test_a_oneshot_ingestion_is_answered_once_and_to_its_own_connection() -> None:
