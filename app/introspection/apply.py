@@ -191,10 +191,11 @@ def _lane(facts: Facts, event: LaneOpened | Installed | Dropped | Phase, now_ms:
         _installed(facts, event)
         note_installed(facts, event)
     elif isinstance(event, Dropped):
-        found = facts.objects.pop(event.id, None)
-        if found is None:
+        found = facts.objects.get(event.id)
+        if found is None or event.global_id not in {"", found.installed.global_id}:
             facts.received.foreign += 1
             return
+        del facts.objects[event.id]
         note_dropped(facts, found, event.at_ms)
         facts.run_owners.pop(found.run, None)
         if found.condition.status != "dropped":

@@ -118,10 +118,18 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
-    """An object was dropped; every row about it goes, but for the histories."""
+    """An object was dropped; every row about it goes, but for the histories.
+
+    Attributes:
+        id: The object's name.
+        at_ms: When the last of it was gone.
+        global_id: Its id for ever: nothing goes of another object that has got the name; "" for
+            whichever has it.
+    """
 
     id: str
     at_ms: int
+    global_id: str = ""
 
 
 class LaneOpened(msgspec.Struct, frozen=True, kw_only=True):

@@ -332,7 +332,7 @@ class RuntimeFeeds:
     def on_phase(self, change: PhaseChange) -> None:
         """Note that an object has entered a phase."""
         if change.phase == "dropped":
-            self.put(Dropped(id=change.id, at_ms=change.at_ms))
+            self.put(Dropped(id=change.id, at_ms=change.at_ms, global_id=change.global_id))
             return
         epoch = 0 if change.incarnation is None else change.incarnation.epoch
         self.put(

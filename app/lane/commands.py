@@ -144,10 +144,13 @@ class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
     Attributes:
         id: The object's name.
         epoch: Epoch of the drop; without effect if the object has another one by now.
+        global_id: The object's; without effect on another one that has got the name, whose epochs
+            begin at 1 again. "" in records of versions that did not write it: any.
     """
 
     id: str
     epoch: int
+    global_id: str = ""
 
 
 class SuspendAndRestart(msgspec.Struct, frozen=True, tag="suspend_and_restart"):
@@ -157,11 +160,13 @@ class SuspendAndRestart(msgspec.Struct, frozen=True, tag="suspend_and_restart"):
         id: The object's name.
         epoch: Epoch of the incarnation; without effect if that is over already.
         reason: The failure, in a sentence.
+        global_id: The object's, as of `Dropped`.
     """
 
     id: str
     epoch: int
     reason: str
+    global_id: str = ""
 
 
 class PauseDataflow(msgspec.Struct, frozen=True, tag="pause_dataflow"):

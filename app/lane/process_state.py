@@ -109,6 +109,8 @@ class PhaseChange:
         error: The reason, if something is wrong; "" otherwise.
         failures: Failures in a row.
         retry_at_ms: When a suspended object is started again; None for any other.
+        global_id: The object's. A name may have been taken again when its former object's `dropped`
+            is heard of.
     """
 
     id: str
@@ -120,6 +122,7 @@ class PhaseChange:
     error: str = ""
     failures: int = 0
     retry_at_ms: int | None = None
+    global_id: str = ""
 
 
 @dataclass(slots=True)
@@ -127,6 +130,7 @@ class _Slot:
     """One object in this process.
 
     Attributes:
+        global_id: Its id by the order, the last one that was seen there.
         step: Its step; see the module.
         incarnation: The present or last incarnation.
         description: The description of that incarnation.
@@ -151,6 +155,7 @@ class _Slot:
     """
 
     kind: Kind
+    global_id: str = ""
     step: Step = "idle"
     incarnation: Incarnation | None = None
     description: Description | None = None
@@ -307,7 +312,7 @@ class ProcessState:
             # Not `idle`: until `Dropped` is recorded the object is still `dropping` in the order,
             # and would be forgotten again, and `Dropped` recorded again, in each round.
             slot.step = "gone"
-            self._commands.append(Dropped(name, life))
+            self._commands.append(Dropped(name, life, slot.cleaned_up[0]))
 
     def on_cleanup_failed(self, name: str, now_ms: int) -> None:
         """Take the completion of a clean-up that the store did not answer: it is repeated."""
@@ -353,6 +358,7 @@ class ProcessState:
         for name, known in self._wanted.items():
             if name not in self._slots:
                 self._slots[name] = _Slot(known.kind, entered_ms=now_ms)
+            self._slots[name].global_id = known.global_id
         # The three passes are lists, not one lazy chain, and in this order. Stops free hydration
         # slots, which starts take in the same round. `_due_cleanups` removes the slots of objects
         # that are not in the order any more, and `_due_starts` relies on that.
@@ -472,7 +478,9 @@ class ProcessState:
         # Again for another definition: to observers it is another object, which begins as created.
         slot.reported_phase, slot.paused_as = "paused", dataflow
         # Without the last incarnation: it may be of an older definition, or of another process.
-        self._changes.append(PhaseChange(name, slot.kind, "paused", None, None, now_ms))
+        self._changes.append(
+            PhaseChange(name, slot.kind, "paused", None, None, now_ms, global_id=slot.global_id)
+        )
 
     @staticmethod
     def _is_fresh_start(slot: _Slot, known: LaneObject) -> bool:
@@ -530,9 +538,9 @@ class ProcessState:
         slot.due_ms = now_ms + self._pause_ms(slot)
         # The greater of the two: after a take-over what runs has an epoch below the order's, and
         # the order ignores a restart of an epoch that is over.
-        self._commands.append(
-            SuspendAndRestart(name, max(slot.last_epoch, slot.life), error or "it has failed")
-        )
+        assert slot.incarnation is not None, slot
+        epoch, global_id = max(slot.last_epoch, slot.life), slot.incarnation.global_id
+        self._commands.append(SuspendAndRestart(name, epoch, error or "it has failed", global_id))
 
     def _end_incarnation(self, name: str, slot: _Slot, now_ms: int, error: str) -> None:
         """Note that nothing of the object runs any more."""
@@ -578,4 +586,5 @@ def _change(name: str, slot: _Slot, phase: Phase, now_ms: int, error: str = "") 
         error,
         slot.failures,
         slot.due_ms if phase == "suspended" else None,
+        slot.global_id,
     )

@@ -189,10 +189,10 @@ def _changed(state: LaneState, command: LaneCommand, index: int) -> LaneState:
             changed = _created(state, command, index)
         case DropDataflow(name, replaced):
             changed = _dropping(state, name, replaced=replaced)
-        case Dropped(name, epoch):
-            changed = _dropped(state, name, epoch)
-        case SuspendAndRestart(name, epoch):
-            changed = _restarted(state, name, epoch)
+        case Dropped():
+            changed = _dropped(state, command)
+        case SuspendAndRestart():
+            changed = _restarted(state, command)
         case PauseDataflow() | ResumeDataflow() | RestartDataflow():
             changed = _operated(state, command)
         case RepairErrors() | Repaired():
@@ -277,22 +277,35 @@ def _numbered(state: LaneState, command: CreateDataflow) -> LaneState:
     )
 
 
-def _dropped(state: LaneState, name: str, epoch: int) -> LaneState:
-    known = state.objects.get(name)
-    # The epoch: the drop of an earlier object of this name may be complete only now.
-    if known is None or known.life != "dropping" or known.epoch != epoch:
+def _dropped(state: LaneState, command: Dropped) -> LaneState:
+    known = _object_meant(state, command)
+    # The epoch: the drop of an earlier life of this object may be complete only now.
+    if known is None or known.life != "dropping" or known.epoch != command.epoch:
         return state
-    left = {n: o for n, o in state.objects.items() if n != name}
+    left = {name: other for name, other in state.objects.items() if name != command.id}
     return msgspec.structs.replace(state, objects=left)
 
 
-def _restarted(state: LaneState, name: str, epoch: int) -> LaneState:
-    known = state.objects.get(name)
+def _restarted(state: LaneState, command: SuspendAndRestart) -> LaneState:
+    known = _object_meant(state, command)
     # A restart never brings back what a drop has overtaken, and one that is recorded twice counts
     # once: the second names an epoch that is over.
-    if known is None or known.life != "live" or epoch < known.epoch:
+    if known is None or known.life != "live" or command.epoch < known.epoch:
         return state
-    return _with_object(state, name, msgspec.structs.replace(known, epoch=epoch + 1))
+    restarted = msgspec.structs.replace(known, epoch=command.epoch + 1)
+    return _with_object(state, command.id, restarted)
+
+
+def _object_meant(state: LaneState, command: Dropped | SuspendAndRestart) -> LaneObject | None:
+    """The object that the lane has recorded a completion of; None if another one has its name.
+
+    A completion may come twice, and late: the lane records it again behind an append of which it
+    did not know that it was done, and commands of others come in between.
+    """
+    known = state.objects.get(command.id)
+    if known is None or command.global_id not in {"", known.global_id}:
+        return None
+    return known
 
 
 def _configured(

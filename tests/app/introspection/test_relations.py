@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from shardline.app.execution.observations import (
     Failed,
@@ -360,6 +361,16 @@ def test_a_dropped_object_is_gone_from_everywhere_but_histories(world: World) ->
         "running",
         "dropped",
     ]
+
+
+def test_a_late_drop_takes_nothing_of_a_successor_of_the_name(world: World) -> None:
+    """It names the object that is gone; that one's global id is never given out again."""
+    world.run(DELAYS)
+    late = Dropped(id="delays", at_ms=world.clock.now_ms(), global_id="u99")
+    world.tell(late)
+    assert [row["id"] for row in world.rows("objects")] == ["delays"]
+    world.tell(replace(late, global_id="u1"))
+    assert world.rows("objects") == []
 
 
 def test_late_events_of_a_dropped_object_do_not_bring_it_back(world: World) -> None:

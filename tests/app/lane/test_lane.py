@@ -51,8 +51,9 @@ def test_a_dropped_object_is_gone_when_it_has_stopped_and_not_before() -> None:
     assert stage.a.lane.state.objects["v"].global_id == "u2"
 
 
+@pytest.mark.parametrize("again", [[], [DropDataflow("v")]])
 def test_a_name_taken_again_starts_though_its_drop_was_recorded_unseen(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, again: list[DropDataflow]
 ) -> None:
     """The order was never seen without the name: the answer to `Dropped` came with a creation."""
     stage = Stage()
@@ -66,16 +67,22 @@ def test_a_name_taken_again_starts_though_its_drop_was_recorded_unseen(
     monkeypatch.setattr(stage.a.journal, "faults", 1.0)
     monkeypatch.setattr(stage.a.journal, "_rng", SimpleNamespace(random=lambda: 0.9))
     stage.a.lane.step()
-    assert stage.order.records[-1].command == Dropped("v", 1)
+    assert stage.order.records[-1].command == Dropped("v", 1, "u1")
     assert "v" in stage.a.lane.state.objects
     monkeypatch.setattr(stage.a.journal, "faults", 0.0)
-    stage.do(CreateDataflow(description=view("v")))
+    if again:
+        # A look at the fence, of another thread, finds that it has landed. The lane does not know
+        # that, and records it once more, behind the commands of others.
+        stage.a.journal.poll()
+    stage.do(CreateDataflow(description=view("v")), *again)
+    assert stage.a.lane.state.objects["v"].global_id == "u2"
     stage.effects()
-    assert stage.a.runs() == {"v": view("v")}
-    assert stage.a.lives()["v"].global_id == "u2"
-    stage.do(DropDataflow("v"))
-    stage.effects()
+    if not again:
+        assert stage.a.lives()["v"].global_id == "u2"
+        stage.do(DropDataflow("v"))
+        stage.effects()
     assert (stage.a.lane.state.objects, stage.phases("v")[-1]) == ({}, "dropped")
+    assert stage.a.forgotten == ["v", "v"]
 
 
 def test_each_record_is_told_once_whoever_resolves_its_append(
@@ -268,7 +275,7 @@ def test_a_failure_is_in_the_order_with_its_reason() -> None:
         stage.effects()
         stage.clock.advance(5_000)
     restarts = [r.command for r in stage.order.records if isinstance(r.command, SuspendAndRestart)]
-    assert restarts == [SuspendAndRestart("s", 1, "the broker is away")]
+    assert restarts == [SuspendAndRestart("s", 1, "the broker is away", "u1")]
 
 
 def test_a_start_that_tells_of_its_failure_has_failed_once() -> None:
@@ -281,7 +288,7 @@ def test_a_start_that_tells_of_its_failure_has_failed_once() -> None:
     stage.effects()
     stage.a.lane.step()
     restarts = [r.command for r in stage.order.records if isinstance(r.command, SuspendAndRestart)]
-    assert restarts == [SuspendAndRestart("s", 1, "the broker is away")]
+    assert restarts == [SuspendAndRestart("s", 1, "the broker is away", "u1")]
 
 
 def test_a_start_that_fails_is_in_the_order_with_its_cause() -> None:
@@ -307,6 +314,7 @@ def test_a_start_that_fails_is_in_the_order_with_its_cause() -> None:
             1,
             "no space is left on the disk — hint: free some space, or give the application a "
             "larger disk",
+            "u1",
         )
     ]
 

@@ -242,6 +242,28 @@ def test_the_end_of_a_drop_belongs_to_the_life_that_was_dropped() -> None:
     assert "a" in fold([create, drop, create, late]).objects
     assert "a" in fold([create, drop, create, drop, late]).objects
     assert "a" not in fold([create, drop, create, drop, Dropped("a", 2)]).objects
+    # The next object of the name begins with epoch 1 again.
+    done = Dropped("a", 1, "u1")
+    state = fold([create, drop, done, create, drop, done])
+    assert state.objects["a"].global_id == "u2"
+    assert fold([Dropped("a", 1, "u2")], state).objects == {}
+    failed = SuspendAndRestart("a", 1, "why", "u1")
+    assert fold([create, drop, done, create, failed]).objects["a"].epoch == 1
+
+
+def test_records_of_versions_that_did_not_write_the_global_id_are_read() -> None:
+    """They mean whichever object has the name, as they did when they were written."""
+    written = {
+        b'{"type":"dropped","id":"a","epoch":1}': Dropped("a", 1),
+        b'{"type":"suspend_and_restart","id":"a","epoch":1,"reason":"why"}': SuspendAndRestart(
+            "a", 1, "why"
+        ),
+    }
+    for data, command in written.items():
+        assert msgspec.json.decode(data, type=LaneCommand) == command
+    create = CreateDataflow(description=SourceDescription(name="a", format="csv"))
+    assert fold([create, DropDataflow("a"), Dropped("a", 1)]).objects == {}
+    assert fold([create, SuspendAndRestart("a", 1, "why")]).objects["a"].epoch == 2
 
 
 def test_what_is_dropped_for_a_successor_waits_for_it_or_for_a_drop_without_one() -> None:
