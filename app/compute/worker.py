@@ -180,10 +180,12 @@ class ComputeWorker:
         # The history forgets a dropped dataflow at once, and its end must still be reported; the
         # same for the peeks that read it.
         before, peeks = dict(self._history.dataflows), dict(self._history.peeks)
+        known = before.get(command.id) if isinstance(command, CreateDataflow) else None
+        creation = 0 if known is None else known.create.creation
         self._history.append(command)
         match command:
             case CreateDataflow():
-                done = self._on_create(command, before.get(command.id))
+                done = self._on_create(command, known, creation)
                 return self._with_lost_peeks(done, command.id, peeks)
             case AllowCompaction(name, None):
                 return self._with_lost_peeks(self._on_drop(name, before.get(name)), name, peeks)
@@ -224,12 +226,20 @@ class ComputeWorker:
             )
         )
 
-    def _on_create(self, command: CreateDataflow, before: HeldDataflow | None) -> ComputeEffects:
+    def _on_create(
+        self, command: CreateDataflow, before: HeldDataflow | None, creation: int
+    ) -> ComputeEffects:
+        """Take a creation; `creation` is the number of the one before it."""
         held = self._history.dataflows[command.id]
-        if held is before:
+        if held is before and command.creation == creation:
             # The history kept the object it had: the same command again. Forgetting here would
             # make the controller hear every frontier twice.
             return ComputeEffects()
+        if held is before:
+            # The same object goes on. What the controller was sent so far, and what is under way
+            # to it, has a number that it takes no longer.
+            self._reported[command.id] = _ControllerView(command.as_of)
+            return ComputeEffects(responses=self._pending_responses(command.id))
         # An end of the old one under this name would be taken for the new one's.
         self._dropping.pop(command.id, None)
         self._forget(command.id)
@@ -379,10 +389,10 @@ class ComputeWorker:
         }
         if fresh and not isinstance(held.create.dataflow, SubscribeDescription):
             seen_by_controller.frontiers |= fresh
-            news.append(Frontiers(id=name, **fresh))
+            news.append(Frontiers(id=name, **fresh, creation=held.create.creation))
         if seen.hydrated and not seen_by_controller.hydrated:
             seen_by_controller.hydrated = True
-            news.append(Hydration(name, hydrated=True))
+            news.append(Hydration(name, hydrated=True, creation=held.create.creation))
         return tuple(news)
 
     # -- inside ------------------------------------------------------------------------------
@@ -432,7 +442,8 @@ def _last_responses(
         return () if upper is None else (SubscribeDropped(name, max(upper, held.create.as_of)),)
     fields = ("write", "input", "output")
     open_ones = {f: None for f in fields if seen_by_controller.frontiers.get(f, 0) is not None}
-    return (Frontiers(id=name, **open_ones),) if open_ones else ()
+    creation = held.create.creation
+    return (Frontiers(id=name, **open_ones, creation=creation),) if open_ones else ()
 
 
 def _frontiers_of(progress: Progress) -> Iterator[tuple[str, _Time]]:

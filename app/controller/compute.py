@@ -5,6 +5,11 @@ compaction could pass that time before the dataflow reads. It is given up when t
 under holds of its own, which an input frontier beyond the `as_of` shows. (Materialize's read holds,
 made of the shard's since holds.)
 
+The runtime answers by name, and may not have heard of a change or drop when it did. So each
+creation has a number, which comes back with what is reported: what has another one is of a former
+dataflow of the name, and ignored. Taken for the new one's, its frontier would end the new one's
+holds before it has any of its own.
+
 Invariants:
     From its creation on, a dataflow's inputs can be read at its `as_of` or its own frontier.
     Each peek is answered, once: by the runtime, or by an error when the answer was lost.
@@ -13,6 +18,7 @@ Invariants:
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -114,6 +120,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
         self._wanted: dict[str, _DesiredDataflow] = {}
         self._waiting: dict[str, _Waiting] = {}
         self._subscriptions: dict[str, Subscription] = {}
+        self._creations = itertools.count(1)
         self._clock = clock
         self._ids = ids
         self._hold = hold
@@ -144,7 +151,11 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
             if known is not None and known.command.dataflow == dataflow:
                 return
             holds = self._hold(dataflow, as_of)
-            self._create(CreateDataflow(dataflow=dataflow, as_of=as_of), holds)
+            self._create(self._creation(dataflow, as_of), holds)
+
+    def _creation(self, dataflow: Dataflow, as_of: int) -> CreateDataflow:
+        """The command for a new creation of a dataflow."""
+        return CreateDataflow(dataflow=dataflow, as_of=as_of, creation=next(self._creations))
 
     def _create(self, command: CreateDataflow, holds: list[Hold]) -> None:
         """Send a dataflow for which `holds` were taken; those of the one before are released."""
@@ -181,7 +192,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
             except ShardError:
                 context = {"id": dataflow.name}
                 _log.debug("no start hold to take over", exc_info=True, extra={"context": context})
-            self._create(CreateDataflow(dataflow=dataflow, as_of=as_of), holds)
+            self._create(self._creation(dataflow, as_of), holds)
 
     def reads_by_itself(self, name: str) -> bool:
         """True if a dataflow has shown that it reads under holds of its own, or is not wanted."""
@@ -315,7 +326,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
             if not subscription.ended:
                 subscription.name = described.name
                 self._subscriptions[described.name] = subscription
-                command = CreateDataflow(dataflow=described, as_of=as_of)
+                command = self._creation(described, as_of)
                 self._wanted[described.name] = _DesiredDataflow(command, holds)
 
     @override
@@ -347,7 +358,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
                 self._on_frontiers(response)
             case Hydration(name, hydrated):
                 with self._link.lock:
-                    if name in self._wanted and name not in self._subscriptions:
+                    if self._is_meant(response) and name not in self._subscriptions:
                         self.hydrated[name] = hydrated
             case PeekResponse():
                 with self._link.lock:
@@ -369,11 +380,16 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
             if subscription.ended:
                 self._unsubscribe(subscription)
 
+    def _is_meant(self, response: Frontiers | Hydration) -> bool:
+        """True if a response is about the desired dataflow, and not a former one of its name."""
+        wanted = self._wanted.get(response.id)
+        return wanted is not None and wanted.command.creation == response.creation
+
     def _on_frontiers(self, response: Frontiers) -> None:
         with self._link.lock:
-            wanted = self._wanted.get(response.id)
-            if wanted is None:
+            if not self._is_meant(response):
                 return
+            wanted = self._wanted[response.id]
             self.frontiers[response.id] = response
             read = response.input
             if not wanted.holds or not (read is None or isinstance(read, int)):

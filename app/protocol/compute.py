@@ -11,8 +11,9 @@ Without the second stage, a controller that connects again would stop and start 
 
 Frontiers are one number: None is the empty frontier, nothing more ever.
 
-Rules of responses: frontiers never go back; after the empty frontier nothing comes about an object;
-each `Peek` has exactly one `PeekResponse`; the batches of a subscription are contiguous.
+Rules of responses: the frontiers of one creation of an object never go back; after the empty
+frontier nothing comes about it; each `Peek` has exactly one `PeekResponse`; the batches of a
+subscription are contiguous.
 """
 
 from __future__ import annotations
@@ -96,10 +97,14 @@ class CreateDataflow(ProtocolValue, frozen=True, kw_only=True, tag="create_dataf
     Attributes:
         dataflow: The description.
         as_of: The first time at which its output must be right; all inputs are readable there.
+        creation: The controller's own number of this creation, by which it tells responses about
+            the dataflow from those about a former one of its name: it sees them in one order, but
+            not which of them the runtime sent before it had this command. 0 for none.
     """
 
     dataflow: Dataflow
     as_of: Time
+    creation: int = 0
 
     @property
     def id(self) -> str:
@@ -178,12 +183,14 @@ class Frontiers(ProtocolValue, frozen=True, kw_only=True, tag="frontiers"):
         write: Upper of its output.
         input: Frontier up to which it has read its inputs: holds on them may advance to it.
         output: Frontier up to which its work is done; greater than `as_of` once it is hydrated.
+        creation: As of the newest `CreateDataflow` that the runtime has taken.
     """
 
     id: str
     write: Time | msgspec.UnsetType | None = msgspec.UNSET
     input: Time | msgspec.UnsetType | None = msgspec.UNSET
     output: Time | msgspec.UnsetType | None = msgspec.UNSET
+    creation: int = 0
 
 
 class PeekResponse(ProtocolValue, frozen=True, kw_only=True, tag="peek_response"):
@@ -228,10 +235,17 @@ class SubscribeDropped(ProtocolValue, frozen=True, tag="subscribe_dropped"):
 
 
 class Hydration(ProtocolValue, frozen=True, tag="hydration"):
-    """Reports if an object has hydrated; for people, nothing relies on it."""
+    """Reports if an object has hydrated; for people, nothing relies on it.
+
+    Attributes:
+        id: The object's name.
+        hydrated: True if it has.
+        creation: As of `Frontiers`.
+    """
 
     id: str
     hydrated: bool
+    creation: int = 0
 
 
 ComputeResponse: TypeAlias = (

@@ -234,6 +234,8 @@ class ComputeHistory(_History):
         there = self.dataflows.get(command.id)
         if there and there.can_serve(command, command.as_of):
             there.since = command.as_of
+            # Whoever has said so waits for responses with this number from here on.
+            there.create = msgspec.structs.replace(there.create, creation=command.creation)
             return
         self._drop(command.id)
         # Also if there was none to drop: a peek of this name that came before it was created, or

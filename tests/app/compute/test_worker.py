@@ -216,6 +216,25 @@ def test_a_new_controller_is_told_what_goes_on() -> None:
     assert worker.on_observation(progress(12)).responses != ()
 
 
+def test_what_is_told_has_the_number_of_the_creation_that_was_taken_last() -> None:
+    """The same object under another number is told anew; repeated, the number is no news."""
+    worker = running()
+    worker.on_observation(progress(20))
+    worker.on_observation(Hydrated(id="v", epoch=1, took_ms=1))
+    again = CreateDataflow(dataflow=view(), as_of=10, creation=7)
+    done = worker.on_command(again)
+    told = Frontiers(id="v", write=20, input=20, output=20, creation=7)
+    assert (done.commands, done.responses) == (
+        (),
+        (told, Hydration("v", hydrated=True, creation=7)),
+    )
+    assert worker.on_command(again) == NOTHING
+    worker.on_command(AllowCompaction("v", None))
+    assert worker.on_phase(phase("dropped")).responses == (
+        Frontiers(id="v", write=None, input=None, output=None, creation=7),
+    )
+
+
 def test_nothing_is_told_of_what_a_reconciliation_has_dropped() -> None:
     """A controller that does not know an object does not hear of its end."""
     worker = running()

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 from typing_extensions import override
 
@@ -117,7 +118,7 @@ def storage(*, writes: bool = True) -> Iterator[tuple[StorageController, Connect
         controller.stop()
 
 
-CREATED = [CreateDataflow(dataflow=VIEW, as_of=3), Schedule("v")]
+CREATED = [CreateDataflow(dataflow=VIEW, as_of=3, creation=1), Schedule("v")]
 
 
 def test_a_connection_begins_with_all_that_should_be_there() -> None:
@@ -152,12 +153,36 @@ def test_holds_on_inputs_end_when_the_dataflow_has_read_beyond_its_as_of() -> No
     with compute() as (controller, made, holds):
         connection = made.next()
         controller.run(VIEW, 3)
-        connection.responses.put(Frontiers(id="v", input=3, write=4))
-        connection.responses.put(Frontiers(id="v", write=8))
+        connection.responses.put(Frontiers(id="v", input=3, write=4, creation=1))
+        connection.responses.put(Frontiers(id="v", write=8, creation=1))
         controller.run(VIEW, 3)
         assert not holds[0].expired.is_set()
-        connection.responses.put(Frontiers(id="v", input=4))
+        connection.responses.put(Frontiers(id="v", input=4, creation=1))
         assert holds[0].expired.wait(10)
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_what_is_said_of_a_former_dataflow_ends_no_hold_of_the_present_one(
+    *, dropped: bool
+) -> None:
+    """It was sent before the runtime had heard of the change, or when the drop was done."""
+    former = msgspec.structs.replace(VIEW, query="SELECT 1 AS x FROM a")
+    with compute() as (controller, made, holds):
+        connection = made.next()
+        controller.run(former, 3)
+        if dropped:
+            controller.drop(["v"])
+        controller.run(VIEW, 5)
+        connection.responses.put(Frontiers(id="v", write=8, input=8, output=8, creation=1))
+        connection.responses.put(Frontiers(id="v", write=None, input=None, creation=1))
+        connection.responses.put(Hydration("v", hydrated=True, creation=1))
+        present = Frontiers(id="v", write=5, input=5, creation=2)
+        connection.responses.put(present)
+        wait_until("taken", lambda: controller.frontiers == {"v": present}, timeout_s=10)
+        assert controller.hydrated == {}
+        assert [hold.expired.is_set() for hold in holds] == [True, False]
+        connection.responses.put(Frontiers(id="v", input=6, creation=2))
+        assert holds[1].expired.wait(10)
 
 
 def test_settings_are_said_to_the_runtime_and_to_each_new_one() -> None:
@@ -414,7 +439,7 @@ def test_a_subscription_goes_on_behind_its_last_batch() -> None:
         again = made.next()
         created = again.many(5)[1]
         described = SubscribeDescription(name=created.id, on="v", snapshot=False)
-        assert created == CreateDataflow(dataflow=described, as_of=8)
+        assert created == CreateDataflow(dataflow=described, as_of=8, creation=2)
         assert created.id != name
         assert len(holds) == 2
         assert not holds[1].expired.is_set()

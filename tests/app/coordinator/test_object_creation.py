@@ -64,6 +64,12 @@ def made(place: Place) -> tuple[ObjectCreator, ComputeController]:
     return ObjectCreator(place.client, compute, storage, beginnings), compute
 
 
+def tell_of_progress(compute: ComputeController) -> None:
+    """The present definition of `v` has read beyond its as_of."""
+    creation = compute._wanted["v"].command.creation
+    compute._on_response(Frontiers(id="v", input=11, creation=creation))
+
+
 def held(place: Place, name: str) -> list[str]:
     return sorted(place.client.state(name).critical)
 
@@ -86,7 +92,7 @@ def test_a_former_input_is_held_until_the_new_definition_reads(
     creator.again()
     assert OWN in held(place, "a"), "nothing has shown that the former one has ended"
     assert creator.has_left()
-    compute._on_response(Frontiers(id="v", input=11))
+    tell_of_progress(compute)
     creator.again()
     assert (held(place, "a"), creator.has_left()) == ([], False)
 
@@ -97,7 +103,7 @@ def test_a_change_that_fails_leaves_the_holds_of_what_runs(
     """However often it is tried: the store does not answer for an input, and then it does."""
     creator, compute = made(place)
     creator.run([view("a")])
-    compute._on_response(Frontiers(id="v", input=11))
+    tell_of_progress(compute)
     place.client.hold("a", OWN, since=7)
     hold = ShardClient.hold
 
@@ -115,7 +121,7 @@ def test_a_change_that_fails_leaves_the_holds_of_what_runs(
     assert held(place, "a") == [OWN]
     creator.again()
     assert compute.wanted() == {"v": view("c", "b")}
-    compute._on_response(Frontiers(id="v", input=11))
+    tell_of_progress(compute)
     creator.again()
     assert held(place, "a") == []
 
@@ -130,7 +136,7 @@ def test_inputs_of_changes_that_follow_each_other_are_let_go_together(place: Pla
         place.put(name, [((1, "x"), 5, 1)], 10, SCHEMA)
     creator.run([view("b", "c")])
     creator.run([view("b", "d")])
-    compute._on_response(Frontiers(id="v", input=11))
+    tell_of_progress(compute)
     creator.again()
     assert (held(place, "a"), held(place, "c")) == ([], [])
     assert OWN in held(place, "b"), "it reads this one still"

@@ -54,7 +54,7 @@ MESSAGES: Mapping[str, Sequence[Any]] = {
         c.InitializationComplete(),
         c.AllowWrites(),
         c.UpdateConfiguration({"hydrationConcurrency": "2"}),
-        c.CreateDataflow(dataflow=VIEW, as_of=1_700_000_000_000),
+        c.CreateDataflow(dataflow=VIEW, as_of=1_700_000_000_000, creation=3),
         c.CreateDataflow(dataflow=IndexDescription(name="i", on="delays", key=("n",)), as_of=-1),
         c.CreateDataflow(
             dataflow=SubscribeDescription(name="t1", on="delays", snapshot=False, up_to=9), as_of=5
@@ -66,7 +66,7 @@ MESSAGES: Mapping[str, Sequence[Any]] = {
         c.CancelPeek("p"),
     ],
     "compute response": [
-        c.Frontiers(id="delays", write=8),
+        c.Frontiers(id="delays", write=8, creation=3),
         c.Frontiers(id="delays", write=None, input=3, output=2**63 - 1),
         c.PeekResponse(uuid="p", rows=b"\x00\xffARROW"),
         c.PeekResponse(uuid="p", error="[SINCE_EXCEEDED] too early"),
@@ -74,7 +74,7 @@ MESSAGES: Mapping[str, Sequence[Any]] = {
         c.SubscribeResponse(id="t1", lower=5, upper=6, updates=b""),
         c.SubscribeResponse(id="t1", lower=6, upper=None, error="division by zero"),
         c.SubscribeDropped("t1", 6),
-        c.Hydration("delays", hydrated=True),
+        c.Hydration("delays", hydrated=True, creation=3),
     ],
     "storage command": [
         c.Hello("5f"),
