@@ -23,7 +23,7 @@ from functools import partial
 from typing import TypeVar
 
 from shardline.datasource.clock import Clock, IdGenerator, SystemClock, SystemIds
-from shardline.datasource.errors import Fenced, InvalidUsage, ShardError
+from shardline.datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
 from shardline.datasource.ids import check_owner_name, new_id, process_name
 from shardline.datasource.inspect.usage import ShardUsage, shard_usage
 from shardline.datasource.maintenance.compact import compact
@@ -40,9 +40,11 @@ from shardline.datasource.shard.commands.evolve import (
     evolve_schema,
 )
 from shardline.datasource.shard.commands.lifecycle import (
+    Changed,
+    Finalised,
     FirstTime,
     Held,
-    finalise,
+    finalise_unchanged,
     initial_state,
     reinitialise,
 )
@@ -382,18 +384,24 @@ class ShardClient:
                     hint="look at the new schema and evolve that",
                 )
 
-    def drop(self, name: str, *, despite_holders: Sequence[str] = ()) -> None:
+    def drop(
+        self, name: str, *, despite_holders: Sequence[str] = (), seqno: int | None = None
+    ) -> None:
         """Finalise shard `name` for good and delete its blobs; harmless if it was dropped.
 
         Args:
             despite_holders: Readers and holds to cut off, by id or name; `inspect` lists them.
+            seqno: That of the state by which the drop was decided: if anything has changed since,
+                nothing is dropped. None for whatever is there. Not for a transactions shard.
 
         Raises:
             InvalidUsage: There is no such shard, or it is still read, held or registered.
+            Determinate: `SHARD_CHANGED`: it is not in the state `seqno` any more.
         """
         machine = self.machine(name)
         state, despite = machine.state(), frozenset(despite_holders)
         mark = state.registered
+        outcome: Finalised | Held | Changed
         if mark is not None and mark.shard == state.shard:
             # A transactions shard is registered with itself, and ends only if no other one is.
             outcome = self.transactions(name).drop(despite)
@@ -404,7 +412,15 @@ class ShardClient:
                 hint="forget it first (client.transactions().forget), then drop it",
             )
         else:
-            outcome = machine.apply(partial(finalise, despite_holders=despite))
+            end = partial(finalise_unchanged, seqno=seqno, despite_holders=despite)
+            outcome = machine.apply(end)
+        if isinstance(outcome, Changed):
+            raise Determinate(
+                f"shard '{name}' is at seqno {outcome.seqno} by now, and was to be dropped as it "
+                f"was at {seqno}",
+                code="SHARD_CHANGED",
+                hint="look at it again",
+            )
         if isinstance(outcome, Held):
             raise InvalidUsage(
                 f"shard '{name}' is still read by {', '.join(outcome.holders)}",

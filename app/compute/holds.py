@@ -36,18 +36,16 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from shardline.app.execution.ending_holds import allow_any, end_holds
 from shardline.app.execution.hold_owners import find_hold_owner
 from shardline.app.execution.host import Incarnation
 from shardline.app.execution.observations import GROUP
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.shard.commands.readers import expire_readers
-from shardline.datasource.shard.state import is_tombstone
 
 __all__ = [
     "end_former_holds",
@@ -127,14 +125,26 @@ def hold_place(checkpoints: Path) -> str:
     return hashlib.blake2b(place.encode(), digest_size=4).hexdigest()
 
 
-def end_view_holds(client: ShardClient, view: str, inputs: Sequence[str]) -> None:
-    """End all holds of a view that is dropped or no longer reads these inputs; may be repeated."""
-    _expire_holds(client, inputs, lambda name: name.startswith(f"view:{view}:"))
+def end_view_holds(
+    client: ShardClient,
+    view: str,
+    inputs: Sequence[str],
+    check_fence: Callable[[], None] = allow_any,
+) -> None:
+    """End all holds of a view that is dropped or no longer reads these inputs; may be repeated.
+
+    Args:
+        client: Client of the location.
+        view: Name of the view.
+        inputs: Shards that may have such holds.
+        check_fence: As of `end_holds`.
+    """
+    end_holds(client, inputs, lambda name: name.startswith(f"view:{view}:"), check_fence)
     with _in_groups_lock:
         used = _in_groups.get(client, Counter())
         left = [name for name in inputs if not used[name]]
     # Of groups that have ended without it: a process was killed. None can need it any more.
-    _expire_holds(client, left, lambda name: name.startswith(GROUP))
+    end_holds(client, left, lambda name: name.startswith(GROUP), check_fence)
 
 
 def group_hold_name(group: str, checkpoints: Path) -> str:
@@ -173,7 +183,7 @@ def end_other_holds(client: ShardClient, own: str, inputs: Sequence[str]) -> Non
         inputs: Shards that may have such holds.
     """
     view = own.rsplit(":", 2)[0]
-    _expire_holds(client, inputs, lambda name: name != own and name.startswith(f"{view}:"))
+    end_holds(client, inputs, lambda name: name != own and name.startswith(f"{view}:"))
 
 
 def end_start_holds(
@@ -191,7 +201,7 @@ def end_start_holds(
         found = _SUBSCRIPTION.fullmatch(hold)
         return found is not None and abandoned(found[1])
 
-    _expire_holds(client, shards, ended)
+    end_holds(client, shards, ended)
 
 
 def end_former_holds(
@@ -215,18 +225,9 @@ def end_former_holds(
             return False
         return owner.id in readers and shard not in readers[owner.id]
 
-    _expire_holds(client, [shard], ended)
+    end_holds(client, [shard], ended)
 
 
 def end_hold(client: ShardClient, own: str, inputs: Sequence[str]) -> None:
     """End one hold whose checkpoint is gone; does nothing if the hold is not there."""
-    _expire_holds(client, inputs, own.__eq__)
-
-
-def _expire_holds(client: ShardClient, shards: Sequence[str], ended: Callable[[str], bool]) -> None:
-    for shard in shards:
-        state = client.machine(shard).refresh()
-        if state is None or is_tombstone(state):
-            continue
-        if found := list(filter(ended, state.critical)):
-            client.machine(shard).apply(partial(expire_readers, readers=found))
+    end_holds(client, inputs, own.__eq__)

@@ -7,7 +7,7 @@
 
 A hold that nobody gives up keeps history for ever, so a person must be able to say whose it is; and
 one that a running object needs must not be taken away. A shard's state has names only. They are
-made in `shardline.app.compute.holds` and `shardline.app.storage.sink_query`.
+made in `shardline.app.compute.holds` and `shardline.app.storage.sink_holds`.
 
 Invariants:
     Any text is taken: names of holds are chosen by whoever takes them.

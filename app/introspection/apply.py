@@ -195,8 +195,7 @@ def _lane(facts: Facts, event: LaneOpened | Installed | Dropped | Phase, now_ms:
         if found is None or event.global_id not in {"", found.installed.global_id}:
             facts.received.foreign += 1
             return
-        del facts.objects[event.id]
-        note_dropped(facts, found, event.at_ms)
+        note_dropped(facts, facts.objects.pop(event.id), event.at_ms)
         facts.run_owners.pop(found.run, None)
         if found.condition.status != "dropped":
             row = (found.id, found.kind, "dropped", "", (), ())

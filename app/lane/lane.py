@@ -503,8 +503,9 @@ class Lane:
                     assert running is not None, effect
                     running.stop()
                 case CleanUp(dropped=dropped):
-                    # It gives up holds in shards. A runtime that was fenced without noticing would
-                    # take them from an object of that name that runs elsewhere by now.
+                    # It gives up holds in shards, and an object of that name may run elsewhere by
+                    # now. Here only for what is local: `forget` looks again between what it reads
+                    # and each write, which is refused if what it has read has changed.
                     self._journal.check_fence()
                     self._forget(dropped)
         except Exception as error:  # noqa: BLE001 - any error of an effect is the object's failure

@@ -2,12 +2,18 @@
 
 A hold outlives every process until it is given up: one that is left behind keeps the history of its
 shard for ever. The lane calls this in the second phase of a drop, when nothing of the object runs.
+
+By then another runtime may have taken the lane over, and run an object of that name: what it has
+taken over or changed stays. Holds and accounts end only as they were before a look at the fence, by
+the same write that ends them (`shardline.app.execution.ending_holds`).
+
 The object's own shard stays: dropping data is a command of its own.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from shardline.app.compute.holds import end_view_holds
@@ -18,19 +24,30 @@ from shardline.app.protocol.objects import (
     SubscribeDescription,
     ViewDescription,
 )
-from shardline.app.storage.sink_query import drop_sink
+from shardline.app.storage.sink_holds import drop_sink
 from shardline.datasource.client import ShardClient
 
 __all__ = ["forget"]
 
 
-def forget(client: ShardClient, checkpoints: Path, dropped: LaneObject) -> None:
+def forget(
+    client: ShardClient,
+    checkpoints: Path,
+    dropped: LaneObject,
+    check_fence: Callable[[], None],
+) -> None:
     """Remove what a dropped object has left. Nothing of it may run any more; harmless to repeat.
 
     Args:
         client: Of the location.
         checkpoints: Folder of the runtime's checkpoints.
         dropped: The object.
+        check_fence: Raises if another runtime has taken the lane over.
+
+    Raises:
+        Fenced: One has; what was not removed by then stays.
+        Determinate: Something is not removed yet: it is to be tried again.
+        Indeterminate: The same.
     """
     # By the global id, for all of the object's dataflow numbers: an object that was changed has a
     # folder for each definition.
@@ -38,10 +55,10 @@ def forget(client: ShardClient, checkpoints: Path, dropped: LaneObject) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     match dropped.description:
         case ViewDescription(name=name, inputs=inputs):
-            end_view_holds(client, name, inputs)
+            end_view_holds(client, name, inputs, check_fence)
         case IndexDescription(name=name, on=on) | SubscribeDescription(name=name, on=on):
-            end_view_holds(client, name, [on])
+            end_view_holds(client, name, [on], check_fence)
         case SinkDescription() as sink:
-            drop_sink(client, sink)
+            drop_sink(client, sink, check_fence)
         case _:
             pass

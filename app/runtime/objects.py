@@ -81,6 +81,7 @@ class RunningObjects:
         self._client = client
         self._options = options
         self._catalog = catalog
+        self._check_fence = check_fence
         self._bounds = options.bounds
         self._indexes: dict[str, RunningIndex] = {}
         self._subscribes: dict[str, RunningSubscription] = {}
@@ -138,7 +139,7 @@ class RunningObjects:
         """Remove what a dropped object has left: its checkpoints and holds."""
         self._indexes.pop(dropped.description.name, None)
         self._subscribes.pop(dropped.description.name, None)
-        forget(self._client, self._options.checkpoints, dropped)
+        forget(self._client, self._options.checkpoints, dropped, self._check_fence)
 
     def _start_dataflow(
         self, host: Host, incarnation: Incarnation, description: Description

@@ -1,7 +1,6 @@
 """A sink is a streaming query that takes an object's updates to something outside.
 
     run_sink(host, incarnation, description) -> Running
-    drop_sink(client, description)              after the last incarnation has stopped
 
 A target, the sink's accounts of it and Spark's checkpoint cannot be written in one step. So they
 are written in this order, and the first of them that remembers decides. A crash right after each
@@ -38,11 +37,11 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame
@@ -54,10 +53,11 @@ from shardline.app.execution.checkpoint_log import remove_unfinished_plan
 from shardline.app.execution.host import Host, Incarnation, Running
 from shardline.app.execution.live_errors import EMPTY_CATALOG, Catalog
 from shardline.app.execution.query_start import start_slot, wait_until_initialised
-from shardline.app.protocol.objects import SinkDescription, errors_shard, progress_shard
+from shardline.app.protocol.objects import SinkDescription
+from shardline.app.storage.sink_holds import error_shards, give_up, hold_name
 from shardline.app.storage.sinks.interval import Interval, end_of, may_continue
 from shardline.app.storage.sinks.open_target import open_target
-from shardline.app.storage.sinks.progress import SinkProgress, read_progress
+from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.app.storage.sinks.readable_times import ReadableSpan, ReadableTimes
 from shardline.app.storage.sinks.reports import SinkReports
 from shardline.app.storage.sinks.rows import delay_updates, shape_rows
@@ -72,17 +72,13 @@ from shardline.datasource.background import BackgroundThread
 from shardline.datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.read import latest_readable
-from shardline.datasource.shard.commands.readers import expire_critical
 from shardline.datasource.shard.plan import plan_changes
 from shardline.datasource.since_hold import SinceHandle
 from shardline.datasource.spark_native.jvm import micro_batch_sources
 from shardline.datasource.spark_native.micro_batch import micro_batch
 from shardline.datasource.types.schema import TS
 
-if TYPE_CHECKING:
-    from shardline.datasource.client import ShardClient
-
-__all__ = ["check_sink", "drop_sink", "hold_name", "run_sink"]
+__all__ = ["check_sink", "run_sink"]
 
 _log = logging.getLogger(__name__)
 
@@ -102,15 +98,6 @@ _IN_STEPS: Final[Mapping[str, str]] = {"maxFilesPerTrigger": "256"}
 """Parts of the change that one micro-batch takes at most: a sink that comes back after a week
 commits several times on the way. The contents that it begins with have one time, and come at
 once."""
-
-
-def hold_name(sink: str) -> str:
-    """Name of the since hold that sink `sink` has on its input.
-
-    While the hold stands the changes that the sink has not written yet stay readable. If it is
-    lost, they may be merged away, and the sink cannot go on where its target is.
-    """
-    return f"sink:{sink}"
 
 
 def run_sink(
@@ -136,27 +123,6 @@ def run_sink(
     run = _SinkRun(host, incarnation, description, catalog)
     run.start()
     return run
-
-
-def drop_sink(client: ShardClient, description: SinkDescription) -> None:
-    """Give up a stopped sink's holds, and drop its progress; idempotent.
-
-    What its target has stays there. A hold that is not given up keeps the input's history for ever.
-    A definition that never got as far as its own input still has the hold of the one before, whose
-    input is in the progress.
-
-    Args:
-        client: Of the persist location.
-        description: The sink's last one.
-    """
-    row = read_progress(client, description.name)
-    for held in {description.on} if row is None else {description.on, row.input}:
-        _give_up(client, held, description.name)
-    _give_up_errors(client, description.name)
-    # Last: nothing else says which input it was.
-    shard = progress_shard(description.name)
-    if client.exists(shard):
-        client.drop(shard)
 
 
 class InputReplaced(InvalidUsage):
@@ -250,7 +216,7 @@ class _SinkRun:
         # target is taken, finds its history. Before the accounts change: nothing else has the name.
         self._release_previous_input(self._progress)
         # The same for errors: of the definition before, and of what its input was made of before.
-        _give_up_errors(host.client, sink.name, self._times.objects())
+        give_up(host.client, error_shards(host.client, self._times.objects()), sink.name)
         self._progress.note_input()
         self._catch_up(self._progress, self._target)
         if self._progress.committed == EMPTY:
@@ -431,7 +397,7 @@ class _SinkRun:
         """Give up the hold on the input of the previous definition, if that was another one."""
         previous = progress.previous_input
         if previous not in ("", self._sink.on):
-            _give_up(self._host.client, previous, self._sink.name)
+            give_up(self._host.client, [previous], self._sink.name)
 
     def _next_time(self, progress: SinkProgress) -> int:
         """The first time that the target lacks; or, if it has none, the time to begin with."""
@@ -578,20 +544,3 @@ class _SinkRun:
         except ShardError:
             return False
         return False
-
-
-def _give_up(client: ShardClient, shard: str, sink: str) -> None:
-    """Give up a sink's hold on a shard, without regard to the runtime that took it."""
-    with suppress(InvalidUsage):  # a shard that is gone holds nothing
-        client.machine(shard).apply(partial(expire_critical, reader=hold_name(sink)))
-
-
-def _give_up_errors(client: ShardClient, sink: str, but: Collection[str] = ()) -> None:
-    """Give up a sink's holds on errors, except those of objects `but`.
-
-    All error shards are looked at: nothing says what an input was made of when they were held.
-    """
-    kept = {errors_shard(of) for of in but}
-    for name in client.shards():
-        if name.endswith(errors_shard("")) and name not in kept:
-            _give_up(client, name, sink)

@@ -23,7 +23,8 @@ from shardline.app.execution.host import Host
 from shardline.app.execution.observations import Failed, Health, Progress
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage import sink_query as sink_module
-from shardline.app.storage.sink_query import drop_sink, run_sink
+from shardline.app.storage.sink_holds import drop_sink
+from shardline.app.storage.sink_query import run_sink
 from shardline.app.storage.sinks import delta
 from shardline.app.storage.sinks.files import FileTarget
 from shardline.app.storage.sinks.interval import Interval

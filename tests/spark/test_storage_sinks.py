@@ -22,7 +22,8 @@ from shardline.app.execution.observations import (
 )
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage import sink_query as sink_module
-from shardline.app.storage.sink_query import drop_sink, hold_name, run_sink
+from shardline.app.storage.sink_holds import drop_sink, hold_name
+from shardline.app.storage.sink_query import run_sink
 from shardline.app.storage.sinks.others import collected, forget_collected, register_function
 from shardline.datasource.errors import Fenced
 from shardline.datasource.frontier import EMPTY

@@ -24,7 +24,16 @@ from shardline.datasource.shard.state import ShardState, expire_leases, is_tombs
 from shardline.datasource.shard.trace import Trace
 from shardline.datasource.types.schema import ShardSchema
 
-__all__ = ["Finalised", "FirstTime", "Held", "finalise", "initial_state", "reinitialise"]
+__all__ = [
+    "Changed",
+    "Finalised",
+    "FirstTime",
+    "Held",
+    "finalise",
+    "finalise_unchanged",
+    "initial_state",
+    "reinitialise",
+]
 
 FirstTime: TypeAlias = Literal["least", "former-upper"]
 """The since of a shard that is made: the least time; or, if its name was that of a dropped shard,
@@ -41,6 +50,13 @@ class Held:
     """The shard is still read, or registered; `holders` names the readers, holds and so on."""
 
     holders: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The shard has changed since the caller has seen it; `seqno` is that of now."""
+
+    seqno: int
 
 
 def initial_state(
@@ -138,6 +154,19 @@ def finalise(
         gc_seqno=state.seqno + 1,
     )
     return Transition(state, Finalised())
+
+
+def finalise_unchanged(
+    state: ShardState, now_ms: int, *, despite_holders: frozenset[str], seqno: int | None
+) -> Transition[Finalised | Held | Changed]:
+    """Turn the shard into a tombstone as `finalise` does, if it is still in the state `seqno`.
+
+    None is any state.
+    """
+    if seqno not in {None, state.seqno} and not is_tombstone(state):
+        return Transition(None, Changed(state.seqno))
+    done = finalise(state, now_ms, despite_holders=despite_holders)
+    return Transition(done.state, done.result)
 
 
 def _reached(state: ShardState) -> int | None:

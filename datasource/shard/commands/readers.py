@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -42,6 +42,7 @@ __all__ = [
     "downgrade_leased",
     "expire_critical",
     "expire_leased",
+    "expire_owned",
     "expire_readers",
     "heartbeat",
     "pin_critical",
@@ -179,6 +180,30 @@ def expire_readers(
     leased = {name: reader for name, reader in state.leased.items() if name not in found}
     critical = {name: reader for name, reader in state.critical.items() if name not in found}
     return Transition(msgspec.structs.replace(state, leased=leased, critical=critical), found)
+
+
+def expire_owned(
+    state: ShardState, now_ms: int, *, owners: Mapping[str, str]
+) -> Transition[tuple[str, ...]]:
+    """Forget since holds that have these owners; answers those it found.
+
+    Does not move the shard's since by itself.
+
+    Args:
+        owners: The epoch of each hold by its name. One that another owner has by now stays.
+    """
+    del now_ms
+    found = tuple(
+        sorted(
+            name
+            for name, epoch in owners.items()
+            if name in state.critical and state.critical[name].epoch == epoch
+        )
+    )
+    if not found:
+        return Transition(None, ())
+    critical = {name: reader for name, reader in state.critical.items() if name not in found}
+    return Transition(msgspec.structs.replace(state, critical=critical), found)
 
 
 def register_critical(

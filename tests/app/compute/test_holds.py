@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from shardline.app.compute.holds import (
     end_group_hold,
     end_hold,
@@ -14,6 +16,7 @@ from shardline.app.compute.holds import (
     use_in_group,
 )
 from shardline.app.execution.host import Incarnation
+from shardline.datasource.errors import Fenced
 from support.models.shards import World, schema_of
 
 
@@ -49,6 +52,31 @@ def test_holds_end_with_whom_they_belong_to() -> None:
     end_view_holds(client, "v", ["in"])
     end_view_holds(client, "v", ["in"])
     assert held() == ["mine", "view:w:1:aa"]
+
+
+def test_what_was_taken_over_since_the_fence_was_looked_at_does_not_end() -> None:
+    """A runtime that rests right behind its look wakes up fenced, and its write is refused."""
+    world = World()
+    client, other = world.client(), world.client()
+    client.create("in", schema_of())
+    for name in ("view:v:1:aa", "view:v:1:bb"):
+        client.hold("in", name)
+
+    def take_over() -> None:
+        """The look is good; behind it another runtime begins with the same object."""
+        other.hold("in", "view:v:1:aa")
+        other.hold("in", "view:v:0:begin")
+
+    end_view_holds(client, "v", ["in"], take_over)
+    assert sorted(client.state("in").critical) == ["view:v:0:begin", "view:v:1:aa"]
+    before = client.state("in").critical
+
+    def fenced() -> None:
+        raise Fenced("another runtime")
+
+    with pytest.raises(Fenced):
+        end_view_holds(client, "v", ["in"], fenced)
+    assert client.state("in").critical == before
 
 
 def test_what_a_killed_group_held_goes_with_a_view_of_its_input(tmp_path: Path) -> None:

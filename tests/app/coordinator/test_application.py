@@ -151,7 +151,7 @@ def test_what_a_dropped_subscription_held_is_let_go(site: Site, tmp_path: Path) 
         epoch=1,
         created=1,
     )
-    forget(site.client(), tmp_path, dropped)
+    forget(site.client(), tmp_path, dropped, lambda: None)
     assert begins(site) == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from shardline.app.compute.holds import hold_name, start_hold_name
 from shardline.app.execution.hold_owners import HoldOwner, find_hold_owner, find_lease_owner
 from shardline.app.execution.host import Incarnation
-from shardline.app.storage.sink_query import hold_name as sink_hold_name
+from shardline.app.storage.sink_holds import hold_name as sink_hold_name
 
 NAMES = ("delays", "a:b", "view:x:1:0a", "näme mit raum", "t0123:0:begin")
 

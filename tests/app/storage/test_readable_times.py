@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.app.protocol.objects import SinkDescription
-from shardline.app.storage.sink_query import drop_sink, hold_name
+from shardline.app.storage.sink_holds import drop_sink, hold_name
 from shardline.app.storage.sinks.readable_times import ReadableTimes
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.app.protocol.objects import Envelope, SinkDescription
-from shardline.app.storage.sink_query import check_sink, drop_sink, hold_name
+from shardline.app.storage.sink_holds import drop_sink, hold_name
+from shardline.app.storage.sink_query import check_sink
 from shardline.app.storage.sinks.interval import LAST, Interval, end_of, frontier_of, may_continue
 from shardline.app.storage.sinks.progress import SinkProgress, read_progress
 from shardline.app.storage.sinks.target import guarantee, interval_ms, options_of
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import Fenced, InvalidUsage
+from shardline.datasource.errors import Determinate, Fenced, InvalidUsage
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.types.schema import ShardSchema
 from support.spark.sinks import SCHEMA
@@ -163,6 +164,32 @@ def test_a_drop_gives_up_hold_and_progress(client: ShardClient) -> None:
     assert not client.exists("out_progress")
     client.drop("in")
     drop_sink(client, described())
+
+
+def test_a_drop_leaves_what_another_runtime_has_taken_over_meanwhile(client: ShardClient) -> None:
+    """Right behind its look at the fence the process rests; a sink of that name runs elsewhere."""
+    client.create("in", ShardSchema.from_arrow(SCHEMA))
+    client.writer("in").append_now(None)
+    client.hold("in", hold_name("out"))
+    SinkProgress.open(client, described()).record(Interval(0, Frontier(11)), 1)
+    looks: list[SinkProgress] = []
+
+    def take_over() -> None:
+        client.hold("in", hold_name("out"))
+        looks.append(SinkProgress.open(client, described()))
+
+    with pytest.raises(Determinate, match="SHARD_CHANGED"):
+        drop_sink(client, described(), take_over)
+    assert list(client.state("in").critical) == [hold_name("out")]
+    looks[-1].record(Interval(11, Frontier(12)), 1)
+    assert SinkProgress.open(client, described()).committed == Frontier(12)
+
+    def fenced() -> None:
+        raise Fenced("another runtime")
+
+    with pytest.raises(Fenced):
+        drop_sink(client, described(), fenced)
+    assert list(client.state("in").critical) == [hold_name("out")]
 
 
 def test_an_input_is_noted_before_anything_is_written(client: ShardClient) -> None:

@@ -1,0 +1,60 @@
+"""Ending holds: a hold ends only while it is the one that was seen, with the owner it had then.
+
+A hold's name says which object it is for, not which process took it: the next holder of the lane
+takes the hold over under the same name, when it runs the object again. A runtime that was replaced
+without noticing must not end it. A look at the fence alone does not prevent that, since the process
+may rest for minutes between the look and the write. So the owners are read before that look, and
+the write is refused where one has changed:
+
+    the holds are read with their owners    who takes one over later has another owner's token
+    the fence is looked at                  until then nobody else had taken the lane over
+    those holds are ended                   one compare-and-set at each shard; others stay
+
+Invariants:
+    To end a hold again, or one that is gone, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from shardline.datasource.client import ShardClient
+from shardline.datasource.shard.commands.readers import expire_owned
+from shardline.datasource.shard.state import is_tombstone
+
+__all__ = ["allow_any", "end_holds"]
+
+
+def allow_any() -> None:
+    """A look at the fence for callers that hold what nobody else can take over, or need none."""
+
+
+def end_holds(
+    client: ShardClient,
+    shards: Iterable[str],
+    ended: Callable[[str], bool],
+    check_fence: Callable[[], None] = allow_any,
+) -> None:
+    """End the holds on `shards` that `ended` is true for, by name, if their owners stay the same.
+
+    Args:
+        client: Of the location.
+        shards: Those that are gone are left out.
+        ended: True for the name of a hold that is to end.
+        check_fence: Raises if another runtime may have taken over what the holds are for.
+
+    Raises:
+        Fenced: It has: nothing more was ended.
+        ShardError: An error of the store; the rest is left.
+    """
+    for shard in shards:
+        machine = client.machine(shard)
+        state = machine.refresh()
+        if state is None or is_tombstone(state):
+            continue
+        owners = {name: held.epoch for name, held in state.critical.items() if ended(name)}
+        if owners:
+            # After the read, for every shard again: see the module.
+            check_fence()
+            machine.apply(partial(expire_owned, owners=owners))
