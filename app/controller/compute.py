@@ -276,11 +276,19 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
         return cancelled is not None and cancelled.is_set()
 
     def subscribe(
-        self, on: str, as_of: int, *, snapshot: bool = True, up_to: int | None = None
+        self,
+        on: str,
+        as_of: int,
+        *,
+        snapshot: bool = True,
+        up_to: int | None = None,
+        shard: str = "",
     ) -> Subscription:
-        """Follow an object's changes."""
+        """Follow an object's changes; arguments as of `SubscribeDescription`."""
         name = self._fresh_name()
-        described = SubscribeDescription(name=name, on=on, snapshot=snapshot, up_to=up_to)
+        described = SubscribeDescription(
+            name=name, on=on, snapshot=snapshot, up_to=up_to, shard=shard
+        )
         subscription = Subscription(described, as_of, self._acknowledge, self._unsubscribe)
         with self._link.lock:
             self._link.check_in_charge()

@@ -4,6 +4,7 @@ The runtime forgets a subscription with its connection, so the reader's place is
 new connection the controller creates the subscription again, from the last batch that has come:
 without a snapshot, at `upper - 1`, under another name, because batches of the old name may still be
 under way. (`shardline.app.compute.subscribe.subscription` says why that loses and repeats nothing.)
+It names the shard that the batches were of: the object may have been made again meanwhile.
 
     for batch in subscription: ...          until the last one: an error, an end or a drop
     subscription.watch(notify)              or take(0) whenever notified, without a thread
@@ -74,6 +75,7 @@ class Subscription:
         self._lock = threading.Lock()
         self._batches: queue.Queue[SubscribeBatch] = queue.Queue()
         self._upper: int | None = None
+        self._shard = described.shard
         self._ended = False
         self._notify: Callable[[], None] = lambda: None
 
@@ -89,7 +91,8 @@ class Subscription:
                 return replace(self._described, name=name), self._as_of
             # `upper - 1`: the as_of itself is left out without a snapshot, so the first change is
             # that at `upper` (`shardline.app.compute.subscribe.subscription`).
-            return replace(self._described, name=name, snapshot=False), self._upper - 1
+            described = replace(self._described, name=name, snapshot=False, shard=self._shard)
+            return described, self._upper - 1
 
     def watch(self, notify: Callable[[], None]) -> None:
         """Call `notify` now, and from now on after each batch that comes.
@@ -119,7 +122,7 @@ class Subscription:
                 fits = self._failure(_too_slow())
             self._ended = is_last(fits)
             if isinstance(fits, SubscribeResponse) and fits.upper is not None:
-                self._upper = fits.upper
+                self._upper, self._shard = fits.upper, fits.shard
             self._add(fits)
 
     def fail(self, error: ShardError) -> None:
@@ -201,5 +204,6 @@ def _too_slow() -> InvalidUsage:
     return InvalidUsage(
         f"{_BATCHES} batches of the subscription wait to be taken",
         code="SUBSCRIBER_TOO_SLOW",
-        hint="subscribe again behind the last batch: WITHOUT SNAPSHOT AS OF its upper - 1",
+        hint="subscribe again behind the last batch: WITHOUT SNAPSHOT AS OF its upper - 1 OF SHARD "
+        "its shard",
     )

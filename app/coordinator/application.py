@@ -445,7 +445,10 @@ class Application:
         return self._reads.sql(text, timeout_ms=timeout_ms, cancelled=cancelled)
 
     def subscribe(self, text: str) -> Subscription:
-        """Follow an object: `SUBSCRIBE obj [WITHOUT SNAPSHOT] [AS OF t] [UP TO t]`.
+        """Follow an object: `SUBSCRIBE obj [WITHOUT SNAPSHOT] [AS OF t] [UP TO t] [OF SHARD 'id']`.
+
+        The id is that of a batch that was taken before: if the object has another shard by now, the
+        one batch is the error `HISTORY_GONE`.
 
         Raises:
             InvalidUsage: There is no such object; or this runtime only follows another one.

@@ -153,7 +153,9 @@ class Reads:
                     code="INVALID_INTERVAL",
                     hint="give a later time, or AS OF an earlier one",
                 )
-        return self._compute.subscribe(asked.on, as_of, snapshot=asked.snapshot, up_to=asked.up_to)
+        return self._compute.subscribe(
+            asked.on, as_of, snapshot=asked.snapshot, up_to=asked.up_to, shard=asked.shard
+        )
 
     def _explain_query(self, selected: SelectRequest) -> pa.Table:
         running = self._check_readable(_objects(selected), errors=True)

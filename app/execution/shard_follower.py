@@ -62,11 +62,13 @@ class ShardFollower:
 
     Attributes:
         name: Name of the shard.
+        shard: Its id, which no other shard of that name has.
         schema: Columns of the rows that are returned; fixed when the follower was opened.
         key: Key columns of the shard.
     """
 
     name: str
+    shard: str
     schema: ShardSchema
     key: tuple[str, ...]
     _handle: ReadHandle
@@ -90,7 +92,7 @@ class ShardFollower:
         except BaseException:
             handle.close()
             raise
-        return cls(name, current_schema(state), state.key, handle)
+        return cls(name, state.shard, current_schema(state), state.key, handle)
 
     def close(self) -> None:
         """Give up the lease."""

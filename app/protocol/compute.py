@@ -218,6 +218,8 @@ class SubscribeResponse(ProtocolValue, frozen=True, kw_only=True, tag="subscribe
         upper: First time after it; None if nothing more will come.
         updates: An Arrow IPC stream with `_ts` and `_diff`; None after an error.
         error: An error, after which nothing comes; "" if there is none.
+        shard: Id of the shard whose changes these are, to go on with
+            (`SubscribeDescription.shard`); "" if none was read.
     """
 
     id: str
@@ -225,6 +227,7 @@ class SubscribeResponse(ProtocolValue, frozen=True, kw_only=True, tag="subscribe
     upper: Time | None
     updates: bytes | None = None
     error: str = ""
+    shard: str = ""
 
 
 class SubscribeDropped(ProtocolValue, frozen=True, tag="subscribe_dropped"):

@@ -131,12 +131,15 @@ class SubscribeDescription(ProtocolValue, frozen=True, kw_only=True, tag="subscr
         on: Name of the source or view.
         snapshot: True if the contents at `as_of` come first.
         up_to: Changes before this time only; None for all.
+        shard: Id of the shard that it goes on with. The object may have been dropped and made again
+            since, with other contents at the same times; then it cannot. "" for any shard.
     """
 
     name: str
     on: str
     snapshot: bool = True
     up_to: Time | None = None
+    shard: str = ""
 
 
 class SinkDescription(ProtocolValue, frozen=True, kw_only=True, tag="sink"):

@@ -184,6 +184,8 @@ def batch_line(batch: SubscribeResponse | SubscribeDropped) -> str:
     if isinstance(batch, SubscribeDropped):
         return json.dumps({"dropped_at": batch.upper}) + "\n"
     head: dict[str, object] = {"lower": batch.lower, "upper": batch.upper}
+    if batch.shard:
+        head["shard"] = batch.shard
     if batch.error:
         return json.dumps({**head, "error": batch.error}) + "\n"
     rows = [] if batch.updates is None else list(as_json(from_ipc(batch.updates)))

@@ -90,6 +90,7 @@ _INTERVAL: Final = {
     "properties": {
         "lower": _TIME,
         "upper": _TIME,
+        "shard": {**_TEXT, "description": "id of what they are of, for OF SHARD when going on"},
         "updates": {**_OBJECTS, "description": "rows, with their _ts and _diff"},
         "error": {**_TEXT, "description": "what has ended it"},
         "dropped_at": {**_TIME, "description": "ended by the application before this time"},

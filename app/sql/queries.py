@@ -77,12 +77,14 @@ class SubscribeRequest:
         snapshot: True if the contents at `as_of` come first.
         as_of: First time; None for now.
         up_to: End of the changes, exclusive; None for no end.
+        shard: Id of the shard whose changes go on; "" for that which the object has.
     """
 
     on: str
     snapshot: bool = True
     as_of: int | None = None
     up_to: int | None = None
+    shard: str = ""
 
 
 def parse_select(text: str, zone: ZoneInfo = _UTC) -> SelectRequest:
@@ -124,7 +126,9 @@ def parse_explain(text: str, zone: ZoneInfo = _UTC) -> SelectRequest | str | Non
 
 
 def parse_subscribe(text: str, zone: ZoneInfo = _UTC) -> SubscribeRequest:
-    """Parse `SUBSCRIBE [TO] object [WITHOUT SNAPSHOT] [AS OF time] [UP TO time]`, in any order.
+    """Parse `SUBSCRIBE [TO] object` and its clauses, in any order.
+
+    `WITHOUT SNAPSHOT`, `AS OF time`, `UP TO time`, and `OF SHARD 'id'`.
 
     Raises:
         InvalidProject: It is not of this form, or `UP TO` is not later than `AS OF`.
@@ -201,7 +205,7 @@ def _subscribed(cursor: Cursor, zone: ZoneInfo) -> SubscribeRequest:
     cursor.expect("SUBSCRIBE", "SUBSCRIBE TO object")
     cursor.accept("TO")
     on = cursor.name("what is followed").lower()
-    snapshot = True
+    snapshot, shard = True, ""
     times: dict[str, int] = {}
     while not cursor.done:
         offset, word = cursor.offset, cursor.word
@@ -212,15 +216,19 @@ def _subscribed(cursor: Cursor, zone: ZoneInfo) -> SubscribeRequest:
             cursor.expect("AS OF" if word == "AS" else "UP TO", "AS OF time UP TO time")
             at = cursor.offset
             times[word] = _time(cursor.literal("a time"), at, zone)
+        elif word == "OF" and not shard:
+            cursor.expect("OF SHARD", "OF SHARD 'id'")
+            shard = cursor.literal("the id of a shard")
         else:
             raise TextProblem(
                 offset,
                 f"{cursor.written} is not expected here",
-                "write SUBSCRIBE TO object [WITHOUT SNAPSHOT] [AS OF time] [UP TO time]",
+                "write SUBSCRIBE TO object [WITHOUT SNAPSHOT] [AS OF time] [UP TO time] "
+                "[OF SHARD 'id']",
             )
         if word == "UP" or "UP" in times:
             _check_order(times, offset)
-    return SubscribeRequest(on, snapshot, times.get("AS"), times.get("UP"))
+    return SubscribeRequest(on, snapshot, times.get("AS"), times.get("UP"), shard)
 
 
 def _check_order(times: Mapping[str, int], offset: int) -> None:

@@ -182,7 +182,11 @@ class SubscriptionFeed:
         end = EMPTY if upper.time == self._what.up_to else upper
         self.frontier = end
         return SubscribeResponse(
-            id=self._what.name, lower=lower, upper=end.time, updates=to_ipc(updates)
+            id=self._what.name,
+            lower=lower,
+            upper=end.time,
+            updates=to_ipc(updates),
+            shard=self._shard.shard,
         )
 
     def _error_batch(self, lower: int, error: InvalidUsage) -> SubscribeResponse:

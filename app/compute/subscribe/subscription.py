@@ -26,7 +26,9 @@ time. Here it receives `SubscribeResponse`s, by Materialize's contract for SUBSC
     batch.
 
 **To resume** after a batch with upper U: a new subscription with `as_of = resume_at(U)`, which is
-U - 1, and without snapshot. All before U has come, and changes at U are strictly after U - 1. With
+U - 1, without snapshot, and of the batch's `shard`. If the object was dropped and made again, its
+contents at U - 1 need not be those that the client has: with the id the error is `HISTORY_GONE`,
+without it nobody can tell. All before U has come, and changes at U are strictly after U - 1. With
 `as_of = U` the changes at U would be lost; with a snapshot all would come again. Before the first
 batch there is nothing to resume: begin again. History at U - 1 must still be there: the object's
 `RETAIN HISTORY` keeps it for a client that is away. If it is gone, the error is `HISTORY_GONE`, and
@@ -191,8 +193,8 @@ def _open_feed(
     """Hold what is followed from `as_of` on.
 
     Raises:
-        InvalidUsage: `up_to` is before `as_of`; the object has no shard, or its history at `as_of`
-            is gone.
+        InvalidUsage: `up_to` is before `as_of`; the object has no shard, or another one than is to
+            go on, or its history at `as_of` is gone.
     """
     if description.up_to is not None and description.up_to < as_of:
         raise InvalidUsage(
@@ -203,7 +205,19 @@ def _open_feed(
         )
     purpose = f"subscription {incarnation.id}"
     shard = ShardFollower.open(host.client, description.on, since=as_of, purpose=purpose)
+    if description.shard not in {"", shard.shard}:
+        # Not before it is held: whatever has the name after that is not followed at all.
+        shard.close()
+        raise _made_again(description.on, description.shard)
     return SubscriptionFeed(host, description, catalog, shard, as_of)
+
+
+def _made_again(on: str, shard: str) -> InvalidUsage:
+    return InvalidUsage(
+        f"'{on}' has been dropped and made again: nothing follows what shard '{shard}' had",
+        code="HISTORY_GONE",
+        hint="subscribe with a snapshot, and put it in the place of what you have",
+    )
 
 
 def _report_batch(host: Host, incarnation: Incarnation, on: str, batch: SubscribeResponse) -> None:

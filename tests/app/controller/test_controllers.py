@@ -354,7 +354,7 @@ def follow(
 
 
 def batch(name: str, lower: int, upper: int | None, updates: bytes = b"") -> SubscribeResponse:
-    return SubscribeResponse(id=name, lower=lower, upper=upper, updates=updates)
+    return SubscribeResponse(id=name, lower=lower, upper=upper, updates=updates, shard="s0f")
 
 
 def test_a_subscription_gives_its_batches_until_the_last() -> None:
@@ -438,7 +438,7 @@ def test_a_subscription_goes_on_behind_its_last_batch() -> None:
         connection.break_off()
         again = made.next()
         created = again.many(5)[1]
-        described = SubscribeDescription(name=created.id, on="v", snapshot=False)
+        described = SubscribeDescription(name=created.id, on="v", snapshot=False, shard="s0f")
         assert created == CreateDataflow(dataflow=described, as_of=8, creation=2)
         assert created.id != name
         assert len(holds) == 2

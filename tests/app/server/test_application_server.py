@@ -50,7 +50,7 @@ class Resting(Subscription):
 
     def change(self, lower: int, upper: int | None) -> None:
         """Let a batch come."""
-        self.put(SubscribeResponse(id=self.name, lower=lower, upper=upper))
+        self.put(SubscribeResponse(id=self.name, lower=lower, upper=upper, shard="s0f"))
 
 
 @pytest.fixture
@@ -98,7 +98,8 @@ def test_subscriptions_that_wait_keep_no_other_request_waiting(
     """Metrics are read while more of them wait than there are threads; and what comes is sent."""
     streams = [follow(served) for _ in range(MANY)]
     for stream in streams:
-        assert json.loads(stream.readline()) == {"lower": 7, "upper": 8, "updates": []}
+        first = {"lower": 7, "upper": 8, "shard": "s0f", "updates": []}
+        assert json.loads(stream.readline()) == first
     for path in ("/metrics", "/api/v1/relations/objects"):
         connection = connect(served)
         connection.request("GET", path)

@@ -145,6 +145,10 @@ def test_a_query_has_inputs_and_perhaps_a_time(text: str, selected: SelectReques
             SubscribeRequest("delays", snapshot=False, as_of=5, up_to=1000),
         ),
         ("SUBSCRIBE TO d UP TO 9", SubscribeRequest("d", up_to=9)),
+        (
+            "SUBSCRIBE d OF SHARD 's0f' WITHOUT SNAPSHOT AS OF 5",
+            SubscribeRequest("d", snapshot=False, as_of=5, shard="s0f"),
+        ),
     ],
 )
 def test_a_subscription_has_an_object_and_times(text: str, subscribed: SubscribeRequest) -> None:
@@ -180,6 +184,8 @@ def test_what_is_no_query_is_refused(text: str, expected: str) -> None:
         ("SUBSCRIBE TO t UP TO 3 AS OF 3", "UP TO 3 is not behind AS OF 3"),
         ("SUBSCRIBE TO t WITH x", "'WITH' is not expected here"),
         ("SUBSCRIBE TO t AS OF 1 AS OF 2", "'AS' is not expected here"),
+        ("SUBSCRIBE TO t OF SHARD", "expected the id of a shard"),
+        ("SUBSCRIBE TO t OF SHARD 'a' OF SHARD 'b'", "'OF' is not expected here"),
         ("SELECT 1", "expected SUBSCRIBE"),
         ("SUBSCRIBE TO", "the name of what is followed"),
     ],

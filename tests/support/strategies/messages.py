@@ -57,7 +57,10 @@ MESSAGES: Mapping[str, Sequence[Any]] = {
         c.CreateDataflow(dataflow=VIEW, as_of=1_700_000_000_000, creation=3),
         c.CreateDataflow(dataflow=IndexDescription(name="i", on="delays", key=("n",)), as_of=-1),
         c.CreateDataflow(
-            dataflow=SubscribeDescription(name="t1", on="delays", snapshot=False, up_to=9), as_of=5
+            dataflow=SubscribeDescription(
+                name="t1", on="delays", snapshot=False, up_to=9, shard="s0f"
+            ),
+            as_of=5,
         ),
         c.Schedule("delays"),
         c.AllowCompaction("delays", 7),
@@ -71,7 +74,7 @@ MESSAGES: Mapping[str, Sequence[Any]] = {
         c.PeekResponse(uuid="p", rows=b"\x00\xffARROW"),
         c.PeekResponse(uuid="p", error="[SINCE_EXCEEDED] too early"),
         c.PeekResponse(uuid="p", cancelled=True),
-        c.SubscribeResponse(id="t1", lower=5, upper=6, updates=b""),
+        c.SubscribeResponse(id="t1", lower=5, upper=6, updates=b"", shard="s0f"),
         c.SubscribeResponse(id="t1", lower=6, upper=None, error="division by zero"),
         c.SubscribeDropped("t1", 6),
         c.Hydration("delays", hydrated=True, creation=3),

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shardline.app.compute.subscribe.batches import SubscriptionFeed
 from shardline.app.compute.subscribe.subscription import (
@@ -373,6 +374,23 @@ def test_history_that_is_gone_is_refused(place: Place) -> None:
     place.client.hold("t", "h").downgrade(Frontier(50))
     error = refused(place, wanted(snapshot=False), resume_at(40))
     assert re.match(r"\[HISTORY_GONE\].*since is \[50\]", error)
+
+
+def test_a_subscription_of_a_shard_goes_on_with_no_other_one_of_its_name(place: Place) -> None:
+    """Made again, the object has other contents at the same times. Without the id it goes on."""
+    place.put("t", [((1, "a"), 2, 1)], 10, SCHEMA)
+    (batch,) = to_the_end(place, start(place, wanted(up_to=5), 3))
+    goes_on = replace(wanted(snapshot=False, up_to=8), shard=batch.shard)
+    assert batch.shard == place.client.state("t").shard
+    (more,) = to_the_end(place, start(place, goes_on, resume_at(5)))
+    assert (more.error, more.shard) == ("", batch.shard)
+    place.client.drop("t", despite_holders=list(place.client.state("t").leased))
+    place.put("t", [((2, "b"), 2, 1)], 10, SCHEMA)
+    error = refused(place, goes_on, resume_at(5))
+    assert re.match(rf"\[HISTORY_GONE\].*'t'.*made again.*{batch.shard}.*with a snapshot", error)
+    assert place.client.state("t").leased == {}
+    unnamed = replace(goes_on, shard="")
+    assert to_the_end(place, start(place, unnamed, resume_at(5)))[-1].error == ""
 
 
 def test_what_cannot_begin_ends_with_the_reason(place: Place) -> None:
