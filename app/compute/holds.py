@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from shardline.app.execution.ending_holds import allow_any, end_holds
+from shardline.app.execution.ending_holds import allow_any, end_found_holds, end_holds
 from shardline.app.execution.hold_owners import find_hold_owner
 from shardline.app.execution.host import Incarnation
 from shardline.app.execution.observations import GROUP
@@ -205,7 +205,10 @@ def end_start_holds(
 
 
 def end_former_holds(
-    client: ShardClient, shard: str, readers: Mapping[str, Collection[str]]
+    client: ShardClient,
+    shard: str,
+    found: Mapping[str, str],
+    readers: Mapping[str, Collection[str]],
 ) -> None:
     """End the holds of dataflows on a shard that they read no more; may be repeated.
 
@@ -215,17 +218,19 @@ def end_former_holds(
     Args:
         client: Client of the location.
         shard: Shard that may have such holds.
-        readers: By name of an object, all shards that it reads, or may still read. Holds of others
-            stay.
+        found: Its holds with their owners. A hold that was taken since then stays.
+        readers: By name of an object, all shards that it reads, or may still read, at a time after
+            `found` was read. Holds of others stay.
     """
-
-    def ended(hold: str) -> bool:
+    ended = {}
+    for hold, epoch in found.items():
         owner = find_hold_owner(hold)
         if owner is None or owner.dataflow is None:
-            return False
-        return owner.id in readers and shard not in readers[owner.id]
-
-    end_holds(client, [shard], ended)
+            continue
+        if owner.id in readers and shard not in readers[owner.id]:
+            ended[hold] = epoch
+    if ended:
+        end_found_holds(client, shard, ended)
 
 
 def end_hold(client: ShardClient, own: str, inputs: Sequence[str]) -> None:

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from shardline.app.compute.holds import end_former_holds
@@ -29,6 +31,7 @@ from shardline.app.coordinator.object_creation import ObjectCreator
 from shardline.app.coordinator.planning import plan_project
 from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.coordinator.wakes import Wakes
+from shardline.app.execution.ending_holds import find_holds
 from shardline.app.execution.object_shards import create_object_shard
 from shardline.app.introspection.events import WantedObject
 from shardline.app.lane.commands import UseProject
@@ -389,18 +392,22 @@ class Objects:
 
     def _end_former_holds(self) -> None:
         """End what a runtime that died has left on shards that its objects read no more."""
-        for shard in self._client.shards():
-            if self._ending.is_set():
-                return
-            # Under the lock: an object that is being changed takes holds for its new definition.
-            with self._lock:
-                try:
-                    end_former_holds(self._client, shard, self._readers())
-                except ShardError:
-                    context = {"shard": shard}
-                    _log.info(
-                        "not swept; the next start does", exc_info=True, extra={"context": context}
-                    )
+        found: dict[str, dict[str, str]] = {}
+        for shard in self._until_the_end(self._client.shards()):
+            with _swept_later(shard):
+                found[shard] = find_holds(self._client, shard)
+        # Once for all shards, and after the holds were read: an object that is changed later takes
+        # holds that were not found, and those stay. Under the lock: one that is being changed has
+        # taken holds for its new definition already.
+        with self._lock:
+            readers = self._readers()
+        for shard in self._until_the_end(found):
+            with _swept_later(shard):
+                end_former_holds(self._client, shard, found[shard], readers)
+
+    def _until_the_end(self, shards: Iterable[str]) -> Iterator[str]:
+        """The shards, as long as the application does not end."""
+        return takewhile(lambda _: not self._ending.is_set(), shards)
 
     def _readers(self) -> dict[str, set[str]]:
         """The inputs of all objects, by each definition that runs, is wanted or waits."""
@@ -420,6 +427,16 @@ class Objects:
         if self._replacing or any(waiting.values()) or self._starter.has_left():
             return _RETRY_MS
         return _UNREPORTED_MS if waiting else _IDLE_MS
+
+
+@contextmanager
+def _swept_later(shard: str) -> Iterator[None]:
+    """Leave a shard whose store does not answer to the next start."""
+    try:
+        yield
+    except ShardError:
+        context = {"shard": shard}
+        _log.info("not swept; the next start does", exc_info=True, extra={"context": context})
 
 
 def _sources_to_replace(plan: Plan, allowed: Permissions) -> dict[str, SourceDescription]:

@@ -16,14 +16,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.shard.commands.readers import expire_owned
 from shardline.datasource.shard.state import is_tombstone
 
-__all__ = ["allow_any", "end_holds"]
+__all__ = ["allow_any", "end_found_holds", "end_holds", "find_holds"]
 
 
 def allow_any() -> None:
@@ -49,12 +49,21 @@ def end_holds(
         ShardError: An error of the store; the rest is left.
     """
     for shard in shards:
-        machine = client.machine(shard)
-        state = machine.refresh()
-        if state is None or is_tombstone(state):
-            continue
-        owners = {name: held.epoch for name, held in state.critical.items() if ended(name)}
+        owners = {name: epoch for name, epoch in find_holds(client, shard).items() if ended(name)}
         if owners:
             # After the read, for every shard again: see the module.
             check_fence()
-            machine.apply(partial(expire_owned, owners=owners))
+            end_found_holds(client, shard, owners)
+
+
+def find_holds(client: ShardClient, shard: str) -> dict[str, str]:
+    """The holds on a shard by name, each with the token of its owner; none if it is gone."""
+    state = client.machine(shard).refresh()
+    if state is None or is_tombstone(state):
+        return {}
+    return {name: held.epoch for name, held in state.critical.items()}
+
+
+def end_found_holds(client: ShardClient, shard: str, owners: Mapping[str, str]) -> None:
+    """End holds that were found, but for those that another owner has by now."""
+    client.machine(shard).apply(partial(expire_owned, owners=owners))

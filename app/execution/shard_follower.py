@@ -45,10 +45,11 @@ from shardline.datasource.shard.plan import SnapshotPlan, plan_changes, plan_sna
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.types.schema import ShardSchema
 
-__all__ = ["ShardFollower"]
+__all__ = ["RELEASE_EVERY_MS", "ShardFollower"]
 
-_RELEASE_EVERY_MS: Final = 2000
-"""A lease moves at most so often: each move is a record in the shard's log."""
+RELEASE_EVERY_MS: Final = 2000
+"""A lease or hold that follows what is read moves at most so often: each move is a record in the
+shard's log."""
 
 
 @dataclass(slots=True)
@@ -169,7 +170,7 @@ class ShardFollower:
             LeaseExpired: The lease is gone.
         """
         now = self._handle.machine.clock.elapsed_ms()
-        if now - self._released_ms < _RELEASE_EVERY_MS:
+        if now - self._released_ms < RELEASE_EVERY_MS:
             return
         self._released_ms = now
         self._handle.lease.downgrade(Frontier(max(time, 0)), state.seqno)

@@ -31,7 +31,7 @@ from typing import Final
 from typing_extensions import override
 
 from shardline.app.execution.live_errors import Catalog, InputErrors, LiveErrors
-from shardline.app.execution.shard_follower import ShardFollower
+from shardline.app.execution.shard_follower import RELEASE_EVERY_MS, ShardFollower
 from shardline.app.protocol.objects import errors_shard
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage, ShardError
@@ -40,9 +40,6 @@ from shardline.datasource.shard.state import ShardState
 from shardline.datasource.since_hold import SinceHandle
 
 __all__ = ["ReadableSpan", "ReadableTimes"]
-
-_RELEASE_EVERY_MS: Final = 2000
-"""A hold moves at most so often: each move is a record in the shard's log."""
 
 _UNSETTLED_MS: Final = 5_000
 """For so long errors that may still come are nothing to speak of: they are settled right before
@@ -179,7 +176,7 @@ class ReadableTimes(InputErrors):
         """
         self.release_before(time, self._states)
         now_ms = self._client.clock.elapsed_ms()
-        if now_ms - self._released_ms >= _RELEASE_EVERY_MS:
+        if now_ms - self._released_ms >= RELEASE_EVERY_MS:
             self._released_ms = now_ms
             for held in self._holds.values():
                 held.downgrade(Frontier(time))

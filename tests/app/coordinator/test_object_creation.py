@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from shardline.app.controller.compute import ComputeController
 from shardline.app.coordinator.object_creation import ObjectCreator
+from shardline.app.coordinator.objects import Objects
 from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.lane.state import LaneObject, Life
 from shardline.app.protocol.compute import Frontiers
@@ -168,3 +169,33 @@ def test_what_runs_is_named_as_it_runs(place: Place) -> None:
         (known,) = running(view("a"), 3).values()
         other.adopt({"v": replace(known, life=life)}, wanted)
         assert nobody.wanted() == {}, life
+
+
+def test_a_sweep_asks_once_what_is_read_and_spares_what_is_taken_meanwhile(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object may be changed between the look at its input's holds and their end."""
+    objects = Objects(
+        place.client,
+        MagicMock(),
+        compute=MagicMock(),
+        storage=MagicMock(),
+        beginnings=StartHolds(place.client),
+        wakes=MagicMock(),
+        retain_ms=1,
+        timeout_ms=1.0,
+        follows=False,
+    )
+    for name in "ab":
+        place.client.hold(name, OWN, since=7)
+    asked: list[str] = []
+
+    def readers() -> dict[str, set[str]]:
+        asked.append("v")
+        # Behind the look it is changed to read `b`, and takes its hold over there.
+        place.client.hold("b", OWN)
+        return {"v": {"c"}}
+
+    monkeypatch.setattr(objects, "_readers", readers)
+    objects._end_former_holds()
+    assert (asked, held(place, "a"), held(place, "b")) == (["v"], [], [OWN])
