@@ -145,8 +145,8 @@ class ObjectFacts:
         step_ms: How long the last micro-batch took, and the time of each phase (`step_phases_ms`).
         steps: The newest micro-batches.
         view_steps: The newest steps of a view.
-        lag_trend: Its lag behind the clock in the last minute.
-        backlog_trend: What has waited outside in the last minute.
+        lag_trend: Its lag behind the clock in the last steps.
+        backlog_trend: What has waited outside in the last steps.
     """
 
     installed: Installed

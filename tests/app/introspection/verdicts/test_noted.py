@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from shardline.app.execution.observations import Measured
+from shardline.app.execution.observations import Hydrated, Measured
+from shardline.app.introspection.events import Polled
 from shardline.app.introspection.facts import Facts
 from shardline.app.introspection.verdicts import judged, noted
 from shardline.app.introspection.verdicts.situation import Situation
-from support.fakes.introspection import FLIGHTS, World
+from support.fakes.introspection import DELAYS, FLIGHTS, World
 
 WELL = Situation("flights", "source")
 LATE = replace(WELL, lag_ms=60_000, step_ms=1)
@@ -53,3 +54,22 @@ def test_an_object_has_changed_when_rows_have_come_or_gone() -> None:
     world.clock.advance(5_000)
     world.tell(Measured(id=name, epoch=1, added=quiet))
     assert world.rows("verdicts", name)[0]["changed_at"] == first
+
+
+def test_a_view_whose_steps_all_take_a_minute_falls_behind_all_the_time() -> None:
+    """One to two minutes late for good: nothing comes and goes in its history."""
+    world = World()
+    for one in (FLIGHTS, DELAYS):
+        world.run(one)
+        world.tell(Hydrated(id=one.name, epoch=1, took_ms=1))
+    for second in range(1800):
+        now_ms = world.clock.now_ms()
+        world.tell(Polled(id="flights", since=0, upper=now_ms))
+        if second % 60 == 0:
+            world.tell(Polled(id="delays", since=0, upper=max(1, now_ms - 60_000)))
+        world.clock.advance(1000)
+    found = [row for row in world.rows("verdict_history") if row["object_id"] == "delays"]
+    assert [row["verdict"] for row in found][-1] == "falling behind"
+    assert len(found) <= 3
+    (verdict,) = world.rows("verdicts", "delays")
+    assert (verdict["verdict"], verdict["ready_at"]) == ("falling behind", None)
