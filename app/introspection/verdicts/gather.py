@@ -12,6 +12,7 @@ from typing import Final
 
 from msgspec import UNSET
 
+from shardline.app.execution.observations import Health
 from shardline.app.introspection.events import WantedObject
 from shardline.app.introspection.facts import Condition, Facts, ObjectFacts, lag_ms, object_kind
 from shardline.app.introspection.input_lag import behind_ms, slowest
@@ -77,14 +78,19 @@ def _situation(facts: Facts, found: ObjectFacts, now_ms: int, ahead: tuple[str, 
     condition = found.condition
     retry_at_ms = found.retry_at_ms if found.phase == "suspended" else None
     phases = found.step_phases_ms
+    error = "" if _is_about_retries(found) else _without_part(condition)
+    hint = "; ".join(condition.hints)
+    if found.phase == "paused" and not error and (live := _live_report(found)) is not None:
+        # Its status says no more than that; what its incarnation has found is in its contents.
+        error, hint = live.error, live.hint
     return Situation(
         found.id,
         found.kind,
         inputs=inputs,
         phase=found.phase,
         status=condition.status,
-        error="" if _is_about_retries(found) else _without_part(condition),
-        hint="; ".join(condition.hints),
+        error=error,
+        hint=hint,
         failures=found.failures,
         retry_in_ms=None if retry_at_ms is None else max(0, retry_at_ms - now_ms),
         errors=_errors(found),
@@ -122,14 +128,24 @@ def _errors(found: ObjectFacts) -> int:
 
     What freezes is an input that cannot be read, and no error of the contents.
     """
-    reported = any(
-        health.namespace in _LIVE_ERRORS and health.error and health.status != "frozen"
-        for health in found.health.values()
-    ) or (
+    if found.phase == "paused" and found.errors is not None:
+        # No part of it runs that could report that they are gone.
+        return found.errors
+    reported = _live_report(found) is not None or (
         found.condition.status != "frozen"
         and any(namespace in _LIVE_ERRORS for namespace, _ in found.condition.namespaced)
     )
     return max(found.errors or 0, int(reported))
+
+
+def _live_report(found: ObjectFacts) -> Health | None:
+    """The report of a part that there are live errors; None if there is none."""
+    reports = (
+        health
+        for health in found.health.values()
+        if health.namespace in _LIVE_ERRORS and health.error and health.status != "frozen"
+    )
+    return next(reports, None)
 
 
 def _fresh_ms(found: ObjectFacts) -> int:

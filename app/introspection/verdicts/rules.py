@@ -174,11 +174,19 @@ def _finished(case: _Case) -> Judgement | None:
 
 def _paused(case: _Case) -> Judgement | None:
     one = case.one
-    # By the phase: the status is `paused` too while an incarnation ends, and another one follows.
-    if one.phase != "paused":
+    # Errors come first: reads fail while it is paused as well, and `paused` needs nobody.
+    if not _is_paused(one) or case.erring:
         return None
-    to_do = f"`resume {one.name}` goes on with it"
-    return Judgement("paused", "it was stopped on request", to_do, lasts=True)
+    return Judgement("paused", "it was stopped on request", _resume(one), lasts=True)
+
+
+def _is_paused(one: Situation) -> bool:
+    # By the phase: the status is `paused` too while an incarnation ends, and another one follows.
+    return one.phase == "paused"
+
+
+def _resume(one: Situation) -> str:
+    return f"`resume {one.name}` goes on with it"
 
 
 def _failed(case: _Case) -> Judgement | None:
@@ -203,15 +211,23 @@ def _unreadable(case: _Case) -> Judgement | None:
     one = case.one
     if not case.erring:
         return None
+    paused = "; it was stopped on request" if _is_paused(one) else ""
     if one.name in case.erring:
         many = "1 error" if one.errors == 1 else f"{one.errors} errors"
-        detail = f": {one.error}" if one.error else ""
-        return Judgement("unreadable", f"its contents have {many}{detail}", one.hint)
+        detail = f": {one.error.rstrip('.') if paused else one.error}" if one.error else ""
+        text = f"its contents have {many}{detail}{paused}"
+        if not paused:
+            return Judgement("unreadable", text, one.hint)
+        # Paused it takes nothing in that could take its errors back.
+        to_do = f"{one.hint or f'`errors {one.name}` shows them'}; {_resume(one)}"
+        return Judgement("unreadable", text, to_do, lasts=True)
     source = case.erring[0]
     because = f"{names_of(case.erring)} {'has' if len(case.erring) == 1 else 'have'} errors"
     found = case.below.get(source)
     more = f": {found.because}" if found is not None and found.verdict == "unreadable" else ""
-    return Judgement("unreadable", f"{because}{more}", f"mend {name_of(source)}", source)
+    lasts = bool(paused) or (found is not None and found.lasts)
+    text = f"{because}{more.rstrip('.') if paused else more}{paused}"
+    return Judgement("unreadable", text, f"mend {name_of(source)}", source, lasts=lasts)
 
 
 def _stalled(case: _Case) -> Judgement | None:

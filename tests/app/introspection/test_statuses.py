@@ -295,3 +295,30 @@ def test_histories_are_kept_for_their_time_and_while_they_hold(world: World) -> 
     world.tell()
     assert world.rows("status_history") == []
     assert world.rows("verdict_history") == []
+
+
+def test_a_paused_source_does_not_hide_its_errors(world: World) -> None:
+    """Reads of it fail as before; once its errors are taken away, it is no more than paused."""
+    world.run(FLIGHTS)
+    now_ms = world.clock.now_ms()
+    world.tell(
+        Health(
+            id="flights",
+            epoch=1,
+            namespace="decode",
+            status="stalled",
+            error="a bad row",
+            hint="mend it",
+        ),
+        Polled(id="flights", since=0, upper=now_ms, errors=3),
+        Phase(id="flights", epoch=1, phase="paused", at_ms=now_ms),
+    )
+    (row,) = world.rows("verdicts")
+    assert (row["verdict"], row["bad"]) == ("unreadable", True)
+    assert row["because"] == "its contents have 3 errors: a bad row; it was stopped on request"
+    assert row["to_do"] == "mend it; `resume flights` goes on with it"
+    (whole,) = world.rows("verdict_summary")
+    assert whole["bad"] == 1
+    world.tell(Polled(id="flights", since=0, upper=now_ms, errors=0))
+    (row,) = world.rows("verdicts")
+    assert (row["verdict"], row["to_do"]) == ("paused", "`resume flights` goes on with it")

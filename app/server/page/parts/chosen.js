@@ -87,12 +87,12 @@ function drawPath(page, path, lags, find) {
 }
 
 /**
- * In place of an object, if none is chosen and none needs a person: how many have which verdict.
+ * In place of an object, if none is chosen: how many need a person, and how many have which verdict.
  * @param {Row[]} rows
  */
 export function drawCounts(rows) {
   return html`<section class="chosen" aria-label="Verdicts">
-    <h2>No object needs a person</h2>
+    <h2>${needed(rows.filter((row) => row.bad).length)}</h2>
     <ul class="counts">
       ${countVerdicts(rows).map(
         (one) => html`<li>${drawVerdict(one)}<span class="number">${count(one.many)}</span></li>`,
@@ -100,4 +100,10 @@ export function drawCounts(rows) {
     </ul>
     <p class="muted">Choose an object in the graph to see what it waits for.</p>
   </section>`;
+}
+
+/** @param {number} bad  How many objects need a person. */
+function needed(bad) {
+  if (!bad) return "No object needs a person";
+  return bad === 1 ? "1 object needs a person" : `${count(bad)} objects need a person`;
 }

@@ -83,6 +83,21 @@ def judged(one: Situation, *others: Situation) -> Judgement:
             "stopped on request",
             "`resume flights` goes on with it",
         ),
+        # Reads of it fail, and that somebody has stopped it does not make that better.
+        (
+            replace(SOURCE, status="paused", phase="paused", errors=3),
+            "unreadable",
+            "its contents have 3 errors; it was stopped on request",
+            "`errors flights` shows them; `resume flights` goes on with it",
+        ),
+        (
+            replace(
+                SOURCE, status="paused", phase="paused", errors=1, error="a bad row.", hint="mend"
+            ),
+            "unreadable",
+            "its contents have 1 error: a bad row; it was stopped on request",
+            "mend; `resume flights` goes on with it",
+        ),
         # An incarnation ends, after a failure or for another one: nobody has asked for that.
         (replace(VIEW, status="paused", phase="stopping"), "starting", "last run is being", ""),
         (replace(VIEW, status="paused", phase="stopped"), "starting", "last run was stopped", ""),
@@ -171,6 +186,13 @@ CATCHING = replace(SOURCE, backlog=Backlog(files=230, direction="shrinking", rem
         (VIEW, [ERRING], "unreadable", "`flights` has errors: its contents have 1", "flights"),
         (SINK, [ERRING, VIEW], "unreadable", "`flights` has errors", "flights"),
         (
+            replace(VIEW, status="paused", phase="paused"),
+            [ERRING],
+            "unreadable",
+            "1 error: 1 row cannot be decoded; it was stopped on request",
+            "flights",
+        ),
+        (
             replace(VIEW, created=False),
             [replace(STALLED, written=False)],
             "waiting",
@@ -221,6 +243,11 @@ def test_what_stays_so_until_somebody_acts_is_known() -> None:
     assert judged(replace(VIEW, status="frozen")).lasts
     assert not judged(replace(VIEW, lag_ms=40_000, behind_ms=40_000)).lasts
     assert not judged(VIEW, CATCHING).lasts
+    # Unreadable, and paused: a time that it has not reached is not worth waiting for.
+    assert not judged(VIEW, ERRING).lasts
+    assert judged(replace(VIEW, status="paused", phase="paused"), ERRING).lasts
+    assert judged(replace(ERRING, phase="paused")).lasts
+    assert judged(VIEW, replace(ERRING, phase="paused")).lasts
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["inputs first", "inputs last"])

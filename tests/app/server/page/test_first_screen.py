@@ -69,6 +69,35 @@ def test_each_verdict_is_in_the_sentence_the_graph_and_the_table(
     seen.picture(f"first-{situation}")
 
 
+NOTHING_CHOSEN = """async rows => {
+  const { drawCounts } = await import("/page/parts/chosen.js");
+  const { render } = await import("/page/vendor/lit-html/lit-html.js");
+  const box = document.createElement("div");
+  render(drawCounts(rows), box);
+  return box.querySelector("h2").textContent;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (0, "No object needs a person"),
+        (1, "1 object needs a person"),
+        (2, "2 objects need a person"),
+    ],
+)
+def test_without_a_choice_the_panel_says_how_many_need_a_person(
+    open_page: OpenPage, bad: int, words: str
+) -> None:
+    """Not that none does, because none is chosen."""
+    page = open_page("one").page
+    rows = [
+        {"object_id": f"o{n}", "verdict": "unreadable" if n < bad else "paused", "bad": n < bad}
+        for n in range(3)
+    ]
+    assert page.evaluate(NOTHING_CHOSEN, rows) == words
+
+
 @pytest.mark.parametrize("situation", ["empty", "one", "quiet", "finished", "idle"])
 def test_what_is_well_looks_calm(open_page: OpenPage, situation: str) -> None:
     """One object, none, an idle one and a finished one."""
