@@ -35,7 +35,7 @@ from shardline.app.introspection.verdicts.situation import Judged, Judgement
 from shardline.app.introspection.verdicts.trend import Trend
 from shardline.app.lane.commands import KINDS, Kind
 from shardline.app.protocol.object_state import ShownPhase, Status, Verdict
-from shardline.app.protocol.objects import Description
+from shardline.app.protocol.objects import Description, SubscribeDescription
 from shardline.app.protocol.storage import StatusUpdate
 
 __all__ = [
@@ -206,6 +206,12 @@ class ObjectFacts:
     def kind(self) -> str:
         """Kind of the object: source, view, index, sink or subscribe."""
         return object_kind(self.installed.description)
+
+    @property
+    def reached(self) -> Observed:
+        """How far it is: upper of its output, or what a subscription has read, which has none."""
+        is_output = not isinstance(self.installed.description, SubscribeDescription)
+        return self.write if is_output else self.read
 
     @property
     def query_name(self) -> str:

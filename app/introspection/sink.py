@@ -151,7 +151,7 @@ class Sink:
             lag = lag_ms(found.write, now_ms)
             if lag is not None:
                 found.lag_max_ms = max(lag, found.lag_max_ms or 0)
-            found.lag_trend.note(now_ms, lag)
+            found.lag_trend.note(now_ms, lag_ms(found.reached, now_ms))
             found.backlog_trend.note(now_ms, backlog_size(found))
             if found.failure:
                 note_status(facts, found, now_ms)  # it may have run for long enough by now

@@ -40,8 +40,8 @@ def _frontiers(facts: Facts, _now_ms: int) -> Iterator[Row]:
 
 def _compute_frontiers(facts: Facts, _now_ms: int) -> Iterator[Row]:
     for found in facts.objects.values():
-        if found.installed.domain == "compute" and found.write is not UNSET:
-            yield (found.id, found.write)
+        if found.installed.domain == "compute" and found.reached is not UNSET:
+            yield (found.id, found.reached)
 
 
 def _import_frontiers(facts: Facts, _now_ms: int) -> Iterator[Row]:

@@ -323,6 +323,7 @@ _REMEDIES: Final = {
     "view": "EXPLAIN VIEW says how it is kept; introspection.scheduling_elapsed which step is slow",
     "index": "an index needs memory and cores: see index_limit",
     "sink": "look at how fast the target takes rows",
+    "subscribe": "look at how fast its client takes batches",
     "source": "look at how fast the source answers, and at the cores that it has",
 }
 

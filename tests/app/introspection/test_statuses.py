@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from shardline.app.execution.observations import Failed, Health, Progress, Started
+from shardline.app.execution.observations import Failed, Health, Hydrated, Progress, Started
 from shardline.app.introspection.events import (
     Dropped,
     Phase,
     Polled,
     QueryIdle,
 )
+from shardline.app.protocol.objects import SubscribeDescription
 from shardline.app.protocol.storage import StatisticsUpdates, StatusUpdate
 from support.fakes.introspection import DELAYS, FLIGHTS, OUT, World, progress
 
@@ -295,6 +296,33 @@ def test_histories_are_kept_for_their_time_and_while_they_hold(world: World) -> 
     world.tell()
     assert world.rows("status_history") == []
     assert world.rows("verdict_history") == []
+
+
+def test_a_subscription_is_judged_by_what_it_has_read(world: World) -> None:
+    """It has no output; fresh with its object, and late by itself if its client takes nothing."""
+    for one in (FLIGHTS, DELAYS, SubscribeDescription(name="s1", on="delays")):
+        world.run(one)
+        world.tell(Hydrated(id=one.name, epoch=1, took_ms=1))
+
+    def second(*, reads: bool) -> None:
+        world.clock.advance(1000)
+        now_ms = world.clock.now_ms()
+        world.tell(*(Polled(id=name, since=0, upper=now_ms) for name in ("flights", "delays")))
+        if reads:
+            world.tell(Progress(id="s1", epoch=1, read=now_ms, inputs={"delays": now_ms}))
+
+    second(reads=True)
+    (whole,) = world.rows("verdict_summary")
+    assert whole["summary"] == "All 3 objects are fresh."
+    assert {"export_id": "s1", "time": world.clock.now_ms()} in world.rows("compute_frontiers")
+    for _ in range(30):
+        second(reads=False)
+    (row,) = world.rows("verdicts", "s1")
+    assert (row["verdict"], row["because"]) == ("falling behind", "30 s behind the clock")
+    assert "client" in str(row["to_do"])
+    world.tell(Progress(id="s1", epoch=1, read=None, inputs={"delays": None}))
+    (row,) = world.rows("verdicts", "s1")
+    assert row["verdict"] == "finished"
 
 
 def test_a_paused_source_does_not_hide_its_errors(world: World) -> None:
