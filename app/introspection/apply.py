@@ -50,7 +50,6 @@ from shardline.app.introspection.events import (
     Harvested,
     Installed,
     LaneOpened,
-    Maintenance,
     PeekDecided,
     PeekEnded,
     PeekStarted,
@@ -65,8 +64,6 @@ from shardline.app.introspection.events import (
     Remembered,
     RuntimeSeen,
     ServerSeen,
-    ShardGone,
-    ShardSeen,
     SparkSeen,
     Wanted,
 )
@@ -79,6 +76,7 @@ from shardline.app.introspection.facts import (
     ProcessFacts,
     histogram_bucket_ns,
 )
+from shardline.app.introspection.shard_events import ShardEvent, apply_shard_event, recall_rounds
 from shardline.app.introspection.spark_plan.operators import operators_of
 from shardline.app.protocol.compute import PeekResponse, SubscribeDropped, SubscribeResponse
 from shardline.app.protocol.object_state import Status
@@ -384,29 +382,19 @@ def _peek(facts: Facts, event: PeekStarted | PeekDecided | PeekEnded) -> None:
         facts.peek_durations[started.path, histogram_bucket_ns(event.took_ms)] += 1
 
 
-def _noted(
-    facts: Facts,
-    event: Recorded | Maintenance | Acted | Polled | ShardSeen | ShardGone | Remembered,
-) -> None:
+def _noted(facts: Facts, event: Recorded | Acted | Polled | ShardEvent | Remembered) -> None:
     match event:
         case Acted():
             row = (event.action, event.target or None, event.outcome, event.message or None)
             facts.actions.add(event.at_ms, row)
         case Recorded():
             facts.commands.append(event)
-        case Maintenance():
-            done = (event.shard, event.took_ms, event.merges, event.collected, event.swept)
-            facts.maintenance.add(event.at_ms, (*done, event.failed))
         case Polled():
             _polled(facts, event)
-        case ShardSeen():
-            facts.shards[event.report.name] = event
-        case ShardGone():
-            facts.shards.pop(event.name, None)
         case Remembered():
             _remembered(facts, event)
         case _:
-            assert_never(event)
+            apply_shard_event(facts, event)
 
 
 def _remembered(facts: Facts, event: Remembered) -> None:
@@ -416,6 +404,8 @@ def _remembered(facts: Facts, event: Remembered) -> None:
     if event.relation == facts.definitions.name:
         # Noted again by this run before it had the rows of those before.
         facts.definitions.drop_repeated(is_repeatable)
+    if event.relation == facts.maintenance.name:
+        recall_rounds(facts)
 
 
 def _process(process: ProcessFacts, event: _OfProcess) -> None:

@@ -63,6 +63,7 @@ __all__ = [
     "StateProgress",
     "Wanted",
     "WantedObject",
+    "WriterMerged",
 ]
 
 Domain: TypeAlias = Literal["storage", "compute"]
@@ -409,6 +410,18 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
     failed: tuple[str, ...] = ()
 
 
+class WriterMerged(msgspec.Struct, frozen=True, kw_only=True):
+    """A writer has merged batches of a shard after a commit.
+
+    Attributes:
+        shard: Name of the shard.
+        merges: Merges applied.
+    """
+
+    shard: str
+    merges: int
+
+
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of a history that earlier runs have stored.
 
@@ -529,6 +542,7 @@ Event: TypeAlias = (
     | ShardSeen
     | ShardGone
     | Maintenance
+    | WriterMerged
     | Acted
     | Remembered
     | ProcessStarted

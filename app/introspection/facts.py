@@ -21,6 +21,7 @@ from shardline.app.execution.observations import Health, Stepped
 from shardline.app.introspection.events import (
     Client,
     Installed,
+    Maintenance,
     PeekStarted,
     ProcessStarted,
     Recorded,
@@ -300,7 +301,9 @@ class Facts:
         peeks: Those under way, by uuid.
         peek_durations: Counts by path and bound.
         commands: The newest records of the lane.
-        maintenance: The newest rounds.
+        maintenance: Rounds that did something, failed, or failed no more.
+        rounds: The newest of them of each shard.
+        writer_merges: Merges that writers of this process have done, by shard.
         actions: What persons have asked for.
         self_checks: What views have found to be wrong with what they keep.
         shards: By name, as last inspected.
@@ -330,6 +333,8 @@ class Facts:
     peek_durations: Counter[tuple[str, int]] = field(default_factory=Counter)
     commands: deque[Recorded] = field(default_factory=lambda: deque(maxlen=COMMANDS_MAX))
     shards: dict[str, ShardSeen] = field(default_factory=dict)
+    rounds: dict[str, Maintenance] = field(default_factory=dict)
+    writer_merges: Counter[str] = field(default_factory=Counter)
     received: Received = field(default_factory=Received)
     revision: int = 0
     judged: Judged | None = None
@@ -381,10 +386,7 @@ class Facts:
 
     def maintenance_fails(self, shard: str) -> bool:
         """True if a step of the newest round on a shard, as it was noted, has failed."""
-        newest = (
-            failed for _, (name, *_, failed) in reversed(self.maintenance.rows) if name == shard
-        )
-        return bool(next(newest, ()))
+        return shard in self.rounds and bool(self.rounds[shard].failed)
 
     @property
     def history_revision(self) -> int:

@@ -37,6 +37,7 @@ from shardline.app.introspection.events import (
     SparkSeen,
     Wanted,
     WantedObject,
+    WriterMerged,
 )
 from shardline.app.introspection.history import HistoryKeeper
 from shardline.app.introspection.listener import QueryListener, progress_of_step
@@ -287,16 +288,10 @@ class RuntimeFeeds:
             )
 
     def on_merges(self, machine: Machine, merges: int, took_ms: float) -> None:
-        """Note merges that a writer has done after its commit."""
+        """Count merges that a writer has done after its commit."""
+        del took_ms
         if machine.location.id == self._client.location.id:
-            self.put(
-                Maintenance(
-                    shard=machine.name,
-                    at_ms=self._clock.now_ms(),
-                    took_ms=took_ms,
-                    merges=merges,
-                )
-            )
+            self.put(WriterMerged(shard=machine.name, merges=merges))
 
     # -- the lane ----------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from msgspec import UNSET, UnsetType
 
 from shardline.app.introspection.events import Polled, ShardGone, ShardSeen
 from shardline.app.introspection.facts import Facts
+from shardline.app.introspection.shard_events import known_shards
 from shardline.app.introspection.sink import Sink
 from shardline.app.protocol.objects import SourceDescription, ViewDescription, errors_shard
 from shardline.datasource.background import PeriodicThread
@@ -75,7 +76,6 @@ class ShardPoller:
         self._client = client
         self._objects: deque[str] = deque()
         self._shards: deque[str] = deque()
-        self._seen: set[str] = set()
         self._tick = 0
         # Monitoring survives any answer of a store: a step that fails is tried again.
         self._thread = PeriodicThread(
@@ -130,10 +130,13 @@ class ShardPoller:
         return add_up_diffs(part for batch in state.trace.batches for part in batch.parts)
 
     def _list(self) -> None:
+        # Before the listing: what becomes known while it is made is not gone because it lacks it.
+        # Of all that is known, and not of what was listed before: a round of an earlier run of the
+        # application may be of a shard that was dropped meanwhile.
+        known = self._sink.read(lambda facts, _: known_shards(facts))
         found = set(self._client.shards())
-        for name in self._seen - found:
+        for name in known - found:
             self._sink.put(ShardGone(name=name))
-        self._seen = found
         fresh = found.difference(self._shards)
         self._shards = deque([*sorted(fresh), *(s for s in self._shards if s in found)])
 

@@ -23,7 +23,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from shardline.app.introspection.relation import MS, Relation
+from shardline.app.introspection.relation import Relation
 from shardline.app.introspection.spark_plan.operators import PHASES
 from shardline.app.introspection.store import Relations
 from shardline.app.protocol.object_state import SHOWN_STATUSES, VERDICTS
@@ -66,7 +66,6 @@ class RelationCollector(Collector):
         yield from self._work(kinds)
         yield from self._operators(kinds)
         yield from self._reads()
-        yield from self._maintenance()
 
     def _declared(self, relation: Relation, kinds: Mapping[str, str]) -> Iterator[Metric]:
         """The families of a relation's columns: see `relation.Metric`."""
@@ -182,25 +181,6 @@ class RelationCollector(Collector):
         if commands:
             lane.add_metric((), max(commands))
         yield lane
-
-    def _maintenance(self) -> Iterator[Metric]:
-        newest = {str(row["shard"]): row for row in self._relations.rows("maintenance")}
-        took = GaugeMetricFamily(
-            "shardline_maintenance_seconds",
-            "How long the last round on the shard that did something took.",
-            labels=("shard",),
-        )
-        failed = GaugeMetricFamily(
-            "shardline_maintenance_failed_steps",
-            "Steps of that round that failed.",
-            labels=("shard",),
-        )
-        for name, row in newest.items():
-            steps = row["failed"]
-            assert isinstance(steps, list), row
-            took.add_metric((name,), _number(row["took"], MS) or 0.0)
-            failed.add_metric((name,), float(len(steps)))
-        yield from (took, failed)
 
 
 def _state(

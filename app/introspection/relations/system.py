@@ -142,6 +142,15 @@ def _maintenance(facts: Facts, _now_ms: int) -> Iterator[Row]:
         yield (instant(at_ms), *done, list(failed))
 
 
+def _shard_maintenance(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    for name in sorted(facts.rounds.keys() | facts.writer_merges.keys()):
+        done = facts.rounds.get(name)
+        newest: Row = (None,) * 4
+        if done is not None:
+            newest = (instant(done.at_ms), done.took_ms, len(done.failed), list(done.failed))
+        yield (name, *newest, facts.writer_merges[name])
+
+
 def _actions(facts: Facts, _now_ms: int) -> Iterator[Row]:
     for at_ms, row in facts.actions.rows:
         yield (instant(at_ms), *row)
@@ -327,8 +336,8 @@ SYSTEM: Final = (
     ),
     Relation(
         "maintenance",
-        "A round of maintenance on a shard that did something or failed, and the first that did "
-        "not fail any more: the newest thousand",
+        "A round of maintenance on a shard that did something, failed otherwise than the one "
+        "before, or did not fail any more: the newest thousand",
         (
             Column("occurred_at", AT, "when"),
             Column("shard", TEXT, "the shard; /: the listing of all"),
@@ -346,6 +355,41 @@ SYSTEM: Final = (
         "shard",
         "history",
         past=Past(_maintenance, ("maintenance",)),
+    ),
+    Relation(
+        "shard_maintenance",
+        "A shard, the newest round of maintenance on it that did something or failed, or did not "
+        "fail any more, and merges by writers",
+        (
+            Column("shard", TEXT, "the shard; /: the listing of all"),
+            Column("last_round_at", AT, "when the round ended; NULL: none is known"),
+            Column(
+                "took",
+                REAL,
+                "in ms",
+                Metric("maintenance_seconds", "How long the newest such round took.", MS),
+            ),
+            Column(
+                "failed",
+                NUMBER,
+                "how many of its steps failed",
+                Metric("maintenance_failed_steps", "Steps of that round that failed."),
+            ),
+            Column("failed_steps", TEXTS, "which ones, as in `maintenance`"),
+            Column(
+                "writer_merges",
+                NUMBER,
+                "merges that writers of this process have done after their commits",
+                Metric(
+                    "writer_merges",
+                    "Merges that writers have done after their commits.",
+                    grows=True,
+                ),
+            ),
+        ),
+        _shard_maintenance,
+        "shard",
+        labels=(("shard", "shard"),),
     ),
     Relation(
         "action_history",

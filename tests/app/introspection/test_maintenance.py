@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from shardline.app.introspection.events import Remembered
 from shardline.app.introspection.feeds import RuntimeFeeds
 from shardline.app.introspection.history import HistoryKeeper
 from shardline.app.introspection.poll import ShardPoller
-from shardline.datasource.maintainer import Maintainer
+from shardline.app.server.metrics import encode_metrics
+from shardline.datasource.maintainer import WHOLE_LOCATION, Maintainer, RoundResult
 from shardline.datasource.maintenance.compact import observe_merges
 from support.models.merging import SHARD, filled
 from support.models.shards import SETTINGS, World, schema_of, table
@@ -132,13 +134,59 @@ def test_merges_that_writers_make_are_told(world: World, observing: RuntimeFeeds
     try:
         before = len(world.client(BLOBS).shards())
         client = filled(world.client(BLOBS), 40)
-        rows = told(observing)
+        assert told(observing) == [], "a row for each would leave no room for rounds"
+        (row,) = observing.relations.rows("shard_maintenance")
         merged = 40 - len(client.state(SHARD).trace.batches)
         assert before == 0
-        assert {row["shard"] for row in rows} == {SHARD}
-        assert 0 < sum(int(str(row["merges"])) for row in rows) <= merged
+        assert (row["shard"], row["last_round_at"], row["failed"]) == (SHARD, None, None)
+        assert 0 < int(str(row["writer_merges"])) <= merged
     finally:
         end()
     for _ in range(40):
         client.writer(SHARD).append_now(table((1, "x")))
-    assert len(told(observing)) == len(rows)
+    assert told(observing) == []
+    assert observing.relations.rows("shard_maintenance") == [row]
+
+
+def failing(observing: RuntimeFeeds) -> dict[str, float]:
+    """Steps that fail, by shard, as an alert sees them."""
+    observing.sink.step()
+    text = encode_metrics(observing.relations).decode()
+    return {
+        sample.labels["shard"]: sample.value
+        for family in text_string_to_metric_families(text)
+        if family.name == "shardline_maintenance_failed_steps"
+        for sample in family.samples
+    }
+
+
+def test_merges_of_a_writer_do_not_hide_that_maintenance_fails(
+    world: World, observing: RuntimeFeeds
+) -> None:
+    """Many come between two rounds; only a round that does not fail ends it, or the shard's end."""
+    client = filled(world.client(QUIET), 1)
+    failed = RoundResult(failed=("collection",))
+    for _ in range(3):
+        observing.on_maintenance(SHARD, failed, 5.0)
+        for _ in range(10):
+            observing.on_merges(client.machine(SHARD), 1, 5.0)
+            assert failing(observing) == {SHARD: 1}
+    assert [row["failed"] for row in told(observing)] == [["collection"]], "no news after the first"
+    observing.on_maintenance(SHARD, RoundResult(), 5.0)
+    assert failing(observing) == {SHARD: 0}
+    assert [row["failed"] for row in told(observing)] == [["collection"], []]
+
+
+def test_a_shard_that_is_gone_does_not_fail_for_ever(world: World, observing: RuntimeFeeds) -> None:
+    """Also if it was dropped while no application ran, and this one knows its rounds only."""
+    client = filled(world.client(QUIET), 1)
+    poller = ShardPoller(observing.sink, client)
+    observing.on_maintenance(WHOLE_LOCATION, RoundResult(failed=("listing",)), 5.0)
+    row = ("long_gone", 5.0, 0, None, None, ("sweep",))
+    observing.put(Remembered(relation="maintenance", rows=((world.clock.now_ms(), row),)))
+    observing.on_maintenance(SHARD, RoundResult(failed=("collection",)), 5.0)
+    assert failing(observing) == {WHOLE_LOCATION: 1, "long_gone": 1, SHARD: 1}
+    client.drop(SHARD)
+    poller.step()
+    assert failing(observing) == {WHOLE_LOCATION: 1}
+    assert len(told(observing)) == 3, "what was is kept"

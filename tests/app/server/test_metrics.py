@@ -16,6 +16,7 @@ FAMILIES = {
     "introspection_dropped", "introspection_events", "introspection_failed",
     "introspection_foreign", "introspection_lag_seconds", "introspection_queue_depth",
     "introspection_stale", "introspection_unconverted", "introspection_unheard_queries",
+    "maintenance_failed_steps", "maintenance_seconds",
     "object_errors", "object_hydrated", "object_hydration_seconds", "object_input_lag_seconds",
     "object_lag_seconds", "object_measurement", "object_since_seconds",
     "object_source_lag_seconds", "object_upper_seconds",
@@ -100,6 +101,8 @@ def labels_of(relation: Relation, row: dict[str, Any]) -> dict[str, str]:
             return {}
         case "shards":
             return {"shard": row["name"]}
+        case "shard_maintenance":
+            return {"shard": row["shard"]}
         case "shard_holds":
             return {"shard": row["shard"], "holder": row["name"], "kind": row["kind"]}
         case "measurements":
