@@ -165,6 +165,8 @@ def note_status(facts: Facts, found: ObjectFacts, now_ms: int) -> None:
     # Never two at one time: ordered by time they are in the order in which they came.
     changed_ms = max(_changed_ms(found, now_ms), found.condition_ms + 1)
     found.condition, found.condition_ms = condition, changed_ms
+    if found.is_subscription:
+        return
     facts.statuses.add(
         found.condition_ms,
         (
@@ -189,15 +191,7 @@ def _lane(facts: Facts, event: LaneOpened | Installed | Dropped | Phase, now_ms:
         _installed(facts, event)
         note_installed(facts, event)
     elif isinstance(event, Dropped):
-        found = facts.objects.get(event.id)
-        if found is None or event.global_id not in {"", found.installed.global_id}:
-            facts.received.foreign += 1
-            return
-        note_dropped(facts, facts.objects.pop(event.id), event.at_ms)
-        facts.run_owners.pop(found.run, None)
-        if found.condition.status != "dropped":
-            row = (found.id, found.kind, "dropped", "", (), ())
-            facts.statuses.add(max(event.at_ms, found.condition_ms + 1), row)
+        _dropped(facts, event)
         return
     else:
         known = facts.objects.get(event.id)
@@ -211,6 +205,19 @@ def _lane(facts: Facts, event: LaneOpened | Installed | Dropped | Phase, now_ms:
             known.failure = known.failure_hint = ""
         known.failures, known.retry_at_ms = event.failures, event.retry_at_ms
     note_status(facts, facts.objects[event.id], now_ms)
+
+
+def _dropped(facts: Facts, event: Dropped) -> None:
+    found = facts.objects.get(event.id)
+    if found is None or event.global_id not in {"", found.installed.global_id}:
+        facts.received.foreign += 1
+        return
+    del facts.objects[event.id]
+    facts.run_owners.pop(found.run, None)
+    note_dropped(facts, found, event.at_ms)
+    if found.condition.status != "dropped" and not found.is_subscription:
+        row = (found.id, found.kind, "dropped", "", (), ())
+        facts.statuses.add(max(event.at_ms, found.condition_ms + 1), row)
 
 
 def _installed(facts: Facts, event: Installed) -> None:

@@ -21,6 +21,7 @@ from shardline.app.protocol.objects import (
     Description,
     SinkDescription,
     SourceDescription,
+    SubscribeDescription,
     ViewDescription,
     inputs_of,
 )
@@ -55,7 +56,9 @@ def format_of(description: Description) -> str:
 
 
 def note_installed(facts: Facts, event: Installed) -> None:
-    """Note the definition of an object that was created."""
+    """Note the definition of an object that was created, unless it is a subscription."""
+    if isinstance(event.description, SubscribeDescription):
+        return
     rest = (event.global_id, event.as_of, *_described(event.description), None, None)
     kind = object_kind(event.description)
     _note(facts, (event.id, kind, "created", event.domain, *rest), event.at_ms)
@@ -65,7 +68,7 @@ def note_dropped(facts: Facts, found: ObjectFacts, at_ms: int) -> None:
     """Note that an object was dropped; one that the project asks for waits to be created anew."""
     if found.id in facts.wanted:
         _note_uncreated(facts, facts.wanted[found.id], at_ms)
-    else:
+    elif not found.is_subscription:
         _note_gone(facts, found.id, found.kind, at_ms)
 
 

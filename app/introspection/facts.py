@@ -211,8 +211,12 @@ class ObjectFacts:
     @property
     def reached(self) -> Observed:
         """How far it is: upper of its output, or what a subscription has read, which has none."""
-        is_output = not isinstance(self.installed.description, SubscribeDescription)
-        return self.write if is_output else self.read
+        return self.read if self.is_subscription else self.write
+
+    @property
+    def is_subscription(self) -> bool:
+        """True if it comes and goes with a client, and is in no history."""
+        return isinstance(self.installed.description, SubscribeDescription)
 
     @property
     def query_name(self) -> str:
@@ -315,11 +319,11 @@ class Facts:
         judged: What the facts of a revision were judged to be at a moment: computed of them, so
             that it is computed once for all who ask.
         defined: The newest row of `definitions` of each object.
-        definitions: Changes of definitions, of all objects.
+        definitions: Changes of definitions, of all objects but subscriptions.
         runs: Starts of applications with the objects that they have found, and when the one before
             was last heard of.
-        statuses: Changes of status, of all objects.
-        verdict_changes: Changes of verdicts, of all objects.
+        statuses: Changes of status, of all objects but subscriptions.
+        verdict_changes: Changes of verdicts, of the same.
         lags: Wall-clock lag of all objects, once a minute.
         process: Of the process, its location and its connections.
         derived: What was made of histories, with their revisions: see `derive`.

@@ -21,10 +21,14 @@ from bisect import bisect_left, insort_right
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, TypeAlias
 
-__all__ = ["Entry", "History", "existing", "gaps", "newest"]
+__all__ = ["SUBSCRIPTION", "Entry", "History", "existing", "gaps", "newest"]
 
 Entry: TypeAlias = tuple[int, tuple[object, ...]]
 """When a row was made, in ms since the epoch, and its values."""
+
+SUBSCRIPTION: Final = "subscribe"
+"""The kind of objects that are in no history: hundreds come and go with their clients in an hour,
+and would push out what has happened to all others. Histories of earlier versions have them."""
 
 _SPARE: Final = 1.1
 """How much longer than allowed a history may become before its oldest rows are removed."""
@@ -141,6 +145,8 @@ def newest(rows: Iterable[Entry]) -> dict[str, Entry]:
 def existing(statuses: History, definitions: History, runs: History, at_ms: int) -> set[str]:
     """Names of the objects that there were at a moment, created or waiting for that.
 
+    Subscriptions are not among them. That an earlier version's are gone is not noted any more.
+
     Both histories say when an object was dropped. If the application was killed right after that,
     neither does: then the next start does, by the objects that it has found.
 
@@ -152,8 +158,12 @@ def existing(statuses: History, definitions: History, runs: History, at_ms: int)
     """
     status = newest(entry for entry in statuses.rows if entry[0] <= at_ms)
     defined = newest(entry for entry in definitions.rows if entry[0] <= at_ms)
-    names = {name for name, (_, row) in status.items() if row[2] != "dropped"}
-    names |= {name for name, (_, row) in defined.items() if row[2] != "dropped"}
+    names = {
+        name
+        for one in (status, defined)
+        for name, (_, (_, kind, state, *_)) in one.items()
+        if state != "dropped" and kind != SUBSCRIPTION
+    }
     start = max((e for e in runs.rows if e[0] <= at_ms and e[1][0] == "start"), default=None)
     if start is None:
         return names

@@ -212,7 +212,7 @@ HEALTH: Final = (
     ),
     Relation(
         "status_history",
-        "An object's status has changed, whatever kind it is of",
+        "An object's status has changed, of any kind but a subscription",
         (
             Column("occurred_at", AT, "when"),
             Column("object_id", TEXT, "the object"),

@@ -10,9 +10,9 @@ of an earlier run of the application is told as one of this run.
     run_history          start of the application
 
 A verdict that needs a person is an error, and the first one that is well after it the recovery: an
-object that is late and then fails has two errors and one recovery. Subscriptions are left out: they
-come and go with their clients. Of actions those are left out that were refused, and those whose
-effect has a mark of its own.
+object that is late and then fails has two errors and one recovery. Subscriptions, which histories
+of earlier versions have, are left out. Of actions those are left out that were refused, and those
+whose effect has a mark of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Final, Literal, TypeAlias, get_args
 
 from shardline.app.introspection.facts import Facts
-from shardline.app.introspection.histories import gaps
+from shardline.app.introspection.histories import SUBSCRIPTION, gaps
 from shardline.app.introspection.relation import AT, TEXT, Column, Past, Relation, Row, instant
 from shardline.app.introspection.verdicts.wording import span
 from shardline.app.protocol.object_state import VERDICTS
@@ -37,7 +37,6 @@ _Mark: TypeAlias = tuple[int, Kind, str | None, str]
 
 _MARKED_BY_EFFECT: Final = frozenset({"drop", "pause", "resume"})
 _OF_APPLICATION: Final = frozenset({"allow_writes", "configure"})
-_SUBSCRIPTION: Final = "subscribe"
 
 
 def _events(facts: Facts, _now_ms: int) -> list[Row]:
@@ -77,7 +76,7 @@ def _definitions(facts: Facts) -> Iterator[_Mark]:
     before: dict[object, tuple[object, ...]] = {}
     for at_ms, row in facts.definitions.rows:
         name, kind, state, _, global_id, _, *described = row
-        if kind == _SUBSCRIPTION:
+        if kind == SUBSCRIPTION:
             continue
         if state == "dropped":
             # One that was given up before it was created has left nothing.
@@ -109,7 +108,7 @@ def _verdicts(facts: Facts) -> Iterator[_Mark]:
             at_drop, dropped_name = next(gone)
         name, kind, verdict, because = str(row[0]), row[1], str(row[2]), row[3]
         before, verdicts[name] = verdicts.get(name), verdict
-        if verdict == before or kind == _SUBSCRIPTION or verdict not in VERDICTS:
+        if verdict == before or kind == SUBSCRIPTION or verdict not in VERDICTS:
             continue
         tone = VERDICTS[verdict]  # type: ignore[index]  # it is one of them
         if tone == "bad":
@@ -173,8 +172,8 @@ MARKS: Final = (
         _events,
         "object_id",
         "history",
-        past=Past(
-            _events, ("verdict_history", "definition_history", "maintenance", "action_history")
-        ),
+        # Not those of maintenance: a shard that is busy fills its thousand rows in a few days, and
+        # what happened to objects before that is known all the same.
+        past=Past(_events, ("verdict_history", "definition_history", "action_history")),
     ),
 )

@@ -10,6 +10,7 @@ is noted at once.
 from __future__ import annotations
 
 from shardline.app.introspection.facts import Facts, NotedVerdict
+from shardline.app.introspection.histories import SUBSCRIPTION
 from shardline.app.introspection.verdicts.judged import judge_facts
 from shardline.app.protocol.object_state import FAILED_VERDICTS
 
@@ -36,6 +37,8 @@ def note_verdicts(facts: Facts, now_ms: int) -> None:
             noted.following = verdict
             continue
         facts.verdicts[name] = NotedVerdict(verdict, now_ms)
+        if found.situations[name].kind == SUBSCRIPTION:
+            continue  # it comes and goes with its client: so would the rows of all others
         texts = (judgement.because or None, judgement.to_do or None, judgement.blame or None)
         row = (name, found.situations[name].kind, verdict, *texts)
         facts.verdict_changes.add(now_ms, row)

@@ -148,6 +148,54 @@ def test_what_comes_and_goes_with_a_client_is_no_event(world: World) -> None:
     assert marks(world) == []
 
 
+def test_subscriptions_are_in_no_history(world: World) -> None:
+    """With all that they do: a hundred an hour would push out what has happened to the others."""
+    world.run(FLIGHTS)
+    histories = [r.name for r in world.relations.declared.values() if r.life == "history"]
+    before = {name: world.rows(name) for name in histories}
+    for number in range(3):
+        one = SubscribeDescription(name=f"t{number}", on="flights")
+        world.run(one)
+        world.clock.advance(2000)
+        world.tell(Failed(id=one.name, epoch=1, error="no", hint=""))
+        assert world.rows("verdicts", one.name)
+        world.clock.advance(120_000)
+        world.tell(Progress(id=one.name, epoch=1, read=world.clock.now_ms()))
+        world.tell(Dropped(id=one.name, at_ms=world.clock.now_ms()))
+    for name in histories:
+        about = [row for row in world.rows(name) if "t1" in str(row.values())]
+        assert about == [], name
+    assert {name for name in histories if before[name]} >= {"status_history", "definition_history"}
+
+
+def test_subscriptions_in_histories_of_earlier_versions_are_gone(world: World) -> None:
+    """Their ends are noted no more, so that they would be there for ever."""
+    now = world.clock.now_ms()
+    rows = ((now, ("t1", "subscribe", "running", "", (), ())),)
+    world.tell(
+        Remembered(relation="status_history", rows=rows), LaneOpened(objects=("t1",), at_ms=now)
+    )
+    world.run(SubscribeDescription(name="t1", on="flights"))
+    world.tell(Dropped(id="t1", at_ms=now + 1))
+    world.clock.advance(1000)
+    assert world.relations.rows("objects", as_of=now + 1) == []
+
+
+def test_marks_reach_further_back_than_those_of_maintenance(world: World) -> None:
+    """A busy shard has its thousand rounds in a day or two; nothing else is forgotten for that."""
+    began = world.clock.now_ms()
+    world.tell(LaneOpened(objects=(), at_ms=began))
+    world.run(FLIGHTS)
+    for number in range(1_200):
+        at_ms = began + 10_000 + 1000 * number
+        world.tell(Maintenance(shard="flights", at_ms=at_ms, took_ms=1, merges=1))
+    world.clock.advance(2_000_000)
+    world.tell()
+    assert len(world.rows("maintenance")) == 1_000
+    found = world.relations.rows("events", as_of=began + 1)
+    assert [row["message"] for row in found] == ["the application started", "source created"]
+
+
 def test_starts_say_how_long_nothing_ran(world: World) -> None:
     """As the shard tells it: the end of the run before, and the start of this one."""
     now = world.clock.now_ms()
