@@ -45,8 +45,10 @@ export class Server {
   /** @param {() => void} changed  Called when the connection or the token has changed. */
   constructor(changed) {
     this.changed = changed;
-    /** Whether moments arrive. */
-    this.connected = false;
+    /** Whether the connection was lost, and no moment has come since. */
+    this.lost = false;
+    this._hasMoments = false;
+    this._heardAt = 0;
     /** Time of the newest moment, in ms since the epoch; 0 before the first. */
     this.at = 0;
     /** Whether the application has refused the page for want of its token. */
@@ -62,6 +64,14 @@ export class Server {
     window.addEventListener("online", () => this._look());
   }
 
+  /**
+   * Whether moments arrive. By the clock and not by a timer alone: those sleep with the machine, and
+   * what was on the page before would pass for the present until they are awake.
+   */
+  get connected() {
+    return this._hasMoments && Date.now() - this._heardAt < SILENT_MS;
+  }
+
   get token() {
     return sessionStorage.getItem(TOKEN_KEY) ?? "";
   }
@@ -72,6 +82,13 @@ export class Server {
     this._disconnect();
     this._look();
     this.changed();
+  }
+
+  /** Go on without the token that was asked for: reading may need none. */
+  forgoToken() {
+    if (!this.needsToken) return;
+    this.needsToken = false;
+    this._look();
   }
 
   /**
@@ -200,12 +217,19 @@ export class Server {
     clearTimeout(this._silence);
     for (const entry of this._followed.values()) entry.live = false;
     socket?.close();
+    if (this._hasMoments) {
+      // A hidden page that is looked at again must not show old rows as those of now until the
+      // first moment comes.
+      this._hasMoments = false;
+      this.changed();
+    }
   }
 
   /** Open the connection again in a while, unless the application wants the token first. */
   async _lost() {
     this._disconnect();
-    this.connected = false;
+    // Without anything to follow, as at an earlier time, silence is no loss.
+    this.lost = this._followed.size > 0;
     this.changed();
     // A browser does not say why a WebSocket was refused. A GET, to which the same rules apply, does.
     await this.get("/api/v1/relations").catch(() => undefined);
@@ -250,10 +274,11 @@ export class Server {
     for (const entry of this._followed.values()) if (entry.live) entry.mark = mark;
     this.at = at;
     this._retryMs = RETRY_FIRST_MS;
-    if (!this.connected) {
-      this.connected = true;
-      this.changed();
-    }
+    const wasConnected = this.connected;
+    this._hasMoments = true;
+    this._heardAt = Date.now();
+    this.lost = false;
+    if (!wasConnected) this.changed();
   }
 
   /**

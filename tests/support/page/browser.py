@@ -45,6 +45,7 @@ __all__ = [
     "browsing",
     "chromium_path",
     "find_barriers",
+    "hide",
     "new_context",
     "open_page",
     "pictures_folder",
@@ -166,6 +167,18 @@ def watch_page(page: Page, wrong: list[str]) -> None:
 
     page.on("console", console)
     page.on("pageerror", lambda error: wrong.append(str(error)))
+
+
+def hide(page: Page, state: str) -> None:
+    """Let the page believe that its window is hidden, or seen: this browser has none."""
+    page.evaluate(
+        """state => {
+          const hidden = {value: state === "hidden", configurable: true};
+          Object.defineProperty(document, "hidden", hidden);
+          document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        state,
+    )
 
 
 def new_context(browser: Browser, look: Look, **options: Any) -> BrowserContext:

@@ -86,7 +86,7 @@ export function closeDialog(page) {
   page.dialog = "";
   page.codeError = undefined;
   // Asked for again with the next request that needs it.
-  page.server.needsToken = false;
+  page.server.forgoToken();
   const dialog = /** @type {HTMLDialogElement | null} */ (document.getElementById("dialog"));
   const focused = /** @type {HTMLElement | null} */ (document.activeElement);
   if (dialog?.contains(focused)) focused?.blur();
@@ -124,6 +124,14 @@ function drawAsOf(page) {
   if (!server.at) return strip("", "Connecting.", html`<i class="live-dot off"></i>Connecting…`);
   if (server.connected) {
     return strip("", "", html`<i class="live-dot"></i><span>Live, ${drawTime(server.at)}</span>`);
+  }
+  if (!server.lost) {
+    return strip(
+      "",
+      "",
+      html`<i class="live-dot off"></i
+        ><span>As of ${drawTime(server.at)}, ${span(since)} ago. Connecting…</span>`,
+    );
   }
   return strip(
     "lost",

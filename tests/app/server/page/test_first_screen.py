@@ -8,7 +8,7 @@ import re
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from support.page.browser import OpenPage
+from support.page.browser import OpenPage, hide
 from support.page.objects import HOSTILE_NAMES
 from support.page.world import SITUATIONS, ServedWorld
 from support.waiting import wait_until
@@ -326,18 +326,6 @@ def test_a_page_that_nobody_looks_at_costs_nothing(open_page: OpenPage) -> None:
     seen.world.become("flights", "frozen")
     hide(seen.page, "visible")
     expect(headline(seen.page)).to_contain_text("5 of 15", timeout=15_000)
-
-
-def hide(page: Page, state: str) -> None:
-    """Let the page believe that its window is hidden, or seen: this browser has none."""
-    page.evaluate(
-        """state => {
-          const hidden = {value: state === "hidden", configurable: true};
-          Object.defineProperty(document, "hidden", hidden);
-          document.dispatchEvent(new Event("visibilitychange"));
-        }""",
-        state,
-    )
 
 
 def test_every_situation_is_looked_at_in_every_look(open_page: OpenPage) -> None:

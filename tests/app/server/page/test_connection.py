@@ -1,0 +1,80 @@
+"""The page says of when its rows are: those of an earlier moment never pass for those of now."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from support.page.browser import OpenPage, hide
+
+pytestmark = pytest.mark.browser
+
+_SWALLOW: Final = """() => {
+  window.WebSocket = class { static OPEN = 1; readyState = 0; send() {} close() {} };
+}"""
+"""From now on a connection is neither made nor refused."""
+
+_LIVE: Final = ".as-of .live-dot:not(.off)"
+
+
+def goes_on(page: Page) -> None:
+    """Wait until moments arrive."""
+    expect(page.locator(_LIVE)).to_be_visible()
+    shown = page.locator(".as-of time").inner_text()
+    expect(page.locator(".as-of time")).not_to_have_text(shown)
+
+
+def test_what_is_seen_first_after_a_while_has_its_age(open_page: OpenPage) -> None:
+    """The network may swallow what the page sends: it is not live before the first moment."""
+    page = open_page("demo").page
+    goes_on(page)
+    page.evaluate(_SWALLOW)
+    hide(page, "hidden")
+    hide(page, "visible")
+    strip = page.locator(".as-of")
+    expect(strip).to_have_text(
+        re.compile(r"^\s*As of \d\d:\d\d:\d\d, [\d.]+ m?s ago\. Connecting…")
+    )
+    expect(page.locator(_LIVE)).to_have_count(0)
+    expect(page.locator(".as-of.lost")).to_be_visible()
+
+
+def test_a_page_goes_on_without_the_token_that_an_action_has_needed(open_page: OpenPage) -> None:
+    """After a start of the application the tab has an old one, and reading needs none."""
+    page = open_page("demo", "/object/weather").page
+    goes_on(page)
+    page.evaluate("sessionStorage.setItem('shardline-token', 'of the run before')")
+    page.get_by_role("button", name="Restart…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Restart").click()
+    expect(page.get_by_label("Token", exact=True)).to_be_focused()
+    hide(page, "hidden")
+    hide(page, "visible")
+    expect(page.locator(_LIVE)).to_have_count(0)
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    goes_on(page)
+
+
+def test_a_machine_that_has_slept_does_not_show_the_past_as_now(open_page: OpenPage) -> None:
+    """Its clock has gone on, its timers have not: until a moment comes the page is not live."""
+    page = open_page("demo").page
+    told = page.evaluate(
+        """async () => {
+          const { Server } = await import("/page/server.js");
+          const server = new Server(() => {});
+          const moment = () => server._moment({ mark: "1", at: Date.now(), changes: [] });
+          const now = Date.now;
+          moment();
+          const told = [server.connected];
+          Date.now = () => now() + 3_600_000;
+          told.push(server.connected);
+          moment();
+          told.push(server.connected);
+          Date.now = now;
+          return told;
+        }"""
+    )
+    assert told == [True, False, True]
