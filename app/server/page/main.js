@@ -105,7 +105,7 @@ export class Page {
   ask(key, load) {
     let asked = this._asked.get(key);
     if (!asked) {
-      asked = new Asked(load, () => this.redraw());
+      asked = new Asked(load, this.server, () => this.redraw());
       this._asked.set(key, asked);
       asked.again();
     }
@@ -208,12 +208,17 @@ export class Page {
 class Asked {
   /**
    * @param {() => Promise<T>} load
+   * @param {Server} server
    * @param {() => void} changed
    */
-  constructor(load, changed) {
+  constructor(load, server, changed) {
     this._load = load;
+    this._server = server;
     this._changed = changed;
     this._turn = 0;
+    this._change = 0;
+    /** When the last answer, or the failure, came; in ms since the epoch. */
+    this.endedAt = 0;
     /** @type {T | undefined} */
     this.value = undefined;
     /** @type {ServerError | undefined} */
@@ -221,8 +226,14 @@ class Asked {
     this.loading = false;
   }
 
+  /** Whether it has failed, and the page has another token or connection since. */
+  get mayWorkNow() {
+    return this.error !== undefined && this._change !== this._server.changes;
+  }
+
   async again() {
     const turn = ++this._turn;
+    this._change = this._server.changes;
     this.loading = true;
     this._changed();
     try {
@@ -235,6 +246,7 @@ class Asked {
       this.error = /** @type {ServerError} */ (error);
     }
     this.loading = false;
+    this.endedAt = Date.now();
     this._changed();
   }
 }

@@ -47,6 +47,8 @@ export class Server {
     this.changed = changed;
     /** Whether the connection was lost, and no moment has come since. */
     this.lost = false;
+    /** Grows with each token and each connection: what has failed before may work after it. */
+    this.changes = 0;
     this._hasMoments = false;
     this._heardAt = 0;
     /** Time of the newest moment, in ms since the epoch; 0 before the first. */
@@ -79,6 +81,7 @@ export class Server {
   set token(value) {
     sessionStorage.setItem(TOKEN_KEY, value);
     this.needsToken = false;
+    this.changes += 1;
     this._disconnect();
     this._look();
     this.changed();
@@ -278,7 +281,9 @@ export class Server {
     this._hasMoments = true;
     this._heardAt = Date.now();
     this.lost = false;
-    if (!wasConnected) this.changed();
+    if (wasConnected) return;
+    this.changes += 1;
+    this.changed();
   }
 
   /**

@@ -13,6 +13,8 @@
  * @property {Page} page
  * @property {string} zoom  A name of `ZOOMS`.
  * @property {Mark[]} marks
+ * @property {number | undefined} markedAt  When the marks were read; undefined if they never were.
+ * @property {import("../server.js").ServerError | undefined} error  Why there are no newer ones.
  * @property {Bin[]} bins
  * @property {number} from
  * @property {number} to
@@ -22,13 +24,13 @@
  */
 import { html, nothing, svg } from "../vendor/lit-html/lit-html.js";
 import { clock, count, span, visible } from "../words.js";
+import { eventsOf } from "./events.js";
 import {
   binsOf,
   countKinds,
   KINDS,
   lanesOf,
   marksAt,
-  marksOf,
   nextMark,
   sayKinds,
   ticksOf,
@@ -46,7 +48,6 @@ const EDGE_PX = 2;
 const NARROW = 720;
 /** Room for the label of a moment: the margin of the page, and the widest text. */
 const LABEL_PX = 60;
-const ASK_AGAIN_MS = 30_000;
 const FEW = 3;
 
 /** What each kind looks like, in a box of 12 by 12. */
@@ -62,9 +63,6 @@ const SHAPES = /** @type {Record<string, unknown>} */ ({
     <circle cx="6" cy="6" r="1.4" fill="currentColor" />`,
   maintenance: svg`<path d="M6 2v8M2 6h8" fill="none" stroke="currentColor" stroke-width="2" />`,
 });
-
-/** @type {WeakMap<object, Mark[]>}  Made once of the rows of an answer. */
-const made = new WeakMap();
 
 /** @param {Page} page */
 export function drawTimeline(page) {
@@ -112,7 +110,7 @@ export function drawTimeline(page) {
 /** @param {Page} page @returns {View} */
 function viewOf(page) {
   const now = Math.max(Date.now(), page.server.at);
-  const marks = eventsOf(page);
+  const { marks, at: markedAt, error } = eventsOf(page);
   const zoom = zoomOf(page.zoom, marks, now);
   const { width } = ZOOMS[zoom];
   const at = page.asOf;
@@ -121,24 +119,8 @@ function viewOf(page) {
   const from = to - width;
   const places = Math.max(20, Math.floor((window.innerWidth - 48) / MARK_WIDTH));
   const bins = binsOf(marks, from, to, width / places);
-  return { page, zoom, marks, bins, from, to, now, width: width / places, step: width / 60 };
-}
-
-/** @param {Page} page */
-function eventsOf(page) {
-  const asked = page.ask("events", async () => {
-    const { rows } = await page.server.get("/api/v1/relations/events");
-    return { rows, at: Date.now() };
-  });
-  // In a while, and not by a subscription: at a moment of the past nothing is followed.
-  if (asked.value && !asked.loading && Date.now() - asked.value.at > ASK_AGAIN_MS) {
-    asked.value.at = Date.now();
-    asked.again();
-  }
-  if (!asked.value) return [];
-  let marks = made.get(asked.value.rows);
-  if (!marks) made.set(asked.value.rows, (marks = marksOf(asked.value.rows)));
-  return marks;
+  const drawn = { marks, markedAt, error, bins, from, to, width: width / places };
+  return { page, zoom, now, ...drawn, step: width / 60 };
 }
 
 /** @param {View} view */
@@ -213,8 +195,10 @@ function drawBin(view, bin) {
  * What has happened where one points, at the moment that is looked at, or last.
  * @param {View} view
  */
-function drawMessage({ page, marks, bins, now }) {
+function drawMessage(view) {
+  const { page, marks, bins, now } = view;
   const pointed = bins.find((bin) => bin.from === page.local.pointedBin)?.marks;
+  if (view.error && !pointed) return drawError(view, view.error);
   const here = pointed ?? (page.asOf === undefined ? marks.slice(-1) : marksAt(marks, page.asOf));
   if (!here.length) return "";
   const mark = worst(here);
@@ -226,6 +210,17 @@ function drawMessage({ page, marks, bins, now }) {
     <span class="timeline-message"
       >${visible(mark.message)}${others ? `; and ${others}` : ""}</span
     >`;
+}
+
+/**
+ * That marks may be missing, and why: a line without any would pass for a quiet day.
+ * @param {View} view
+ * @param {import("../server.js").ServerError} error
+ */
+function drawError({ markedAt, now }, { message, hint }) {
+  const which = markedAt === undefined ? "No marks yet" : `Marks as of ${clock(markedAt, now)}`;
+  return html`<span class="mark-error">${drawShape("error")}<b>${which}</b></span>
+    <span class="timeline-message">${visible(message)} ${visible(hint)}</span>`;
 }
 
 /** @param {View} view */

@@ -192,6 +192,7 @@ def test_where_reading_needs_the_token_the_page_asks_for_it(open_page: OpenPage)
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("All 15 objects are fresh.")
     expect(dialog).to_have_count(0)
+    expect(page.get_by_role("button", name="Previous mark")).to_be_enabled()
     page.reload()
     expect(page.get_by_role("heading", level=1)).to_have_text("All 15 objects are fresh.")
 

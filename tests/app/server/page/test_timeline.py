@@ -151,6 +151,41 @@ def test_nothing_comes_after_a_moment_before_the_marks_are_there(open_page: Open
     assert chosen(seen) not in {first, None}
 
 
+_EVENTS = "**/api/v1/relations/events"
+
+
+def test_marks_that_could_not_be_read_are_said_to_be_missing(open_page: OpenPage) -> None:
+    """And are asked for with the next connection: a line without marks is no quiet day."""
+    seen = open_page("demo", path="/healthz")
+    seen.page.route(_EVENTS, lambda route: route.abort())
+    seen.go("/")
+    said = seen.page.locator(".timeline-said")
+    expect(said).to_contain_text("No marks yet The application does not answer.")
+    expect(seen.page.get_by_text("All 15 objects are fresh.").first).to_be_visible()
+    seen.page.unroute(_EVENTS)
+    seen.world.stop_server()
+    expect(seen.page.locator(".as-of.lost")).to_be_visible()
+    seen.world.start_server()
+    expect(seen.page.get_by_role("button", name="Previous mark")).to_be_enabled()
+    expect(said).not_to_contain_text("No marks yet")
+
+
+def test_marks_are_asked_for_again_in_a_while_after_a_failure(open_page: OpenPage) -> None:
+    """At a moment of the past there is no connection that could come back."""
+    world = ServedWorld(Situation("one", seconds=1, hours=24))
+    seen = open_page(world, path="/healthz")
+    seen.page.route(_EVENTS, lambda route: route.abort())
+    seen.go(f"/?at={at_ms(events(world)[0])}")
+    expect(seen.page.locator(".timeline-said")).to_contain_text("No marks yet")
+    seen.page.unroute(_EVENTS)
+    seen.page.evaluate("{ const now = Date.now; Date.now = () => now() + 31_000; }")
+    expect(seen.page.get_by_role("button", name="Next mark")).to_be_enabled()
+    seen.page.route(_EVENTS, lambda route: route.abort())
+    seen.page.evaluate("{ const now = Date.now; Date.now = () => now() + 31_000; }")
+    expect(seen.page.locator(".timeline-said")).to_contain_text("Marks as of ")
+    expect(seen.page.get_by_role("button", name="Next mark")).to_be_enabled()
+
+
 def test_every_kind_has_a_word_and_a_shape(open_page: OpenPage) -> None:
     """By which those tell them apart who do not see the colours."""
     world = ServedWorld("demo")
