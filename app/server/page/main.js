@@ -113,6 +113,14 @@ export class Page {
   }
 
   /**
+   * Ask a question anew when its answer is wanted next: what is known by now may be of hours ago.
+   * @param {string} key
+   */
+  forget(key) {
+    this._asked.delete(key);
+  }
+
+  /**
    * Go to another screen or choice.
    * @param {string} url
    */

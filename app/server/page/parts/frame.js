@@ -7,7 +7,7 @@
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { clock, span } from "../words.js";
 import { drawKeys } from "./keys.js";
-import { drawSearch } from "./search.js";
+import { drawSearch, OBJECTS } from "./search.js";
 import { failed } from "./states.js";
 import { drawTime } from "./time.js";
 import { drawTimeline } from "./timeline.js";
@@ -48,12 +48,12 @@ export function drawFrame(page) {
           )}
         </nav>
         <div class="bar-tools">
-          <button class="find" aria-label="Find an object" @click=${open(page, "search")}>
+          <button class="find" aria-label="Find an object" @click=${() => openDialog(page, "search")}>
             <svg class="kind" viewBox="0 0 14 14" fill="none" stroke="currentColor" stroke-width="1.5">
               <circle cx="6" cy="6" r="4.2" /><path d="m9.2 9.2 3.6 3.6" /></svg
             ><span>Find an object</span><kbd>/</kbd>
           </button>
-          <button aria-label="Keys" @click=${open(page, "keys")}>?</button>
+          <button aria-label="Keys" @click=${() => openDialog(page, "keys")}>?</button>
         </div>
       </div>
     </header>
@@ -63,6 +63,17 @@ export function drawFrame(page) {
     </main>
     ${drawTimeline(page)} ${drawDialog(page)}
   `;
+}
+
+/**
+ * Let a dialog be drawn.
+ * @param {Page} page
+ * @param {string} dialog  A name of `DIALOGS`.
+ */
+export function openDialog(page, dialog) {
+  page.dialog = dialog;
+  page.forget(OBJECTS);
+  page.redraw();
 }
 
 /** Open the dialog that was drawn, as something that all else waits for. */
@@ -152,17 +163,6 @@ function strip(style, heard, seen) {
     <div class="as-of-inside">${seen}</div>
     <p class="sr" role="status">${heard}</p>
   </section>`;
-}
-
-/**
- * @param {Page} page
- * @param {string} dialog
- */
-function open(page, dialog) {
-  return () => {
-    page.dialog = dialog;
-    page.redraw();
-  };
 }
 
 /** @param {Event} event  Not by the address: what follows `#` there is the page's own. */

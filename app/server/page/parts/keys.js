@@ -4,7 +4,7 @@
  * @typedef {import("../main.js").Page} Page
  */
 import { html } from "../vendor/lit-html/lit-html.js";
-import { closeDialog } from "./frame.js";
+import { closeDialog, openDialog } from "./frame.js";
 
 const LISTED = /** @type {[string[], string][]} */ ([
   [["/"], "find an object"],
@@ -65,10 +65,8 @@ export function takeKeys(page) {
     const place = PLACES[key];
     if (event.timeStamp - wentAt < TOGETHER_MS && place !== undefined) page.go(page.address(place));
     else if (key === "g") wentAt = event.timeStamp;
-    else if (key === "/" || key === "?") {
-      page.dialog = key === "/" ? "search" : "keys";
-      page.redraw();
-    } else return;
+    else if (key === "/" || key === "?") openDialog(page, key === "/" ? "search" : "keys");
+    else return;
     if (key !== "g") wentAt = -TOGETHER_MS;
     event.preventDefault();
   });

@@ -12,17 +12,32 @@ import { drawVerdict } from "./verdict.js";
 
 const SHOWN_MAX = 50;
 
+/** The question for what can be found; the frame forgets its answer when a dialog opens. */
+export const OBJECTS = "objects to find";
+
+/**
+ * The objects with their verdicts: those that the screen follows, or as asked when the dialog opened.
+ * @param {Page} page
+ * @returns {{ rows: Row[], error: { message: string } | undefined }}
+ */
+function readObjects(page) {
+  const followed = page.rows("verdicts");
+  if (followed) return { rows: followed, error: undefined };
+  const asOf = page.asOf === undefined ? "" : `?as_of=${page.asOf}`;
+  const asked = page.ask(OBJECTS, () => page.server.get(`/api/v1/relations/verdicts${asOf}`));
+  return { rows: asked.value?.rows ?? [], error: asked.error };
+}
+
 /**
  * What is found by what is typed, and which of it is chosen.
  * @param {Page} page
  */
 function find(page) {
-  const asked = page.ask("search", () => page.server.get("/api/v1/relations/verdicts"));
-  const rows = /** @type {Row[]} */ (asked.value?.rows ?? []);
+  const { rows, error } = readObjects(page);
   const typed = page.local.typed ?? "";
   const found = match(rows, typed);
   const at = Math.min(page.local.foundAt ?? 0, Math.max(0, found.length - 1));
-  return { asked, rows, typed, found, at, chosen: found[at] };
+  return { error, rows, typed, found, at, chosen: found[at] };
 }
 
 /**
@@ -44,7 +59,7 @@ function takeKey(page, event) {
 
 /** @param {Page} page */
 export function drawSearch(page) {
-  const { asked, rows, typed, found, at, chosen } = find(page);
+  const { error, rows, typed, found, at, chosen } = find(page);
   return html`<div class="search">
     <input
       type="search"
@@ -78,18 +93,18 @@ export function drawSearch(page) {
         </li>`,
       )}
     </ul>
-    <p class="search-foot">${foot(asked, rows, found, page.kind)}</p>
+    <p class="search-foot">${foot(error, rows, found, page.kind)}</p>
   </div>`;
 }
 
 /**
- * @param {{error?: {message: string}}} asked
+ * @param {{ message: string } | undefined} error
  * @param {Row[]} rows
  * @param {Row[]} found
  * @param {string} kind
  */
-function foot(asked, rows, found, kind) {
-  if (asked.error) return asked.error.message;
+function foot(error, rows, found, kind) {
+  if (error) return error.message;
   if (rows.length && !found.length) return "No object has this in its name.";
   const here = kind === "" ? "Enter shows it in the graph, Shift Enter opens its page." : "";
   return `${found.length} of ${rows.length} objects. ${here}`;

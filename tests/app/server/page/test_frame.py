@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
@@ -15,6 +16,7 @@ from typing_extensions import override
 from shardline.app.server.access import Access
 from support.page.browser import OpenPage
 from support.page.world import TOKEN
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -142,6 +144,36 @@ def test_search_finds_an_object_by_a_part_of_its_name(open_page: OpenPage) -> No
     name = seen.address.partition("object=")[2]
     assert "rank" in name
     expect(page.locator(".node.chosen")).to_have_attribute("data-node", name)
+
+
+@pytest.mark.parametrize("path", ["/", "/lane"])
+def test_search_has_the_verdicts_of_now(open_page: OpenPage, path: str) -> None:
+    """Those that the screen follows, or as asked for whenever it is opened."""
+    seen = open_page("one", path=path)
+    expect(seen.page.get_by_role("heading", level=1)).to_be_visible()
+    seen.page.keyboard.press("/")
+    flights = seen.page.get_by_role("option", name="flights").first
+    expect(flights).to_contain_text("healthy")
+    seen.page.keyboard.press("Escape")
+    seen.world.become("flights", "frozen")
+    wait_until("it is frozen", lambda: seen.world.verdict("flights") == "frozen", 30)
+    seen.page.keyboard.press("/")
+    expect(flights).to_contain_text("frozen")
+
+
+def test_search_finds_what_there_was_at_the_moment_that_is_looked_at(open_page: OpenPage) -> None:
+    """With the verdicts of then, also where the screen follows none."""
+    seen = open_page("demo")
+    error = next(row for row in seen.world.rows("events") if row["kind"] == "error")
+    at = round(datetime.fromisoformat(str(error["occurred_at"])).timestamp() * 1000)
+    name = str(error["object_id"])
+    assert seen.world.verdict(name) == "healthy"
+    seen.go(f"/shard?at={at}")
+    expect(seen.page.locator(".as-of.past")).to_be_visible()
+    seen.page.keyboard.press("/")
+    seen.page.keyboard.type(name)
+    said = str(error["message"]).partition(":")[0]
+    expect(seen.page.get_by_role("option").first).to_contain_text(said)
 
 
 def test_enter_takes_what_was_typed_before_it(open_page: OpenPage) -> None:

@@ -156,8 +156,20 @@ def test_rows_are_read_as_of_a_chosen_time_and_are_text(open_page: OpenPage) -> 
     expect(body).to_contain_text("<script>alert(1)</script>")
     expect(body).to_contain_text("⟨202E⟩gnp.exe")
     expect(body.get_by_role("cell", name="58665")).to_be_visible()
+    expect(rows.locator(".sample-time")).to_have_text("As of 17 Jan 2026, 03:12:00.")
     assert not scrolls_sideways(seen.page)
     expect(seen.page).to_have_url(re.compile(r"rows=20&as_of=1768615920000"))
+
+
+def test_rows_that_stay_say_when_they_were_read(open_page: OpenPage) -> None:
+    """They are not followed: the newest ones of an hour ago must not pass for those of now."""
+    seen = open_page(world_of("one"), "/object/flights?rows=20", token=True)
+    when = panel(seen.page, "Rows").locator(".sample-time")
+    expect(when).to_have_text(
+        re.compile(r"^Read (now|[\d.]+ s ago): the newest contents of then\.$")
+    )
+    seen.page.evaluate("{ const now = Date.now; Date.now = () => now() + 3_600_000; }")
+    expect(when).to_contain_text("Read 1 h")
 
 
 def test_rows_are_read_on_in_sql(open_page: OpenPage) -> None:

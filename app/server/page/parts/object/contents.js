@@ -5,12 +5,13 @@
  * @typedef {import("../../main.js").Page} Page
  * @typedef {import("../../store.js").Row} Row
  * @typedef {{ columns: { name: string, type: string }[], rows: unknown[][] }} Table
+ * @typedef {Table & { asOf: number | undefined, askedAt: number }} Sample
  */
 import { html, nothing } from "../../vendor/lit-html/lit-html.js";
 import { clock, visible, visibleLines } from "../../words.js";
 import { drawRefusal } from "../refusal.js";
 import { quoted, sqlAddress } from "../sql_link.js";
-import { drawTime } from "../time.js";
+import { ago, drawTime } from "../time.js";
 import { drawAbsent, drawFacts, drawScroll, drawSection, theRow } from "./bits.js";
 import { operatorsOf } from "./operators.js";
 
@@ -162,16 +163,20 @@ function schemaOf(text) {
 }
 
 /**
- * The rows that were asked for; undefined if nobody has.
+ * The rows that were asked for, and of when they are; undefined if nobody has.
  * @param {Page} page
  */
 function sampleOf(page) {
   const limit = Number(page.query.get("rows"));
   if (!limit || !page.server.token) return undefined;
   const query = sampleQuery(page, limit);
-  return page.ask(`${query} ${page.server.token}`, () =>
-    page.server.post("/api/v1/sql", { query }),
-  );
+  const asOf = chosenTime(page);
+  return page.ask(`${query} ${page.server.token}`, async () => {
+    const askedAt = Date.now();
+    /** @type {Table} */
+    const table = await page.server.post("/api/v1/sql", { query });
+    return { ...table, asOf, askedAt };
+  });
 }
 
 /**
@@ -235,13 +240,14 @@ export function drawSample(page) {
   return drawSection("rows", "Rows", content, { aside, wide: true });
 }
 
-/** @param {{ value?: Table, error?: any, loading: boolean }} sample */
+/** @param {{ value?: Sample, error?: any, loading: boolean }} sample */
 function drawSampleRows({ value, error, loading }) {
   if (error && !loading) return drawRefusal(error);
   if (!value) return nothing;
-  if (!value.rows.length) return drawAbsent("It has no rows at this time.");
+  const when = drawSampleTime(value);
+  if (!value.rows.length) return html`${when} ${drawAbsent("It has no rows at this time.")}`;
   const numeric = value.columns.map(({ type }) => /^(u?int|float|double|decimal)/.test(type));
-  return drawScroll("Rows that were read", html`<table>
+  return html`${when} ${drawScroll("Rows that were read", html`<table>
       <thead>
         <tr>
           ${value.columns.map(
@@ -261,7 +267,19 @@ function drawSampleRows({ value, error, loading }) {
             </tr>`,
         )}
       </tbody>
-    </table>`, "sample");
+    </table>`, "sample")}`;
+}
+
+/**
+ * Rows stay as they were read: they must not pass for those of now.
+ * @param {Sample} sample
+ */
+function drawSampleTime({ asOf, askedAt }) {
+  const says =
+    asOf === undefined
+      ? html`Read ${ago(askedAt, Date.now())}: the newest contents of then.`
+      : html`As of ${drawTime(asOf)}.`;
+  return html`<p class="sample-time">${says}</p>`;
 }
 
 /** @param {unknown} value */
