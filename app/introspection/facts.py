@@ -392,10 +392,9 @@ class Facts:
         """True if a step of the newest round on a shard, as it was noted, has failed."""
         return shard in self.rounds and bool(self.rounds[shard].failed)
 
-    @property
-    def history_revision(self) -> int:
-        """Grows whenever any history changes."""
-        return sum(history.revision for history in self.histories())
+    def history_revision(self, names: Collection[str]) -> int:
+        """Grows whenever one of these histories changes."""
+        return sum(history.revision for history in self.histories() if history.name in names)
 
     def existing_at(self, at_ms: int) -> set[str]:
         """Names of the objects that there were at a moment, as the histories have them."""
@@ -424,15 +423,32 @@ class Facts:
 
     def until(self, at_ms: int) -> Facts:
         """Facts with nothing but the histories as they were at a moment; a copy."""
+        return self._with(lambda history: history.until(at_ms))
+
+    def about(self, names: Collection[str], histories: Collection[str]) -> Facts:
+        """Facts of some objects, or shards, alone.
+
+        Args:
+            names: Of the objects and shards.
+            histories: Names of those that are wanted; the others are left empty.
+        """
+        found = self._with(lambda one: one.about(names if one.name in histories else ()))
+        found.domains = self.domains
+        found.objects = {name: self.objects[name] for name in names if name in self.objects}
+        found.shards = {name: self.shards[name] for name in names if name in self.shards}
+        return found
+
+    def _with(self, choose: Callable[[History], History]) -> Facts:
+        """Facts with nothing but a part of each history."""
         return Facts(
-            statuses=self.statuses.until(at_ms),
-            verdict_changes=self.verdict_changes.until(at_ms),
-            lags=self.lags.until(at_ms),
-            maintenance=self.maintenance.until(at_ms),
-            actions=self.actions.until(at_ms),
-            self_checks=self.self_checks.until(at_ms),
-            definitions=self.definitions.until(at_ms),
-            runs=self.runs.until(at_ms),
+            statuses=choose(self.statuses),
+            verdict_changes=choose(self.verdict_changes),
+            lags=choose(self.lags),
+            maintenance=choose(self.maintenance),
+            actions=choose(self.actions),
+            self_checks=choose(self.self_checks),
+            definitions=choose(self.definitions),
+            runs=choose(self.runs),
         )
 
 

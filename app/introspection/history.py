@@ -26,7 +26,7 @@ import msgspec
 import pyarrow as pa
 
 from shardline.app.introspection.events import Remembered
-from shardline.app.introspection.facts import RUN_HISTORY, Facts
+from shardline.app.introspection.facts import RUN_HISTORY
 from shardline.app.introspection.sink import Sink
 from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
@@ -140,7 +140,18 @@ class HistoryKeeper:
             self.load()
         else:
             self._unconfirmed = set()
-        self._append(self._sink.read(_entries) | self._unconfirmed | self._recent())
+        self._append(self._noted() | self._unconfirmed | self._recent())
+
+    def _noted(self) -> set[_Entry]:
+        """The rows in memory; only listed under the lock, since to encode them takes long."""
+        found = self._sink.read(
+            lambda facts, _: [(h.name, list(h.rows)) for h in facts.histories()]
+        )
+        return {
+            (name, at_ms, msgspec.json.encode(row).decode())
+            for name, rows in found
+            for at_ms, row in rows
+        }
 
     def _recent(self) -> set[_Entry]:
         """Rows of the shard that are not too old, also those that memory has no room for."""
@@ -190,14 +201,6 @@ class HistoryKeeper:
 
     def _forget_upper(self) -> None:
         self._upper = None
-
-
-def _entries(facts: Facts, _now_ms: int) -> set[_Entry]:
-    return {
-        (history.name, at_ms, msgspec.json.encode(row).decode())
-        for history in facts.histories()
-        for at_ms, row in history.rows
-    }
 
 
 def _tuples(value: object) -> tuple[object, ...]:

@@ -67,7 +67,7 @@ class Moment:
     Attributes:
         at: Its time in ms since the epoch, unless the clock was set back.
         logs: By selection; also the newest of those that were followed a while ago.
-        revisions: Revision of the histories that it was read at, by relation that is followed.
+        revisions: By relation that is followed and made of histories, theirs as it was read.
     """
 
     at: int = 0
@@ -105,8 +105,7 @@ class Moment:
             logs[selection] = (
                 ChangeLog.begin(at, chosen) if before is None else before.advance(at, chosen)
             )
-        revisions = dict.fromkeys({s.relation for s in selections}, reading.revision)
-        return Moment(at, MappingProxyType(logs), MappingProxyType(revisions))
+        return Moment(at, MappingProxyType(logs), MappingProxyType(dict(reading.revisions)))
 
     def _resumable_logs(
         self, followed: Collection[Selection], at: int

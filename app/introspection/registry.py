@@ -80,7 +80,7 @@ def documentation(relations: Mapping[str, Relation]) -> str:
     """All relations with their columns, as Markdown."""
     lines: list[str] = []
     for relation in relations.values():
-        kept = " Kept over restarts." if relation.life == "history" else ""
+        kept = " Kept over restarts." if relation.histories else ""
         lines += [f"### {relation.name}", "", f"{relation.comment}.{kept}", ""]
         lines += ["| column | type | meaning |", "|---|---|---|"]
         lines += [f"| `{c.name}` | {sql_type(c.type)} | {c.comment} |" for c in relation.columns]

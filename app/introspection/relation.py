@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -134,10 +134,12 @@ class Relation:
         columns: In their order.
         rows: Makes all rows.
         object: The column with the name of the object that a row is about; "" if there is none.
-        life: Rows of a `current` relation go with the thing that they describe; those of a
-            `history` stay for a time, also over restarts.
-        separable: True if rows about one object, or shard, are made of the facts of that one alone:
-            those of one are then computed without the others.
+        histories: Names of the histories that the rows are made of, and of nothing else: they stay
+            for a time, also over restarts, and change only with these. () for rows that go with the
+            thing that they describe.
+        separable: True if rows about one object, or shard, are made of the facts of that one alone,
+            and of rows of histories that begin with its name: those of one are then computed
+            without the others.
         labels: Of the metrics of its columns: label and column, where "" stands for the kind of the
             object. None for the object and its kind.
         past: Makes the rows as of an earlier moment; None if nothing is recorded of that.
@@ -148,15 +150,10 @@ class Relation:
     columns: tuple[Column, ...]
     rows: Rows
     object: str = ""
-    life: str = "current"
+    histories: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] | None = None
     separable: bool = False
     past: Past | None = None
-
-    @property
-    def is_of_histories(self) -> bool:
-        """True if its rows change only with the histories, and not with the time."""
-        return self.life == "history"
 
     @property
     def schema(self) -> pa.Schema:
@@ -192,16 +189,8 @@ class Relation:
                 all.
         """
         if names is not None and self.separable:
-            facts = replace(
-                facts,
-                objects={name: facts.objects[name] for name in names if name in facts.objects},
-                shards={name: facts.shards[name] for name in names if name in facts.shards},
-            )
+            facts = facts.about(names, self.histories)
         return list(self.rows(facts, now_ms))
-
-    def table(self, facts: Facts, now_ms: int) -> pa.Table:
-        """Make all rows, as they are at `now_ms`."""
-        return self.table_of(self.rows(facts, now_ms))
 
     def table_of(self, made: Iterable[Row]) -> pa.Table:
         """Make a table of rows of this relation."""

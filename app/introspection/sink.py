@@ -4,7 +4,7 @@
     spark.streams.addListener(QueryListener(sink.inbox))
     sink.start()
     sink.put(event)            any thread, never waits
-    sink.read(relation.table)  any thread, a consistent view
+    sink.read(relation.rows)   any thread, a consistent view
 
 Events come from many threads, and those of one object must be applied in their order; a relation
 must not be read in the middle of one. One thread and one lock give both, and keep the threads that

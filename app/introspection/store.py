@@ -38,12 +38,12 @@ class Reading:
 
     Attributes:
         at_ms: The moment, in ms since the epoch.
-        revision: Of the histories.
+        revisions: By name of a relation that is made of histories: theirs together.
         rows: By name of the relation, with the values of `Relations.rows` in the order of columns.
     """
 
     at_ms: int
-    revision: int
+    revisions: Mapping[str, int]
     rows: Mapping[str, list[list[object]]]
 
 
@@ -65,7 +65,8 @@ class Relations:
         Raises:
             InvalidUsage: `UNKNOWN_RELATION`, with the nearest name.
         """
-        return self._sink.read(self._declared(name).table)
+        declared = self._declared(name)
+        return declared.table_of(self._present_rows(declared, None))
 
     def rows(
         self,
@@ -99,8 +100,15 @@ class Relations:
                 )
             wanted[declared.object] = object
         declared.check_filter(wanted)
-        table = self.relation(name) if as_of is None else self.relation_as_of(name, as_of)
-        rows = [{key: _plain(value) for key, value in row.items()} for row in table.to_pylist()]
+        about = wanted.get(declared.object)
+        names = {about} if isinstance(about, str) else None
+        made = (
+            self._present_rows(declared, names)
+            if as_of is None
+            else self._past_rows(declared, as_of, names)
+        )
+        found = declared.table_of(made).to_pylist()
+        rows = [{key: _plain(value) for key, value in row.items()} for row in found]
         return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
 
     def relation_as_of(self, name: str, at_ms: int) -> pa.Table:
@@ -116,20 +124,7 @@ class Relations:
                 no application ran then; `NOT_YET`, the moment has not come.
         """
         declared = self._declared(name)
-        past = declared.past
-        if past is None:
-            kept = [one.name for one in self.declared.values() if one.past is not None]
-            raise InvalidUsage(
-                f"relation '{name}' has no history",
-                code="NO_HISTORY",
-                hint=f"leave 'as_of' out, or read one that has: {', '.join(kept)}",
-            )
-
-        def look(facts: Facts, now_ms: int) -> Facts:
-            require_recorded(facts, name, past.histories, at_ms, now_ms)
-            return facts.until(at_ms)
-
-        return declared.table_of(past.rows(self._sink.read(look), at_ms))
+        return declared.table_of(self._past_rows(declared, at_ms, None))
 
     def read_together(
         self,
@@ -143,30 +138,56 @@ class Relations:
             names: Of the relations.
             about: By relation, the objects of which rows are wanted at least; a relation that is
                 not in it is wanted whole.
-            known: Revision of the histories by name of a relation whose rows are held as of it: it
-                is left out if it has not changed since.
+            known: Revision by name of a relation whose rows are held as of it: it is left out if
+                it has not changed since.
 
         Raises:
             InvalidUsage: `UNKNOWN_RELATION`, with the nearest name.
         """
         declared = [self._declared(name) for name in names]
 
-        def look(facts: Facts, now_ms: int) -> tuple[int, int, dict[str, list[Row]]]:
-            revision = facts.history_revision
-            return (
-                now_ms,
-                revision,
-                {
-                    relation.name: relation.rows_about(facts, now_ms, about.get(relation.name))
-                    for relation in declared
-                    if not relation.is_of_histories or known.get(relation.name) != revision
-                },
-            )
+        def look(facts: Facts, now_ms: int) -> tuple[int, dict[str, int], dict[str, list[Row]]]:
+            revisions = {
+                relation.name: facts.history_revision(relation.histories)
+                for relation in declared
+                if relation.histories
+            }
+            found = {
+                relation.name: relation.rows_about(facts, now_ms, about.get(relation.name))
+                for relation in declared
+                if not relation.histories or known.get(relation.name) != revisions[relation.name]
+            }
+            return now_ms, revisions, found
 
         # Values are converted after the lock is given back: the sink waits for it.
-        now_ms, revision, found = self._sink.read(look)
+        now_ms, revisions, found = self._sink.read(look)
         rows = {name: _plain_rows(self.declared[name], found[name]) for name in found}
-        return Reading(now_ms, revision, rows)
+        return Reading(now_ms, revisions, rows)
+
+    def _present_rows(self, relation: Relation, names: Collection[str] | None) -> list[Row]:
+        """The rows about these objects at least; the lock is held for them, and for no table."""
+        return self._sink.read(lambda facts, now_ms: relation.rows_about(facts, now_ms, names))
+
+    def _past_rows(
+        self, relation: Relation, at_ms: int, names: Collection[str] | None
+    ) -> Iterable[Row]:
+        past = relation.past
+        if past is None:
+            kept = [one.name for one in self.declared.values() if one.past is not None]
+            raise InvalidUsage(
+                f"relation '{relation.name}' has no history",
+                code="NO_HISTORY",
+                hint=f"leave 'as_of' out, or read one that has: {', '.join(kept)}",
+            )
+
+        def look(facts: Facts, now_ms: int) -> Facts:
+            require_recorded(facts, relation.name, past.histories, at_ms, now_ms)
+            return facts.until(at_ms)
+
+        facts = self._sink.read(look)
+        if names is not None and relation.histories and relation.separable:
+            facts = facts.about(names, relation.histories)
+        return past.rows(facts, at_ms)
 
     def _declared(self, name: str) -> Relation:
         if name not in self.declared:

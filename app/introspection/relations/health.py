@@ -198,7 +198,8 @@ HEALTH: Final = (
         (Column("occurred_at", AT, "when"), Column("source_id", TEXT, "the source"), *_STATUS),
         _source_history,
         "source_id",
-        "history",
+        _OF,
+        separable=True,
         past=Past(_source_history, _OF),
     ),
     Relation(
@@ -207,7 +208,8 @@ HEALTH: Final = (
         (Column("occurred_at", AT, "when"), Column("sink_id", TEXT, "the sink"), *_STATUS),
         _sink_history,
         "sink_id",
-        "history",
+        _OF,
+        separable=True,
         past=Past(_sink_history, _OF),
     ),
     Relation(
@@ -221,7 +223,8 @@ HEALTH: Final = (
         ),
         _status_history,
         "object_id",
-        "history",
+        _OF,
+        separable=True,
         past=Past(_status_history, _OF),
     ),
     Relation(

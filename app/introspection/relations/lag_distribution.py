@@ -103,7 +103,8 @@ LAG_DISTRIBUTION: Final = (
         ),
         _percentiles,
         "object_id",
-        "history",
+        _HISTORY,
+        separable=True,
         past=Past(
             lambda facts, at_ms: _percentiles(_drop_open_minute(facts, at_ms), at_ms), _HISTORY
         ),
@@ -118,7 +119,8 @@ LAG_DISTRIBUTION: Final = (
         ),
         _distribution,
         "object_id",
-        "history",
+        _HISTORY,
+        separable=True,
         past=Past(
             lambda facts, at_ms: _distribution(_drop_open_minute(facts, at_ms), at_ms), _HISTORY
         ),

@@ -154,6 +154,14 @@ def _actions(facts: Facts) -> Iterator[_Mark]:
         yield (at_ms, "action", about, text if outcome == "done" else f"{text}: outcome unknown")
 
 
+_SOURCES: Final = (
+    "verdict_history",
+    "definition_history",
+    "maintenance",
+    "action_history",
+    "run_history",
+)
+
 MARKS: Final = (
     Relation(
         "events",
@@ -171,7 +179,7 @@ MARKS: Final = (
         ),
         _events,
         "object_id",
-        "history",
+        _SOURCES,
         # Not those of maintenance: a shard that is busy fills its thousand rows in a few days, and
         # what happened to objects before that is known all the same.
         past=Past(_events, ("verdict_history", "definition_history", "action_history")),

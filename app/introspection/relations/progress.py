@@ -208,7 +208,8 @@ PROGRESS: Final = (
         ),
         _wallclock_lag_history,
         "object_id",
-        "history",
+        ("wallclock_lag_history",),
+        separable=True,
         past=Past(_wallclock_lag_history_past, ("wallclock_lag_history",)),
     ),
     Relation(

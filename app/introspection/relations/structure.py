@@ -293,7 +293,8 @@ STRUCTURE: Final = (
         ),
         _definition_history,
         "object_id",
-        "history",
+        ("definition_history",),
+        separable=True,
         past=Past(_definition_history, ("definition_history",)),
     ),
     Relation(

@@ -353,7 +353,8 @@ SYSTEM: Final = (
         ),
         _maintenance,
         "shard",
-        "history",
+        ("maintenance",),
+        separable=True,
         past=Past(_maintenance, ("maintenance",)),
     ),
     Relation(
@@ -405,7 +406,7 @@ SYSTEM: Final = (
         ),
         _actions,
         "target",
-        "history",
+        ("action_history",),
         past=Past(_actions, ("action_history",)),
     ),
 )

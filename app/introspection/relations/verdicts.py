@@ -188,7 +188,8 @@ VERDICTS: Final = (
         (Column("occurred_at", AT, "when"), _NAMED, _KIND, _VERDICT, _BECAUSE, _TO_DO, _BLAME),
         _history,
         "object_id",
-        "history",
+        ("verdict_history",),
+        separable=True,
         past=Past(_history, ("verdict_history",)),
     ),
     Relation(

@@ -83,7 +83,8 @@ VIEW_STEPS: Final = (
         ),
         _self_checks,
         "object_id",
-        "history",
+        ("self_check_history",),
+        separable=True,
         past=Past(_self_checks, ("self_check_history",)),
     ),
 )

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -285,3 +286,21 @@ def test_the_thread_ends_after_a_take_over(place: Place, caplog: pytest.LogCaptu
     keepers[1].stop()
     assert place.kept() == 0
     assert caplog.records == []
+
+
+def test_rows_are_encoded_while_the_sink_goes_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day of many objects takes a quarter of a second, once a minute."""
+    place.world.run(DELAYS)
+    encode = msgspec.json.encode
+    locked = []
+
+    def spy(value: Any) -> bytes:
+        locked.append(place.world.sink._lock.locked())
+        return encode(value)
+
+    monkeypatch.setattr("shardline.app.introspection.history.msgspec.json.encode", spy)
+    place.keeper.flush()
+    assert not any(locked)
+    assert len(locked) >= place.kept() > 0

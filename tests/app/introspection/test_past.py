@@ -272,7 +272,7 @@ def test_a_relation_that_nothing_records_has_no_history() -> None:
     world = World()
     error = refusal(world, "frontiers", 1)
     assert error.code == "NO_HISTORY"
-    histories = {r.name for r in world.relations.declared.values() if r.life == "history"}
+    histories = {r.name for r in world.relations.declared.values() if r.histories}
     named = set(error.hint.partition(": ")[2].split(", "))
     assert histories < named
     assert {"verdicts", "verdict_summary", "objects", "object_dependencies"} < named

@@ -12,9 +12,18 @@ import pyarrow as pa
 import pytest
 from typing_extensions import override
 
-from shardline.app.introspection.events import Maintenance, PeekStarted, Polled
+from shardline.app.execution.observations import Doubted
+from shardline.app.introspection.events import (
+    Acted,
+    Maintenance,
+    PeekStarted,
+    Polled,
+    Remembered,
+)
+from shardline.app.introspection.facts import RUN_HISTORY, Facts
 from shardline.app.introspection.poll import ShardPoller
 from shardline.app.introspection.publisher import Moment, Selection
+from shardline.app.introspection.relation import Relation, Row
 from shardline.app.introspection.store import Reading, Relations
 from shardline.app.protocol.storage import StatisticsUpdates
 from shardline.datasource.client import ShardClient
@@ -67,6 +76,13 @@ def busy() -> World:
         Maintenance(shard="delays", at_ms=now, took_ms=12.5, merges=1, failed=("sweep",)),
     )
     return world
+
+
+def let_minutes_pass(world: World) -> None:
+    """The lag of a whole minute is in the history."""
+    for _ in range(3):
+        world.clock.advance(60_000)
+        world.tell()
 
 
 def test_a_moment_has_the_rows_of_every_relation() -> None:
@@ -167,13 +183,77 @@ def test_what_is_said_to_be_separable_is() -> None:
         client.writer(name).append_now(pa.table({"a": [1, 2]}))
         ShardPoller(world.sink, client).step()
     world.tell(progress("delays:u2:1", "r-delays-1", addBatch=40, triggerExecution=50))
+    now = world.clock.now_ms()
+    world.tell(Doubted(id="delays", epoch=1, at_ms=now, finding="audit", shard="s"))
+    let_minutes_pass(world)
     separable = {n: r for n, r in world.relations.declared.items() if r.separable}
-    assert separable.keys() >= {"step_phases", "shard_batches", "shard_levels"}
+    assert separable.keys() >= {"step_phases", "shard_batches", "wallclock_lag_percentiles"}
+    one_of = {"source_status_history": "flights", "sink_status_history": "out"}
     for name, relation in separable.items():
-        alone = world.relations.read_together([name], {name: {"delays"}}).rows
+        about = one_of.get(name, "delays")
         every = world.relations.read_together([name]).rows
+        alone = world.relations.read_together([name], {name: {about}}).rows
         at = relation.schema.names.index(relation.object)
-        assert alone[name] == [row for row in every[name] if row[at] == "delays"] != []
+        assert alone[name] == [row for row in every[name] if row[at] == about] != [], name
+        assert world.relations.read_together([name]).rows == every, "nothing of it is kept"
+        if relation.past is not None:
+            now = world.clock.now_ms()
+            then = [r for r in world.relations.rows(name, as_of=now) if r[relation.object] == about]
+            assert world.relations.rows(name, object=about, as_of=now) == then != []
+
+
+def test_a_relation_of_histories_is_made_of_those_that_it_names() -> None:
+    """It is read again only when they change: of anything else it must not depend."""
+    world = busy()
+    let_minutes_pass(world)
+    now = world.clock.now_ms()
+    world.tell(
+        Acted(action="restart", target="flights", outcome="done", message="", at_ms=now),
+        Doubted(id="delays", epoch=1, at_ms=now, finding="audit", shard="s"),
+        Remembered(relation=RUN_HISTORY, rows=((now, ("start", ("flights",))),)),
+    )
+    made_of = {n: r for n, r in world.relations.declared.items() if r.histories}
+    assert {name for r in made_of.values() for name in r.histories} == world.sink.read(
+        lambda facts, _: {one.name for one in facts.histories()}
+    )
+
+    def alone(facts: Facts, relation: Relation) -> Facts:
+        """Nothing but the histories that a relation names."""
+        found = facts.until(1 << 60)
+        for history in found.histories():
+            if history.name not in relation.histories:
+                history.rows.clear()
+        return found
+
+    for name, relation in made_of.items():
+
+        def both(facts: Facts, now_ms: int, one: Relation = relation) -> tuple[list[Row], ...]:
+            every = one.rows_about(facts, now_ms, None)
+            return every, one.rows_about(alone(facts, one), 0, None)
+
+        every, those = world.sink.read(both)
+        assert those == every != [], name
+
+
+def test_the_change_of_another_history_makes_no_rows() -> None:
+    """A day of the lags of 300 objects is a hundred thousand of them."""
+    world = busy()
+    relations = Counting(world)
+    lags = Selection("wallclock_lag_history", (("object_id", "delays"),))
+    moment = Moment()
+    for _ in range(3):
+        world.clock.advance(60_000)
+        world.tell(Maintenance(shard="flights", at_ms=world.clock.now_ms(), took_ms=1, merges=2))
+    for _ in range(3):
+        moment = moment.advance(relations, [lags])
+        world.tell(Maintenance(shard="flights", at_ms=world.clock.now_ms(), took_ms=1, merges=2))
+    assert relations.read == {"wallclock_lag_history": 1}
+    assert relations.rows_read["wallclock_lag_history"] == len(rows_of(moment, lags, world)) > 0
+    world.clock.advance(60_000)
+    world.tell()
+    moment = moment.advance(relations, [lags])
+    assert relations.read == {"wallclock_lag_history": 2}
+    assert rows_of(moment, lags, world) == world.rows("wallclock_lag_history", "delays")
 
 
 def test_a_history_is_read_again_only_after_it_has_changed() -> None:

@@ -352,7 +352,7 @@ def test_a_dropped_object_is_gone_from_everywhere_but_histories(world: World) ->
     left = {
         name: world.rows(name)
         for name, relation in world.relations.declared.items()
-        if relation.life == "current" and name not in ("listener", "verdict_summary")
+        if not relation.histories and name not in ("listener", "verdict_summary")
     }
     assert {name: rows for name, rows in left.items() if rows} == {}
     history = world.rows("status_history")
