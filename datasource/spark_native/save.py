@@ -11,6 +11,7 @@ some details: a merge sorts them first.
 
 Invariants:
     Files are durable before a record refers to them.
+    An append has exactly the rows that Spark's job wrote.
     Settings of the user's session change neither the format nor the values of parts.
 """
 
@@ -42,7 +43,12 @@ from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.spark_native.blob_paths import hadoop_url
 from shardline.datasource.spark_native.footers import PartDescriber
-from shardline.datasource.spark_native.jvm import clone_session, delete_directory, rebind_session
+from shardline.datasource.spark_native.jvm import (
+    clone_session,
+    delete_directory,
+    rebind_session,
+    save_parquet,
+)
 from shardline.datasource.spark_native.micro_batch import covers_of
 from shardline.datasource.spark_native.types import (
     can_cast_in_place,
@@ -217,8 +223,8 @@ class NativeWrite:
         directory = f"{shard_directory(self.options.shard)}/part/{attempt}"
         begun_ms = self.client.clock.now_ms()
         try:
-            self._write(f"{self.root}/{directory}")
-            return self._staged(directory, begun_ms)
+            written = self._write(f"{self.root}/{directory}")
+            return self._staged(directory, begun_ms, written)
         except BaseException:
             # Safe for any error: nothing was appended yet, so no record can name the files.
             delete_directory(self.frame.sparkSession, f"{self.root}/{directory}")
@@ -239,23 +245,24 @@ class NativeWrite:
             covers=self.options.txn_covers or of_text(self.options.txn_range or ""),
         )
 
-    def _write(self, url: str) -> None:
-        """Run Spark's job, whose commit protocol keeps the files of each task exactly once."""
+    def _write(self, url: str) -> int:
+        """Run Spark's job, whose commit protocol keeps the files of each task exactly once.
+
+        Returns the number of rows that the job wrote.
+        """
         rows = self.rows
         if self.target.key:
             rows = rows.sortWithinPartitions(*map(quoted, self.target.key))
         settings = self.options.settings
         width = rows._jdf.schema().defaultSize()  # noqa: SLF001 - Spark's own guess at a row
         per_file = max(settings.row_group_rows, settings.part_buffer_bytes // width)
-        writer = rebind_session(rows, clone_session(rows, _SESSION_SETTINGS)).write()
         given = {
             **_WRITER_OPTIONS,
             "maxRecordsPerFile": str(per_file),
             "parquet.block.row.count.limit": str(settings.row_group_rows * _ROW_GROUPS),
         }
-        for name, value in given.items():
-            writer = writer.option(name, value)
-        writer.mode("errorifexists").parquet(url)
+        bound = rebind_session(rows, clone_session(rows, _SESSION_SETTINGS))
+        return save_parquet(rows.sparkSession, bound, given, url)
 
     @property
     def rows(self) -> DataFrame:
@@ -273,8 +280,12 @@ class NativeWrite:
         diffs = _shard_column(found[DIFF], _LONGS[DIFF]) if DIFF in found else f"1L AS {DIFF}"
         return [*columns, *times, diffs]
 
-    def _staged(self, directory: str, begun_ms: int) -> Staged:
-        """Describe the files and make them durable; files without rows are deleted."""
+    def _staged(self, directory: str, begun_ms: int, written: int) -> Staged:
+        """Describe the files and make them durable; files without rows are deleted.
+
+        Raises:
+            InvalidUsage: `ROWS_ELSEWHERE`: they are not the `written` rows of Spark's job.
+        """
         blob = self.client.location.blob
         settings = self.options.settings
         first = self.target.key[:1] or self.schema.names[:1]
@@ -299,6 +310,19 @@ class NativeWrite:
 
         with ThreadPoolExecutor(_THREADS, "footers") as pool:
             found = list(pool.map(describe, entries))
+        rows = sum(part.rows for part in found if part is not None)
+        # Spark went to the files through Hadoop, on whichever machines ran its tasks, and these are
+        # listed by the shard's own client. An append of what only one of both sees loses the rest.
+        # Spark makes at least one file, for no rows as well: no file at all proves another place.
+        if not entries or rows != written:
+            raise InvalidUsage(
+                f"Spark wrote {written} rows to '{self.root}/{directory}', and the shard's store "
+                f"has {len(entries)} files with {rows} rows there; nothing was appended",
+                code="ROWS_ELSEWHERE",
+                hint="let executors share the disk of a file:// location, and let Spark's "
+                "fs.s3a.endpoint name the store of s3.endpoint; or write by "
+                'frame.write.format("shard"), whose tasks use the options of the store',
+            )
         if local is not None:
             # With the folder of the shard itself: Spark may have made `part` in it.
             for place in (directory, *map(str, list(Path(directory).parents)[:2])):
@@ -309,7 +333,7 @@ class NativeWrite:
         return Staged(
             tuple(Run((part,), "none") for part in parts),
             begun_ms,
-            sum(part.rows for part in parts),
+            rows,
             sum(part.size_bytes for part in parts),
         )
 

@@ -13,8 +13,9 @@ from hypothesis import given
 
 from shardline import datasource
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import Corrupt
+from shardline.datasource.errors import Corrupt, InvalidUsage
 from shardline.datasource.parts.part_file import footer_of
+from shardline.datasource.spark_native import save as save_module
 from shardline.datasource.spark_native.save import NativeWrite
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.stats import bounds
@@ -22,9 +23,9 @@ from support.spark.native import TYPES, arrow_of, client_at, collected, few, put
 from support.strategies.rows import Case, cases, plain_rows, row_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -222,13 +223,14 @@ def test_files_of_tasks_that_were_given_up_are_no_rows(
     client = client_at(location)
     write = NativeWrite._write
 
-    def write_and_leave(self: NativeWrite, url: str) -> None:
-        write(self, url)
+    def write_and_leave(self: NativeWrite, url: str) -> int:
+        rows = write(self, url)
         folder = Path(url.removeprefix("file:"))
         late = folder / "_temporary/0/_temporary/attempt_1"
         late.mkdir(parents=True)
         for file in folder.glob("*.parquet"):
             shutil.copy(file, late)
+        return rows
 
     monkeypatch.setattr(NativeWrite, "_write", write_and_leave)
     datasource.save(spark.range(0, 10, 1, 2), f"{location}/in")
@@ -236,10 +238,88 @@ def test_files_of_tasks_that_were_given_up_are_no_rows(
     assert not any("_temporary" in key for key in parts_known(client, "in"))
 
 
+def write_elsewhere(folder: Path) -> None:
+    """As where each machine has a disk of its own, or Hadoop's endpoint is another one."""
+    shutil.rmtree(folder)
+
+
+def write_partly_elsewhere(folder: Path) -> None:
+    """As where one executor shares the driver's disk, and another one does not."""
+    max(folder.glob("*.parquet")).unlink()
+
+
+def by_save(spark: SparkSession, frame: DataFrame, location: str) -> None:
+    del spark
+    datasource.save(frame, f"{location}/in", txn=("etl", 7))
+
+
+def by_transaction(spark: SparkSession, frame: DataFrame, location: str) -> None:
+    with datasource.transaction(spark, location, txn=("etl", 7)) as t:
+        t.append("in", frame)
+
+
+def by_interval(spark: SparkSession, frame: DataFrame, location: str) -> None:
+    del spark
+    upper = client_at(location).writer("in").upper().time
+    assert upper is not None
+    datasource.compare_and_append(
+        frame, location=location, shard="in", lower=upper, upper=upper + 1, writer=("w", 7)
+    )
+
+
+@pytest.mark.parametrize("gone", [write_elsewhere, write_partly_elsewhere])
+@pytest.mark.parametrize("write", [by_save, by_transaction, by_interval])
+def test_rows_that_went_to_another_place_are_not_appended(
+    spark: SparkSession,
+    location: str,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Callable[[SparkSession, DataFrame, str], None],
+    gone: Callable[[Path], None],
+) -> None:
+    """An append of what the driver finds would lose the rest for ever: the number counts as done.
+
+    Nothing of it is left, and the same number works where the files are.
+    """
+    client = client_at(location, inline_part_bytes=0)
+    datasource.save(spark.range(1), f"{location}/in")
+    before = client.state("in").trace
+    written = NativeWrite._write
+
+    def lose(self: NativeWrite, url: str) -> int:
+        rows = written(self, url)
+        gone(Path(url.removeprefix("file:")))
+        return rows
+
+    # Both with and without a shuffle: adaptive plans hold the command in another place.
+    for frame in (spark.range(1, 9, 1, 2), spark.range(1, 9).repartition(2, "id")):
+        with monkeypatch.context() as patched:
+            patched.setattr(NativeWrite, "_write", lose)
+            with pytest.raises(InvalidUsage, match=r"\[ROWS_ELSEWHERE\] Spark wrote 8 rows"):
+                write(spark, frame, location)
+        assert client.state("in").trace == before
+        assert parts_on_disk(location) == parts_known(client, "in")
+
+    write(spark, spark.range(1, 9, 1, 2), location)
+    assert collected(datasource.snapshot(spark, f"{location}/in")) == [(n,) for n in range(9)]
+
+
+def test_no_rows_that_went_to_another_place(
+    spark: SparkSession, location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark writes a file for no rows, too: without one even nothing is in another place."""
+    client_at(location)
+    monkeypatch.setattr(save_module, "hadoop_url", lambda *_: f"file:{tmp_path}/other")
+    for nothing in (spark.range(0), spark.range(9).where("id < 0").repartition(3, "id")):
+        with pytest.raises(InvalidUsage, match=r"\[ROWS_ELSEWHERE\].* 0 files"):
+            datasource.save(nothing, f"{location}/in", txn=("etl", 7))
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
 def test_nothing_and_overwriting(spark: SparkSession, location: str) -> None:
     """An empty frame fixes the contents at a time; overwriting is one difference."""
     client = client_at(location)
     datasource.save(spark.range(3).where("id > 5"), f"{location}/in")
+    datasource.save(spark.range(3).where("id > 5").repartition(2, "id"), f"{location}/in")
     assert datasource.snapshot(spark, f"{location}/in").count() == 0
     datasource.save(spark.range(10), f"{location}/in")
     datasource.save(spark.range(1, 11), f"{location}/in", mode="overwrite")
