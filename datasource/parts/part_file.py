@@ -78,14 +78,33 @@ def decode_inline(part: Part, written: ShardSchema) -> pa.RecordBatch:
     if part.crc32 is not None and zlib.crc32(part.inline) != part.crc32:
         raise damaged_part_error(part, "its checksum does not match")
     names = [*written.names, *([] if part.ts_min is None else [TS]), DIFF]
+    schema, message = part_schema(written, names), pa.py_buffer(part.inline)
     try:
-        batch = pa.ipc.read_record_batch(pa.py_buffer(part.inline), part_schema(written, names))
-        batch.validate(full=True)
+        batch = pa.ipc.read_record_batch(message, schema)
+        # Text as bytes: Spark can make strings that are no UTF-8, and they are no damage.
+        as_bytes = pa.schema([field.with_type(_bytes_for_text(field.type)) for field in schema])
+        pa.ipc.read_record_batch(message, as_bytes).validate(full=True)
     except (pa.ArrowException, OSError) as error:
         raise damaged_part_error(part, str(error)) from error
     if batch.num_rows != part.rows:
         raise damaged_part_error(part, f"it has {batch.num_rows} rows, not {part.rows}")
     return batch
+
+
+def _bytes_for_text(kind: pa.DataType) -> pa.DataType:
+    """A type with binary in the place of text, whose arrays have the same buffers."""
+    types = pa.types
+    if types.is_string(kind):
+        return pa.binary()
+    if types.is_map(kind):
+        inside = (_bytes_for_text(one) for one in (kind.key_type, kind.item_type))
+        return pa.map_(*inside)
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_bytes_for_text(kind.value_type)))
+    if types.is_struct(kind):
+        fields = (kind.field(place) for place in range(kind.num_fields))
+        return pa.struct([one.with_type(_bytes_for_text(one.type)) for one in fields])
+    return kind
 
 
 def encode_parquet(table: pa.Table, *, key: Sequence[str], row_group_rows: int) -> memoryview:

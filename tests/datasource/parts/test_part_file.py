@@ -1,8 +1,9 @@
-"""Damaged footers: an error before the Parquet library sees them, whoever opens the part."""
+"""Damaged footers and messages are errors before a library trusts them, whoever opens the part."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,14 @@ from typing_extensions import override
 
 from shardline.datasource.errors import Corrupt
 from shardline.datasource.inspect.fsck import check_location
-from shardline.datasource.parts.part_file import open_part, read_footer
+from shardline.datasource.parts.part_file import decode_inline, open_part, read_footer
 from shardline.datasource.parts.verify import verify_part
 from shardline.datasource.read import contents_of
 from shardline.datasource.shard.batch import Part
 from shardline.datasource.shard.plan import PlannedPart, TimeFilter
 from shardline.datasource.stores.memory import MemoryObjects
 from shardline.datasource.stores.ranged import open_ranged
+from shardline.datasource.types.schema import ShardSchema
 from support.fakes.clock import ManualClock
 from support.models.shards import SETTINGS, World, schema_of
 
@@ -177,3 +179,62 @@ def test_the_end_of_a_file_is_found(columns: int) -> None:
     assert len(store.asked) == (1 if len(end) <= 64 << 10 else 2)
     with pytest.raises(ValueError, match="Parquet"):
         read_footer(pa.BufferReader(data[:-1]))
+
+
+def not_utf_8() -> pa.Array:
+    """Two texts as Spark can make them, and a null."""
+    raw = pa.array([b"a\xff", b"\xfe\xfe", None], pa.binary())
+    return pa.Array.from_buffers(pa.string(), 3, raw.buffers())
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_text_that_is_no_utf_8_is_no_damage(inline: bool) -> None:
+    """At any depth: what was appended can be read for ever."""
+    text = not_utf_8()
+    rows = pa.table(
+        {
+            "text": text,
+            "list": pa.ListArray.from_arrays([0, 2, 2, 3], text),
+            "row": pa.StructArray.from_arrays([text], ["x"]),
+            "map": pa.MapArray.from_arrays(pa.array([0, 1, 2, 2], pa.int32()), text[:2], text[:2]),
+        }
+    )
+    client = World().client(SETTINGS if inline else FILES)
+    client.create("s", ShardSchema.from_arrow(rows.schema))
+    client.writer("s").append_now(rows)
+    [part] = client.state("s").trace.batches[-1].parts
+    assert (part.inline is not None) == inline
+    with client.reader("s") as reader:
+        found = reader.snapshot()
+
+    def raw(table: pa.Table, name: str) -> list[bytes | None]:
+        column = table[name].combine_chunks()
+        while not pa.types.is_string(column.type):
+            column = column.flatten()[0] if pa.types.is_struct(column.type) else column.flatten()
+        values: list[bytes | None] = column.view(pa.binary()).to_pylist()
+        return values
+
+    for name in ("text", "list", "row"):
+        assert Counter(raw(found, name)) == Counter(raw(rows, name))
+    keys = found["map"].combine_chunks().keys.view(pa.binary()).to_pylist()
+    assert sorted(keys) == [b"a\xff", b"\xfe\xfe"]
+
+
+def test_damage_of_a_part_in_the_state_is_noticed() -> None:
+    """Also of a part of an older version, which has no checksum."""
+    client = World().client(SETTINGS)
+    rows = pa.table({"text": pa.array(["a", "bc", "def"])})
+    client.create("s", ShardSchema.from_arrow(rows.schema))
+    client.writer("s").append_now(rows)
+    state = client.state("s")
+    [part] = state.trace.batches[-1].parts
+    assert part.inline is not None
+    ends = part.inline.index((1).to_bytes(4, "little") + (3).to_bytes(4, "little"))
+    message = bytearray(part.inline)
+    message[ends + 1] = 0xFF  # a text that ends beyond all texts
+    for damaged in (
+        msgspec.structs.replace(part, inline=bytes(message)),
+        msgspec.structs.replace(part, inline=bytes(message), crc32=None),
+    ):
+        with pytest.raises(Corrupt, match="CORRUPT_PART"):
+            decode_inline(damaged, ShardSchema.from_arrow(rows.schema))
