@@ -4,6 +4,7 @@ The public face of the room `rows`: what a reader does with the tables that `rea
 
     consolidate(table, schema)   merge equal rows at equal times into one, with the sum of diffs
     advance, expand, negate      bring times up to a since; repeat rows by diff; negate diffs
+    stamp(rows, ts)              rows as updates at one time
     update_schema(schema)        the Arrow schema of updates: the columns, `_ts`, `_diff`
     take(table, indices)         rows by position, also of tables of many chunks
 """
@@ -15,6 +16,7 @@ from shardline.datasource.rows.updates import (
     consolidate_snapshot,
     expand_copies,
     negate,
+    stamp,
     update_schema,
 )
 
@@ -24,6 +26,7 @@ __all__ = [
     "consolidate_snapshot",
     "expand_copies",
     "negate",
+    "stamp",
     "take",
     "update_schema",
 ]

@@ -19,17 +19,20 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import pyarrow as pa
+
 from shardline.app.execution.spark_errors import error_line
 from shardline.datasource.spark_native.kept_job import KeptJob, NotKept, rows_given_later
 from shardline.datasource.spark_native.small_results import ROWS_MAX
+from shardline.datasource.types.row_keys import contiguous, surrogate
+from shardline.datasource.updates import consolidate, negate, stamp
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -42,6 +45,9 @@ _log = logging.getLogger(__name__)
 
 _JOBS_MAX: Final = 64
 """Plans of one view: one for each job of a step, and each set of inputs that has changed in it."""
+
+_OTHER_ROWS: Final = "its rows are not those of the ordinary way"
+"""Why a plan is given up that gives wrong rows."""
 
 
 class FewRows(NamedTuple):
@@ -164,8 +170,7 @@ class KeptJobs:
         if kept.proved and not wrong:
             return found
         rows = job.ordinary()
-        if not wrong and (found is None or rows is None or _counted(found) != _counted(rows)):
-            wrong = "its rows are not those of the ordinary way"
+        wrong = wrong or _difference(found, rows)
         if wrong:
             self._refuse(kept, wrong)
         kept.proved = not wrong
@@ -191,6 +196,25 @@ def _run(kept: _KnownPlan, job: StepJob, tables: Sequence[pa.Table]) -> tuple[pa
         return None, error_line(error)
 
 
-def _counted(rows: pa.Table) -> Counter[str]:
-    """How often each row is there; by their texts, in which NaN is equal to itself."""
-    return Counter(map(repr, rows.to_pylist()))
+def _difference(found: pa.Table | None, rows: pa.Table | None) -> str:
+    """Why rows cannot be taken for those of the ordinary way; "" if they are the same.
+
+    By what rows are to a shard, and never as values of Python: those have less range than Spark's
+    (dates beyond the year 9999), and text of a user may be no UTF-8.
+    """
+    if found is None or rows is None:
+        return _OTHER_ROWS
+    try:
+        added, gone = (stamp(_row_keys(table), 0) for table in (found, rows))
+        if added.schema == gone.schema:
+            left = consolidate(pa.concat_tables([added, negate(gone)]))
+            return _OTHER_ROWS if left.num_rows else ""
+    except Exception as error:  # noqa: BLE001 - the rows are there; only the plan is in doubt
+        return f"its rows cannot be compared: {error_line(error)}"
+    return _OTHER_ROWS
+
+
+def _row_keys(rows: pa.Table) -> pa.Table:
+    """A table that has equal rows exactly where `rows` has."""
+    keys = [surrogate(contiguous(column)) for column in rows.columns]
+    return pa.table(keys, names=[str(place) for place, _ in enumerate(keys)])

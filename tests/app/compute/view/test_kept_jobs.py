@@ -95,6 +95,59 @@ def test_what_is_in_doubt_is_given_up_for_good(planned: Plan | Exception) -> Non
     assert isinstance(planned, Exception) or planned.runs == 1
 
 
+def beyond_python() -> pa.Table:
+    """Values of Spark's that Python has none for, beside some that only look equal."""
+    text = pa.array([b"\xff", b"a", None], pa.binary())
+    return pa.table(
+        {
+            "day": pa.array([-719_529, 2_932_897, None], pa.int32()).cast(pa.date32()),
+            "at": pa.array([253_402_300_800_000_000, -(2**62), 0], pa.timestamp("us", "UTC")),
+            "text": pa.Array.from_buffers(pa.string(), 3, text.buffers()),
+            "days": pa.array(
+                [{"day": 2_932_897}, None, {"day": None}], pa.struct([("day", pa.int32())])
+            ).cast(pa.struct([("day", pa.date32())])),
+            "zero": pa.array([0.0, -0.0, float("nan")]),
+        }
+    )
+
+
+def test_rows_that_are_no_values_of_python_prove_a_plan() -> None:
+    """Spark has years beyond 9999, and before 1, and text that is no UTF-8."""
+    result = beyond_python()
+    plan = Plan([result.take([2, 0, 1])])
+    job, jobs = Job(result, plan), KeptJobs("v")
+    steps(jobs, job, 4)
+    assert (plan.runs, job.ordinary_runs) == (3, 2)
+
+
+def test_rows_that_only_look_the_same_prove_nothing() -> None:
+    """Another zero, another text that is no UTF-8, or another type is another row."""
+    result = beyond_python()
+    other = pa.Array.from_buffers(
+        pa.string(), 3, pa.array([b"\xfe", b"a", None], pa.binary()).buffers()
+    )
+    others = [
+        result.set_column(4, "zero", pa.array([0.0, 0.0, float("nan")])),
+        result.set_column(2, "text", other),
+        result.set_column(0, "day", result["day"].cast(pa.int32()).cast(pa.int64())),
+        pa.concat_tables([result, result.slice(0, 1)]),
+    ]
+    for rows_of_plan in others:
+        plan = Plan([rows_of_plan])
+        job, jobs = Job(result, plan), KeptJobs("v")
+        steps(jobs, job, 4)
+        assert (plan.runs, job.ordinary_runs) == (1, 4)
+
+
+def test_rows_that_cannot_be_compared_prove_nothing() -> None:
+    """The step has the rows of the ordinary way."""
+    result = pa.table({"a": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
+    plan = Plan([result])
+    job, jobs = Job(result, plan), KeptJobs("v")
+    assert [table == result for table in steps(jobs, job, 4) if table] == [True] * 4
+    assert (plan.runs, job.ordinary_runs) == (1, 4)
+
+
 def test_a_proved_plan_that_fails_alone_is_given_up() -> None:
     """The step has its rows all the same."""
     plan = Plan([rows(1), rows(1), RuntimeError("a defect"), rows(9)])

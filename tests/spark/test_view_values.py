@@ -1,0 +1,98 @@
+"""Values beyond Python's range are ordinary values of a view: dates far away, text of any bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+
+from shardline.app.compute.view.maintained_view import View
+from shardline.datasource.spark_native.time_interval import Interval
+from support.spark.view_world import START, ViewWorld
+from support.spark.views import Following, no_fence
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+STEPS = 5
+
+T = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("until", pa.timestamp("us", "UTC")),
+        ("day", pa.date32()),
+        ("raw", pa.string()),
+    ]
+)
+
+UNTIL = (253_402_318_799_000_000, -62_135_610_000_000_000)
+"""The last second of the year 9999 in New York, and the first days of year 1 east of UTC, in us."""
+
+DAYS = (2_932_897, -719_529)
+"""The first day of the year 10000, and the last one of the year -1, from 1970 on."""
+
+
+def rows_of(step: int) -> pa.Table:
+    """Two rows, as a writer in another program brings them."""
+    ids = [2 * step, 2 * step + 1]
+    raw = pa.array([b"\xff%d" % number for number in ids], pa.binary())
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "until": pa.array(UNTIL, pa.timestamp("us", "UTC")),
+            "day": pa.array(DAYS, pa.int32()).cast(pa.date32()),
+            "raw": pa.Array.from_buffers(pa.string(), 2, raw.buffers()),
+            "_ts": pa.array([START + 10 * step] * 2, pa.int64()),
+            "_diff": pa.array([1, 1], pa.int64()),
+        }
+    )
+
+
+def plainly(table: pa.Table) -> list[tuple[object, ...]]:
+    """The rows by the numbers and bytes that their values are."""
+    columns = [
+        table["id"],
+        table["until"].cast(pa.int64()),
+        table["day"].cast(pa.int32()),
+        table["raw"].combine_chunks().view(pa.binary()),
+    ]
+    return sorted(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT id, until, day, raw FROM t WHERE id >= 0",
+        "SELECT id, max(until) AS until, max(day) AS day, max(raw) AS raw FROM t GROUP BY id",
+    ],
+)
+def test_values_that_python_has_not_stop_no_step(
+    spark: SparkSession, tmp_path: Path, zone: str, query: str
+) -> None:
+    """In each step, also that in which a plan is proved by its rows."""
+    world = ViewWorld(spark, tmp_path, (), ())
+    bench = world.bench
+    bench.host = dataclasses.replace(bench.host, self_check_every=2)
+    world.session.conf.set("spark.sql.session.timeZone", zone)
+    world.inputs["t"] = bench.input("t", T)
+    kept = replace(world.kept("v", query), strategy="incremental")
+    view = View(bench.host, bench.incarnation("v", START), kept, no_fence, Following())
+    lower, wanted = START, []
+    for step in range(STEPS):
+        rows, upper = rows_of(step), START + 10 * step + 1
+        world.inputs["t"].append_table(rows, upper)
+        view.advance(world.session, Interval(lower, upper, starts=step == 0))
+        wanted += plainly(rows)
+        with bench.client.reader("v") as reader:
+            assert plainly(reader.snapshot(upper - 1)) == wanted
+        lower = upper
+    ways = world.steps("v")
+    assert ways["linear"] + ways["incremental"] == STEPS - 1
