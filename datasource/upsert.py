@@ -51,6 +51,7 @@ from shardline.datasource.shard.commands.append import AlreadyCommitted, Appende
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.plan import PlannedPart
 from shardline.datasource.shard.state import ShardState
+from shardline.datasource.types.python_values import python_values
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import Atomic, Field, Record, SparkType, path_text
 from shardline.datasource.types.stats import PartStats, may_overlap
@@ -269,8 +270,8 @@ class _Replacements(Difference):
         return found.drop_columns([TS, _KEY_NUMBER.name])
 
     def _ambiguous(self, group: pa.Table, row: int, state: ShardState) -> InvalidUsage:
-        (values,) = group.select(list(state.key)).slice(row, 1).to_pylist()
-        named = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        key = group.select(list(state.key)).slice(row, 1)
+        named = ", ".join(f"{name}={python_values(key[name])[0]!r}" for name in state.key)
         return InvalidUsage(
             f"several different rows with the key {named} are to replace one another in shard "
             f"'{state.name}' at once",

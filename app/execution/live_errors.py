@@ -34,6 +34,7 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.state import ShardState
+from shardline.datasource.types.python_values import python_values
 from shardline.datasource.types.schema import DIFF, TS
 
 __all__ = [
@@ -120,7 +121,8 @@ def find_live_errors(
 def _first_error_text(batch: pa.RecordBatch, names: Sequence[str]) -> str:
     """The error text of the first row: column `error`, or else the first one."""
     column = "error" if "error" in names else names[0]
-    return str(batch.column(column)[0].as_py())
+    # Python's `as_py` would raise for a text that quotes bytes of a row that are no UTF-8.
+    return str(python_values(batch.column(column).slice(0, 1))[0])
 
 
 class InputErrors:

@@ -62,6 +62,9 @@ ERRORS: Final = pa.schema(
 )
 """Columns of the shard, and of that with the rows that were skipped."""
 
+_SIDES: Final = ("live", "wanted")
+"""Columns by which rows of two tables are counted in one: no columns of `ERRORS`."""
+
 SETTLE_RETRIES: Final = RetryPolicy(first_ms=100, longest_ms=100, attempts_max=64)
 """Looks for a time to retract errors at: until a micro-batch that is bound is committed."""
 
@@ -153,18 +156,22 @@ def retract_errors(client: ShardClient, source: str, errors: pa.Table | None = N
 
 def retractions(live: pa.Table, wanted: pa.Table | None) -> pa.Table:
     """Retractions of the wanted errors that are live; of equal rows as many as both tables have."""
-    names = ERRORS.names
-    counts = live.group_by(names).aggregate([([], "count_all")])
-    rows = counts.to_pylist()
-    if wanted is not None:
-        asked = wanted.select(names).group_by(names).aggregate([([], "count_all")]).to_pylist()
-        limits = {tuple(row[n] for n in names): row["count_all"] for row in asked}
-        for row in rows:
-            limit = limits.get(tuple(row[n] for n in names), 0)
-            row["count_all"] = min(row["count_all"], limit)
-    gone = [{**{n: row[n] for n in names}, DIFF: -row["count_all"]} for row in rows]
+    # In Arrow throughout: what came with a row may be no UTF-8, so that Python has no text for it.
+    sides = [_marked(live, _SIDES[0]), _marked(live if wanted is None else wanted, _SIDES[1])]
+    sums = pa.concat_tables(sides).group_by(ERRORS.names).aggregate([(n, "sum") for n in _SIDES])
+    most = pc.min_element_wise(*(sums.column(f"{name}_sum") for name in _SIDES))
     schema = ERRORS.append(pa.field(DIFF, pa.int64(), nullable=False))
-    return pa.Table.from_pylist([row for row in gone if row[DIFF]], schema)
+    gone = [*(sums.column(name) for name in ERRORS.names), pc.negate(most)]
+    return pa.table(gone, schema=schema).filter(pc.greater(most, 0))
+
+
+def _marked(rows: pa.Table, side: str) -> pa.Table:
+    """Rows with a 1 in the column of their side, and a 0 in that of the other."""
+    marked = pa.table([rows.column(name) for name in ERRORS.names], schema=ERRORS)
+    for name in _SIDES:
+        marks = pa.repeat(pa.scalar(int(name == side), pa.int64()), rows.num_rows)
+        marked = marked.append_column(name, marks)
+    return marked
 
 
 def settle_time(remap: Remap, bound: BoundOffsets, at: int) -> bool:

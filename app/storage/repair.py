@@ -51,6 +51,7 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.commands.append import AlreadyCommitted, UpperMismatch
+from shardline.datasource.types.python_values import python_values
 from shardline.datasource.types.schema import DIFF, TS
 from shardline.datasource.write import WriteHandle
 
@@ -212,7 +213,7 @@ def _chosen(client: ShardClient, source: str, repair: Repair) -> pa.Table:
         there = reader.snapshot(repair.as_of).select(ERRORS.names)
     if not repair.errors:
         return there
-    ids = [_id_of(row) for row in there.to_pylist()]
+    ids = [_id(row) for row in _listed(there, *ERRORS.names)]
     for wanted in repair.errors:
         if wanted not in ids:
             raise unknown_name("error", wanted, set(ids))
@@ -241,11 +242,11 @@ def _rows_of(client: ShardClient, name: str) -> tuple[list[BadRow], int]:
         # At the since, and the changes after it: together they tell when a live row has come.
         since = min(state.since.time or 0, upper - 1)
         found: dict[tuple[Any, ...], tuple[int, int]] = {}
-        for row in reader.snapshot(since).to_pylist():
-            _count(found, tuple(row.get(n) for n in names), since, 1)
+        for row in _listed(reader.snapshot(since), *names):
+            _count(found, row, since, 1)
         for step in reader.listen(since, until=state.upper):
-            for row in step.updates.to_pylist():
-                _count(found, tuple(row.get(n) for n in names), row[TS], row[DIFF])
+            for *key, time, diff in _listed(step.updates, *names, TS, DIFF):
+                _count(found, tuple(key), time, diff)
     rows = [_bad_row(key, *value) for key, value in found.items() if value[0]]
     return sorted(rows, key=lambda row: (row.since_ms, row.file or "", row.id)), upper - 1
 
@@ -263,8 +264,13 @@ def _bad_row(key: tuple[Any, ...], count: int, since_ms: int) -> BadRow:
     return BadRow(_id(key), count, since_ms, error, raw, its_key, file)
 
 
-def _id_of(row: dict[str, Any]) -> str:
-    return _id(tuple(row[name] for name in ERRORS.names))
+def _listed(rows: pa.Table, *names: str) -> list[tuple[Any, ...]]:
+    """The rows as values of Python; None for a column that an older version has not noted."""
+    nothing = [None] * rows.num_rows
+    columns = [
+        python_values(rows[name]) if name in rows.column_names else nothing for name in names
+    ]
+    return list(zip(*columns, strict=True))
 
 
 def _id(key: Collection[Any]) -> str:

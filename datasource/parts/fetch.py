@@ -35,6 +35,7 @@ from shardline.datasource.shard.batch import Part
 from shardline.datasource.shard.plan import PlannedPart, TimeFilter
 from shardline.datasource.stores.location import Blob
 from shardline.datasource.types.cast_to_schema import convert, migrate_rows
+from shardline.datasource.types.python_values import python_values
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
 if TYPE_CHECKING:
@@ -136,9 +137,10 @@ class Fetcher:
         narrow = replace(self, target=self.target.select(names))
         every = msgspec.structs.replace(planned, audit=False, times=TimeFilter(None, None))
         for batch in narrow.fetch(every, with_ts=False, with_diff=False, prune=False):
+            (row,) = python_values(batch.slice(0, 1).to_struct_array())
             raise Corrupt(
                 f"statistics say that part '{planned.part.key}' has no row with "
-                f'"{self.where.text:.300}", but it has {batch.slice(0, 1).to_pylist()}',
+                f'"{self.where.text:.300}", but it has {row}',
                 code="FILTER_AUDIT",
                 hint="reads with a filter on these columns miss rows: read without option 'where' "
                 "until it is clear which program wrote the part or its statistics wrongly",

@@ -11,6 +11,7 @@ Invariants:
     Rows and columns keep their order.
     `from_ipc(to_ipc(table))` is `table`, types and nullability included.
     Text of a value is exact: decimals and 64-bit numbers are never rounded.
+    Every value has a text: of bytes that are no UTF-8 it is `U+FFFD`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.types.python_values import python_values
 
 __all__ = [
     "as_csv",
@@ -81,11 +83,7 @@ def json_rows(table: pa.Table) -> Iterator[list[Any]]:
 
 
 def _json_column(column: pa.ChunkedArray) -> list[Any]:
-    try:
-        values = column.to_pylist()
-    except (OverflowError, ValueError):
-        # Years before 1 or after 9999.
-        return [text and text.replace(" ", "T") for text in _as_text_if_time(column).to_pylist()]
+    values = python_values(column, between="T")
     return [_finite_or_text(value) for value in values] if _has_floats(column.type) else values
 
 
@@ -119,7 +117,7 @@ def rows_of(table: pa.Table) -> Iterator[tuple[Any, ...]]:
     """The rows as Python values, converted 4096 at a time: they take many times Arrow's memory."""
     columns = [_as_text_if_time(column) for column in table.columns]
     for start in range(0, table.num_rows, _ROWS_AT_ONCE):
-        some = [column.slice(start, _ROWS_AT_ONCE).to_pylist() for column in columns]
+        some = [python_values(column.slice(start, _ROWS_AT_ONCE)) for column in columns]
         yield from zip(*some, strict=True)
 
 

@@ -46,6 +46,7 @@ from shardline.app.sql.plan_nodes import kind_of
 from shardline.app.sql.strategy import LINEAR
 from shardline.app.sql.touched_keys import WITH_COLUMNS_BELOW, number_of
 from shardline.datasource.spark_native.java_names import read_sequence
+from shardline.datasource.types.python_values import python_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,8 +85,8 @@ class SelfCheck:
     def choose(self, rows: pa.Table) -> dict[str, Any]:
         """One row of a table that has some."""
         place = int(self._ids.jitter() * rows.num_rows)
-        found: dict[str, Any] = rows.slice(place, 1).to_pylist()[0]
-        return found
+        row = rows.slice(place, 1)
+        return {name: python_values(row.column(name))[0] for name in row.column_names}
 
     def touched(
         self,
@@ -155,10 +156,11 @@ def difference(key: Key, desired: DataFrame, held: DataFrame) -> str:
         desired: The rows as they must be.
         held: The rows that are there, or updates with `_diff`.
     """
-    rows = correction_frame(with_key(desired, key), with_key(held, key)).take(_SHOWN)
-    if not rows:
+    changes = correction_frame(with_key(desired, key), with_key(held, key))
+    rows = changes.limit(_SHOWN).toArrow().to_batches()
+    listed = "; ".join(str(row) for one in rows for row in python_values(one.to_struct_array()))
+    if not listed:
         return ""
-    listed = "; ".join(str(row.asDict()) for row in rows)
     return f"where {dict(key)} the rows should change by {listed}"
 
 

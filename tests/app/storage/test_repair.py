@@ -109,6 +109,33 @@ def test_what_is_there_has_a_name_a_time_and_a_count() -> None:
     assert {row.id for row in again} == {row.id for row in rows}
 
 
+def test_a_row_that_is_no_utf_8_is_listed_and_goes() -> None:
+    """JSON that cannot be decoded is kept byte by byte."""
+    world = World()
+    world.bring("a")
+    raw = pa.array([b'{"k": \xff', b'{"k": \xfe\xfe'], pa.binary())
+    at = world.bind()
+    bad = pa.table(
+        [
+            pa.array(["bad"] * 2),
+            pa.Array.from_buffers(pa.string(), 2, raw.buffers()),
+            pa.nulls(2, pa.string()),
+            pa.nulls(2, pa.string()),
+        ],
+        schema=ERRORS,
+    )
+    handle = world.client.writer("in_errors")
+    handle.compare_and_append(bad, handle.upper(), Frontier(at + 1))
+    world.append("in", at)
+    rows, _ = bad_rows(world.client, "in")
+    assert {row.raw for row in rows} == {"a", '{"k": \ufffd', '{"k": \ufffd\ufffd'}
+    (meant,) = [row.id for row in rows if row.raw == '{"k": \ufffd']
+    assert world.repair("skip", 1, meant) == 1
+    assert world.repair("retract", 2) == 2
+    assert bad_rows(world.client, "in")[0] == []
+    assert world.skipped() == {'{"k": \ufffd': 1}
+
+
 def test_the_chosen_ones_go_and_the_source_goes_on() -> None:
     """Retracted ones without a trace, skipped ones with a note; the next micro-batch fits."""
     world = World()

@@ -94,6 +94,49 @@ def test_an_encoder_loses_no_value(column: pa.Array, values: list[object]) -> No
     assert msgspec.json.decode(encoded) == [[value, value] for value in values]
 
 
+FAR = pa.array([3_000_000, None], pa.int32())
+"""Days since 1970, of which the first is in a year that Python does not have."""
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        (
+            pa.array([{"d": 3_000_000}, None], pa.struct([("d", pa.int32())])).cast(
+                pa.struct([("d", pa.date32())])
+            ),
+            [{"d": "10183-09-21"}, None],
+        ),
+        (pa.ListArray.from_arrays([0, 2, 2], FAR.cast(pa.date32())), [["10183-09-21", None], []]),
+        (
+            pa.ListArray.from_arrays(
+                [0, 1, 1],
+                pa.array([253_402_300_800_000_000], pa.timestamp("us", "UTC")),
+                mask=pa.array([False, True]),
+            ),
+            [["10000-01-01 00:00:00.000000Z"], None],
+        ),
+        (
+            pa.MapArray.from_arrays(
+                pa.array([0, 1, 2], pa.int32()), ["a", "b"], FAR.cast(pa.date32())
+            ),
+            [[{"key": "a", "value": "10183-09-21"}], [{"key": "b", "value": None}]],
+        ),
+        (
+            pa.Array.from_buffers(pa.string(), 2, pa.array([b"a\xff", b""], pa.binary()).buffers()),
+            ["a\ufffd", ""],
+        ),
+    ],
+)
+def test_what_python_has_no_value_for_is_shown(column: pa.Array, values: list[object]) -> None:
+    """Also inside of others: a page of rows is never refused because of one of them."""
+    table = pa.table({"a": column})
+    assert [json.loads(line)["a"] for line in as_json(table)] == values
+    assert len(as_csv(table).splitlines()) == 3
+    shown = [row[0] for row in msgspec.json.decode(msgspec.json.encode(list(json_rows(table))))]
+    assert len(shown) == 2
+
+
 def test_an_interval_is_its_three_numbers() -> None:
     """Months, days and nanoseconds, which do not add up to one."""
     table = pa.table({"i": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
