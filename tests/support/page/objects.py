@@ -113,28 +113,28 @@ def single_project() -> list[Description]:
 
 
 def large_project(count: int = 300) -> list[Description]:
-    """Many objects in schemas: sources, layers of views over them, indexes and sinks."""
-    schemas = ("sales", "stock", "billing", "web", "support", "fleet")
+    """Many objects of several departments: sources, layers of views, indexes and sinks."""
+    departments = ("sales", "stock", "billing", "web", "support", "fleet")
     found: list[Description] = []
-    readable: dict[str, list[str]] = {schema: [] for schema in schemas}
+    readable: dict[str, list[str]] = {one: [] for one in departments}
     for number in range(count):
-        schema = schemas[number % len(schemas)]
-        own, place = readable[schema], number // len(schemas)
+        department = departments[number % len(departments)]
+        own, place = readable[department], number // len(departments)
         if place < 8:
-            name = f"{schema}.events_{place:02d}"
+            name = f"{department}_events_{place:02d}"
             own.append(name)
             found.append(source(name))
         elif place % 7 == 5:
-            found.append(IndexDescription(name=f"{schema}.by_key_{place:02d}", on=own[-1]))
+            found.append(IndexDescription(name=f"{department}_by_key_{place:02d}", on=own[-1]))
         elif place % 7 == 6:
             found.append(
-                SinkDescription(name=f"{schema}.out_{place:02d}", on=own[-1], format="parquet")
+                SinkDescription(name=f"{department}_out_{place:02d}", on=own[-1], format="parquet")
             )
         else:
             inputs = {own[-1], own[(place * 5) % len(own)]}
             if place % 9 == 0:
-                inputs.add(readable[schemas[(number + 1) % len(schemas)]][0])
-            name = f"{schema}.summary_{place:02d}"
+                inputs.add(readable[departments[(number + 1) % len(departments)]][0])
+            name = f"{department}_summary_{place:02d}"
             own.append(name)
             found.append(view(name, tuple(sorted(inputs)), linear=place % 3 != 0))
     return found

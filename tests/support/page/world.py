@@ -95,7 +95,7 @@ SITUATIONS: Final = {
             "planes_out": "paused",
         },
     ),
-    "large": Situation("large", {"stock.summary_10": "stalled"}, seconds=12, hours=6),
+    "large": Situation("large", {"stock_summary_10": "stalled"}, seconds=12, hours=6),
     "large well": Situation("large", seconds=12, hours=6),
     "hostile": Situation("hostile", {HOSTILE_NAMES[0]: "stalled"}, seconds=12),
 }

@@ -1,11 +1,12 @@
 /**
  * Makes the graph that is drawn of the rows that are known: which nodes, which edges, what is folded.
  *
- * More than `SHOWN_MAX` objects are folded into groups of one type: by schema, which is what stands
- * before the point of a name, or by the strategy of views. What a person looks for is never inside
- * of a group: what was chosen with its path and inputs, what needs a person by its own fault, and
- * what is in a group that was opened. A group that is opened shows some of its members, those first
- * that a person looks for; the rest stays a group, which can be opened again.
+ * More than `SHOWN_MAX` objects are folded into groups of one type: by the first word of their names,
+ * by which people tell the parts of a large project apart (there are no schemas), or by the strategy
+ * of views. What a person looks for is never inside of a group: what was chosen with its path and
+ * inputs, what needs a person by its own fault, and what is in a group that was opened. A group that
+ * is opened shows some of its members, those first that a person looks for; the rest stays a group,
+ * which can be opened again.
  *
  * @typedef {import("../store.js").Row} Row
  *
@@ -41,6 +42,12 @@ const INPUTS_MAX = 12;
 const CULPRITS_MAX = 12;
 const OPENED_MAX = 48;
 
+/** A word with which fewer names begin says nothing of a project's parts. */
+const SAME_WORD_MIN = 4;
+
+/** Words that are told apart: each may be four groups, of one type each. */
+const WORDS_MAX = 12;
+
 /**
  * @param {Known} known
  * @param {string} chosen  Name of an object; "" for none.
@@ -53,7 +60,7 @@ export function makeGraph({ verdicts, pairs, lags, strategies }, chosen, path, o
   const seen = isFolded ? namesAlone({ verdicts, pairs, lags }, chosen, path) : undefined;
   const groupOf = strategies
     ? (/** @type {Row} */ row) => `${strategies.get(row.object_id) ?? ""} ${row.type}`
-    : schemaAndType;
+    : byFirstWord(verdicts);
   /** @type {Map<string, Row[]>} */
   const groups = new Map();
   /** @type {Map<string, string>} */
@@ -110,10 +117,29 @@ function namesAlone({ verdicts, pairs }, chosen, path) {
   ]);
 }
 
-/** @param {Row} row */
-function schemaAndType({ object_id: name, type }) {
-  const schema = name.includes(".") ? name.slice(0, name.indexOf(".")) : "";
-  return `${schema} ${type}`;
+/**
+ * The group of an object by the first word of its name; those whose word is rare are one of each type.
+ * @param {Row[]} verdicts
+ * @returns {(row: Row) => string}
+ */
+function byFirstWord(verdicts) {
+  /** @type {Map<string, number>} */
+  const many = new Map();
+  for (const { object_id: name } of verdicts) {
+    const word = firstWord(name);
+    many.set(word, (many.get(word) ?? 0) + 1);
+  }
+  const common = [...many].filter(([word, names]) => word && names >= SAME_WORD_MIN);
+  common.sort(([one, ones], [other, others]) => others - ones || (one < other ? -1 : 1));
+  const words = new Set(common.slice(0, WORDS_MAX).map(([word]) => word));
+  return ({ object_id: name, type }) =>
+    `${words.has(firstWord(name)) ? firstWord(name) : ""} ${type}`;
+}
+
+/** @param {string} name  @returns {string}  "" of a name that is one word. */
+function firstWord(name) {
+  const end = name.search(/[_-]/);
+  return name.slice(0, Math.max(end, 0));
 }
 
 /**

@@ -193,7 +193,7 @@ function openGroups(page, groups) {
 }
 
 const FOLDS = /** @type {[string, string][]} */ ([
-  ["", "Schema"],
+  ["", "Name"],
   ["strategy", "Strategy"],
 ]);
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Page, expect
 
 from support.page.browser import OpenPage, hide
 from support.page.objects import HOSTILE_NAMES
+from support.page.screens import headline, node, scrolls_sideways
+from support.page.screens import object_row as row
 from support.page.world import SITUATIONS, ServedWorld
 from support.waiting import wait_until
 
@@ -28,23 +29,6 @@ CULPRITS = {
     "uncreated": ("busiest_planes", "stalled"),
 }
 """Object and verdict that the first screen names, by situation."""
-
-
-def node(page: Page, name: str) -> Locator:
-    """A node of the graph, by the name of its object or group."""
-    return page.locator(f".node[data-node={json.dumps(name)}]")
-
-
-def row(page: Page, name: str) -> Locator:
-    """A row of the table."""
-    named = re.compile(rf"^(\w+ )?{re.escape(name)}$")  # its kind comes first
-    own = page.locator(".cell-object").get_by_role("link", name=named)
-    return page.get_by_role("table", name="Objects").get_by_role("row").filter(has=own)
-
-
-def headline(page: Page) -> Locator:
-    """The sentence of the whole."""
-    return page.get_by_role("heading", level=1)
 
 
 @pytest.mark.parametrize("situation", CULPRITS)
@@ -205,8 +189,7 @@ def test_hostile_names_and_rows_are_text(open_page: OpenPage) -> None:
     assert not set("\u202e\u202d\u2066\u0000") & set(text)
     assert "⟨202E⟩gnp.exe" in text
     assert "x" * 300 not in text
-    width = seen.page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    assert width <= 0
+    assert not scrolls_sideways(seen.page)
     seen.picture("first-hostile")
 
 
@@ -214,25 +197,25 @@ def test_three_hundred_objects_stay_readable(open_page: OpenPage) -> None:
     """They are folded; what needs a person is not; search opens what it finds."""
     seen = open_page("large")
     expect(headline(seen.page)).to_contain_text("of 300 objects are fresh.")
-    expect(node(seen.page, "stock.summary_10")).to_be_visible()
+    expect(node(seen.page, "stock_summary_10")).to_be_visible()
     assert 10 < seen.page.locator(".node").count() <= 60
     group = node(seen.page, "fleet source")
     expect(group).to_be_attached()
     seen.page.keyboard.press("/")
     expect(seen.page.locator("dialog input")).to_be_focused()
-    seen.page.keyboard.type("fleet.summary_18")
+    seen.page.keyboard.type("fleet_summary_18")
     expect(seen.page.locator("dialog").get_by_role("option")).to_have_count(1)
     seen.page.keyboard.press("Enter")
-    expect(node(seen.page, "fleet.summary_18")).to_be_visible()
-    expect(node(seen.page, "fleet.summary_18")).to_have_attribute("aria-pressed", "true")
-    seen.page.get_by_role("searchbox", name="Filter objects").fill("web.out")
+    expect(node(seen.page, "fleet_summary_18")).to_be_visible()
+    expect(node(seen.page, "fleet_summary_18")).to_have_attribute("aria-pressed", "true")
+    seen.page.get_by_role("searchbox", name="Filter objects").fill("web_out")
     expect(seen.page.get_by_role("table", name="Objects").get_by_role("row")).to_have_count(7)
     seen.picture("first-large")
 
 
 def test_three_hundred_objects_are_folded_by_strategy(open_page: OpenPage) -> None:
     """Which views are recomputed is one choice away; a large group is opened bit by bit."""
-    seen = open_page("large well", "/?object=sales.events_00")
+    seen = open_page("large well", "/?object=sales_events_00")
     expect(node(seen.page, "sales view")).to_be_visible()
     seen.page.get_by_role("button", name="Strategy").click()
     recomputed = node(seen.page, "recompute view")
@@ -288,13 +271,11 @@ def test_a_narrow_window_has_all_of_it(open_page: OpenPage, look: str) -> None:
     seen = open_page("fire", look=look)
     expect(row(seen.page, "flights")).to_be_visible()
     expect(seen.page.locator("#graph")).to_have_count(0)
-    width = seen.page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    assert width <= 0
+    assert not scrolls_sideways(seen.page)
     seen.picture(f"first-{look}")
     seen.page.get_by_role("button", name="Show the graph").click()
     expect(node(seen.page, "flights")).to_be_visible()
-    width = seen.page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    assert width <= 0
+    assert not scrolls_sideways(seen.page)
     seen.picture(f"first-{look}-graph")
 
 

@@ -17,6 +17,7 @@ from shardline.app.server.access import Access
 from shardline.datasource.errors import InvalidUsage
 from support.page.browser import OpenPage, Seen
 from support.page.objects import HOSTILE_NAMES
+from support.page.screens import scrolls_sideways
 from support.page.world import ServedWorld
 from support.profiles import one_of
 from support.waiting import wait_until
@@ -46,11 +47,6 @@ def panel(page: Page, title: str) -> Any:
 def token_field(page: Page) -> Any:
     """The field of the frame's form for the token."""
     return page.get_by_role("textbox", name="Token")
-
-
-def scrolls_sideways(page: Page) -> bool:
-    """True if the page is wider than its window."""
-    return bool(page.evaluate("document.documentElement.scrollWidth > innerWidth"))
 
 
 SEEN = {
