@@ -56,6 +56,9 @@ _DIRECTORIES_MAX: Final = 128
 _PERMANENT_LEVELS: Final = 2
 """Path segments of the directories that are never removed: `<shard>/` and `<shard>/<kind>/`."""
 
+_DURABLE_MAX: Final = 10_000
+"""Directories that are known to be durable; each shard has two, of a few hundred bytes each."""
+
 _TMP: Final = "_tmp"
 _AT_FDCWD: Final = -100
 _AT_SYMLINK_FOLLOW: Final = 0x400
@@ -97,6 +100,11 @@ class _Directory:
         self.path = path
         self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
+    def identity(self) -> tuple[int, int]:
+        """Which directory of the machine this is."""
+        found = os.fstat(self.fd)
+        return found.st_dev, found.st_ino
+
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         # Bound as a default: at the interpreter's exit the module may be gone before this object.
         fd = getattr(self, "fd", None)
@@ -117,6 +125,8 @@ class FileObjects(Objects):
         self._root = root.rstrip("/") or "/"
         self._ids = ids
         self._directories: dict[str, _Directory] = {}
+        # Those below which are never removed, with what they were when they were made durable.
+        self._durable: dict[str, tuple[int, int]] = {}
         self._tmpfile = True
         self._swept = False
 
@@ -291,13 +301,35 @@ class FileObjects(Objects):
         return path
 
     def _open_directory(self, relative: str) -> _Directory:
-        path = self._path(relative) if relative else self._root
-        _make_durable(path, self._root)
-        directory = _Directory(path)
+        directory = self._reopen(relative)
+        if directory is None:
+            path = self._path(relative) if relative else self._root
+            _make_durable(path, self._root)
+            directory = _Directory(path)
+            if relative.count("/") < _PERMANENT_LEVELS:
+                if len(self._durable) >= _DURABLE_MAX:
+                    self._durable.clear()  # they are synced again when needed
+                self._durable[relative] = directory.identity()
         if len(self._directories) >= _DIRECTORIES_MAX:
             self._directories.clear()  # they are opened again when needed
         self._directories[relative] = directory
         return directory
+
+    def _reopen(self, relative: str) -> _Directory | None:
+        """Open a directory that is durable already; None if it has to be made so.
+
+        With more shards than directories are kept open, nearly each commit opens one again. To sync
+        all levels each time costs three times as much as the commit itself.
+        """
+        known = self._durable.get(relative)
+        if known is None:
+            return None
+        try:
+            directory = _Directory(self._path(relative))
+        except OSError:
+            return None  # it was removed; or what is wrong is said by who makes it
+        # Another one in its place may be of a process that has not synced it yet.
+        return directory if directory.identity() == known else None
 
     @override
     def settle(self, directory: str) -> None:

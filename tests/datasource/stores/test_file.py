@@ -100,6 +100,34 @@ def test_new_directories_are_synced_in_their_parents(
     assert synced == [str(root / "s" / "log")]
 
 
+def test_directories_that_are_opened_again_are_synced_no_more(
+    objects: FileObjects, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many shards each has its turn; only a directory that is another one is made durable."""
+    many = [f"shard{number}/log" for number in range(300)]
+    for parent in many:
+        objects.create(f"{parent}/k", b"value")
+    synced: list[str] = []
+    genuine = os.fsync
+
+    def spy(fd: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+        genuine(fd)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    for parent in many:
+        objects.create(f"{parent}/l", b"value")
+    assert synced == [str(root / parent) for parent in many]
+
+    # Moved and not removed: the number of its inode stays taken.
+    (root / "shard0" / "log").rename(root / "elsewhere")
+    (root / "shard0" / "log").mkdir()
+    synced.clear()
+    objects.create("shard0/log/m", b"value")
+    assert str(root / "shard0") in synced
+    assert objects.get("shard0/log/m") == b"value"
+
+
 def test_an_overwrite_leaves_nothing_behind(objects: FileObjects, root: Path) -> None:
     """The temporary file that a replacement needs becomes the object."""
     objects.put("a/b", b"first")
