@@ -5,6 +5,10 @@ query that reads both would wait for the view. A micro-batch for that would cost
 Spark job a second. Here the inputs' states show whether anything has changed, and an append without
 rows follows them: one look at each input, one or two records for each view, no Spark.
 
+In a round views come after the views that they read, which were looked at after these had moved. In
+any other order time would pass one layer of views in each round: the third would be three rounds
+behind, and a round of hundreds of views takes longer than an interval.
+
 The same thread notices streaming queries that have died.
 
 Invariants:
@@ -21,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary, ref
 
+from shardline.app.protocol.graph import Graph
 from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock
@@ -43,6 +48,11 @@ _registry = threading.Lock()
 
 class IdleFollower(Protocol):
     """An object whose output follows its inputs."""
+
+    @property
+    def name(self) -> str:
+        """Name of its output's shard."""
+        ...
 
     @property
     def inputs(self) -> Sequence[str]:
@@ -122,13 +132,15 @@ class IdleAdvancer:
         )
 
     def round(self, pool: ThreadPoolExecutor) -> None:
-        """Look at each input once, and call every follower."""
+        """Look at each input once, and call every follower, those that others read before these."""
         with self._lock:
             followers = list(self._followers)
-        # Each input once, although many views share it: looks are what a round costs.
-        names = sorted({name for follower in followers for name in follower.inputs})
-        states = dict(zip(names, pool.map(self._state, names), strict=True))
-        list(pool.map(lambda follower: self._tick(follower, states), followers))
+        states: dict[str, ShardState | None] = {}
+        for layer in _layers(followers):
+            # Each input once, although many views share it: looks are what a round costs.
+            names = sorted({name for one in layer for name in one.inputs} - states.keys())
+            states.update(zip(names, pool.map(self._state, names), strict=True))
+            list(pool.map(lambda follower: self._tick(follower, states), layer))
 
     def _state(self, name: str) -> ShardState | None:
         try:
@@ -146,3 +158,17 @@ class IdleAdvancer:
             # Not skipped: a tick also notices that the query has died.
             found = []
         follower.tick(found)
+
+
+def _layers(followers: Sequence[IdleFollower]) -> list[list[IdleFollower]]:
+    """Put followers into layers, each after those that it reads."""
+    inputs = {follower.name: follower.inputs for follower in followers}
+    depths: dict[str, int] = {}
+    for name in Graph(inputs).order():
+        above = [depths[other] for other in inputs[name] if other in depths]
+        depths[name] = max(above, default=-1) + 1
+    layers: list[list[IdleFollower]] = [[] for _ in range(max(depths.values(), default=0) + 1)]
+    for follower in followers:
+        # While definitions change, old views beside new ones may read each other in a circle.
+        layers[depths.get(follower.name, 0)].append(follower)
+    return layers

@@ -13,11 +13,13 @@ import pytest
 
 from shardline.app.compute.view.idle_advancer import IdleAdvancer, get_advancer
 from shardline.datasource.clock import SystemClock
+from shardline.datasource.frontier import Frontier
 from support.fakes.clock import ManualClock
 from support.models.shards import World, schema_of
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
+    from shardline.datasource.client import ShardClient
     from shardline.datasource.shard.state import ShardState
 
 
@@ -25,6 +27,7 @@ class Seen:
     """Remembers the states that it was given."""
 
     def __init__(self, *inputs: str, fails: bool = False) -> None:
+        self.name = "seen"
         self.inputs: Sequence[str] = inputs
         self.ticks: list[list[str]] = []
         self.came = threading.Event()
@@ -35,6 +38,20 @@ class Seen:
         self.came.set()
         if self.fails:
             raise RuntimeError("a follower failed")
+
+
+class Copied:
+    """Moves its output's upper to where its input is."""
+
+    def __init__(self, client: ShardClient, name: str, of: str) -> None:
+        self.name = name
+        self.inputs: Sequence[str] = (of,)
+        self._client = client
+
+    def tick(self, states: Sequence[ShardState]) -> None:
+        upper = self._client.state(self.name).upper
+        if states[0].upper > upper:
+            self._client.writer(self.name).compare_and_append(None, upper, states[0].upper)
 
 
 @pytest.fixture
@@ -58,6 +75,37 @@ def test_each_follower_gets_its_inputs_in_order(world: World) -> None:
     assert one.ticks[0] == ["b", "a"]
     assert two.ticks[0] == ["a"]
     assert gone.ticks[0] == []
+
+
+def test_time_passes_all_layers_of_views_in_one_round(world: World) -> None:
+    """Whatever the order in which they were added."""
+    client = world.client()
+    for name in ("c", "d"):
+        client.create(name, schema_of())
+    client.writer("a").compare_and_append(None, Frontier(0), Frontier(70))
+    advancer = IdleAdvancer(client, ManualClock(), 1)
+    views = [Copied(client, name, of) for name, of in (("d", "c"), ("b", "a"), ("c", "b"))]
+    with ThreadPoolExecutor(2) as pool:
+        for view in views:
+            advancer.add(view)
+        advancer.round(pool)
+        for view in views:
+            advancer.remove(view)
+    assert [client.state(name).upper.time for name in ("b", "c", "d")] == [70, 70, 70]
+
+
+def test_views_that_read_each_other_for_a_moment_are_followed(world: World) -> None:
+    """An old view beside a new one, while definitions change: the round goes on."""
+    one, other = Seen("b"), Seen("a")
+    one.name, other.name = "a", "b"
+    advancer = IdleAdvancer(world.client(), ManualClock(), 1)
+    with ThreadPoolExecutor(2) as pool:
+        for follower in (one, other):
+            advancer.add(follower)
+        advancer.round(pool)
+        for follower in (one, other):
+            advancer.remove(follower)
+    assert (one.ticks, other.ticks) == ([["b"]], [["a"]])
 
 
 def test_a_failure_stops_nobody_else(world: World) -> None:
