@@ -111,14 +111,15 @@ def _verdicts(facts: Facts) -> Iterator[_Mark]:
         if verdict == before or kind == SUBSCRIPTION or verdict not in VERDICTS:
             continue
         tone = VERDICTS[verdict]  # type: ignore[index]  # it is one of them
+        if before == "paused":
+            # Also of one that fails at once: the action has no other mark.
+            yield (at_ms, "start", name, "resumed")
         if tone == "bad":
             bad_since.setdefault(name, at_ms)
             yield (at_ms, "error", name, f"{verdict}: {because}" if because else verdict)
         elif verdict == "paused":
             bad_since.pop(name, None)
             yield (at_ms, "pause", name, str(because or verdict))
-        elif before == "paused":
-            yield (at_ms, "start", name, "resumed")
         elif tone != "wait" and name in bad_since:
             took = span(at_ms - bad_since.pop(name))
             yield (at_ms, "recovery", name, f"{verdict} again, after {took}")

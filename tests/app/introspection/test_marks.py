@@ -86,6 +86,28 @@ def test_an_object_that_is_paused_and_resumed(world: World) -> None:
     ]
 
 
+def test_an_object_that_fails_as_soon_as_it_is_resumed(world: World) -> None:
+    """Both are marked: that a person has resumed it, and what became of that."""
+    world.run(FLIGHTS)
+    world.tell(Hydrated(id="flights", epoch=1, took_ms=1))
+    live(world, "flights", 3)
+    world.tell(Phase(id="flights", epoch=1, phase="paused", at_ms=world.clock.now_ms()))
+    live(world, "flights", 3)
+    now = world.clock.now_ms()
+    world.tell(
+        Phase(id="flights", epoch=2, phase="running", at_ms=now),
+        Failed(id="flights", epoch=2, error="disk full", hint="make room"),
+        Phase(id="flights", epoch=2, phase="suspended", at_ms=now, failures=1),
+    )
+    world.clock.advance(1000)
+    world.tell()
+    assert marks(world, "pause", "start", "error") == [
+        ("pause", "flights", "it was stopped on request"),
+        ("start", "flights", "resumed"),
+        ("error", "flights", "stalled: disk full. It has failed once"),
+    ]
+
+
 def test_what_a_person_has_asked_for(world: World) -> None:
     """Not what was refused, nor what shows as a mark of another kind."""
     asked: tuple[tuple[str, str, ActionOutcome], ...] = (
