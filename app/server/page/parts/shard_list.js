@@ -10,6 +10,7 @@ import { isClockTime } from "./axis.js";
 import { drawFrontier } from "./frontier.js";
 import { objectLink } from "./object_link.js";
 import { drawSortedTable } from "./table.js";
+import { drawTime } from "./time.js";
 
 /**
  * @param {Page} page
@@ -54,6 +55,16 @@ function columns(page, rows) {
     },
     number("parts", "Parts"),
     number("batches", "Batches"),
+    {
+      // They are looked into in turn: of hundreds, some minutes ago.
+      id: "seen",
+      title: "As of",
+      hint: "When the shard was last looked into: what stands here was so then",
+      number: true,
+      wide: true,
+      value: (row) => row.seen_at,
+      draw: (row) => drawTime(row.seen_at),
+    },
   ];
 }
 
