@@ -173,7 +173,7 @@ def test_what_comes_and_goes_with_a_client_is_no_event(world: World) -> None:
 def test_subscriptions_are_in_no_history(world: World) -> None:
     """With all that they do: a hundred an hour would push out what has happened to the others."""
     world.run(FLIGHTS)
-    histories = [r.name for r in world.relations.declared.values() if r.life == "history"]
+    histories = [r.name for r in world.relations.declared.values() if r.histories]
     before = {name: world.rows(name) for name in histories}
     for number in range(3):
         one = SubscribeDescription(name=f"t{number}", on="flights")
