@@ -50,7 +50,7 @@ from shardline.datasource.shard.batch import Run
 from shardline.datasource.shard.commands.append import AlreadyCommitted
 from shardline.datasource.shard.commands.txns import settle_time, times_of_writer_error
 from shardline.datasource.shard.plan import plan_changes
-from shardline.datasource.shard.state import ShardState
+from shardline.datasource.shard.state import ShardState, last_update
 from shardline.datasource.transactions.client_protocol import TransactionClient
 from shardline.datasource.transactions.commit_loop import Conflict, Identity, Refused
 from shardline.datasource.transactions.ledger import Ledger
@@ -442,6 +442,9 @@ class Transaction:
             if not touched.read or touched.registered:
                 continue
             state = self._home.machine(name).state()
+            if state.upper.is_empty and (last_update(state) or 0) <= self.read_time():
+                touched.read = False  # it is finished: nothing can have changed, or will
+                continue
             if state.times_by:
                 raise times_of_writer_error(
                     state,

@@ -176,12 +176,15 @@ def test_reading_registers_nothing(world: World, client: ShardClient) -> None:
 
 
 def test_a_finished_shard_can_be_read(client: ShardClient) -> None:
-    """As one can for ever, at any time."""
+    """As one can for ever, at any time; nothing in it can change before a commit."""
+    client.create("out", schema_of())
     client.writer("plain").compare_and_append(
         table((1, "x")), Frontier(0), Frontier(None), sequence=1
     )
-    with client.transaction() as t:
-        assert rows(t.read("plain")) == Counter([(1, "x")])
+    with client.transaction(isolation="serializable") as t:
+        t.append("out", t.read("plain"))
+    with client.reader("out") as reader:
+        assert rows(reader.snapshot()) == Counter([(1, "x")])
 
 
 def test_what_is_read_and_then_written_is_registered(client: ShardClient) -> None:
