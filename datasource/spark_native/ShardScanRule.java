@@ -7,7 +7,9 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.TreeMap;
+import java.util.TreeSet;
 import java.util.WeakHashMap;
 import java.util.function.Function;
 import org.apache.spark.sql.catalyst.QueryPlanningTracker$;
@@ -77,9 +79,10 @@ public class ShardScanRule extends Rule {
   private static final String SETTING = "spark.shardline.nativeReads";
   private static final int ROUNDS = 20;
   private static final String OTHER_OPTIONS =
-      "[TABLE_WITH_OTHER_OPTIONS] a query reads one table by two sets of options, and Spark would"
-          + " read all of it by the first \u2014 hint: make a table for each shard, or use load() or"
-          + " a temporary view";
+      "[TABLE_WITH_OTHER_OPTIONS] a query reads one table by two sets of options, which differ in ";
+  private static final String OTHER_OPTIONS_END =
+      ", and Spark would read all of it by the first \u2014 hint: give all uses the same options, or"
+          + " make a table for each set of them, or use load() or a temporary view";
 
   private final Function planner;
   private final Cleaner cleaner = Cleaner.create();
@@ -217,9 +220,23 @@ public class ShardScanRule extends Rule {
       if (first == null) {
         optionsOfSources.put(source, options);
       } else if (!first.equals(options)) {
-        throw new NotLeft(new IllegalArgumentException(OTHER_OPTIONS));
+        String names = differing((Map) first, options);
+        throw new NotLeft(new IllegalArgumentException(OTHER_OPTIONS + names + OTHER_OPTIONS_END));
       }
     }
+  }
+
+  /** The names of options, in small letters, that are not the same in both; values may be secret. */
+  private static String differing(Map first, Map second) {
+    TreeSet names = new TreeSet(first.keySet());
+    names.addAll(second.keySet());
+    StringBuilder differing = new StringBuilder();
+    for (Object name : names) {
+      if (!Objects.equals(first.get(name), second.get(name))) {
+        differing.append(differing.length() == 0 ? "" : ", ").append(name);
+      }
+    }
+    return differing.toString();
   }
 
   /** The leaf, with the reason in what `explain()` shows of it. */

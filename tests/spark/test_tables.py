@@ -180,11 +180,26 @@ def test_two_shards_by_one_name(
     if reads.path == "native":
         assert ids(sql(spark, text, path, other)) == Counter(expected)
     else:
-        said = r"\[TABLE_WITH_OTHER_OPTIONS\].*a table for each shard"
+        said = r"\[TABLE_WITH_OTHER_OPTIONS\].*differ in path,.*a table for each"
         with pytest.raises(Exception, match=said):
             sql(spark, text, path, other).collect()
     again = "SELECT id FROM numbers @ UNION ALL SELECT id FROM numbers @"
     assert ids(sql(spark, again, path)) == Counter([1, 2, 1, 2])
+
+
+@pytest.mark.usefixtures("table")
+def test_one_shard_by_two_ways_of_reading_it(spark: SparkSession, path: str, reads: Reads) -> None:
+    """Natively each use has its own; Python workers would take those of one of them for both."""
+    tuned = f"WITH (path = '{path}', partitionBytes = '4096')"
+    both = "SELECT id FROM numbers @1 UNION ALL SELECT id FROM numbers @2".replace("@2", tuned)
+    query, same = both.replace("@1", f"WITH (path = '{path}')"), both.replace("@1", tuned)
+    if reads.path == "native":
+        assert ids(spark.sql(query)) == Counter([1, 2, 1, 2])
+    else:
+        said = r"\[TABLE_WITH_OTHER_OPTIONS\].*differ in partitionbytes,.*give all uses the same"
+        with pytest.raises(Exception, match=said):
+            spark.sql(query).collect()
+    assert ids(spark.sql(same)) == Counter([1, 2, 1, 2])
 
 
 @pytest.mark.usefixtures("table", "native_reads")
