@@ -14,7 +14,14 @@ from msgspec import UNSET
 
 from shardline.app.execution.observations import Health
 from shardline.app.introspection.events import WantedObject
-from shardline.app.introspection.facts import Condition, Facts, ObjectFacts, lag_ms, object_kind
+from shardline.app.introspection.facts import (
+    Condition,
+    Facts,
+    MicroBatch,
+    ObjectFacts,
+    lag_ms,
+    object_kind,
+)
 from shardline.app.introspection.input_lag import behind_ms, slowest
 from shardline.app.introspection.verdicts.situation import FRESH_MS, Backlog, Situation
 from shardline.app.protocol.objects import SinkDescription, SourceDescription, inputs_of
@@ -77,7 +84,9 @@ def _situation(facts: Facts, found: ObjectFacts, now_ms: int, ahead: tuple[str, 
     blamed = slowest(facts, inputs)
     condition = found.condition
     retry_at_ms = found.retry_at_ms if found.phase == "suspended" else None
-    phases = found.step_phases_ms
+    lag = lag_ms(found.reached, now_ms)
+    step = _blamed_step(found, lag, now_ms)
+    phases = {} if step is None else step.phases_ms
     error = "" if _is_about_retries(found) else _without_part(condition)
     hint = "; ".join(condition.hints)
     if found.phase == "paused" and not error and (live := _live_report(found)) is not None:
@@ -97,7 +106,7 @@ def _situation(facts: Facts, found: ObjectFacts, now_ms: int, ahead: tuple[str, 
         finished=found.reached is None,
         written=found.reached is not UNSET and found.reached != 0,
         hydrated=found.is_hydrated(),
-        lag_ms=lag_ms(found.reached, now_ms),
+        lag_ms=lag,
         behind_ms=behind_ms(facts, found.reached, blamed),
         slowest_input=blamed,
         lag_direction=found.lag_trend.direction(),
@@ -105,10 +114,21 @@ def _situation(facts: Facts, found: ObjectFacts, now_ms: int, ahead: tuple[str, 
         fresh_ms=_fresh_ms(found),
         backlog=_backlog(found),
         quiet_ms=None if found.changed_ms is None else max(0, now_ms - found.changed_ms),
-        step_ms=found.step_ms,
+        step_ms=None if step is None else step.took_ms,
         slowest_phase=max(phases, key=lambda name: phases[name], default=""),
         ahead=tuple(name for name in ahead if name != found.id),
     )
+
+
+def _blamed_step(found: ObjectFacts, lag: int | None, now_ms: int) -> MicroBatch | None:
+    """Its last micro-batch; None if that had ended before the time up to which the object is.
+
+    Such a one is not why it is late. A view at rest takes none for hours, however late it is.
+    """
+    if lag is None or not found.steps:
+        return None
+    last = found.steps[-1]
+    return last if last.at_ms + (last.took_ms or 0) >= now_ms - lag else None
 
 
 def _is_about_retries(found: ObjectFacts) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from shardline.app.execution.observations import Failed, Health, Hydrated, Progress, Started
 from shardline.app.introspection.events import (
@@ -193,6 +194,25 @@ def test_a_frozen_view_says_which_part_it_waits_for_in_each_phase(world: World) 
         view = rows["delays"]
         assert (view["verdict"], view["because"]) == ("frozen", "part p is not there"), phase
         assert (rows["out"]["verdict"], rows["out"]["blame_id"]) == ("waiting", "delays"), phase
+
+
+def test_only_a_micro_batch_of_meanwhile_is_why_a_view_is_late(world: World) -> None:
+    """One that had ended before the time up to which the view is has nothing to do with it."""
+    world.run(DELAYS)
+    now = world.clock.now_ms()
+    step = progress("delays:u1:1", "r-delays-1", addBatch=3_900, triggerExecution=4_000)
+    world.tell(
+        Hydrated(id="delays", epoch=1, took_ms=1),
+        structs.replace(step, at_ms=now),
+        Progress(id="delays", epoch=1, write=now + 1_000),
+    )
+    world.clock.advance(60_000)
+    (late,) = world.rows("verdicts", "delays")
+    assert "its last micro-batch took 4 s, most of it for computing" in str(late["because"])
+
+    world.tell(Progress(id="delays", epoch=1, write=now + 30_000))
+    (late,) = world.rows("verdicts", "delays")
+    assert late["because"] == "30 s behind the clock"
 
 
 def test_what_the_storage_worker_says_of_a_status_is_so(world: World) -> None:
