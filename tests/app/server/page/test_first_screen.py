@@ -199,6 +199,11 @@ def test_three_hundred_objects_stay_readable(open_page: OpenPage) -> None:
     expect(headline(seen.page)).to_contain_text("of 300 objects are fresh.")
     expect(node(seen.page, "stock_summary_10")).to_be_visible()
     assert 10 < seen.page.locator(".node").count() <= 60
+    graph = seen.page.locator("#graph").bounding_box()
+    folds = seen.page.locator(".folds").bounding_box()
+    assert graph is not None
+    assert folds is not None
+    assert graph["y"] + graph["height"] <= folds["y"], "no node lies behind the choice"
     group = node(seen.page, "fleet source")
     expect(group).to_be_attached()
     seen.page.keyboard.press("/")
