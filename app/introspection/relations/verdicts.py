@@ -11,6 +11,7 @@ from shardline.app.introspection.relation import (
     AT,
     BYTES,
     FLAG,
+    MS,
     NUMBER,
     TEXT,
     TEXTS,
@@ -54,6 +55,7 @@ def _verdicts(facts: Facts, now_ms: int) -> Iterator[Row]:
             one.failures,
             _from_now(now_ms, one.retry_in_ms),
             _from_now(now_ms, None if one.quiet_ms is None else -one.quiet_ms),
+            None if one.phase == "paused" else one.fresh_ms,
         )
 
 
@@ -66,7 +68,7 @@ def _verdicts_past(facts: Facts, at_ms: int) -> Iterator[Row]:
     for name, (since_ms, kind, judged) in _noted(facts, at_ms).items():
         texts = (judged.because or None, judged.to_do or None, judged.blame or None)
         known = (name, kind, judged.verdict, judged.tone, judged.tone == "bad", *texts)
-        yield (*known, instant(since_ms), *(None,) * 9)
+        yield (*known, instant(since_ms), *(None,) * 10)
 
 
 def _summary_past(facts: Facts, at_ms: int) -> Iterator[Row]:
@@ -159,6 +161,16 @@ VERDICTS: Final = (
             Column("failures", NUMBER, "failures in a row, by which it was stopped"),
             Column("retry_at", AT, "when it is started again; NULL if it is not suspended"),
             Column("changed_at", AT, "when rows of it have come or gone the last time"),
+            Column(
+                "allowed_lag",
+                NUMBER,
+                "lag up to which it counts as fresh, in ms; NULL while it is paused",
+                Metric(
+                    "object_allowed_lag_seconds",
+                    "Lag up to which the object counts as fresh; none while it is paused.",
+                    MS,
+                ),
+            ),
         ),
         _verdicts,
         "object_id",

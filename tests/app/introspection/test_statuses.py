@@ -12,8 +12,9 @@ from shardline.app.introspection.events import (
     Polled,
     QueryIdle,
 )
-from shardline.app.protocol.objects import SubscribeDescription
+from shardline.app.protocol.objects import SinkDescription, SubscribeDescription
 from shardline.app.protocol.storage import StatisticsUpdates, StatusUpdate
+from shardline.app.server.metrics import encode_metrics
 from support.fakes.introspection import DELAYS, FLIGHTS, OUT, World, progress
 
 
@@ -343,6 +344,22 @@ def test_a_subscription_is_judged_by_what_it_has_read(world: World) -> None:
     world.tell(Progress(id="s1", epoch=1, read=None, inputs={"delays": None}))
     (row,) = world.rows("verdicts", "s1")
     assert row["verdict"] == "finished"
+
+
+def test_each_object_has_the_lag_that_is_allowed_to_it(world: World) -> None:
+    """As verdicts have it, so that alerts on lags are about what is not well; none while paused."""
+    slow = SinkDescription(
+        name="slow", on="delays", format="parquet", options={"interval": "5 min"}
+    )
+    for one in (FLIGHTS, DELAYS, OUT, slow):
+        world.run(one)
+    world.tell(Phase(id="delays", epoch=1, phase="paused", at_ms=world.clock.now_ms()))
+    allowed = {row["object_id"]: row["allowed_lag"] for row in world.rows("verdicts")}
+    assert allowed == {"flights": 5_000, "delays": None, "out": 15_000, "slow": 315_000}
+    text = encode_metrics(world.relations).decode()
+    name = "shardline_object_allowed_lag_seconds"
+    assert f'{name}{{kind="sink",object="slow"}} 315.0' in text
+    assert f'{name}{{kind="view"' not in text
 
 
 def test_a_paused_source_does_not_hide_its_errors(world: World) -> None:
