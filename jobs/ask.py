@@ -11,8 +11,9 @@
 `drop` shows what goes for good, and does it with `--commit`.
 
 Status 0: answered, or the subscription has reached its end; 1: it failed, also a subscription by an
-error or a drop, `status` shows something that needs a person, or `drop` has only shown what there
-is to drop; 2: the request is invalid, or no application runs, or no more; 130: Ctrl-C.
+error or a drop, `status` shows something that needs a person or waits for what does, or `drop` has
+only shown what there is to drop; 2: the request is invalid, also a name that no object has, or no
+application runs, or no more; 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -188,7 +189,8 @@ def _parser() -> argparse.ArgumentParser:
         parents=[common],
         help="all objects, how they are, and why",
         description="Shows all objects, how they are, why, and what to do. Status 0: nothing needs "
-        "a person; 1: something does; 2: nothing answers.",
+        "a person; 1: something does, or what it waits for; 2: nothing answers, or no object has "
+        "that name.",
     )
     status.add_argument("names", nargs="*", help="only these; patterns such as 'orders*'")
     status.add_argument("--kind", action="append", default=[], choices=_KINDS, help="of this kind")

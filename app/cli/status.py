@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import fnmatch
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from typing import Any, Final
@@ -29,6 +29,7 @@ from shardline.app.protocol.object_state import Tone, Verdict
 from shardline.app.server.client import get_json
 from shardline.app.server.discovery import ApplicationAddress
 from shardline.datasource.clock import Clock
+from shardline.datasource.errors import unknown_name
 
 __all__ = [
     "ObjectStatus",
@@ -65,6 +66,8 @@ class ObjectStatus:
         because: Why; "" if there is nothing to say.
         to_do: What to do about it.
         blame: The object that is the cause; "" if it is this one, or nothing is wrong.
+        needs_a_person: True if it does not become well by itself: it is bad, or waits for one that
+            is.
         since: Since when it is so, ISO 8601.
         ready_at: When it is expected to be fresh.
         lag_ms: Lag behind the clock.
@@ -87,6 +90,7 @@ class ObjectStatus:
     because: str = ""
     to_do: str = ""
     blame: str = ""
+    needs_a_person: bool = False
     since: str | None = None
     ready_at: str | None = None
     lag_ms: int | None = None
@@ -119,7 +123,7 @@ class SystemStatus:
     @property
     def needs_a_person(self) -> bool:
         """True if an object does not become well by itself."""
-        return any(one.tone == "bad" for one in self.objects)
+        return any(one.needs_a_person for one in self.objects)
 
 
 def fetch_status(where: ApplicationAddress, now_ms: int) -> SystemStatus:
@@ -143,8 +147,10 @@ def fetch_status(where: ApplicationAddress, now_ms: int) -> SystemStatus:
         for relation, column in _RELATIONS.items()
     }
     (whole,) = rows("verdict_summary")
+    verdicts = rows("verdicts")
+    bad = {row["object_id"] for row in verdicts if row["bad"]}
     return SystemStatus(
-        whole["summary"], now_ms, tuple(_status(row, known) for row in rows("verdicts"))
+        whole["summary"], now_ms, tuple(_status(row, known, bad) for row in verdicts)
     )
 
 
@@ -159,7 +165,9 @@ _RELATIONS: Final = {
 
 
 def _status(
-    row: Mapping[str, Any], known: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    row: Mapping[str, Any],
+    known: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    bad: Collection[str],
 ) -> ObjectStatus:
     name, kind = row["object_id"], row["type"]
     found = {relation: rows.get(name, {}) for relation, rows in known.items()}
@@ -172,6 +180,7 @@ def _status(
         because=row["because"] or "",
         to_do=row["to_do"] or "",
         blame=row["blame_id"] or "",
+        needs_a_person=name in bad or row["blame_id"] in bad,
         since=row["since"],
         ready_at=row["ready_at"],
         lag_ms=found["wallclock_lag"].get("lag"),
@@ -203,18 +212,32 @@ def filter_status(
         names: Names or patterns, as a shell has them: `orders*`.
         kinds: source, view, index, sink or subscribe.
         verdicts: Verdicts; `catching-up` stands for `catching up`.
-        only_bad: Only those that need a person.
+        only_bad: Only those that need a person; of one that waits for another, that one if it is
+            among the others that are asked for.
+
+    Raises:
+        InvalidUsage: `UNKNOWN_OBJECT`: no object has a name, or a name like a pattern, of `names`.
+            Whoever asks for an object must not be told that it is well because there is none.
     """
+    every = [one.name for one in seen.objects]
+    for name in names:
+        if not any(fnmatch.fnmatchcase(one, name) for one in every):
+            raise unknown_name("object", name, every)
     wanted = {verdict.replace("-", " ") for verdict in verdicts}
+    asked = [
+        one
+        for one in seen.objects
+        if (not names or any(fnmatch.fnmatchcase(one.name, name) for name in names))
+        and (not kinds or one.kind in kinds)
+        and (not wanted or one.verdict in wanted)
+    ]
+    bad = {one.name for one in asked if one.tone == "bad"}
     return replace(
         seen,
         objects=tuple(
             one
-            for one in seen.objects
-            if (not names or any(fnmatch.fnmatchcase(one.name, name) for name in names))
-            and (not kinds or one.kind in kinds)
-            and (not wanted or one.verdict in wanted)
-            and (one.tone == "bad" or not only_bad)
+            for one in asked
+            if not only_bad or one.name in bad or (one.needs_a_person and one.blame not in bad)
         ),
     )
 

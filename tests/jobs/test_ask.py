@@ -82,6 +82,19 @@ def test_a_setting_that_cannot_be_is_refused(
 
 
 @pytest.mark.server
+def test_an_object_that_there_is_not_is_not_well(
+    served: tuple[Application, ApplicationAddress],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A check that names it must not succeed because of a typing error."""
+    del served
+    assert main(["status", "--data", str(tmp_path)]) == 0
+    assert main(["status", "no_such*", "--data", str(tmp_path)]) == 2
+    assert "unknown object 'no_such*'" in capsys.readouterr().err
+
+
+@pytest.mark.server
 def test_a_stranger_changes_nothing(served: tuple[Application, ApplicationAddress]) -> None:
     """Without the token there is no answer but that one is needed."""
     _, where = served

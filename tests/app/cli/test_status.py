@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import threading
 from dataclasses import replace
 from datetime import timedelta, timezone
@@ -20,6 +21,7 @@ from shardline.app.cli.status import (
     status_view,
     watch_status,
 )
+from shardline.datasource.errors import InvalidUsage
 from support.fakes.clock import ManualClock
 
 NOW_MS = 1_700_000_000_000
@@ -33,6 +35,7 @@ BROKEN = ObjectStatus(
     tone="bad",
     because="disk full. It has failed 3 times in a row",
     to_do="make room",
+    needs_a_person=True,
     lag_ms=90_000,
     errors=2,
     restarts=3,
@@ -111,6 +114,45 @@ def test_filters(filters: dict[str, object], names: list[str]) -> None:
     assert [one.name for one in found.objects] == names
     assert found.needs_a_person == ("orders" in names)
     assert "nothing to show" in text_of(found) or names
+
+
+ABOVE = ObjectStatus(
+    "totals",
+    "view",
+    verdict="waiting",
+    tone="wait",
+    because="`orders` is stalled: disk full",
+    blame="orders",
+    needs_a_person=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("filters", "names"),
+    [
+        ({"names": ["totals"]}, ["totals"]),
+        ({"names": ["totals"], "only_bad": True}, ["totals"]),
+        ({"only_bad": True}, ["orders"]),
+        ({"names": ["totals", "orders"], "only_bad": True}, ["orders"]),
+        ({"names": ["d*", "t*"]}, ["delays", "totals"]),
+    ],
+)
+def test_what_waits_for_what_is_bad_needs_a_person(
+    filters: dict[str, object], names: list[str]
+) -> None:
+    """It does not become well by itself, whether the one to blame is shown or not."""
+    found = filter_status(seen_with(FRESH, BROKEN, ABOVE), **filters)  # type: ignore[arg-type]
+    assert [one.name for one in found.objects] == names
+    assert found.needs_a_person
+
+
+@pytest.mark.parametrize("name", ["order", "o*x", "ORDERS"])
+def test_a_name_that_no_object_has_is_refused(name: str) -> None:
+    """Also beside one that there is: nothing shown would be nothing that needs a person."""
+    with pytest.raises(InvalidUsage, match="UNKNOWN_OBJECT"):
+        filter_status(seen_with(FRESH, BROKEN), [name])
+    with pytest.raises(InvalidUsage, match=re.escape(name)):
+        filter_status(seen_with(FRESH, BROKEN), ["orders", name], verdicts=["healthy"])
 
 
 def test_json_has_every_field() -> None:

@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.routing import Route, WebSocketRoute
 
-from shardline.app.cli.status import fetch_status
+from shardline.app.cli.status import fetch_status, filter_status
 from shardline.app.coordinator.project_comparison import (
     ComparedObject,
     ComparedProject,
@@ -545,6 +545,14 @@ def test_the_status_of_objects_is_read_from_there(site: Site) -> None:
     assert (shown.read_frontier, shown.restarts, shown.errors) == (1, 0, 0)
     assert shown.because == "1 min 30 s behind the clock"
     assert seen.summary.startswith("0 of 1 objects are fresh. `flights` is falling behind")
+    world.run(DELAYS)
+    world.tell(
+        Hydrated(id="delays", epoch=1, took_ms=1),
+        Polled(id="delays", since=1, upper=world.clock.now_ms() - 90_000),
+    )
+    waiting = filter_status(fetch_status(address(site), world.clock.now_ms()), ["delays"])
+    assert [(one.verdict, one.blame) for one in waiting.objects] == [("waiting", "flights")]
+    assert waiting.needs_a_person
     site.served.close()
     with pytest.raises(InvalidUsage, match="NOT_RUNNING"):
         fetch_status(address(site), 0)
