@@ -54,7 +54,7 @@ def _verdicts(facts: Facts, now_ms: int) -> Iterator[Row]:
             None if known is None else known.size_bytes,
             one.failures,
             _from_now(now_ms, one.retry_in_ms),
-            _from_now(now_ms, None if one.quiet_ms is None else -one.quiet_ms),
+            None if known is None or known.changed_ms is None else instant(known.changed_ms),
             None if one.phase == "paused" else one.fresh_ms,
         )
 
@@ -160,7 +160,11 @@ VERDICTS: Final = (
             Column("size", BYTES, "their size, encoded, in bytes"),
             Column("failures", NUMBER, "failures in a row, by which it was stopped"),
             Column("retry_at", AT, "when it is started again; NULL if it is not suspended"),
-            Column("changed_at", AT, "when rows of it have come or gone the last time"),
+            Column(
+                "changed_at",
+                AT,
+                "when rows of it have come or gone the last time; NULL: not since the start",
+            ),
             Column(
                 "allowed_lag",
                 NUMBER,

@@ -113,11 +113,22 @@ def _situation(facts: Facts, found: ObjectFacts, now_ms: int, ahead: tuple[str, 
         lag_remaining_ms=found.lag_trend.remaining_ms(),
         fresh_ms=_fresh_ms(found),
         backlog=_backlog(found),
-        quiet_ms=None if found.changed_ms is None else max(0, now_ms - found.changed_ms),
+        quiet_ms=_quiet_ms(found, now_ms),
         step_ms=None if step is None else step.took_ms,
         slowest_phase=max(phases, key=lambda name: phases[name], default=""),
         ahead=tuple(name for name in ahead if name != found.id),
     )
+
+
+def _quiet_ms(found: ObjectFacts, now_ms: int) -> int | None:
+    """Since when no rows have come or gone, in ms; None if that is not known.
+
+    A feed may have been dead before this process began: then it counts from when it runs.
+    """
+    since_ms = found.changed_ms
+    if since_ms is None and found.phase == "running":
+        since_ms = found.phase_ms
+    return None if since_ms is None else max(0, now_ms - since_ms)
 
 
 def _blamed_step(found: ObjectFacts, lag: int | None, now_ms: int) -> MicroBatch | None:

@@ -70,7 +70,8 @@ class Situation:
         lag_remaining_ms: When the lag is gone, at the present speed.
         fresh_ms: Up to which lag it counts as fresh.
         backlog: What waits at a source outside.
-        quiet_ms: Since rows have come or gone the last time; None if that is not known.
+        quiet_ms: Since rows have come or gone the last time, or since it runs if none has; None if
+            that is not known.
         step_ms: How long its last micro-batch took.
         slowest_phase: The phase of it that took longest.
         ahead: Objects that hydrate at the moment, if it waits for its turn to do so.

@@ -56,6 +56,22 @@ def test_an_object_has_changed_when_rows_have_come_or_gone() -> None:
     assert world.rows("verdicts", name)[0]["changed_at"] == first
 
 
+def test_a_source_to_which_nothing_comes_after_a_start_is_idle() -> None:
+    """Nobody knows how long its feed has been dead, but that it is not since it runs."""
+    world = World()
+    world.run(FLIGHTS)
+    world.tell(Hydrated(id="flights", epoch=1, took_ms=1))
+    seen = []
+    for _ in range(310):
+        world.clock.advance(1000)
+        world.tell(Polled(id="flights", since=0, upper=world.clock.now_ms()))
+        seen.append(world.rows("verdicts")[0])
+    assert [row["verdict"] for row in seen] == ["healthy"] * 299 + ["idle"] * 11
+    assert {row["changed_at"] for row in seen} == {None}, "no rows have come that are known of"
+    world.tell(Measured(id="flights", epoch=1, added={"updates_committed": 1}))
+    assert world.rows("verdicts")[0]["verdict"] == "healthy"
+
+
 def test_a_view_whose_steps_all_take_a_minute_falls_behind_all_the_time() -> None:
     """One to two minutes late for good: nothing comes and goes in its history."""
     world = World()
