@@ -68,5 +68,8 @@ def require_recorded(
 
 def _iso(at_ms: int) -> str:
     """A moment as people and relations write it, in UTC."""
-    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
+    except OverflowError:
+        return f"{at_ms} ms since the epoch"  # a year that no calendar here has
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -26,7 +26,7 @@ import json
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -48,7 +48,7 @@ from shardline.app.protocol.codec import COMPUTE, STORAGE
 from shardline.app.protocol.compute import SubscribeDropped, SubscribeResponse
 from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.app.server.access import Access
-from shardline.app.server.action_log import Observe
+from shardline.app.server.action_log import Observe, recorded_action
 from shardline.app.server.api import Query, Services, create_app, read_body
 from shardline.app.server.discovery import ApplicationAddress, announce, last_port, withdraw
 from shardline.app.server.errors_route import errors_route
@@ -171,8 +171,8 @@ def application_routes(
     compute, storage = application.runtime.compute, application.runtime.storage
     return [
         Route("/api/v1/subscribe", _subscribe(application), methods=["POST"]),
-        Route("/api/v1/project", _project(application), methods=["GET", "POST"]),
-        Route("/api/v1/drop", _drop(application), methods=["POST"]),
+        Route("/api/v1/project", _project(application, observe), methods=["GET", "POST"]),
+        Route("/api/v1/drop", _drop(application, observe), methods=["POST"]),
         Route("/api/v1/errors", errors_route(application.repairs, observe), methods=["POST"]),
         websocket_route("/v1/compute", compute, COMPUTE, _is(token)),
         websocket_route("/v1/storage", storage, STORAGE, _is(token)),
@@ -236,13 +236,20 @@ class _Drop(msgspec.Struct, forbid_unknown_fields=True):
     commit: bool = False
 
 
-def _drop(application: Application) -> Callable[[Request], Awaitable[Response]]:
+def _drop(application: Application, observe: Observe) -> Callable[[Request], Awaitable[Response]]:
     """Make the route by which a drop is shown and carried out."""
+    clock = SystemClock()
+
+    def drop(asked: _Drop) -> dict[str, object]:
+        # In the thread that does it: what came of it is known also if the client has gone.
+        with ExitStack() as recorded:
+            for name in asked.names if asked.commit else ():
+                recorded.enter_context(recorded_action(observe, clock, "drop", name))
+            return _dropped(application, asked.names, commit=asked.commit)
 
     async def answer(request: Request) -> Response:
         asked = await read_body(request, _Drop)
-        drop = partial(_dropped, application, asked.names, commit=asked.commit)
-        return JSONResponse(await run_in_threadpool(drop))
+        return JSONResponse(await run_in_threadpool(drop, asked))
 
     return answer
 
@@ -269,11 +276,14 @@ class _Texts(msgspec.Struct, forbid_unknown_fields=True):
     adopt: bool = False
 
 
-def _project(application: Application) -> Callable[[Request], Awaitable[Response]]:
+def _project(
+    application: Application, observe: Observe
+) -> Callable[[Request], Awaitable[Response]]:
     """Make the route by which a project is compared, planned and applied.
 
     A project is applied to its end, even if its client stops waiting.
     """
+    clock = SystemClock()
     compare = SharedAnswer(lambda: msgspec.to_builtins(application.comparison.compare()))
 
     async def project(request: Request) -> Response:
@@ -289,14 +299,20 @@ def _project(application: Application) -> Callable[[Request], Awaitable[Response
                 replace=sent.allow_replace, shorten=sent.allow_shorten, adopt=sent.adopt
             ),
         )
-        plan = await run_in_threadpool(change if sent.dry_run else partial(_applied, change))
+        named = "" if sent.project is None else sent.project.name or sent.project.folder
+        applied = partial(_applied, change, partial(recorded_action, observe, clock), named)
+        plan = await run_in_threadpool(change if sent.dry_run else applied)
         return JSONResponse({"plan": plan_json(plan)})
 
     return project
 
 
-def _applied(change: Callable[[], Plan]) -> Plan:
-    with steps_of("the change of the project", _LOOK):
+def _applied(
+    change: Callable[[], Plan],
+    recorded: Callable[[str, str], AbstractContextManager[None]],
+    named: str,
+) -> Plan:
+    with recorded("apply_project", named), steps_of("the change of the project", _LOOK):
         return change()
 
 

@@ -36,7 +36,7 @@ _Mark: TypeAlias = tuple[int, Kind, str | None, str]
 """When, of which kind, about what, and in words."""
 
 _MARKED_BY_EFFECT: Final = frozenset({"drop", "pause", "resume"})
-_OF_APPLICATION: Final = frozenset({"allow_writes", "configure"})
+_OF_APPLICATION: Final = frozenset({"allow_writes", "apply_project", "configure"})
 
 
 def _events(facts: Facts, _now_ms: int) -> list[Row]:

@@ -398,7 +398,11 @@ SYSTEM: Final = (
         (
             Column("occurred_at", AT, "when it ended"),
             Column("action", TEXT, "its name"),
-            Column("target", TEXT, "what it is about; NULL: the application"),
+            Column(
+                "target",
+                TEXT,
+                "what it is about; of apply_project the project; NULL: the application",
+            ),
             Column(
                 "outcome", TEXT, "done; refused; unknown: it may have been done, or may be done yet"
             ),

@@ -294,6 +294,11 @@ def test_a_time_that_is_not_known_is_refused_with_the_nearest_that_is() -> None:
     assert world.relations.rows("verdicts", as_of=began) == []
     assert refusal(world, "verdicts", story.clock.now_ms() + 1).code == "NOT_YET"
 
+    for far in (999_999_999_999_999, 10**40):
+        error = refusal(world, "verdicts", far)
+        assert (error.code, str(far) in str(error)) == ("NOT_YET", True), "no year of a calendar"
+        assert refusal(world, "verdicts", -far).code == "BEFORE_HISTORY"
+
     stopped = story.clock.now_ms()
     story.restart(3600)
     gap = refusal(story.world, "objects", stopped + 30 * MINUTE)

@@ -14,12 +14,16 @@ import pytest
 from typing_extensions import override
 
 from shardline.app.controller.subscription import SubscribeBatch, Subscription
+from shardline.app.introspection.events import Acted
+from shardline.app.project.dropping import DropPlan
+from shardline.app.project.plan import Plan
 from shardline.app.protocol.compute import SubscribeResponse
 from shardline.app.protocol.objects import SubscribeDescription
 from shardline.app.server.access import Access
 from shardline.app.server.api import Services, create_app
 from shardline.app.server.application_server import application_routes
 from shardline.app.server.http_server import RunningServer, serve
+from shardline.datasource.errors import Indeterminate, InvalidUsage
 from support.fakes.introspection import World
 
 pytestmark = pytest.mark.server
@@ -114,6 +118,65 @@ def test_subscriptions_that_wait_keep_no_other_request_waiting(
         assert opened[number].closed.wait(WAIT_S)
     for stream in streams:
         stream.close()
+
+
+class Changed:
+    """An application whose objects can be dropped, and to which projects can be applied."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.runtime = SimpleNamespace(compute=Mock(), storage=Mock())
+        self.repairs = self.comparison = Mock()
+
+    def plan_drop(self, names: list[str]) -> DropPlan:
+        del names
+        return DropPlan(())
+
+    def drop(self, names: list[str]) -> list[str]:
+        if self.error is not None:
+            raise self.error
+        return names
+
+    def change(self, files: object, *, dry_run: bool, **_: object) -> Plan:
+        del files, dry_run
+        if self.error is not None:
+            raise self.error
+        return Plan((), (), {}, {})
+
+
+def test_what_drops_objects_and_changes_a_project_is_recorded() -> None:
+    """Each object that was to be dropped, and whose project it was; not what only says so."""
+    application: Any = Changed()
+    seen: list[Acted] = []
+    routes = application_routes(application, TOKEN, seen.append)
+    services = Services(World().relations, Mock(), routes=routes)
+
+    def ask(path: str, **body: object) -> list[tuple[str, str, str]]:
+        seen.clear()
+        connection = connect(running)
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+        connection.request("POST", path, json.dumps(body), headers)
+        connection.getresponse().read()
+        connection.close()
+        return [(one.action, one.target, one.outcome) for one in seen]
+
+    named = {"name": "flights", "folder": "/flights"}
+    with serve(create_app(services, Access(TOKEN))) as running:
+        assert ask("/api/v1/drop", names=["a", "b"]) == []
+        assert ask("/api/v1/project", files={}, dry_run=True, project=named) == []
+        assert sorted(ask("/api/v1/drop", names=["a", "b"], commit=True)) == [
+            ("drop", "a", "done"),
+            ("drop", "b", "done"),
+        ]
+        assert ask("/api/v1/project", files={}, project=named) == [
+            ("apply_project", "flights", "done")
+        ]
+        assert ask("/api/v1/project", files={}) == [("apply_project", "", "done")]
+        application.error = InvalidUsage("no", code="NO", hint="no")
+        assert ask("/api/v1/drop", names=["a"], commit=True) == [("drop", "a", "refused")]
+        assert ask("/api/v1/project", files={}) == [("apply_project", "", "refused")]
+        application.error = Indeterminate("who knows", code="TIMEOUT", hint="look")
+        assert ask("/api/v1/drop", names=["a"], commit=True) == [("drop", "a", "unknown")]
 
 
 def test_a_subscription_whose_client_is_gone_is_closed(
