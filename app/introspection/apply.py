@@ -37,7 +37,6 @@ from shardline.app.execution.observations import (
     Stepped,
 )
 from shardline.app.introspection.definitions import (
-    is_repeatable,
     note_dropped,
     note_installed,
     note_wanted,
@@ -47,6 +46,7 @@ from shardline.app.introspection.events import (
     ClientsSeen,
     Dropped,
     Event,
+    Following,
     Harvested,
     Installed,
     LaneOpened,
@@ -65,6 +65,7 @@ from shardline.app.introspection.events import (
     RuntimeSeen,
     ServerSeen,
     SparkSeen,
+    TakenOver,
     Wanted,
 )
 from shardline.app.introspection.facts import (
@@ -76,7 +77,8 @@ from shardline.app.introspection.facts import (
     ProcessFacts,
     histogram_bucket_ns,
 )
-from shardline.app.introspection.shard_events import ShardEvent, apply_shard_event, recall_rounds
+from shardline.app.introspection.location_histories import apply_to_histories, status_row
+from shardline.app.introspection.shard_events import ShardEvent, apply_shard_event
 from shardline.app.introspection.spark_plan.operators import operators_of
 from shardline.app.protocol.compute import PeekResponse, SubscribeDropped, SubscribeResponse
 from shardline.app.protocol.object_state import Status
@@ -93,6 +95,8 @@ _Report: TypeAlias = (
 )
 
 _OfProcess: TypeAlias = ProcessStarted | SparkSeen | ServerSeen | RuntimeSeen | ClientsSeen
+
+_Other: TypeAlias = Recorded | Acted | Polled | ShardEvent | Following | TakenOver | Remembered
 
 _OfQuery: TypeAlias = QueryStarted | QueryProgress | QueryIdle | QueryTerminated
 
@@ -165,19 +169,8 @@ def note_status(facts: Facts, found: ObjectFacts, now_ms: int) -> None:
     # Never two at one time: ordered by time they are in the order in which they came.
     changed_ms = max(_changed_ms(found, now_ms), found.condition_ms + 1)
     found.condition, found.condition_ms = condition, changed_ms
-    if found.is_subscription:
-        return
-    facts.statuses.add(
-        found.condition_ms,
-        (
-            found.id,
-            found.kind,
-            condition.status,
-            condition.error,
-            condition.hints,
-            condition.namespaced,
-        ),
-    )
+    if not found.is_subscription:
+        facts.statuses.add(found.condition_ms, status_row(found))
 
 
 # --- the lane ------------------------------------------------------------------------------------
@@ -389,7 +382,7 @@ def _peek(facts: Facts, event: PeekStarted | PeekDecided | PeekEnded) -> None:
         facts.peek_durations[started.path, histogram_bucket_ns(event.took_ms)] += 1
 
 
-def _noted(facts: Facts, event: Recorded | Acted | Polled | ShardEvent | Remembered) -> None:
+def _noted(facts: Facts, event: _Other) -> None:
     match event:
         case Acted():
             row = (event.action, event.target or None, event.outcome, event.message or None)
@@ -398,21 +391,10 @@ def _noted(facts: Facts, event: Recorded | Acted | Polled | ShardEvent | Remembe
             facts.commands.append(event)
         case Polled():
             _polled(facts, event)
-        case Remembered():
-            _remembered(facts, event)
+        case Following() | TakenOver() | Remembered():
+            apply_to_histories(facts, event)
         case _:
             apply_shard_event(facts, event)
-
-
-def _remembered(facts: Facts, event: Remembered) -> None:
-    for history in facts.histories():
-        if history.name == event.relation:
-            history.merge(event.rows)
-    if event.relation == facts.definitions.name:
-        # Noted again by this run before it had the rows of those before.
-        facts.definitions.drop_repeated(is_repeatable)
-    if event.relation == facts.maintenance.name:
-        recall_rounds(facts)
 
 
 def _process(process: ProcessFacts, event: _OfProcess) -> None:

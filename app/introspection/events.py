@@ -1,8 +1,8 @@
 """Events are all that the sink learns of the world: immutable values, made in any thread.
 
-From the lane: `LaneOpened`, `Installed`, `Phase`, `Dropped`, `Recorded`. From the coordinator:
-`Wanted`. From the listener: `QueryStarted`, `QueryProgress`, `QueryIdle`, `QueryTerminated`. From
-Spark's status store: `Harvested`.
+From the lane: `LaneOpened`, `Following`, `TakenOver`, `Installed`, `Phase`, `Dropped`, `Recorded`.
+From the coordinator: `Wanted`. From the listener: `QueryStarted`, `QueryProgress`, `QueryIdle`,
+`QueryTerminated`. From Spark's status store: `Harvested`.
 From the process itself: `ProcessStarted`, `SparkSeen`, `ServerSeen`, `RuntimeSeen`, `ClientsSeen`.
 From running objects: everything in `shardline.app.execution.observations`. From the storage worker:
 `StatusUpdate`, `StatisticsUpdates`. From peeks, maintenance and the poll of shards: the rest.
@@ -37,6 +37,7 @@ __all__ = [
     "Domain",
     "Dropped",
     "Event",
+    "Following",
     "Harvested",
     "InputProgress",
     "Installed",
@@ -61,6 +62,7 @@ __all__ = [
     "ShardSeen",
     "SparkSeen",
     "StateProgress",
+    "TakenOver",
     "Wanted",
     "WantedObject",
     "WriterMerged",
@@ -138,6 +140,22 @@ class LaneOpened(msgspec.Struct, frozen=True, kw_only=True):
 
     What was recorded of others before is over: the application before may have been killed right
     after it has dropped them.
+    """
+
+    objects: tuple[str, ...]
+    at_ms: int
+
+
+class Following(msgspec.Struct, frozen=True):
+    """This process follows the one that holds the location, and writes nothing."""
+
+
+class TakenOver(msgspec.Struct, frozen=True, kw_only=True):
+    """This process, which has followed the holder, holds the location itself.
+
+    Attributes:
+        objects: Names of the objects that the lane has.
+        at_ms: When it took the lane.
     """
 
     objects: tuple[str, ...]
@@ -528,6 +546,8 @@ Event: TypeAlias = (
     | Phase
     | Dropped
     | LaneOpened
+    | Following
+    | TakenOver
     | Wanted
     | Recorded
     | QueryStarted

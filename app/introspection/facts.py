@@ -327,6 +327,8 @@ class Facts:
         lags: Wall-clock lag of all objects, once a minute.
         process: Of the process, its location and its connections.
         derived: What was made of histories, with their revisions: see `derive`.
+        histories_since_ms: From when on what is noted belongs to the location: 0 from the start,
+            the take-over of a process that had followed another one; None while it follows.
     """
 
     domains: Collection[Kind] = KINDS
@@ -370,6 +372,7 @@ class Facts:
     )
     process: ProcessFacts = field(default_factory=ProcessFacts)
     derived: dict[str, tuple[tuple[int, ...], object]] = field(default_factory=dict)
+    histories_since_ms: int | None = 0
 
     def watched(self) -> Iterator[ObjectFacts]:
         """Objects whose dataflows are watched; relations about dataflows are of these alone."""

@@ -75,6 +75,12 @@ class History:
         self.rows = sorted(dict.fromkeys([*found, *self.rows]), key=_time_of)
         self.revision += 1
 
+    def clear(self) -> None:
+        """Remove all rows, as if none had been added."""
+        self.rows = []
+        self.horizon_ms = None
+        self.revision += 1
+
     def drop_repeated(self, repeats: Callable[[tuple[object, ...]], bool]) -> None:
         """Remove each row that says again what the row before it of the same object says.
 

@@ -10,6 +10,9 @@ that were loaded are retracted by a later round only, when the sink is sure to h
 A round that fails loses nothing: the next one appends what is missing by then. If another runtime
 has written meanwhile, the shard's upper shows it, and its rows are loaded.
 
+A process that follows another one has histories of its own, which are not stored. When it takes
+over, they begin anew (`location_histories`), and the shard is loaded again.
+
 Invariants:
     Nothing is written before writing is allowed, nor after another runtime has taken over.
     Reading and writing happen on a thread of their own: the sink never waits for a store.
@@ -26,7 +29,8 @@ import msgspec
 import pyarrow as pa
 
 from shardline.app.introspection.events import Remembered
-from shardline.app.introspection.facts import RUN_HISTORY
+from shardline.app.introspection.facts import RUN_HISTORY, Facts
+from shardline.app.introspection.histories import Entry
 from shardline.app.introspection.sink import Sink
 from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
@@ -47,6 +51,9 @@ _STOP_MS: Final = 10_000.0
 
 _Entry: TypeAlias = tuple[str, int, str]
 """A row of the shard."""
+
+_Noted: TypeAlias = list[tuple[str, list[Entry]]]
+"""Rows in memory, by name of their history."""
 
 
 class HistoryKeeper:
@@ -78,6 +85,7 @@ class HistoryKeeper:
         self._held: set[_Entry] = set()
         self._unconfirmed: set[_Entry] = set()
         self._upper: Frontier | None = None
+        self._since_ms = 0
         self._loaded = False
         self._thread = PeriodicThread(
             "introspection-history",
@@ -125,6 +133,11 @@ class HistoryKeeper:
         """
         if not self._writes.is_set():
             return
+        # Read once: rows of before a take-over must not be taken for those since.
+        since_ms, noted = self._sink.read(_list_rows)
+        if since_ms is None:
+            # Writing is allowed a moment before the sink hears of the take-over.
+            return
         self._check_fence()
         client = self._client
         state = client.create(
@@ -133,25 +146,18 @@ class HistoryKeeper:
             comment="histories of the runtime's introspection relations",
             retain_ms=0,
         )
-        if self._upper is None or state.upper != self._upper:
+        took_over = since_ms != self._since_ms
+        if took_over or self._upper is None or state.upper != self._upper:
             self._upper = state.upper
-            # Somebody else has written: load those rows first, or the difference below would
-            # retract them as rows that are too old.
+            # Somebody else has written, or memory has begun anew: load those rows first, or the
+            # difference below would retract them as rows that are too old.
             self.load()
+            if took_over:
+                self._note_end(before_ms=since_ms)
+            self._since_ms = since_ms
         else:
             self._unconfirmed = set()
-        self._append(self._noted() | self._unconfirmed | self._recent())
-
-    def _noted(self) -> set[_Entry]:
-        """The rows in memory; only listed under the lock, since to encode them takes long."""
-        found = self._sink.read(
-            lambda facts, _: [(h.name, list(h.rows)) for h in facts.histories()]
-        )
-        return {
-            (name, at_ms, msgspec.json.encode(row).decode())
-            for name, rows in found
-            for at_ms, row in rows
-        }
+        self._append(_encode(noted) | self._unconfirmed | self._recent())
 
     def _recent(self) -> set[_Entry]:
         """Rows of the shard that are not too old, also those that memory has no room for."""
@@ -190,10 +196,17 @@ class HistoryKeeper:
     def _load_first(self) -> None:
         """Load, and note when the application before was last heard of: then it wrote."""
         self.load()
-        if self._upper is not None and self._upper.time is not None:
-            ended = ((self._upper.time - 1, ("end", ())),)
-            self._sink.put(Remembered(relation=RUN_HISTORY, rows=ended))
+        self._note_end()
         self._loaded = True
+
+    def _note_end(self, before_ms: int | None = None) -> None:
+        if self._upper is None or self._upper.time is None:
+            return
+        at_ms = self._upper.time - 1
+        # A holder may have written once more while it was replaced: then there is no gap, and an
+        # end behind the start would be one until the next start.
+        if before_ms is None or at_ms < before_ms:
+            self._sink.put(Remembered(relation=RUN_HISTORY, rows=((at_ms, ("end", ())),)))
 
     def _last_round(self) -> None:
         with contextlib.suppress(Fenced):
@@ -201,6 +214,19 @@ class HistoryKeeper:
 
     def _forget_upper(self) -> None:
         self._upper = None
+
+
+def _list_rows(facts: Facts, _now_ms: int) -> tuple[int | None, _Noted]:
+    """Only list them: this is done under the lock, and to encode them takes long."""
+    return facts.histories_since_ms, [(h.name, list(h.rows)) for h in facts.histories()]
+
+
+def _encode(noted: _Noted) -> set[_Entry]:
+    return {
+        (name, at_ms, msgspec.json.encode(row).decode())
+        for name, rows in noted
+        for at_ms, row in rows
+    }
 
 
 def _tuples(value: object) -> tuple[object, ...]:

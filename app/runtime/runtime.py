@@ -31,7 +31,7 @@ from typing_extensions import override
 from shardline.app.compute.peek.peek import PeekServer
 from shardline.app.compute.worker import ComputeEffects, ComputeWorker
 from shardline.app.execution.observations import Observation, Progress
-from shardline.app.introspection.events import PeekEnded, PeekStarted
+from shardline.app.introspection.events import Following, PeekEnded, PeekStarted, TakenOver
 from shardline.app.introspection.feeds import RuntimeFeeds
 from shardline.app.introspection.spark_plan.operators import operators_of
 from shardline.app.lane import commands as lane_commands
@@ -202,6 +202,9 @@ class Runtime(Observer):
         # What watches first, and the lane last: an object that starts reports at once, and a report
         # of an object that nobody knows is thrown away.
         if self._observing is not None:
+            if self._journal.role == "follower":
+                # To the sink itself, also below: histories are stored again after a pause as well.
+                self._observing.sink.put(Following())
             self._observing.found(self.lane.state, self._journal.records())
             self._observing.start(self._objects.hosts["storage"].writes, self.lane.check_fence)
         self._thread.start()
@@ -247,6 +250,9 @@ class Runtime(Observer):
             self._wake.set()
         if self._observing is not None:
             self._observing.on_record(record, self.lane.state)
+            if isinstance(record.command, lane_commands.Opened) and self._journal.role == "holder":
+                objects = tuple(self.lane.state.objects)
+                self._observing.sink.put(TakenOver(objects=objects, at_ms=record.at_ms))
         self._watcher.on_lane()
 
     @override

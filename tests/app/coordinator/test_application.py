@@ -328,6 +328,26 @@ def test_a_promoted_follower_runs_its_own_project(site: Site) -> None:
         assert first.not_ready
 
 
+@pytest.mark.slow
+def test_the_histories_of_a_promoted_follower_begin_with_its_promotion(site: Site) -> None:
+    """What it has noted as a follower is not what the holder has done."""
+
+    def noted(application: Application) -> set[str]:
+        rows = told(application, "status_history") + told(application, "events")
+        return {str(row["occurred_at"]) for row in rows}
+
+    with site.application(introspection=True) as first:
+        first.apply(project(source()))
+        with site.application(introspection=True, read_only=True) as second:
+            second.apply(project(source()))
+            site.wait("it follows", lambda: bool(told(second, "status_history")))
+            before = noted(second)
+            second.allow_writes()
+            site.wait("they begin anew", lambda: bool(noted(second)) and not noted(second) & before)
+            assert {row["object_id"] for row in told(second, "status_history")} == {"t"}
+            assert "start" in {row["kind"] for row in told(second, "events")}
+
+
 def test_a_controller_of_a_follower_gets_what_it_asked_for_after_the_promotion(site: Site) -> None:
     """Also one that nobody reconnects: the runtime keeps what it could not do."""
     with site.application() as first, site.application(read_only=True) as second:

@@ -10,14 +10,22 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from shardline.app.introspection.events import Dropped
+from shardline.app.introspection.events import (
+    Dropped,
+    Following,
+    LaneOpened,
+    Maintenance,
+    Polled,
+    TakenOver,
+)
+from shardline.app.introspection.histories import gaps
 from shardline.app.introspection.history import HISTORY_SHARD, HistoryKeeper
 from shardline.app.introspection.poll import ShardPoller
 from shardline.app.protocol.objects import errors_shard
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, Fenced, InvalidUsage
 from shardline.datasource.types.schema import ShardSchema
-from support.fakes.introspection import DELAYS, FLIGHTS, World
+from support.fakes.introspection import DELAYS, FLIGHTS, OUT, World
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -157,6 +165,142 @@ def test_nothing_is_written_before_it_is_allowed(place: Place) -> None:
     place.writes.set()
     place.keeper.flush()
     assert place.kept() == place.remembered() == 4
+
+
+class Promoted:
+    """A holder that has worked until it was replaced, and the follower that has replaced it."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.clock = place.world.clock
+        place.world.run(DELAYS)
+        place.world.run(OUT)
+        self.live(place.world)
+        place.keeper.flush()
+        self.holder, self.holders_keeper = place.world, place.keeper
+        place.open()
+        place.writes.clear()
+        self.keeper, self.follower = place.keeper, place.world
+        self.follower.tell(Following())
+        self.follower.tell(LaneOpened(objects=("delays", "out"), at_ms=self.clock.now_ms()))
+        self.keeper.load()
+        installed = [self.follower.run(DELAYS), self.follower.installed(OUT)]
+        self.follower.tell(*installed)
+        for _ in range(3):
+            self.live(self.holder, self.follower)
+        self.keeper.flush()
+
+    def live(self, *worlds: World) -> None:
+        """A minute goes by in which the output of a view moves."""
+        for _ in range(2):
+            self.clock.advance(30_000)
+            now = self.clock.now_ms()
+            for world in worlds:
+                world.tell(Polled(id="delays", since=0, upper=now - 1_000))
+
+    def stored(self) -> dict[tuple[str, int, str], int]:
+        """Rows of the shard, with how often each is there."""
+        with self.place.client.reader(HISTORY_SHARD, purpose="a test") as reader:
+            upper = reader.machine.state().upper.time
+            assert upper is not None
+            rows = reader.snapshot(upper - 1)
+        return Counter(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+
+    def take_over(self) -> int:
+        """Let the follower be the holder; returns since when."""
+        at_ms = self.clock.now_ms()
+        self.place.writes.set()
+        self.keeper.flush()  # before its sink has heard of it
+        self.follower.tell(TakenOver(objects=("delays", "out"), at_ms=at_ms))
+        return at_ms
+
+
+@pytest.mark.parametrize("lived", [True, False])
+def test_a_follower_that_takes_over_adds_nothing_to_the_past(place: Place, lived: bool) -> None:
+    """The holder has stored more meanwhile, or has died at once: its rows stay, and they alone."""
+    both = Promoted(place)
+    if lived:
+        both.holders_keeper.flush()
+    before = both.stored()
+    both.live(both.follower)
+    at_ms = both.take_over()
+    assert both.stored() == before
+    for _ in range(3):
+        both.keeper.flush()
+        both.live(both.follower)
+    after = both.stored()
+    assert max(after.values()) == 1
+    gone = before.keys() - after.keys()
+    assert gone == set(), "lasting rows, and those of the last day, stay"
+    ended = {row for row in after.keys() - before.keys() if "end" in row[2]}
+    assert [name for name, *_ in ended] == ["run_history"]
+    # The minute in which it took over began before.
+    first = dict.fromkeys(("status_history", "run_history", "verdict_history"), at_ms)
+    first |= {"definition_history": at_ms, "wallclock_lag_history": at_ms - at_ms % 60_000}
+    more = after.keys() - before.keys() - ended
+    assert {name for name, *_ in more} == first.keys()
+    assert [row for row in more if row[1] < first[row[0]]] == []
+
+
+def test_who_looks_back_after_a_take_over_sees_what_the_holder_has_seen(place: Place) -> None:
+    """Of a sink that has run all night a follower says that it was starting."""
+    both = Promoted(place)
+    then = both.clock.now_ms() - 45_000
+    names = ("verdicts", "objects", "wallclock_lag", "object_dependencies")
+    seen = {name: both.holder.relations.rows(name, as_of=then) for name in names}
+    assert all(seen.values())
+    both.holders_keeper.flush()
+    both.clock.advance(3_600_000)
+    at_ms = both.take_over()
+    both.keeper.flush()
+    both.live(both.follower)
+    for name in names:
+        assert both.follower.relations.rows(name, as_of=then) == seen[name], name
+    statuses = {row["object_id"]: row for row in both.follower.rows("status_history")}
+    assert {str(row["status"]) for row in statuses.values()} == {"created", "running"}
+    now = both.follower.relations.rows("objects", as_of=both.clock.now_ms())
+    assert {row["id"]: row["status"] for row in now} == {"delays": "running", "out": "created"}
+    with pytest.raises(InvalidUsage, match="NOT_RECORDED"):
+        both.follower.relations.rows("verdicts", as_of=at_ms - 1_800_000)
+
+
+def test_who_takes_over_knows_the_rounds_that_the_holder_did_last(place: Place) -> None:
+    """And not those that there were when it began to follow."""
+
+    def rounds(world: World) -> dict[str, tuple[str, ...]]:
+        return world.sink.read(lambda facts, _: {n: r.failed for n, r in facts.rounds.items()})
+
+    def maintain(world: World, *failed: str) -> None:
+        now = world.clock.now_ms()
+        world.tell(Maintenance(shard="delays", at_ms=now, took_ms=1, merges=1, failed=failed))
+
+    maintain(place.world, "sweep")
+    promoted = Promoted(place)
+    assert rounds(promoted.follower) == {"delays": ("sweep",)}
+    maintain(promoted.holder)
+    promoted.holders_keeper.flush()
+    promoted.take_over()
+    promoted.keeper.flush()
+    promoted.follower.tell()
+    assert rounds(promoted.follower) == {"delays": ()}
+
+
+def test_a_process_that_starts_after_a_take_over_finds_one_history(place: Place) -> None:
+    """With the gap in which nobody held the location."""
+    both = Promoted(place)
+    both.clock.advance(3_600_000)
+    at_ms = both.take_over()
+    both.keeper.flush()
+    both.live(both.follower)
+    both.keeper.flush()
+    place.open()
+    place.keeper.load()
+    place.world.tell()
+    runs = place.world.sink.read(lambda facts, _: list(facts.runs.rows))
+    assert [row[0] for _, row in runs] == ["end", "start"]
+    assert runs[1] == (at_ms, ("start", ("delays", "out")))
+    found = place.world.sink.read(lambda facts, _: gaps(facts.runs))
+    assert found == [(runs[0][0], at_ms)]
 
 
 def test_nothing_is_written_after_a_take_over(place: Place) -> None:
