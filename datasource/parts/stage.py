@@ -28,6 +28,7 @@ from typing import Final, Self
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardline.datasource.clock import Clock, IdGenerator
 from shardline.datasource.errors import Determinate, InvalidUsage, ShardError
@@ -126,7 +127,7 @@ class Stager:
         return Staged(tuple(runs), staged_ms, rows, size)
 
     def _buffers(self, data: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
-        """Checked updates, cut into tables of about `part_buffer_bytes`."""
+        """Checked updates, none with diff 0, cut into tables of about `part_buffer_bytes`."""
         limit = self.settings.part_buffer_bytes
         pieces: list[pa.Table] = []
         held = 0
@@ -140,7 +141,8 @@ class Stager:
                     hint="give every row a time, or none",
                 )
             timed = TS in table.column_names
-            for piece, size in _slices(with_diff(check_data(table, self.schema)), limit):
+            updates = with_diff(check_data(table, self.schema))
+            for piece, size in _slices(_without_zeros(updates), limit):
                 pieces.append(piece)
                 held += size
                 if held >= limit:
@@ -324,6 +326,15 @@ def with_diff(table: pa.Table) -> pa.Table:
     rows = table.num_rows
     ones = _ones()[:rows] if rows <= _ONES_MAX else pa.repeat(pa.scalar(1, pa.int64()), rows)
     return table.append_column(_DIFF_FIELD, ones)
+
+
+def _without_zeros(updates: pa.Table) -> pa.Table:
+    """`updates` without those of diff 0, which change nothing and would look like rows of a part.
+
+    A part without retractions is read row by row, since nothing has to be added up.
+    """
+    diffs = updates.column(DIFF)
+    return updates if diffs.to_numpy().all() else updates.filter(pc.not_equal(diffs, 0))
 
 
 @cache

@@ -124,14 +124,15 @@ def expand_copies(snapshot: pa.Table, rows_max: int = 65_536) -> Iterator[pa.Tab
     """Repeat each row of a consolidated snapshot `_diff` times.
 
     Args:
-        snapshot: Rows with diffs >= 1, as `consolidate_snapshot` returns them.
+        snapshot: Rows with diffs >= 0: those of `consolidate_snapshot`, or of a part that retracts
+            nothing, where an older writer may have left a row of which there is no copy.
         rows_max: Most rows of one result table: bounds memory for any diffs.
     """
     rows = snapshot.drop_columns([DIFF])
     for start in range(0, rows.num_rows, rows_max):
         some = rows.slice(start, rows_max)
         copies = _int64(snapshot.slice(start, rows_max), DIFF)
-        if int(copies.max()) == 1:
+        if copies.min() == copies.max() == 1:
             yield some
         else:
             yield from _copies(some, copies, rows_max)
@@ -140,14 +141,12 @@ def expand_copies(snapshot: pa.Table, rows_max: int = 65_536) -> Iterator[pa.Tab
 def _copies(rows: pa.Table, copies: Diffs, rows_max: int) -> Iterator[pa.Table]:
     # A single diff may be close to 2**63: never materialise more than one result at a time.
     left = copies.copy()
-    row = 0
-    while row < len(left):
+    while len(unfinished := np.flatnonzero(left)):
+        row = int(unfinished[0])
         ends = np.cumsum(np.minimum(left[row:], rows_max))
         counts = np.diff(np.minimum(ends, rows_max), prepend=0)
         yield take(rows, np.repeat(np.arange(row, len(left)), counts))
         left[row:] -= counts
-        unfinished = np.flatnonzero(left[row:])
-        row = row + int(unfinished[0]) if len(unfinished) else len(left)
 
 
 def _sort_columns(table: pa.Table, columns: Sequence[str]) -> list[str]:

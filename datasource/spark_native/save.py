@@ -251,6 +251,9 @@ class NativeWrite:
         Returns the number of rows that the job wrote.
         """
         rows = self.rows
+        if DIFF in map(str.lower, self.frame.columns):
+            # They change nothing, and would look like rows of a part, as in `Stager`.
+            rows = rows.where(f"{DIFF} <> 0L")
         if self.target.key:
             rows = rows.sortWithinPartitions(*map(quoted, self.target.key))
         settings = self.options.settings

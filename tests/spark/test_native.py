@@ -18,6 +18,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from shardline import datasource
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.parts import stage
 from shardline.datasource.rows.updates import stamp
 from shardline.datasource.spark_native import frames, touched_rows
 from shardline.datasource.spark_native.time_interval import Interval
@@ -206,6 +207,34 @@ def test_rows_that_are_there_very_often(spark: SparkSession, location: str) -> N
     put(client, "in", 2, stamp(ids(1), 2, -1))
 
     assert datasource.snapshot(spark, f"{location}/in").count() == 200_000
+
+
+@pytest.mark.parametrize("inline", [0, 1 << 20])
+def test_updates_that_change_nothing(
+    spark: SparkSession, location: str, monkeypatch: pytest.MonkeyPatch, inline: int
+) -> None:
+    """No way of reading makes rows of them: not of those of an older writer, and Spark writes none.
+
+    Nor where rows are read with times and diffs because another row was retracted.
+    """
+    with monkeypatch.context() as patched:
+        patched.setattr(stage, "_without_zeros", lambda updates: updates)
+        older = ids(1, 2, 3).append_column("_diff", pa.array([1, 0, 1]))
+        put(client_at(location, inline_part_bytes=inline), "in", 1, older)
+    newer = spark.sql("select id, _diff from values (4L, 1L), (5L, 0L), (6L, 1L) as t(id, _diff)")
+    datasource.save(newer, f"{location}/in")
+    parts = [p for b in client_at(location).state("in").trace.batches for p in b.parts]
+    assert sum(part.rows for part in parts) == 3 + 2
+
+    def reads() -> list[list[tuple[Any, ...]]]:
+        plain = spark.read.format("shard").load(f"{location}/in")
+        return [collected(plain), collected(datasource.snapshot(spark, f"{location}/in"))]
+
+    assert reads() == [[(1,), (3,), (4,), (6,)]] * 2
+    cdf = spark.read.format("shard").option("changeFormat", "cdf").load(f"{location}/in")
+    assert collected(cdf.select("id")) == [(1,), (3,), (4,), (6,)]
+    datasource.save(spark.sql("select 1L id, -1L _diff"), f"{location}/in")
+    assert reads() == [[(3,), (4,), (6,)]] * 2
 
 
 def test_older_schemas(spark: SparkSession, location: str) -> None:

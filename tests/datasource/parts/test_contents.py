@@ -10,13 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.overwrite import overwrite
+from shardline.datasource.parts import stage
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.spark_types import Field, Record, parse_record, record_json
@@ -119,6 +120,33 @@ def test_diffs_add_up_at_every_time(
         history.append(+total)
     for time, expected in enumerate(history):
         assert counted(read(world, time), case.schema) == expected
+    world.close()
+
+
+@given(diffs=st.lists(st.integers(0, 2), max_size=9), settings=SHAPES, older=st.booleans())
+@example(diffs=[1, 0, 1], settings=BLOBS, older=True)
+@example(diffs=[1, 0, 1], settings=SETTINGS, older=False)
+@bounded
+def test_an_update_that_changes_nothing_is_no_row(
+    diffs: list[int], settings: ShardSettings, *, older: bool
+) -> None:
+    """Nor is it written; but a writer of before may have, and a merge drops it."""
+    world = World()
+    client = world.client(settings)
+    client.create(SHARD, schema_of())
+    numbers = list(range(len(diffs)))
+    added = pa.Table.from_pydict({"id": numbers, "v": ["a"] * len(diffs)}, schema_of().arrow)
+    with pytest.MonkeyPatch.context() as patched:
+        if older:
+            patched.setattr(stage, "_without_zeros", lambda updates: updates)
+        client.writer(SHARD).append_now(with_diffs(added, diffs))
+    parts = [part for batch in client.state(SHARD).trace.batches for part in batch.parts]
+    assert sum(part.rows for part in parts) == (len(diffs) if older else sum(map(bool, diffs)))
+
+    expected = [number for number, diff in zip(numbers, diffs, strict=True) for _ in range(diff)]
+    assert sorted(read(world)["id"].to_pylist()) == expected
+    client.compact(SHARD, force=True)
+    assert sorted(read(world)["id"].to_pylist()) == expected
     world.close()
 
 

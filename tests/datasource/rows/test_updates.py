@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardline.datasource.errors import Corrupt, InvalidUsage
@@ -145,6 +145,19 @@ def test_a_huge_multiplicity_is_expanded_piece_by_piece() -> None:
     )
     first = [next(pieces) for _ in range(3)]
     assert [p["a"].to_pylist() for p in first] == [[1] * 10] * 3
+
+
+@given(st.lists(st.integers(0, 7), max_size=12), st.integers(1, 5))
+@example([1, 0, 1], 3)
+@example([0], 1)
+@bounded
+def test_a_row_without_copies_is_no_row(diffs: list[int], rows_max: int) -> None:
+    """Wherever it stands, also among rows of which there is one each."""
+    counted = pa.table({"a": list(range(len(diffs))), "_diff": pa.array(diffs, pa.int64())})
+    pieces = list(expand_copies(counted, rows_max))
+    assert all(1 <= piece.num_rows <= rows_max for piece in pieces)
+    found = [row for piece in pieces for row in piece["a"].to_pylist()]
+    assert found == [row for row, diff in enumerate(diffs) for _ in range(diff)]
 
 
 def test_empty_updates_stay_empty() -> None:

@@ -11,13 +11,16 @@ import pytest
 
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.parts import stage
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.engine import STEPS, Checkpoint, Killed, Query, consolidated, options_of
-from support.models.shards import World, schema_of, table, updates
+from support.models.shards import SETTINGS, World, schema_of, table, updates
 from support.spark.streams import BLOBS, churn, fill, lose_leases
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from shardline.datasource.settings import ShardSettings
 
 
 # --- replay ---------------------------------------------------------------------------------------
@@ -355,6 +358,37 @@ def test_changes_in_deltas_words(world: World) -> None:
             (2, "b", "insert", None, 2**60): 1,
         }
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"changeFormat": "cdf"}, {"insert": [1, 3]}),
+        ({"readChangeFeed": "unset", "appendOnly": "true"}, {None: [1, 3]}),
+        ({"readChangeFeed": "unset", "snapshot": "include"}, {None: [1, 3]}),
+    ],
+)
+@pytest.mark.parametrize("settings", [BLOBS, SETTINGS])
+def test_updates_of_an_older_writer_that_change_nothing(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, object],
+    expected: dict[str | None, list[int]],
+    settings: ShardSettings,
+) -> None:
+    """No row, and no change, comes of them."""
+    client = world.client(settings)
+    client.create("in", schema_of())
+    monkeypatch.setattr(stage, "_without_zeros", lambda updates: updates)
+    old = updates((1, "a", 1, 1), (2, "b", 1, 0), (3, "c", 1, 1))
+    client.writer("in").compare_and_append(old, Frontier(0), Frontier(2))
+    checkpoint = Checkpoint()
+    Query(client, checkpoint, options_of(**given)).drain()
+
+    found: dict[str | None, list[int]] = {}
+    for row in sorted(checkpoint.rows().elements()):
+        found.setdefault(str(row[2]) if "changeFormat" in given else None, []).append(row[0])
+    assert found == expected
 
 
 def test_an_append_only_stream_fails_at_the_first_retraction(world: World) -> None:
