@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -134,8 +134,25 @@ def _without_stats(planned: PlannedPart) -> PlannedPart:
     )
 
 
-_leases: dict[tuple[object, ...], tuple[Lease, int]] = {}
+@dataclass(slots=True)
+class _SharedLease:
+    """The lease that the reads of one shard share.
+
+    Attributes:
+        lock: Held over requests to the store, so that others wait for the answer and share it.
+        lease: The lease; None if none was taken yet.
+        taken_ms: When it was taken, in ms.
+    """
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    lease: Lease | None = None
+    taken_ms: int = 0
+
+
+_leases: dict[tuple[object, ...], _SharedLease] = {}
 _leases_lock = threading.Lock()
+"""For the dictionary alone, and never held over a request: a store that hangs would hold up the
+plans of all locations, and the thread that renews leases with them."""
 
 
 def take_batch_lease(client: ShardClient, shard: str, as_of: int) -> PlanLease:
@@ -150,31 +167,47 @@ def take_batch_lease(client: ShardClient, shard: str, as_of: int) -> PlanLease:
     """
     machine = client.machine(shard)
     lease_ms = client.settings.lease_ms
-    now_ms = client.clock.now_ms()
+    key = (id(client), shard)
     with _leases_lock:
-        key = (id(client), shard)
-        found = _leases.get(key)
-        if found is not None:
-            lease, taken_ms = found
-            # Tasks start to renew after a quarter of the lease, so an older one is not shared: it
-            # could expire before the first task runs. The state is asked, too, since an admin may
-            # have expired the lease, and a plan under it would have no protection from the start.
-            fresh = now_ms - taken_ms < lease_ms / 4
-            if fresh and lease.since <= Frontier(as_of) and lease.reader in machine.state().leased:
-                return PlanLease(lease.reader, lease_ms, taken_ms, renew=True)
+        shared = _leases.setdefault(key, _SharedLease())
+    with shared.lock:
+        # Not before: waiting for the lock may have taken as long as a store hangs.
+        now_ms = client.clock.now_ms()
+        found = shared.lease
+        # Tasks start to renew after a quarter of the lease, so an older one is not shared: it
+        # could expire before the first task runs. The state is asked, too, since an admin may
+        # have expired the lease, and a plan under it would have no protection from the start.
+        if (
+            found is not None
+            and now_ms - shared.taken_ms < lease_ms / 4
+            and found.since <= Frontier(as_of)
+            and found.reader in machine.state().leased
+            and _is_shared(key, shared)
+        ):
+            return PlanLease(found.reader, lease_ms, shared.taken_ms, renew=True)
         taken = take_lease(
             machine, since=as_of, lease_ms=lease_ms, purpose=f"batch read by {process_name()}"
         )
         if isinstance(taken, SinceExceeded):
             raise history_gone_error(machine.state(), as_of, taken.since)
-        _leases[key] = (taken, now_ms)
+        shared.lease, shared.taken_ms = taken, now_ms
         return PlanLease(taken.reader, lease_ms, now_ms, renew=True)
 
 
+def _is_shared(key: tuple[object, ...], shared: _SharedLease) -> bool:
+    """False once its lease was forgotten, as it may be while the store is asked about it."""
+    with _leases_lock:
+        return _leases.get(key) is shared
+
+
 def forget_batch_leases(readers: Collection[str]) -> None:
-    """Share the leases of these readers with no further read: they are about to be given up."""
+    """Share the leases of these readers with no further read: they are about to be given up.
+
+    A read that is being planned may have one of them already.
+    """
     if not readers:
         return
     with _leases_lock:
-        for key in [key for key, (lease, _) in _leases.items() if lease.reader in readers]:
-            del _leases[key]
+        for key, shared in list(_leases.items()):
+            if shared.lease is not None and shared.lease.reader in readers:
+                del _leases[key]
