@@ -13,7 +13,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
@@ -39,8 +39,16 @@ class LeaseUser(Protocol):
 
 @dataclass(slots=True)
 class _KeptLease:
+    """A lease, its readers, and the last plan that may have shared it.
+
+    Attributes:
+        last_plan: Number of the last plan that had begun when the lease had no readers any more
+            and was shared with no further plan; None before that.
+    """
+
     lease: Lease
     lives: list[LeaseUser] = field(default_factory=list)
+    last_plan: int | None = None
 
 
 @dataclass(slots=True)
@@ -67,19 +75,22 @@ class LeaseKeeper:
         self._clock = clock
         self._lock = threading.Lock()
         self._locations: dict[str, _Location] = {}
-        self._planning = 0
+        self._plans_begun = 0
+        self._under_way: set[int] = set()
         self._pid = 0
 
     @contextlib.contextmanager
     def planning(self) -> Iterator[None]:
-        """Give no lease up for as long as the block runs, since its plan may share one."""
+        """Give no lease up that this block's plan may share, for as long as the block runs."""
         with self._lock:
-            self._planning += 1
+            self._plans_begun += 1
+            number = self._plans_begun
+            self._under_way.add(number)
         try:
             yield
         finally:
             with self._lock:
-                self._planning -= 1
+                self._under_way.discard(number)
 
     def keep(self, lease: Lease, *lives: LeaseUser) -> None:
         """Renew `lease` until these and all other readers of it have ended.
@@ -109,7 +120,10 @@ class LeaseKeeper:
         with self._lock:
             found = self._locations.get(location, _Location())
             ended = list(found.kept.values())
-            _forget(found, ended)
+            # First of all: a read that is planned before they are released would find them in the
+            # state still, and share them.
+            forget_batch_leases({kept.lease.reader for kept in ended})
+            found.kept.clear()
         for one in ended:
             one.lease.release()
 
@@ -156,15 +170,30 @@ class LeaseKeeper:
             self.release_all()
 
     def _ended(self, found: _Location) -> list[_KeptLease]:
+        """Stop keeping the leases that nothing reads, and that no plan under way can share."""
         with self._lock:
+            unused = []
             for kept in found.kept.values():
                 kept.lives = [life for life in kept.lives if life.alive()]
-            # A plan under way may share a lease (`batch_guard`) for which it has not called `keep`
-            # yet. Released in between, its frame would have no protection.
-            if self._planning:
-                return []
-            ended = [kept for kept in found.kept.values() if not kept.lives]
-            _forget(found, ended)
+                if kept.lives:
+                    kept.last_plan = None
+                elif kept.last_plan is None:
+                    unused.append(kept)
+            # A plan under way may share a lease (`take_batch_lease`) for which it has not called
+            # `keep` yet. Released in between, its frame would have no protection. No plan that
+            # begins from here on can share it, so there is an end even where one is always under
+            # way: the order of these two matters.
+            forget_batch_leases({kept.lease.reader for kept in unused})
+            for kept in unused:
+                kept.last_plan = self._plans_begun
+            oldest = min(self._under_way, default=self._plans_begun + 1)
+            ended = [
+                kept
+                for kept in found.kept.values()
+                if kept.last_plan is not None and kept.last_plan < oldest
+            ]
+            for kept in ended:
+                del found.kept[kept.lease.reader]
         return ended
 
     def _step(self, url: str, found: _Location) -> float | None:
@@ -184,15 +213,6 @@ class LeaseKeeper:
         self._beat(found)
         found.beaten_ms = self._clock.elapsed_ms()
         return 0.0
-
-
-def _forget(found: _Location, ended: Sequence[_KeptLease]) -> None:
-    """Keep these leases no more; under the keeper's lock."""
-    # First of all, and while no read is being planned: one that came before they are released would
-    # find them in the state still, and share them.
-    forget_batch_leases({kept.lease.reader for kept in ended})
-    for kept in ended:
-        del found.kept[kept.lease.reader]
 
 
 LEASE_KEEPER: Final = LeaseKeeper(SystemClock())

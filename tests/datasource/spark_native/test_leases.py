@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from typing_extensions import override
 
 from shardline.datasource.background import PeriodicThread
 from shardline.datasource.clock import SystemClock
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.lease import Lease, take_lease
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard_source import partition_planner
+from shardline.datasource.shard_source.partition_planner import (
+    forget_batch_leases,
+    take_batch_lease,
+)
 from shardline.datasource.spark_native.leases import LeaseKeeper
+from support.models.shards import SETTINGS, World, schema_of, updates
 from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from shardline.datasource.client import ShardClient
+    from shardline.datasource.shard_source.fetch_task import PlanLease
 
 LEASE_MS = 800
 BUSY_MS = 100
@@ -202,3 +217,127 @@ def test_a_location_that_hangs_delays_no_other() -> None:
     hangs.release.assert_not_called()
     answer.set()
     wait_until("it is released", lambda: hangs.release.called, 60)
+
+
+def _stop(keeper: LeaseKeeper) -> None:
+    threads = [found.thread for found in keeper._locations.values()]
+    keeper.release_all()
+    for thread in threads:
+        assert thread is not None
+        thread.wake.set()
+        assert thread.join(60_000)
+
+
+def _world() -> tuple[World, ShardClient]:
+    """A location with the shards `in` and `out`."""
+    world = World()
+    client = world.client(SETTINGS)
+    for name in ("in", "out"):
+        client.create(name, schema_of())
+        client.writer(name).compare_and_append(updates((1, "a", 1, 1)), Frontier(0), Frontier(2))
+    return world, client
+
+
+def _kept(client: ShardClient, guard: PlanLease) -> Lease:
+    return Lease(client.machine("in"), guard.reader, guard.lease_ms, Frontier(0), 0)
+
+
+def test_plans_under_way_all_the_time_do_not_keep_leases_for_ever() -> None:
+    """A lease without readers goes once all plans that may share it have ended; others may run."""
+    world, client = _world()
+    keeper = LeaseKeeper(StillClock())
+    with ExitStack() as first, ExitStack() as second, ExitStack() as third:
+        first.enter_context(keeper.planning())
+        guard = take_batch_lease(client, "in", 1)
+        keeper.keep(_kept(client, guard))
+        keeper.beat()
+        second.enter_context(keeper.planning())
+        own = take_batch_lease(client, "in", 1)
+        assert own.reader != guard.reader
+        keeper.beat()
+        assert client.state("in").leased.keys() == {guard.reader, own.reader}
+        first.close()
+        third.enter_context(keeper.planning())
+        keeper.beat()
+        # One is under way at every beat, and the lease is gone all the same.
+        assert client.state("in").leased.keys() == {own.reader}
+    _stop(keeper)
+    world.close()
+
+
+def test_a_plan_that_had_shared_a_lease_before_it_was_given_up_keeps_it() -> None:
+    """Its frame has the lease for as long as it lives; it ends when nothing else can have it."""
+    world, client = _world()
+    keeper = LeaseKeeper(StillClock())
+    life = mock.Mock()
+    life.alive.return_value = True
+    guard = take_batch_lease(client, "in", 1)
+    with keeper.planning():
+        assert take_batch_lease(client, "in", 1).reader == guard.reader
+        keeper.keep(_kept(client, guard))
+        keeper.beat()
+        keeper.keep(_kept(client, guard), life)
+    keeper.beat()
+    assert guard.reader in client.state("in").leased
+    life.alive.return_value = False
+    with keeper.planning():
+        keeper.beat()
+        assert guard.reader in client.state("in").leased
+    keeper.beat()
+    assert guard.reader not in client.state("in").leased
+    _stop(keeper)
+    world.close()
+
+
+def test_a_store_that_hangs_holds_up_no_plan_of_another_shard() -> None:
+    """Nor the keeper: it renews, keeps and gives up the leases of all others meanwhile."""
+    world, client = _world()
+    keeper = LeaseKeeper(StillClock())
+    guard = take_batch_lease(client, "in", 1)
+    keeper.keep(_kept(client, guard))
+    asked, answer = threading.Event(), threading.Event()
+
+    def hang(machine: Machine, **given: Any) -> Any:
+        if machine.name == "out":
+            asked.set()
+            assert answer.wait(120)
+        return take_lease(machine, **given)
+
+    def others() -> str:
+        with keeper.planning():
+            found = take_batch_lease(client, "in", 1)
+            keeper.keep(_kept(client, found))
+        keeper.beat()
+        keeper.release_all()
+        return found.reader
+
+    with (
+        mock.patch.object(partition_planner, "take_lease", hang),
+        ThreadPoolExecutor(2) as pool,
+    ):
+        hangs = pool.submit(take_batch_lease, client, "out", 1)
+        assert asked.wait(60)
+        try:
+            assert pool.submit(others).result(30) == guard.reader
+        finally:
+            answer.set()
+        assert hangs.result(60).reader in client.state("out").leased
+    assert not client.state("in").leased
+    _stop(keeper)
+    world.close()
+
+
+def test_a_lease_that_is_forgotten_while_the_store_is_asked_is_not_shared() -> None:
+    """It is given up as soon as the plans end that had it before."""
+    world, client = _world()
+    guard = take_batch_lease(client, "in", 1)
+    asked = Machine.state
+
+    def forget(machine: Machine) -> Any:
+        found = asked(machine)
+        forget_batch_leases({guard.reader})
+        return found
+
+    with mock.patch.object(Machine, "state", forget):
+        assert take_batch_lease(client, "in", 1).reader != guard.reader
+    world.close()
