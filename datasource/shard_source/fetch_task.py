@@ -11,7 +11,7 @@ finds a part missing or damaged reads the shard's state to say why.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal
 
@@ -30,7 +30,14 @@ from shardline.datasource.shard_source.options import ShardOptions
 from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.types.schema import ShardSchema
 
-__all__ = ["PartitionKind", "PlanLease", "ShardPartition", "fetch_partition", "read_partition"]
+__all__ = [
+    "PartitionKind",
+    "PlanLease",
+    "ShardPartition",
+    "error_of_part",
+    "fetch_partition",
+    "read_partition",
+]
 
 
 PartitionKind = Literal["plain", "group", "changes", "inserts"]
@@ -117,10 +124,7 @@ def fetch_partition(client: ShardClient, partition: ShardPartition) -> Iterator[
         MissingBlob: A part is gone; the code says if the lease was lost.
         Corrupt: A part is damaged; the message names the times concerned.
     """
-    schemas = {number: ShardSchema.parse(text) for number, text in partition.schemas.items()}
-    fetcher = Fetcher(client.location.blob, schemas, schemas[partition.schema_id], partition.where)
-    contents = Contents(fetcher, partition.key, partition.shape.columns(partition.index))
-    fetched = _rows(contents, partition)
+    fetched = _rows(_contents(client, partition), partition)
     near = client.location.url.startswith(_LOCAL_SCHEMES)
     batches = fetched if near else read_ahead(fetched, _AHEAD)
     # Before the first request as well: the task may have waited for a slot for most of the lease.
@@ -131,6 +135,37 @@ def fetch_partition(client: ShardClient, partition: ShardPartition) -> Iterator[
             _renew(client, partition)
     except (MissingBlob, Corrupt) as error:
         raise _with_cause(client, partition, error) from error
+
+
+def error_of_part(partition: ShardPartition, planned: PlannedPart) -> ShardError | None:
+    """The error that a task of a partition meets in one of its parts; None if it is read.
+
+    No other part is looked at. Nothing is merged: of a group, a task may read for minutes.
+    """
+    options = partition.options
+    client = shared_client(
+        options.location, options.storage, create=False, settings=options.settings
+    )
+    contents = _contents(client, partition)
+    if partition.kind == "group":
+        # All columns of it are read, since all of them decide if two rows are the same.
+        read = replace(contents, columns=contents.fetcher.target.names).changes(planned)
+    else:
+        read = _rows(contents, replace(partition, parts=(planned,)))
+    try:
+        for _ in read:
+            pass
+    except (MissingBlob, Corrupt) as error:
+        return _with_cause(client, partition, error)
+    except ShardError as error:
+        return error
+    return None
+
+
+def _contents(client: ShardClient, partition: ShardPartition) -> Contents:
+    schemas = {number: ShardSchema.parse(text) for number, text in partition.schemas.items()}
+    fetcher = Fetcher(client.location.blob, schemas, schemas[partition.schema_id], partition.where)
+    return Contents(fetcher, partition.key, partition.shape.columns(partition.index))
 
 
 def _rows(contents: Contents, partition: ShardPartition) -> Generator[pa.RecordBatch]:

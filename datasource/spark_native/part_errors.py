@@ -3,14 +3,14 @@
 Spark names the file and what its reader met. What a user has to know is in the shard's state: was
 the part deleted under a living lease, or collected after the lease was lost; of which shard and
 which times is it. Python workers put that into their error, under a stable code. Here the driver
-does the same after the fact: it fetches the partition that the file belongs to as they do, and the
-error that it meets takes the place of Spark's.
+does the same after the fact: it fetches that part as they do, and the error that it meets takes the
+place of Spark's.
 
     [LEASE_LOST] part '…' (100 rows) is not there (shard 'orders', times 1 to 9): lease … — hint: …
 
 PySpark turns every error of the JVM into one of Python's in one function, which is wrapped. It asks
-nothing unless that error is about a file, and if the partition can be fetched after all, Spark's
-own error stays.
+nothing unless that error is about a file, and if the part can be fetched after all, Spark's own
+error stays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from urllib.parse import unquote
 from pyspark.errors.exceptions import captured
 
 from shardline.datasource.errors import ShardError
-from shardline.datasource.shard_source.fetch_task import ShardPartition, read_partition
+from shardline.datasource.shard.plan import PlannedPart
+from shardline.datasource.shard_source.fetch_task import ShardPartition, error_of_part
 from shardline.datasource.spark_native.interrupts import CANCELLED
 from shardline.datasource.spark_native.jvm import java_causes
 
@@ -67,15 +68,16 @@ class _Plans:
             self._plans = alive
             self._sweep_at = max(_SWEPT_AT_LEAST, 2 * len(alive))
 
-    def partition_of(self, path: str) -> ShardPartition | None:
-        """The newest partition that reads the file at `path`."""
+    def part_at(self, path: str) -> tuple[ShardPartition, PlannedPart] | None:
+        """The part whose file is at `path`, in the newest partition that reads it."""
         with self._lock:
             plans = list(reversed(self._plans))
         for plan in plans:
             for partition in plan.partitions:
                 # The end of a path: keys are unique, and locations have several names.
-                if any(path.endswith(f"/{planned.part.key}") for planned in partition.parts):
-                    return partition
+                for planned in partition.parts:
+                    if path.endswith(f"/{planned.part.key}"):
+                        return partition, planned
         return None
 
 
@@ -97,17 +99,8 @@ def cause_of(error: Any) -> ShardError | None:
         if condition is None or not condition.startswith(_FILE_ERROR):
             continue
         path = parameters.get("path", "")
-        partition = _PLANS.partition_of(path) or _PLANS.partition_of(unquote(path))
-        return None if partition is None else _met_by_fetch(partition)
-    return None
-
-
-def _met_by_fetch(partition: ShardPartition) -> ShardError | None:
-    try:
-        for _ in read_partition(partition):
-            pass
-    except ShardError as met:
-        return met
+        found = _PLANS.part_at(path) or _PLANS.part_at(unquote(path))
+        return None if found is None else error_of_part(*found)
     return None
 
 

@@ -1,0 +1,88 @@
+"""Spark's error about a file gets the words of that part's fetch, and no other part is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import MissingBlob
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.read import current_schema
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard_source.batch_reader import ShardBatchReader
+from shardline.datasource.shard_source.fetch_task import ShardPartition
+from shardline.datasource.shard_source.options import parse_source
+from shardline.datasource.shard_source.row_shape import RowShape
+from shardline.datasource.spark_native.part_errors import cause_of, remember_plan
+from support.models.shards import schema_of, updates
+
+
+@dataclass
+class JavaMap:
+    """A map of Java, as Py4J shows it."""
+
+    entries: dict[str, str]
+
+    def keySet(self) -> JavaMap:  # noqa: N802 - Java's name
+        return self
+
+    def toArray(self) -> list[str]:  # noqa: N802 - Java's name
+        return list(self.entries)
+
+    def get(self, name: str) -> str:
+        return self.entries[name]
+
+
+@dataclass
+class FileError:
+    """Spark's error about one file, as a throttled store raises it as well."""
+
+    path: str
+    cause: FileError | None = field(default=None)
+
+    def getCondition(self) -> str:  # noqa: N802 - Java's name
+        return "FAILED_READ_FILE.NO_HINT"
+
+    def getMessageParameters(self) -> JavaMap:  # noqa: N802 - Java's name
+        return JavaMap({"path": self.path})
+
+    def getCause(self) -> FileError | None:  # noqa: N802 - Java's name
+        return self.cause
+
+
+class Reader:
+    def alive(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("retracted", [True, False])
+def test_only_the_part_that_spark_names_is_read(tmp_path: Path, retracted: bool) -> None:
+    """Of a group, too: its merge may take minutes in the driver, and tell nothing of the error."""
+    client = ShardClient.open(
+        str(tmp_path), settings=ShardSettings(inline_part_bytes=0), create=True
+    )
+    client.create("in", schema_of())
+    writer = client.writer("in")
+    writer.compare_and_append(updates((1, "a", 1, 1), (2, "b", 1, 1)), Frontier(0), Frontier(2))
+    diff = -1 if retracted else 1
+    writer.compare_and_append(updates((1, "a", 2, diff)), Frontier(2), Frontier(3))
+    given = parse_source({"path": f"{tmp_path}/in", "timestampAsOf": "2", "timeZone": "UTC"})
+    shape = RowShape.now(given, [current_schema(client.state("in"))])
+    partitions: list[Any] = list(ShardBatchReader(given, shape).partitions())
+    assert all(isinstance(one, ShardPartition) for one in partitions)
+    assert {one.kind for one in partitions} == {"group" if retracted else "plain"}
+    first, second = (planned.part.key for one in partitions for planned in one.parts)
+    remember_plan(partitions, [Reader()])
+
+    assert cause_of(FileError(f"file:{tmp_path}/{first}")) is None
+    (tmp_path / second).unlink()
+    assert cause_of(FileError(f"file:{tmp_path}/{first}")) is None
+    met = cause_of(FileError(f"file:{tmp_path}/{second}"))
+    assert isinstance(met, MissingBlob)
+    assert met.code == "BLOB_DELETED"
+    assert second in str(met)
+    assert "shard 'in', times 1 to 2" in str(met)
