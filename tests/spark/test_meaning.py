@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyspark
 import pytest
 
-from shardline.app.compute.view import maintained_view
+from shardline.app.compute.view import view_inputs
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.session_settings import engine_versions, query_settings
 from shardline.app.compute.view.streaming_query import run_view
@@ -85,7 +85,7 @@ def test_another_version_of_what_evaluates_puts_the_output_right(
     orders.idle(40)
 
     def steps(versions: tuple[str, ...], lower: int, upper: int) -> int:
-        monkeypatch.setattr(maintained_view, "engine_versions", lambda _spark: versions)
+        monkeypatch.setattr(view_inputs, "engine_versions", lambda _spark: versions)
         before = len(bench.told(Measured))
         interval = Interval(lower, upper, starts=lower == 5)
         made = View(bench.host, bench.incarnation("hours", 5), HOURS, no_fence)

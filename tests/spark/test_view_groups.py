@@ -42,6 +42,16 @@ BOTH = view(
 )
 
 
+NUMBER = view("number", "SELECT count(*) AS n FROM dear", "n BIGINT", "dear")
+ANEW = view(
+    "dear",
+    "SELECT CAST(id AS STRING) AS id, who FROM orders WHERE price >= 50",
+    "id STRING, who STRING",
+    "orders",
+)
+"""Under the name of `DEAR`, whose shard cannot hold it."""
+
+
 VALID = view(
     "valid",
     "SELECT id, who FROM orders WHERE timestamp_millis(price) > now()",
@@ -273,6 +283,40 @@ def test_a_view_goes_on_where_it_was_in_its_group(
     wait_until("the group has its hold", lambda: "group" in holders(bench), PATIENCE_S)
     end_view_holds(bench.client, "totals", ["orders"])
     assert holders(bench) == ["group"], "a group that runs keeps its hold"
+
+
+@pytest.mark.parametrize("lower_first", [True, False], ids=["at once", "later"])
+def test_a_view_of_a_view_that_was_made_anew_begins_anew(
+    bench: Bench, orders: Input, views: Views, lower_first: bool
+) -> None:
+    """Its group reads what it read before, so that no query finds another shard in the middle."""
+    orders.push(10, ((1, "ann", 15), 1), ((2, "bob", 60), 1))
+    views.start(DEAR)
+    views.wait_for(11, "dear")
+    views.start(NUMBER)
+    views.wait_for_groups("dear", "number")
+    views.wait_for(11, "number")
+    assert contents(bench.client, "number", 10) == {(2,): 1}
+    views.runs["dear"].stop()
+    if not lower_first:
+        views.start(ANEW)
+        views.wait_for(11, "dear")
+        orders.push(20, ((3, "eve", 70), 1))
+    else:
+        orders.push(20, ((3, "eve", 70), 1))
+        views.start(ANEW)
+    wait_until("it has ended", lambda: bool(bench.told(Failed)), PATIENCE_S)
+    [failed] = bench.told(Failed)
+    assert failed.id == "number"
+    assert failed.error.startswith("[INPUT_CHANGED]")
+    views.runs["number"].stop()
+    views.start(NUMBER)  # as the lane does
+    views.wait_for(21, "dear", "number")
+    assert contents(bench.client, "number", 20) == {(2,): 1}
+    orders.push(30, ((2, "bob", 60), -1))
+    views.wait_for(31, "number")
+    assert contents(bench.client, "number", 30) == {(1,): 1}
+    assert len(bench.told(Failed)) == 1
 
 
 def test_a_tick_amid_a_views_way_out_of_its_group_hides_nothing(

@@ -64,11 +64,11 @@ from shardline.app.compute.view.output_correction import Correction, OutputCorre
 from shardline.app.compute.view.query_at import BY_DRIVER, QueryAt
 from shardline.app.compute.view.reports import TakenStep, ViewReports
 from shardline.app.compute.view.self_check import SelfCheck
-from shardline.app.compute.view.session_settings import engine_versions, query_settings
 from shardline.app.compute.view.state_step import StateStep
 from shardline.app.compute.view.step_changes import StepChanges
 from shardline.app.compute.view.step_costs import StepCosts
 from shardline.app.compute.view.touched_keys import OUTPUT
+from shardline.app.compute.view.view_inputs import ViewInputs
 from shardline.app.compute.view.view_states import ViewStates
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.protocol.objects import Strategy, ViewDescription
@@ -78,9 +78,7 @@ from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.spark_native.read import every_update
 from shardline.datasource.spark_native.small_results import ROWS_MAX
-from shardline.datasource.spark_native.time_interval import (
-    Interval,
-)
+from shardline.datasource.spark_native.time_interval import Interval
 from shardline.datasource.types.schema import TS
 
 __all__ = ["View"]
@@ -118,9 +116,8 @@ class View:
         self._as_of = incarnation.as_of
         self._schema = parse_columns(description.schema)
         check_comparable(description.name, self._schema)
-        states = host.client.readable(*description.inputs)
-        shards = [state.shard for state in states]
-        meaning = (*query_settings(host.spark), *engine_versions(host.spark))
+        self._inputs = ViewInputs(host, description)
+        shards, meaning = self._inputs.shards, self._inputs.meaning
         self._sink = ViewSink(host.client, description, shards, gate, meaning)
         self._gate = gate
         self._made = False
@@ -184,6 +181,7 @@ class View:
             interval: Of the micro-batch.
 
         Raises:
+            InputChanged: The inputs are not those that the view was made for.
             Determinate: Others append to the output all the time.
             Fenced: Another runtime has taken over.
         """
@@ -204,7 +202,7 @@ class View:
         first = floor if output.upper is None else max(floor, output.upper)
         if not output.ours and output.upper is not None:
             end = self._end_beyond(first, end)
-        states = self._host.client.readable(*self._description.inputs)
+        states = self._inputs.states()
         news = find_news(states, first, end)
         # Counts only looks at which the output has not moved. A step that moves it is progress,
         # whoever took it, however many there are in a micro-batch.
@@ -537,17 +535,22 @@ class View:
 
         Args:
             states: Of all inputs, in their order.
+
+        Raises:
+            InputChanged: As of `advance`.
         """
+        self._inputs.check(states)
         output, self.is_due = self._reports.output, False
         if output is None:
             # After a restart, too: without news no micro-batch may come for long.
             output = self._reports.output = self._sink.look()
-        if not output.ours or output.upper is None:
+        if output.upper is None:
             return False
-        if not self._made:
+        if output.ours and not self._made:
             self._sink.make()
             self._made = True
-        until = unchanged_until(states, output.upper).time
+        # What another definition has left is replaced: by a step, however quiet the inputs are.
+        until = unchanged_until(states, output.upper).time if output.ours else output.upper
         if until == output.upper:
             has_news = meet(state.upper for state in states) > Frontier(output.upper)
             self.is_due = has_news and self._stands_at == output.upper

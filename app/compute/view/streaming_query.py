@@ -58,6 +58,7 @@ from shardline.app.compute.view.idle_advancer import IdleAdvancer, get_advancer
 from shardline.app.compute.view.input_changes import volume_of_shards
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.membership import Membership
+from shardline.app.compute.view.view_inputs import InputChanged
 from shardline.app.execution.batch_errors import micro_batch_error
 from shardline.app.execution.checkpoint_log import remove_unfinished_plan
 from shardline.app.execution.host import Host, Incarnation
@@ -516,9 +517,10 @@ class RunningView:
             self._keep_place()
         except Stopped:
             pass
-        except Fenced as error:
+        except (Fenced, InputChanged) as error:
             # Not left to the next micro-batch, which may be minutes away: an object that reports
-            # progress and can never write again looks healthy.
+            # progress and can never write again looks healthy. In a group none may come at all: it
+            # reads the inputs of its members' inputs, and these may be the same as before.
             self._error = error
             self._report_failure()
         except ShardError as error:
