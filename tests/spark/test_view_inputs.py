@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.view_inputs import InputChanged, ViewInputs
+from shardline.app.execution.observations import Measured
+from shardline.app.protocol.objects import state_shards
 from shardline.datasource.spark_native.time_interval import Interval
 from shardline.datasource.types.schema import ShardSchema
 from support.spark.views import Bench, Following, Input, contents, no_fence, view
@@ -166,6 +168,66 @@ def test_what_a_query_reads_is_what_it_can_see(bench: Bench) -> None:
         found = of(bench, one)
         assert {text.split(" ")[0] for text in found} == SEES[name][1], name
         assert not any(a == b for a, b in itertools.combinations(found, 2))
+
+
+HAVING = view("dear", "SELECT k FROM p GROUP BY k HAVING max(x) > 100", "k BIGINT", "p")
+PRICES = pa.schema([("k", pa.int64()), ("x", pa.int32())])
+
+
+def doubts(bench: Bench) -> float:
+    return sum(one.added.get("self_check_findings", 0) for one in bench.told(Measured))
+
+
+def test_a_state_has_the_types_that_its_columns_have_now(bench: Bench) -> None:
+    """A greatest value is of the type of its column, in the view's state as well."""
+    source = bench.input("p", PRICES)
+    source.push(5, ((1, 101), 1), ((2, 7), 1))
+    shown = Renderings(bench, HAVING)
+    shown.step(6)
+    source.push(10, ((2, 102), 1))
+    shown.step(11)
+    evolve(source, x=pa.int64())
+    source.push(20, ((1, 101), -1), ((3, 2**40), 1))
+    shown.step(21)
+    source.push(30, ((2, 102), -1), ((4, 2**41), 1))
+    shown.step(31)
+    for time in (10, 20, 30):
+        rows = {k for k, x in source.at(time) if x > 100}
+        assert contents(bench.client, "dear", time) == dict.fromkeys(((k,) for k in rows), 1)
+    assert bench.told(Measured)[-1].added["evaluations_incremental"] == 1
+
+
+def test_a_state_that_nobody_has_written_may_be_of_another_definition(bench: Bench) -> None:
+    """One that ended between the making of its state and the first append to it."""
+    source = bench.input("p", PRICES)
+    source.push(5, ((1, 101), 1), ((2, 7), 1))
+    shown = Renderings(bench, HAVING)
+    shown.step(6)
+    state = state_shards("dear")[0]
+    bench.client.create(state, ShardSchema.from_arrow(pa.schema([("k1", pa.string())])))
+    source.push(10, ((2, 102), 1))
+    shown.step(11)
+    assert contents(bench.client, "dear", 10) == {(1,): 1, (2,): 1}
+    assert bench.told(Measured)[-1].added["evaluations_incremental"] == 1
+
+
+def test_states_go_with_an_output_that_is_made_anew(bench: Bench) -> None:
+    """They are of a definition that is gone, and nobody else has written to them."""
+    source = bench.input("p", PRICES)
+    source.push(5, ((1, 101), 1))
+    shown = Renderings(bench, HAVING)
+    shown.step(6)
+    source.push(10, ((2, 102), 1))
+    shown.step(11)
+    assert bench.client.exists(state_shards("dear")[0])
+    query = "SELECT CAST(k AS STRING) AS k FROM p GROUP BY k HAVING max(x) > 100"
+    shown = Renderings(bench, view("dear", query, "k STRING", "p"))
+    shown.step(11)
+    assert not bench.client.exists(state_shards("dear")[0])
+    source.push(20, ((3, 103), 1))
+    shown.step(21)
+    assert contents(bench.client, "dear", 20) == {("1",): 1, ("2",): 1, ("3",): 1}
+    assert not doubts(bench)
 
 
 def test_an_input_that_is_made_again_ends_a_rendering(bench: Bench) -> None:

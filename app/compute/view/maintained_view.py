@@ -116,11 +116,9 @@ class View:
         self._as_of = incarnation.as_of
         self._schema = parse_columns(description.schema)
         check_comparable(description.name, self._schema)
-        self._inputs = ViewInputs(host, description)
-        shards, meaning = self._inputs.shards, self._inputs.meaning
-        self._sink = ViewSink(host.client, description, shards, gate, meaning)
-        self._gate = gate
-        self._made = False
+        inputs = self._inputs = ViewInputs(host, description)
+        self._sink = ViewSink(host.client, description, inputs.shards, gate, inputs.meaning)
+        self._gate, self._made = gate, False
         self._reports = ViewReports(host, incarnation, description, self._as_of)
         sizes = ShardFanOut(host.client, description.inputs)
         self._changes = ChangeQuery(description, self._schema, sizes)
@@ -171,6 +169,15 @@ class View:
         output = self._sink.look()
         return not output.ours and output.upper not in {0, None}
 
+    def _make(self) -> None:
+        """Make the output once; writing is allowed."""
+        if not self._made:
+            # Before: an output that has to be made anew tells nobody of whom its states are.
+            if self.is_replacing():
+                self._states.drop()
+            self._sink.make()
+            self._made = True
+
     # -- with Spark --------------------------------------------------------------------------
 
     def advance(self, session: SparkSession, interval: Interval) -> None:
@@ -186,9 +193,7 @@ class View:
             Fenced: Another runtime has taken over.
         """
         # Not when the view is made: that is also done by a runtime that may not write yet.
-        if not self._made:
-            self._sink.make()
-            self._made = True
+        self._make()
         floor, end = max(self._as_of, interval.lower), interval.upper
         # Changes at the snapshot's own time may not be known apart any more, as later ones are.
         output = self._sink.look()
@@ -196,9 +201,6 @@ class View:
         starts = interval.starts and not is_further
         strategy: Strategy = "recompute" if starts else self._description.strategy
         self._reason = "its first contents" if starts else ""
-        if not output.ours and output.upper not in {0, None}:
-            # Of another definition, as its output is.
-            self._states.drop()
         first = floor if output.upper is None else max(floor, output.upper)
         if not output.ours and output.upper is not None:
             end = self._end_beyond(first, end)
@@ -246,8 +248,7 @@ class View:
         """
         while end is not None and end <= time:
             self._gate()
-            states = self._host.client.readable(*self._description.inputs)
-            settled = meet(state.upper for state in states)
+            settled = meet(state.upper for state in self._inputs.states())
             if settled.time is None or settled.time > time:
                 return settled.time
             self._host.clock.wait(threading.Event(), self._host.interval_ms)
@@ -546,9 +547,8 @@ class View:
             output = self._reports.output = self._sink.look()
         if output.upper is None:
             return False
-        if output.ours and not self._made:
-            self._sink.make()
-            self._made = True
+        if output.ours:
+            self._make()
         # What another definition has left is replaced: by a step, however quiet the inputs are.
         until = unchanged_until(states, output.upper).time if output.ours else output.upper
         if until == output.upper:

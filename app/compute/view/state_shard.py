@@ -5,7 +5,8 @@ made anew from them, and until then the view is recomputed. So nothing protects 
 retention, which is longer than what usually lies between its append and the output's.
 
 Its durable writer has the name of the view's writer and a number: a definition that changes finds
-states that it did not write, and drops them.
+states that it did not write, and drops them. One with other columns than the plan's is of another
+definition, too: what a plan adds up can have other types than the one before had.
 
 Invariants:
     Contents at a time before the upper are the aggregate's accumulators over the inputs then.
@@ -23,6 +24,7 @@ from shardline.app.compute.view.kept_jobs import FewRows
 from shardline.app.compute.view.output_correction import few_contents
 from shardline.app.execution.host import Host
 from shardline.datasource.frontier import TIME_MAX
+from shardline.datasource.read import current_schema
 from shardline.datasource.shard.commands.append import Appended
 from shardline.datasource.shard.plan import plan_changes
 from shardline.datasource.shard.state import ShardState, is_tombstone
@@ -68,20 +70,34 @@ class StateShard:
 
     # -- what is there ------------------------------------------------------------------------
 
-    def look(self) -> ShardState | None:
-        """Its state; None if it is not there, or is of another definition."""
-        # Not `readable`: no transaction ever writes to it.
-        state = self._host.client.machine(self.name).refresh()
-        if state is None or is_tombstone(state):
+    def look(self, columns: StructType | None = None) -> ShardState | None:
+        """Its state; None if it is not there, or is of another definition.
+
+        Args:
+            columns: What it is to have: with others it is of another definition, whoever has
+                written to it, and as long as nobody has. None for any.
+        """
+        state = self._there()
+        if state is None or not self._is_mine(state):
             return None
-        mine = state.writers.get(self._writer)
-        fresh = state.upper.time == 0
-        return state if fresh or (mine and mine.upper == state.upper.time) else None
+        if columns is not None and current_schema(state) != ShardSchema.parse(columns.json()):
+            return None
+        return state
 
     def is_of_another_writer(self) -> bool:
         """True if it is there, and somebody else has written to it last."""
+        state = self._there()
+        return state is not None and not self._is_mine(state)
+
+    def _there(self) -> ShardState | None:
+        # Not `readable`: no transaction ever writes to it.
         state = self._host.client.machine(self.name).refresh()
-        return state is not None and not is_tombstone(state) and self.look() is None
+        return None if state is None or is_tombstone(state) else state
+
+    def _is_mine(self, state: ShardState) -> bool:
+        mine = state.writers.get(self._writer)
+        fresh = state.upper.time == 0
+        return fresh or (mine is not None and mine.upper == state.upper.time)
 
     def contents(self, session: SparkSession, state: ShardState, before: int) -> DataFrame:
         """The rows right before a time, which may be beyond the upper: then those of the upper."""

@@ -198,8 +198,8 @@ class ViewStates:
 
         A state that an earlier attempt has brought to a time inside of it is read up to there.
         """
-        for shard, _ in zip(self._shards, plan.states, strict=False):
-            state = shard.look()
+        for shard, group in zip(self._shards, plan.states, strict=False):
+            state = shard.look(group.schema)
             settled = None if state is None else state.upper.time
             if settled is not None and settled > lower and (upper is None or settled < upper):
                 upper = settled
@@ -226,12 +226,12 @@ class ViewStates:
         return True
 
     def _bring_along(self, shard: StateShard, group: State, step: StateStep) -> bool:
-        state = shard.look()
+        state = shard.look(group.schema)
         if state is None:
             if shard.is_of_another_writer():
                 self._reports.report_doubt("foreign writer", shard.name)
             shard.make_anew(group.schema)
-            state = shard.look()
+            state = shard.look(group.schema)
             assert state is not None, shard.name
         if state.upper > Frontier(step.lower) and (
             state.upper < Frontier(step.upper) or state.since > Frontier(step.lower - 1)
@@ -243,7 +243,7 @@ class ViewStates:
         if state.upper < Frontier(step.upper):
             if not self._extend(shard, group, step, state):
                 return False
-            state = shard.look()
+            state = shard.look(group.schema)
             assert state is not None, shard.name
         elif state.upper == Frontier(step.upper):
             self._resting[shard.name] = (state.upper.time, step.upper)
@@ -275,7 +275,8 @@ class ViewStates:
             "a view's state is made from its inputs",
             extra={"context": {"state": shard.name, "rows": staged.rows}},
         )
-        return shard.look() if shard.append(staged, at, step.lower, at=step.lower - 1) else None
+        is_first = shard.append(staged, at, step.lower, at=step.lower - 1)
+        return shard.look(group.schema) if is_first else None
 
     def _rests(self, shard: StateShard, group: State, step: StateStep, state: ShardState) -> bool:
         """True if what the state is of has not changed since its upper, up to the step."""
