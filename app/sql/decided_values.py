@@ -15,7 +15,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.types import ArrayType, DataType, DecimalType, IntegralType, MapType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    IntegralType,
+    MapType,
+    StructType,
+    VariantType,
+)
 
 from shardline.app.sql.kept_aggregates import (
     aggregate_expressions,
@@ -30,7 +38,7 @@ if TYPE_CHECKING:
 
     from shardline.app.sql.query_tree import QueryNode
 
-__all__ = ["holds_map", "is_decided"]
+__all__ = ["holds_map", "holds_opaque", "is_decided"]
 
 _OF_ANYTHING: Final = frozenset({"Count"})
 _OF_ONE_FORM: Final = frozenset({"HyperLogLogPlusPlus", "Max", "Min"})
@@ -68,6 +76,18 @@ def holds_map(kind: DataType) -> bool:
         case StructType():
             return any(holds_map(field.dataType) for field in kind.fields)
     return isinstance(kind, MapType)
+
+
+def holds_opaque(kind: DataType) -> bool:
+    """True if a type is, or has inside, one whose values Spark cannot compare, nor group by."""
+    match kind:
+        case ArrayType():
+            return holds_opaque(kind.elementType)
+        case MapType():
+            return holds_opaque(kind.keyType) or holds_opaque(kind.valueType)
+        case StructType():
+            return any(holds_opaque(field.dataType) for field in kind.fields)
+    return isinstance(kind, VariantType) or kind.typeName() in {"geometry", "geography"}
 
 
 def _is_decided_call(spark: SparkSession, call: Any) -> bool:

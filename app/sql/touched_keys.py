@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from shardline.app.sql.decided_values import holds_map, is_decided
+from shardline.app.sql.decided_values import holds_map, holds_opaque, is_decided
 from shardline.app.sql.kept_aggregates import is_of_session, refusal, spark_type
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.strategy import LINEAR, Verdict
@@ -66,6 +66,9 @@ WITH_COLUMNS_BELOW: Final = frozenset(
     }
 )
 """Operators that return each column of their child as it is, for each row by itself."""
+
+_INCOMPARABLE: Final = "a column below it whose values cannot be compared, nor rows added up"
+"""Why an operator is not computed anew by key, if it is because of a variant or a geometry."""
 
 _EQUALITIES: Final = frozenset({"EqualTo", "EqualNullSafe"})
 
@@ -112,7 +115,12 @@ _Key = Mapping[QueryNode, Any]
 
 
 class Regions:
-    """The regions of one query."""
+    """The regions of one query.
+
+    Attributes:
+        by_top: The regions by their last operators.
+        refused: Why an operator that needs a region has none; "" if its kind says why.
+    """
 
     def __init__(
         self,
@@ -134,7 +142,8 @@ class Regions:
         self._kept = kept
         self.by_top: dict[QueryNode, Region] = {}
         self._inside: set[QueryNode] = set()
-        self._refused: dict[QueryNode, str] = {}
+        self.refused: dict[QueryNode, str] = {}
+        self._incomparable: set[QueryNode] = set()
         places = {number_of(one): place for place, one in enumerate(root.output)}
         self._walk(root, places)
         for other in below:
@@ -148,7 +157,7 @@ class Regions:
         if node.input:
             return
         if node.kind in {"Aggregate", "Join", "Window"}:
-            yield Verdict(self._refused.get(node, ""), by_key=node in self._inside)
+            yield Verdict(self.refused.get(node, ""), by_key=node in self._inside)
         for child in node.children:
             yield from self._verdicts(child)
 
@@ -171,7 +180,7 @@ class Regions:
                 self._walk(source.node, None)
             return
         if self._must_be_top(node):
-            self._refused[node] = self._why_refused(node)
+            self.refused[node] = self._why_refused(node)
         for child in node.children:
             self._walk(child, None if shown is None else _shown_below(node, shown))
 
@@ -191,7 +200,7 @@ class Regions:
     def _why_refused(self, node: QueryNode) -> str:
         if node.kind == "Aggregate":
             return refusal(self._spark, node.plan)
-        return ""
+        return _INCOMPARABLE if node in self._incomparable else ""
 
     # -- one region ------------------------------------------------------------------------------
 
@@ -237,6 +246,11 @@ class Regions:
             )
             for node in sources
         )
+        used_types = (spark_type(self._spark, one) for source in read for one in source.columns)
+        if any(map(holds_opaque, used_types)):
+            # Rows of before a step and of the step are added up, by all of these columns.
+            self._incomparable.add(top)
+            return None
         return Region(top, frozenset(nodes), read, decided, () if decided else tuple(places))
 
     def _is_decided(self, nodes: Sequence[QueryNode], sources: Sequence[QueryNode]) -> bool:

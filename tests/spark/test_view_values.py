@@ -1,4 +1,4 @@
-"""Values beyond Python's range are ordinary values of a view: dates far away, text of any bytes."""
+"""Values that others have no word for: beyond Python's range, or that Spark cannot compare."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from shardline.app.compute.view.evaluate import parse_columns
 from shardline.app.compute.view.maintained_view import View
+from shardline.app.compute.view.view_plan import plan_view
 from shardline.datasource.spark_native.time_interval import Interval
 from support.spark.view_world import START, ViewWorld
 from support.spark.views import Following, no_fence
@@ -96,3 +98,68 @@ def test_values_that_python_has_not_stop_no_step(
         lower = upper
     ways = world.steps("v")
     assert ways["linear"] + ways["incremental"] == STEPS - 1
+
+
+CUTS = (START + 1, 21, 31)
+NUMBERS = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("x", pa.int64())])
+
+FIRST = (
+    "SELECT k, count(*) AS n FROM (SELECT *, rank() OVER (PARTITION BY k ORDER BY x) AS r "
+    "FROM (SELECT *, {} AS v FROM t)) WHERE r = 1 GROUP BY k"
+)
+"""A region below a state, of whose rows one more column is a part."""
+
+OPAQUE = {
+    "variant": "parse_json(CAST(x AS STRING))",
+    "inside": "array(named_struct('v', to_variant_object(array(x))))",
+}
+
+
+@pytest.mark.parametrize("kind", OPAQUE)
+def test_rows_whose_values_cannot_be_compared_are_not_added_up(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    """Spark cannot group by them: such a view is recomputed, and its plan says so."""
+    query = FIRST.format(OPAQUE[kind])
+    world = ViewWorld(spark, tmp_path, CUTS, (START, 20, 30))
+    source = world.inputs["t"] = world.bench.input("t", NUMBERS)
+    source.push(START, ((1, 1, 5), 1), ((2, 1, 5), 1), ((3, 2, 7), 1))
+    source.push(20, ((4, 2, 7), 1), ((1, 1, 5), -1))
+    source.push(30, ((5, 2, 6), 1))
+    ways = world.follow(world.kept("v", query), lambda time: world.by_spark(query, time))
+    assert ways == {"recompute"}
+    columns = {"t": parse_columns("id BIGINT, k BIGINT, x BIGINT")}
+    plan = plan_view(spark, "v", query, columns)
+    assert (plan.strategy, plan.reason) == (
+        "recompute",
+        "a column below it whose values cannot be compared, nor rows added up",
+    )
+
+
+IN_THE_WAY = {
+    "unused": "SELECT id, k, rank() OVER (PARTITION BY k ORDER BY x) AS r "
+    "FROM (SELECT id, k, x, parse_json(CAST(x AS STRING)) AS v FROM t)",
+    "interval": FIRST.format("make_interval(0, 0, 0, CAST(x AS INT))"),
+}
+
+
+@pytest.mark.parametrize("query", IN_THE_WAY.values(), ids=list(IN_THE_WAY))
+def test_columns_that_do_not_stand_in_the_way_do_not_matter(
+    spark: SparkSession, tmp_path: Path, query: str
+) -> None:
+    """Those that the query needs not; and intervals, which are compared, though not sorted."""
+    world = ViewWorld(spark, tmp_path, CUTS, (START, 20, 30))
+    source = world.inputs["t"] = world.bench.input("t", NUMBERS)
+    source.push(START, ((1, 1, 5), 1), ((2, 1, 5), 1), ((3, 2, 7), 1))
+    source.push(20, ((4, 2, 7), 1), ((1, 1, 5), -1))
+    source.push(30, ((5, 2, 6), 1))
+    ways = world.follow(world.kept("v", query), lambda time: world.by_spark(query, time))
+    assert ways == {"recompute", "incremental"}
+
+
+def test_a_plan_that_cannot_be_made_is_one_that_is_recomputed(spark: SparkSession) -> None:
+    """What Spark keeps of a function may be more than is known of it here."""
+    columns = {"t": parse_columns("id BIGINT, k BIGINT, x INT")}
+    plan = plan_view(spark, "v", "SELECT k, try_sum(x) AS s FROM t GROUP BY k", columns)
+    assert plan.strategy == "recompute"
+    assert plan.reason == "sum keeps 2 values in this Spark"

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.types import NullType, StructType
 
 from shardline.app.compute.view.accumulators import Accumulators, GroupPrograms, group_programs
-from shardline.app.compute.view.change_operators import ChangeOperators
+from shardline.app.compute.view.change_operators import ChangeOperators, NotIncremental
 from shardline.app.compute.view.evaluate import analyse_query, with_times
 from shardline.app.compute.view.kept_plan import KeptPlan, plan_of
 from shardline.app.sql.kept_aggregates import AggregateCall, aggregate_calls, spark_type
@@ -142,7 +142,7 @@ class AggregateRule:
             name: Names no input, and no other state.
 
         Raises:
-            ValueError: A function keeps something else than this module knows of.
+            NotIncremental: A function keeps something else than this module knows of.
         """
         keys = _keys(node.plan)
         calls = aggregate_calls(node.plan)
@@ -237,7 +237,9 @@ class AggregateRule:
             attributes = read_sequence(call.call.aggregateFunction().aggBufferAttributes())
             given = kept.buffers()
             if len(attributes) != len(given):
-                raise ValueError(f"{call.function} keeps {len(attributes)} values in this Spark")
+                raise NotIncremental(
+                    f"{call.function} keeps {len(attributes)} values in this Spark"
+                )
             wanted += attributes
             texts += [
                 f"CAST({text} AS {attribute.dataType().sql()})"

@@ -33,9 +33,13 @@ if TYPE_CHECKING:
 
     from shardline.app.sql.query_tree import QueryNode
 
-__all__ = ["Change", "ChangeOperators"]
+__all__ = ["Change", "ChangeOperators", "NotIncremental"]
 
 _EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions"
+
+
+class NotIncremental(Exception):
+    """A view's change cannot be computed from these inputs' changes; why: its text."""
 
 
 @dataclass(frozen=True, slots=True)

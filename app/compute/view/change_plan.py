@@ -34,10 +34,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.compute.view.aggregate_rule import AggregateRule, GroupState
-from shardline.app.compute.view.change_operators import Change, ChangeOperators
+from shardline.app.compute.view.change_operators import Change, ChangeOperators, NotIncremental
 from shardline.app.compute.view.column_trace import ColumnTraces
 from shardline.app.compute.view.concern import concerns
-from shardline.app.compute.view.correction import holds_opaque
 from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.evaluation_order import EvaluationOrder, StateSource
 from shardline.app.compute.view.join_change import JoinRule, OneSided
@@ -46,6 +45,8 @@ from shardline.app.compute.view.look_up import FanOut, LookUp, LookUps, one_row
 from shardline.app.compute.view.row_conditions import ConditionReader, Conditions
 from shardline.app.compute.view.temporal_rule import TemporalRule, TemporalState, needed_columns
 from shardline.app.compute.view.touched_keys import OUTPUT, TouchedRule
+from shardline.app.execution.spark_errors import error_line
+from shardline.app.sql.decided_values import holds_opaque
 from shardline.app.sql.kept_aggregates import refusal
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.plan_tree import plan_tree
@@ -79,10 +80,6 @@ _AS_BELOW: Final = frozenset(
     }
 )
 """Operators that return each column of their child, and perhaps others."""
-
-
-class NotIncremental(Exception):
-    """A view's change cannot be computed from these inputs' changes; why: its text."""
 
 
 class StepPlan:
@@ -336,6 +333,8 @@ class ChangePlan:
                 )
             except NotIncremental as refused:
                 found = refused
+            except Exception as error:  # noqa: BLE001 - whatever it is, there is the other way
+                found = NotIncremental(error_line(error))
         self._steps[key] = found
         if len(self._steps) > _STEPS_MAX:
             del self._steps[next(iter(self._steps))]

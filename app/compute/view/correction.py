@@ -30,13 +30,13 @@ from pyspark.sql.types import (
     MapType,
     StringType,
     StructType,
-    VariantType,
 )
 
+from shardline.app.sql.decided_values import holds_opaque
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.types.schema import DIFF
 
-__all__ = ["check_comparable", "correction_frame", "holds_opaque"]
+__all__ = ["check_comparable", "correction_frame"]
 
 _NOTHING: Final = {"of": ""}
 """Metadata of columns that are corrected. By those of a session window Spark would go on to merge
@@ -88,18 +88,6 @@ def check_comparable(view: str, schema: StructType) -> None:
                 code="INCOMPARABLE_COLUMN",
                 hint="cast it in the query: a variant to a string (to_json) or to its own type",
             )
-
-
-def holds_opaque(kind: DataType) -> bool:
-    """True if values of a type cannot be compared: variants, geometries, what has them inside."""
-    match kind:
-        case ArrayType():
-            return holds_opaque(kind.elementType)
-        case MapType():
-            return holds_opaque(kind.keyType) or holds_opaque(kind.valueType)
-        case StructType():
-            return any(holds_opaque(field.dataType) for field in kind.fields)
-    return isinstance(kind, VariantType) or kind.typeName() in {"geometry", "geography"}
 
 
 def _column(name: str) -> Column:

@@ -25,6 +25,7 @@ from shardline.app.compute.view.evaluate import analyse_query, with_times
 from shardline.app.compute.view.kept_plan import plan_of
 from shardline.app.compute.view.temporal_rule import DUE
 from shardline.app.compute.view.touched_keys import OUTPUT
+from shardline.app.execution.spark_errors import error_line
 from shardline.app.protocol.objects import Strategy, state_shards
 from shardline.app.protocol.view_plan import (
     LookUpPlan,
@@ -107,6 +108,8 @@ def _changes(
         return ChangePlan(session, query, changes)
     except NotIncremental as refused:
         return refused
+    except Exception as error:  # noqa: BLE001 - as `ChangeQuery`: there is the other way
+        return NotIncremental(error_line(error))
 
 
 # -- operators -----------------------------------------------------------------------------------
@@ -199,6 +202,8 @@ class _Operators:
         match node.kind:
             case "Aggregate":
                 return "", _why_not_kept(node, refusal(self.spark, node.plan))
+            case "Window" if self.regions.refused.get(node):
+                return "", self.regions.refused[node]
             case "Window":
                 return "", _WINDOW if read_sequence(node.plan.partitionSpec()) else _WITHOUT_KEY
             case "Join":
