@@ -46,8 +46,9 @@ def merge_shards(spark: SparkSession, given: argparse.Namespace, console: Consol
     try:
         options = storage_options(given.option)
         client = ShardClient.open(given.location, options, create=False)
-        names = given.shards or [name for name in client.shards() if _is_live(client, name)]
-        for name in names:
+        names = given.shards or client.shards()
+        # Of those that were named only: one that cannot be read is no reason to leave all others.
+        for name in given.shards:
             client.state(name)
     except ShardError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -55,6 +56,8 @@ def merge_shards(spark: SparkSession, given: argparse.Namespace, console: Consol
     status = 0
     for name in names:
         try:
+            if not given.shards and is_tombstone(client.machine(name).state()):
+                continue
             merges = compact_on_spark(
                 spark,
                 client,
@@ -70,10 +73,6 @@ def merge_shards(spark: SparkSession, given: argparse.Namespace, console: Consol
             continue
         console.print(f"{name}: {merges} merges, {_size_summary(client, name)}")
     return status
-
-
-def _is_live(client: ShardClient, name: str) -> bool:
-    return not is_tombstone(client.machine(name).state())
 
 
 def _size_summary(client: ShardClient, name: str) -> str:

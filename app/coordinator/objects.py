@@ -45,7 +45,13 @@ from shardline.app.runtime.runtime import Runtime
 from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock
-from shardline.datasource.errors import Determinate, InvalidUsage, ShardError, unknown_name
+from shardline.datasource.errors import (
+    Corrupt,
+    Determinate,
+    InvalidUsage,
+    ShardError,
+    unknown_name,
+)
 
 if TYPE_CHECKING:
     from shardline.app.project.statements import ObjectDescription
@@ -208,12 +214,20 @@ class Objects:
 
     def _check_droppable(self, names: Sequence[str]) -> None:
         known = self._known()
-        shards = [name for name in self._client.shards() if self._client.exists(name)]
+        shards = [name for name in self._client.shards() if self._is_there(name)]
         droppable = find_droppable(known, shards)
         for name in names:
             if name not in droppable:
                 raise unknown_name("object", name, droppable)
         refuse_if_read(names, known)
+
+    def _is_there(self, shard: str) -> bool:
+        try:
+            return self._client.exists(shard)
+        except Corrupt:
+            # A damaged shard, or a copy of one, is no reason to keep the others. To drop that very
+            # one is refused with this error, when it is its turn.
+            return True
 
     def allow_writes(self, taken_over: Callable[[], bool], then: Callable[[], None]) -> None:
         """Take the location over from the runtime that this one has followed; waits for that.

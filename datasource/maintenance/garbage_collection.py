@@ -23,6 +23,8 @@ newest usable rollup are left to the orphan sweep, which finds them by listing
 Invariants:
     Only blobs that a transition dropped are deleted, and rollups that can never be recorded again:
     a part that was staged and not appended yet is never a candidate.
+    Only blobs in the shard's own directory are deleted. A state that names others is damaged, and
+    nothing is known here of the shard that they belong to.
     Every state that a hold may be at can be rebuilt, and all of its blobs are there.
 """
 
@@ -178,7 +180,13 @@ def _delete_parts(machine: Machine, found: _Found, given_up: int) -> int:
     """Delete the parts that were found, as far as their states have been given up."""
     # A part may be dropped and be in the newest state: a writer can have appended it twice.
     live = part_blobs(machine.state())
-    keys = (key for seqno, key in found.parts if seqno <= given_up and key not in live)
+    # What is in another directory is another shard's, whatever our states say: see the head.
+    own = f"{machine.directory}/part/"
+    keys = (
+        key
+        for seqno, key in found.parts
+        if seqno <= given_up and key not in live and key.startswith(own)
+    )
     return _delete(machine, keys)
 
 

@@ -27,7 +27,8 @@ It may be killed anywhere and run twice or side by side: deleting a missing blob
 Invariants:
     No blob is deleted that a state from `gc_seqno` on names, that `needed` names, that is younger
     than `SWEEP_AGE_MS`, or whose age the store does not give.
-    Only `<shard>/part/` and rollups are candidates. All below `part/` is ours, whatever its name.
+    Only what is below the shard's own `part/` and its rollups are candidates. All below `part/` is
+    ours, whatever its name.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from shardline.datasource.errors import Corrupt
 from shardline.datasource.shard.codec import Record, apply_diff, decode_record, decode_rollup
 from shardline.datasource.shard.state import RollupRef, ShardState
 from shardline.datasource.stores.location import Location, VersionedData
+from shardline.datasource.stores.shard_names import shard_directory
 
 __all__ = ["SCAN_MAX", "LogReader"]
 
@@ -82,13 +83,23 @@ class LogReader:
         return state
 
     def starting_state(self, record: Record) -> ShardState | None:
-        """The whole state that `record` names as its start; None if it is not there any more."""
+        """The whole state that `record` names as its start; None if it is not there any more.
+
+        Raises:
+            Corrupt: It is damaged; or the log is that of another shard (`NAME_MISMATCH`).
+        """
         if record.state is not None:
-            return record.state
+            return self._checked_name(record.state)
         if record.rollup is not None:
-            return self.rollup(*record.rollup)
+            seqno, ref = record.rollup
+            # Before it is read: of a directory that was moved it is not there, and the error would
+            # say that it is lost.
+            if not ref.key.startswith(f"{self.directory}/"):
+                raise self._name_mismatch(ref.key.partition("/")[0])
+            state = self.rollup(seqno, ref)
+            return None if state is None else self._checked_name(state)
         base = self.record(record.base)
-        return None if base is None else base.state
+        return None if base is None or base.state is None else self._checked_name(base.state)
 
     def states_after(self, state: ShardState, until: int | None = None) -> Iterator[ShardState]:
         """The states that follow `state`, one for each record.
@@ -117,3 +128,20 @@ class LogReader:
         for after in self.states_after(state, until):
             state = after
         return state
+
+    def _checked_name(self, state: ShardState) -> ShardState:
+        # A copy of a shard's directory has a log that can be read, and its states name the blobs of
+        # the original. Opened as a shard, its garbage would be the original's rows; and its own
+        # blobs, which no state names, would be orphans.
+        if state.name != self.name:
+            raise self._name_mismatch(shard_directory(state.name))
+        return state
+
+    def _name_mismatch(self, directory: str) -> Corrupt:
+        return Corrupt(
+            f"directory '{self.directory}' at {self.location.url} is not that of a shard "
+            f"'{self.name}': its log is that of the shard in '{directory}'",
+            code="NAME_MISMATCH",
+            hint=f"a copy or a backup has its place outside of the location: move the directory "
+            f"there; if it was renamed, name it '{directory}' again",
+        )

@@ -11,8 +11,9 @@ a `.DS_Store`, a copy of the whole log in a folder. None of them has the name of
 are skipped wherever a log is listed; fsck reports those that are not empty.
 
 The checksum also covers the entry's place below the shard, `log/…` or `floor/…` and the number: a
-copied or renamed entry is refused. It does not cover the shard, so that a shard's directory may be
-copied as a whole.
+copied or renamed entry is refused. It does not cover the shard's name: a directory that was copied
+or renamed as a whole is recognised by the states in its log, which have that name
+(`shardline.datasource.shard.replay`), and the error can say whose it is.
 """
 
 from __future__ import annotations

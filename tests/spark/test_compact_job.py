@@ -6,11 +6,13 @@ import argparse
 import datetime as dt
 import io
 import random
+import shutil
 import threading
 from collections import Counter
 from decimal import Decimal
 from functools import partial
 from itertools import pairwise, product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -369,3 +371,7 @@ def test_the_job_says_what_it_does(spark: SparkSession, location: str) -> None:
     assert status == 0
     assert "batches are merged by" in said
     assert "now 1 batches" in said
+    shutil.copytree(Path(location) / SHARD, Path(location) / "a_copy")
+    status, said = run(force=False)
+    assert status == 1
+    assert f"{SHARD}: " in said, "the copy is refused, and the others are merged"

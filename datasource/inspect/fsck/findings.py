@@ -199,7 +199,9 @@ KINDS: Final[Mapping[str, Kind]] = {
     "ROLLUP_DIFFERS": Kind("damage", _ROLLUP),
     # --- the state
     "NAME_MISMATCH": Kind(
-        "damage", "the directory was renamed or copied: give it the name of its shard again"
+        "damage",
+        "the directory was renamed or copied: give it the name of its shard again, or move it out "
+        "of the location",
     ),
     "BATCH_GAP": Kind("damage", _REBUILD),
     "BATCH_INTERVAL": Kind("damage", _REBUILD),

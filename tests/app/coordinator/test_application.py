@@ -35,8 +35,15 @@ from shardline.app.protocol.objects import SubscribeDescription
 from shardline.app.runtime.cleanup import forget
 from shardline.app.transport.in_process import InProcessClient
 from shardline.app.transport.session import CloseCode
-from shardline.datasource.clock import SystemClock
-from shardline.datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.errors import (
+    Corrupt,
+    Determinate,
+    Fenced,
+    InvalidUsage,
+    ShardError,
+)
+from shardline.datasource.stores.open import open_objects
 from support.fakes.sites import Site, index, project, source
 
 TOKEN = "0123456789abcdef" * 2
@@ -428,6 +435,19 @@ def test_what_runs_is_not_dropped_before_a_project_is_applied(site: Site) -> Non
         with pytest.raises(InvalidUsage, match=r"STILL_READ.*'i' reads 'u'"):
             application.drop(["u"])
         assert "t" in application.drop(["t"])
+
+
+def test_a_copy_of_a_shard_in_the_location_does_not_keep_objects(site: Site) -> None:
+    """To drop the copy itself says what is to be done with it."""
+    objects = open_objects(site.place.url, {}, clock=SystemClock(), ids=SystemIds())
+    for entry in list(objects.entries("t/")):
+        objects.put(entry.key.replace("t/", "a_copy/", 1), objects.get(entry.key) or b"")
+    with site.application() as application:
+        application.apply(project(source("u")))
+        site.wait("the source is there", lambda: "u" in application.running())
+        assert "t" in application.drop(["t"])
+        with pytest.raises(Corrupt, match=r"NAME_MISMATCH.*'a_copy'.*outside of the location"):
+            application.drop(["a_copy"])
 
 
 def test_no_read_goes_back_behind_one_before_a_restart(site: Site) -> None:

@@ -61,7 +61,8 @@ def test_states_from_before_a_drop_are_found(world: World, rollup_every: int) ->
     machine = client.machine(SHARD)
     machine.apply(partial(finalise, despite_holders=frozenset()))
     buried = machine.state()
-    machine.apply(partial(reinitialise, fresh=first_state()))
+    fresh = msgspec.structs.replace(first_state(), name=SHARD)
+    machine.apply(partial(reinitialise, fresh=fresh))
     again = machine.state()
     client.writer(SHARD).append_now(None)
     # Finalising has given all of them up: what is asked is whether they could be collected.
