@@ -23,7 +23,13 @@ from functools import partial
 from typing import TypeVar
 
 from shardline.datasource.clock import Clock, IdGenerator, SystemClock, SystemIds
-from shardline.datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
+from shardline.datasource.errors import (
+    Determinate,
+    Fenced,
+    Indeterminate,
+    InvalidUsage,
+    ShardError,
+)
 from shardline.datasource.ids import check_owner_name, new_id, process_name
 from shardline.datasource.inspect.usage import ShardUsage, shard_usage
 from shardline.datasource.maintenance.compact import compact
@@ -385,11 +391,20 @@ class ShardClient:
                 )
 
     def drop(
-        self, name: str, *, despite_holders: Sequence[str] = (), seqno: int | None = None
+        self,
+        name: str,
+        *,
+        shard: str | None = None,
+        despite_holders: Sequence[str] = (),
+        seqno: int | None = None,
     ) -> None:
         """Finalise shard `name` for good and delete its blobs; harmless if it was dropped.
 
         Args:
+            name: The shard's name.
+            shard: The shard's id, for a drop that is repeated, or that was decided on an earlier
+                state: another shard that has the name now was made since, and stays. None for the
+                shard that has the name at this call.
             despite_holders: Readers and holds to cut off, by id or name; `inspect` lists them.
             seqno: That of the state by which the drop was decided: if anything has changed since,
                 nothing is dropped. None for whatever is there. Not for a transactions shard.
@@ -397,23 +412,22 @@ class ShardClient:
         Raises:
             InvalidUsage: There is no such shard, or it is still read, held or registered.
             Determinate: `SHARD_CHANGED`: it is not in the state `seqno` any more.
+            Indeterminate: It may have been dropped: call it again, with the id that the hint names.
         """
         machine = self.machine(name)
-        state, despite = machine.state(), frozenset(despite_holders)
-        mark = state.registered
-        outcome: Finalised | Held | Changed
-        if mark is not None and mark.shard == state.shard:
-            # A transactions shard is registered with itself, and ends only if no other one is.
-            outcome = self.transactions(name).drop(despite)
-        elif mark is not None and not is_tombstone(state):
-            raise InvalidUsage(
-                f"shard '{name}' is registered with transactions shard '{mark.txns}'",
-                code="SHARD_REGISTERED",
-                hint="forget it first (client.transactions().forget), then drop it",
-            )
-        else:
-            end = partial(finalise_unchanged, seqno=seqno, despite_holders=despite)
-            outcome = machine.apply(end)
+        state = machine.state()
+        # From here on it is this one. Of a drop of unknown outcome, which has happened, the next
+        # look finds what somebody else has made and written meanwhile.
+        shard = shard or state.shard
+        try:
+            outcome = self._finalise(name, shard, state, frozenset(despite_holders), seqno)
+        except Indeterminate as error:
+            raise Indeterminate(
+                error.detail,
+                code=error.code,
+                hint=f"drop('{name}', shard='{shard}') may be repeated: it leaves alone what was "
+                "made under that name since",
+            ) from error
         if isinstance(outcome, Changed):
             raise Determinate(
                 f"shard '{name}' is at seqno {outcome.seqno} by now, and was to be dropped as it "
@@ -434,6 +448,29 @@ class ShardClient:
             _log.warning(
                 "blobs of a dropped shard left", exc_info=True, extra={"context": {"shard": name}}
             )
+
+    def _finalise(
+        self,
+        name: str,
+        shard: str,
+        state: ShardState,
+        despite: frozenset[str],
+        seqno: int | None,
+    ) -> Finalised | Held | Changed:
+        mark = state.registered
+        if state.shard != shard:
+            return Finalised()
+        if mark is None or is_tombstone(state):
+            end = partial(finalise_unchanged, shard=shard, despite_holders=despite, seqno=seqno)
+            return self.machine(name).apply(end)
+        if mark.shard == shard:
+            # A transactions shard is registered with itself, and ends only if no other one is.
+            return self.transactions(name).drop(shard, despite)
+        raise InvalidUsage(
+            f"shard '{name}' is registered with transactions shard '{mark.txns}'",
+            code="SHARD_REGISTERED",
+            hint="forget it first (client.transactions().forget), then drop it",
+        )
 
     def set_retention(self, name: str, retain_ms: int | None) -> bool:
         """Keep shard `name` readable `retain_ms` far back; False if that is its policy already.

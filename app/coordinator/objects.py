@@ -382,7 +382,9 @@ class Objects:
         for shard in shards:
             if self._client.exists(shard):
                 state = self._client.state(shard)
-                self._client.drop(shard, despite_holders=[*state.critical, *state.leased])
+                self._client.drop(
+                    shard, shard=state.shard, despite_holders=[*state.critical, *state.leased]
+                )
                 dropped.append(shard)
         return dropped
 

@@ -188,15 +188,19 @@ class Transactions:
 
         return 0 if self.reader.read() is None else self._change(judge, at)
 
-    def drop(self, despite_holders: frozenset[str]) -> Finalised | Held:
+    def drop(self, shard: str, despite_holders: frozenset[str]) -> Finalised | Held:
         """Finalise the transactions shard itself.
+
+        Args:
+            shard: Id of the one that is meant: the next one of its name stays.
+            despite_holders: Readers and holds that may be cut off, by id or name.
 
         Raises:
             InvalidUsage: A shard is registered with it.
         """
         while True:
             ledger = self.reader.read()
-            if ledger is None:
+            if ledger is None or ledger.shard != shard:
                 return Finalised()
             apply_ledger(self.home, ledger)
             if ledger.registered:
@@ -208,7 +212,7 @@ class Transactions:
                 )
             upper = Frontier(ledger.upper)
             outcome = self._committer.machine.apply(
-                partial(finalise_txns, upper=upper, despite_holders=despite_holders)
+                partial(finalise_txns, shard=shard, upper=upper, despite_holders=despite_holders)
             )
             if not isinstance(outcome, bool):
                 return outcome

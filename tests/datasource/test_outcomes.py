@@ -200,6 +200,59 @@ def test_a_refusal_that_nothing_contradicts_is_unknown_after_three_attempts(
     assert world.clock.elapsed_ms() - began_ms < 1000
 
 
+# --- one drop ------------------------------------------------------------------------------------
+
+
+def test_a_drop_that_is_repeated_leaves_the_next_shard_of_that_name(
+    world: World, client: ShardClient, lying: Lying
+) -> None:
+    """It may have happened, and then somebody else has made a shard and written to it."""
+    client.writer("a").append_now(table((1, "x")))
+    first = client.state("a").shard
+    lying.lies, lying.blind = 99, 99
+    with pytest.raises(Indeterminate, match=rf"drop\('a', shard='{first}'\)"):
+        client.drop("a")
+    lying.lies = lying.blind = lying._blinded = 0
+    other = world.client()
+    other.create("a", schema_of(), key=["id"])
+    other.writer("a").append_now(table((2, "y")))
+
+    client.drop("a", shard=first)
+    assert contents(world) == {(2, "y"): 1}
+    other.hold("a", "mine")
+    client.drop("a", shard=first)
+    assert contents(world) == {(2, "y"): 1}, "not refused for a reader of another shard either"
+
+
+@pytest.mark.parametrize("name", ["a", TRANSACTIONS])
+def test_a_drop_that_loses_a_race_leaves_the_next_shard_of_that_name(
+    world: World, client: ShardClient, lying: Lying, name: str
+) -> None:
+    """Others drop the shard and make it again before the record of this drop is written."""
+    other = world.client(BLOBS)
+
+    def make() -> str:
+        if name == TRANSACTIONS:
+            other.transactions().register("a")
+            other.transactions().forget("a")
+        else:
+            other.create("a", schema_of(), key=["id"])
+        return other.state(name).shard
+
+    made = [make()]
+    client.state(name)
+
+    def overtake(_key: str) -> None:
+        lying.before = None
+        other.drop(name)
+        made.append(make())
+
+    lying.before = overtake
+    client.drop(name)
+    assert len(set(made)) == 2
+    assert world.client().state(name).shard == made[1]
+
+
 # --- one append of a registered shard ------------------------------------------------------------
 
 

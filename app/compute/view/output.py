@@ -115,9 +115,12 @@ class ViewSink:
         # the one that has taken over.
         self._gate()
         client, name = self._client, self._name
-        if client.exists(name) and not self._fits(parse_ddl_schema(self._description.schema)):
+        if client.exists(name):
+            # Before it is judged: what is made under that name after that is not what did not fit.
             state = client.state(name)
-            client.drop(name, despite_holders=[*state.leased, *state.critical])
+            if not self._fits(parse_ddl_schema(self._description.schema)):
+                holders = [*state.leased, *state.critical]
+                client.drop(name, shard=state.shard, despite_holders=holders)
         create_object_shard(client, self._description, self._description.schema)
         retain_ms = self._description.retain_ms
         client.create(self._errors, ERRORS_SCHEMA, retain_ms=retain_ms, times_by=f"view {name}")

@@ -149,7 +149,9 @@ class StateShard:
         if client.exists(self.name):
             self._gate()
             state = client.state(self.name)
-            client.drop(self.name, despite_holders=[*state.leased, *state.critical])
+            client.drop(
+                self.name, shard=state.shard, despite_holders=[*state.leased, *state.critical]
+            )
 
     def append(
         self, rows: StagedInterval, lower: int, upper: int | None, *, at: int | None = None

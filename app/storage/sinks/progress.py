@@ -37,6 +37,7 @@ from shardline.datasource.errors import Fenced
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.read import current_schema
 from shardline.datasource.shard.commands.append import UpperMismatch
+from shardline.datasource.shard.state import ShardState
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["ProgressRow", "SinkProgress", "read_progress"]
@@ -96,13 +97,14 @@ class SinkProgress:
     previous_shard: str
     _row: ProgressRow | None
     _upper: Frontier
+    _own_id: str
 
     @classmethod
     def open(cls, client: ShardClient, sink: SinkDescription) -> Self:
         """Open the accounts of a sink; makes their shard if it is not there."""
         shard = progress_shard(sink.name)
         _prepare(client, shard)
-        row, upper = _newest(client, shard)
+        row, state = _newest(client, shard)
         mine = row is not None and row.definition == fingerprint(sink)
         return cls(
             client=client,
@@ -110,12 +112,13 @@ class SinkProgress:
             definition=fingerprint(sink),
             input=sink.on,
             committed=Frontier(row.upper) if row is not None and mine else None,
-            earliest=upper.time or 0,
+            earliest=state.upper.time or 0,
             previous_input="" if row is None else row.input,
             shard_id=client.state(sink.on).shard if client.exists(sink.on) else "",
             previous_shard=(row.shard or "") if row is not None else "",
             _row=row,
-            _upper=upper,
+            _upper=state.upper,
+            _own_id=state.shard,
         )
 
     def note_input(self) -> None:
@@ -132,7 +135,8 @@ class SinkProgress:
             return
         if self._upper == EMPTY:
             # A shard with the empty upper takes nothing more: a new definition needs a new one.
-            self.client.drop(self.shard)
+            # By its id: what a later incarnation has made meanwhile is not ours to drop.
+            self.client.drop(self.shard, shard=self._own_id)
             _prepare(self.client, self.shard)
             self._row, self._upper = None, Frontier(0)
         at = self._upper.time
@@ -197,11 +201,11 @@ def _prepare(client: ShardClient, shard: str) -> None:
         client.create(shard, schema, comment=comment, retain_ms=_RETAIN_MS)
 
 
-def _newest(client: ShardClient, shard: str) -> tuple[ProgressRow | None, Frontier]:
-    """The newest row, and the upper that it stands at."""
-    upper = client.state(shard).upper
-    if upper == Frontier(0):
-        return None, upper
+def _newest(client: ShardClient, shard: str) -> tuple[ProgressRow | None, ShardState]:
+    """The newest row, and a state of the shard with the upper that it stands at."""
+    state = client.state(shard)
+    if state.upper == Frontier(0):
+        return None, state
     with client.reader(shard, purpose="progress of a sink") as reader:
         (only,) = reader.snapshot().to_pylist()
-    return msgspec.convert(only, ProgressRow), upper
+    return msgspec.convert(only, ProgressRow), state

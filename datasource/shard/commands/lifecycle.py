@@ -121,14 +121,17 @@ def reinitialise(
 
 
 def finalise(
-    state: ShardState, now_ms: int, *, despite_holders: frozenset[str]
+    state: ShardState, now_ms: int, *, shard: str, despite_holders: frozenset[str]
 ) -> Transition[Finalised | Held]:
     """Turn the shard into a tombstone, unless a reader not in `despite_holders` still holds it.
 
     Args:
+        shard: Id of the shard that is meant.
         despite_holders: Readers and holds that may be cut off, by id or name.
     """
-    if is_tombstone(state):
+    # Another id: the one that was meant was dropped, as a new shard follows a tombstone only.
+    # A drop that is repeated, or that has lost a race, must not take the next one of that name.
+    if state.shard != shard or is_tombstone(state):
         return Transition(None, Finalised())
     # The machine expires leases only in records, and a refusal writes none: without this, a dead
     # reader of a shard that nobody writes would refuse its end for ever.
@@ -157,15 +160,21 @@ def finalise(
 
 
 def finalise_unchanged(
-    state: ShardState, now_ms: int, *, despite_holders: frozenset[str], seqno: int | None
+    state: ShardState,
+    now_ms: int,
+    *,
+    shard: str,
+    despite_holders: frozenset[str],
+    seqno: int | None,
 ) -> Transition[Finalised | Held | Changed]:
     """Turn the shard into a tombstone as `finalise` does, if it is still in the state `seqno`.
 
     None is any state.
     """
-    if seqno not in {None, state.seqno} and not is_tombstone(state):
+    is_there = state.shard == shard and not is_tombstone(state)
+    if is_there and seqno not in {None, state.seqno}:
         return Transition(None, Changed(state.seqno))
-    done = finalise(state, now_ms, despite_holders=despite_holders)
+    done = finalise(state, now_ms, shard=shard, despite_holders=despite_holders)
     return Transition(done.state, done.result)
 
 

@@ -262,16 +262,17 @@ def _applied(state: ShardState, now_ms: int, commit: Commit) -> ShardState:
 
 
 def finalise_txns(
-    state: ShardState, now_ms: int, *, upper: Frontier, despite_holders: frozenset[str]
+    state: ShardState, now_ms: int, *, shard: str, upper: Frontier, despite_holders: frozenset[str]
 ) -> Transition[Finalised | Held | bool]:
     """Finalise a transactions shard, if its upper is still `upper`; False if it is not.
 
     Args:
+        shard: Id of the shard that is meant; see `finalise`.
         upper: The upper at which the caller saw that nothing is registered.
         despite_holders: Readers and holds that may be cut off, by id or name.
     """
-    if state.upper != upper:
+    if state.shard == shard and state.upper != upper:
         return Transition(None, result=False)
     own = msgspec.structs.replace(state, registered=None)
-    done = finalise(own, now_ms, despite_holders=despite_holders)
+    done = finalise(own, now_ms, shard=shard, despite_holders=despite_holders)
     return Transition(done.state, done.result)

@@ -183,7 +183,7 @@ def test_a_dropped_shard_has_no_policy() -> None:
     """And takes none."""
     state = advance(first_state(), partial(set_step, retain_ms=5), 1)
     assert state.retain_ms == 5
-    state = advance(state, partial(finalise, despite_holders=frozenset()), 2)
+    state = advance(state, partial(finalise, shard=state.shard, despite_holders=frozenset()), 2)
     assert state.retain_ms is None
     assert set_step(state, 3, retain_ms=5).state is None
     assert retain_step(state, 3).state is None

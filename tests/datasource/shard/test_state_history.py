@@ -59,7 +59,7 @@ def test_states_from_before_a_drop_are_found(world: World, rollup_every: int) ->
     """A whole state in the log does not hide those before it, rolled up or not."""
     client, seen = grown(world, rollup_every)
     machine = client.machine(SHARD)
-    machine.apply(partial(finalise, despite_holders=frozenset()))
+    machine.apply(partial(finalise, shard=machine.state().shard, despite_holders=frozenset()))
     buried = machine.state()
     fresh = msgspec.structs.replace(first_state(), name=SHARD)
     machine.apply(partial(reinitialise, fresh=fresh))

@@ -262,7 +262,7 @@ def _dropped(often: int) -> Step:
         if often:
             return Transition(None, None)
         holders = frozenset([*state.leased, *state.critical])
-        return finalise(state, now_ms, despite_holders=holders)
+        return finalise(state, now_ms, shard=state.shard, despite_holders=holders)
 
     return step
 
