@@ -23,12 +23,10 @@ from functools import partial
 from typing import TypeVar
 
 from shardline.datasource.clock import Clock, IdGenerator, SystemClock, SystemIds
+from shardline.datasource.drop_shard import drop_shard
 from shardline.datasource.errors import (
-    Determinate,
     Fenced,
-    Indeterminate,
     InvalidUsage,
-    ShardError,
 )
 from shardline.datasource.ids import check_owner_name, new_id, process_name
 from shardline.datasource.inspect.usage import ShardUsage, shard_usage
@@ -46,11 +44,7 @@ from shardline.datasource.shard.commands.evolve import (
     evolve_schema,
 )
 from shardline.datasource.shard.commands.lifecycle import (
-    Changed,
-    Finalised,
     FirstTime,
-    Held,
-    finalise_unchanged,
     initial_state,
     reinitialise,
 )
@@ -414,62 +408,12 @@ class ShardClient:
             Determinate: `SHARD_CHANGED`: it is not in the state `seqno` any more.
             Indeterminate: It may have been dropped: call it again, with the id that the hint names.
         """
-        machine = self.machine(name)
-        state = machine.state()
-        # From here on it is this one. Of a drop of unknown outcome, which has happened, the next
-        # look finds what somebody else has made and written meanwhile.
-        shard = shard or state.shard
-        try:
-            outcome = self._finalise(name, shard, state, frozenset(despite_holders), seqno)
-        except Indeterminate as error:
-            raise Indeterminate(
-                error.detail,
-                code=error.code,
-                hint=f"drop('{name}', shard='{shard}') may be repeated: it leaves alone what was "
-                "made under that name since",
-            ) from error
-        if isinstance(outcome, Changed):
-            raise Determinate(
-                f"shard '{name}' is at seqno {outcome.seqno} by now, and was to be dropped as it "
-                f"was at {seqno}",
-                code="SHARD_CHANGED",
-                hint="look at it again",
-            )
-        if isinstance(outcome, Held):
-            raise InvalidUsage(
-                f"shard '{name}' is still read by {', '.join(outcome.holders)}",
-                code="SHARD_IN_USE",
-                hint="stop or expire them first",
-            )
-        try:
-            collect_garbage(machine)
-        except ShardError:
-            # The shard is dropped: an error here would deny it. Maintenance collects the blobs.
-            _log.warning(
-                "blobs of a dropped shard left", exc_info=True, extra={"context": {"shard": name}}
-            )
-
-    def _finalise(
-        self,
-        name: str,
-        shard: str,
-        state: ShardState,
-        despite: frozenset[str],
-        seqno: int | None,
-    ) -> Finalised | Held | Changed:
-        mark = state.registered
-        if state.shard != shard:
-            return Finalised()
-        if mark is None or is_tombstone(state):
-            end = partial(finalise_unchanged, shard=shard, despite_holders=despite, seqno=seqno)
-            return self.machine(name).apply(end)
-        if mark.shard == shard:
-            # A transactions shard is registered with itself, and ends only if no other one is.
-            return self.transactions(name).drop(shard, despite)
-        raise InvalidUsage(
-            f"shard '{name}' is registered with transactions shard '{mark.txns}'",
-            code="SHARD_REGISTERED",
-            hint="forget it first (client.transactions().forget), then drop it",
+        drop_shard(
+            self.machine(name),
+            shard=shard,
+            despite=frozenset(despite_holders),
+            seqno=seqno,
+            drop_register=lambda *which: self.transactions(name).drop(*which),
         )
 
     def set_retention(self, name: str, retain_ms: int | None) -> bool:

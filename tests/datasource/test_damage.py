@@ -20,6 +20,7 @@ from shardline.datasource.parts.part_file import decode_inline
 from shardline.datasource.parts.verify import verify_part
 from shardline.datasource.read import contents_of
 from shardline.datasource.shard.batch import Part
+from support.fakes.ranged_store import OpenedByRanges
 from support.models.shards import SETTINGS, World, rows, schema_of, table, updates
 
 SHARD = "orders"
@@ -29,6 +30,11 @@ SOME = table(*((i, f"value {i}" * 3) for i in range(10)))
 
 @pytest.fixture
 def client(world: World) -> ShardClient:
+    """See `filled`."""
+    return filled(world)
+
+
+def filled(world: World) -> ShardClient:
     """A shard of ten rows, in one blob of several row groups."""
     made = world.client(BLOBS)
     made.create(SHARD, schema_of(), key=["id"])
@@ -81,6 +87,26 @@ def test_a_missing_part_is_an_error_in_every_way_of_reading(client: ShardClient,
     with pytest.raises(MissingBlob, match=rf"MISSING_BLOB.*{part.key}.*10 rows.*restore"):
         ways(client)[way]()  # type: ignore[operator]
     assert isinstance(verify_part(client.location.blob, part), MissingBlob)
+
+
+@pytest.mark.parametrize("summed", [True, False])
+@pytest.mark.parametrize("left", [0, 0.5, 0.99])
+def test_a_remote_part_that_is_gone_or_short_is_an_answer(summed: bool, left: float) -> None:
+    """Not an error of the check: a stream that may stand still would end by it."""
+    world = World(objects=lambda here: OpenedByRanges(here._name, here.clock))
+    client = filled(world)
+    part = only_part(client)
+    if not summed:
+        part = msgspec.structs.replace(part, crc32=None)  # as of a part that Spark has written
+    data = world.objects().get(part.key)
+    assert data is not None
+    assert verify_part(client.location.blob, part) is None
+    world.objects().delete(part.key)
+    if left:
+        world.objects().put(part.key, data[: int(len(data) * left)])
+    error = verify_part(client.location.blob, part)
+    assert isinstance(error, MissingBlob)
+    assert part.key in str(error)
 
 
 @pytest.mark.parametrize("way", range(3))

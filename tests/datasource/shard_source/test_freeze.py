@@ -14,19 +14,39 @@ from shardline.datasource.shard.plan import PlannedPart, TimeFilter
 from shardline.datasource.shard_source import freeze
 from shardline.datasource.shard_source.descs import parts_with_news, stop_before
 from shardline.datasource.shard_source.freeze import Freezer
+from shardline.datasource.stores.open import open_objects
 from support.fakes.clock import ManualClock
 from support.fakes.engine import Checkpoint, Killed, Query, options_of
+from support.fakes.ranged_store import OpenedByRanges
 from support.models.shards import TINY, World, schema_of, updates
+from support.processes.s3_server import S3Server, s3_server
 from support.spark.streams import churn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from shardline.datasource.client import ShardClient
 
 BLOBS = dataclasses.replace(TINY, inline_part_bytes=0, compact_inline_bytes=0)
 
 FREEZE = {"onMissingPart": "freeze", "startingTimestamp": 0}
+
+
+@pytest.fixture(params=["opened whole", "opened by ranges"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """A store that finds out that an object is gone when it is opened, or when it is read."""
+    if request.param == "opened whole":
+        made = World()
+    else:
+        made = World(objects=lambda here: OpenedByRanges(here._name, here.clock))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as running:
+        yield running
 
 
 def put(client: ShardClient, time: int, rows: int = 1) -> None:
@@ -144,6 +164,32 @@ def test_a_frozen_stream_never_passes(
     assert times(checkpoint) == list(range(batches + 1))
     assert "frozen" not in (query.run.report() or {})
     assert "frozen" not in next(iter(client.state("in").critical.values())).purpose
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("damage", [delete, truncate])
+def test_a_stream_freezes_on_s3(server: S3Server, damage: Callable[[World, str], bytes]) -> None:
+    """Over the store itself, whose objects are gone or short only where they are read."""
+    url = f"s3://{server.new_bucket()}/lake"
+    world = World(
+        objects=lambda here: open_objects(url, server.options, clock=here.clock, ids=here.ids)
+    )
+    client = shard(world, 3)
+    (key,) = keys_at(client, 1)
+    data = damage(world, key)
+    checkpoint = Checkpoint()
+    query = Query(world.client(BLOBS), checkpoint, options_of(**FREEZE))
+    query.drain()
+    stood_at = checkpoint.frontier()
+    said = (query.run.report() or {})["frozen"]
+    world.objects().put(key, data)
+    world.clock.advance(10_000)
+    query.drain()
+
+    assert stood_at == 1
+    assert said["part"] == key
+    assert key in said["reason"]
+    assert times(checkpoint) == [0, 1, 2]
 
 
 def test_a_restarted_stream_is_as_frozen(world: World) -> None:
@@ -346,7 +392,9 @@ def test_damage_names_shard_and_times(world: World) -> None:
     truncate(world, keys_at(client, 1)[0])
     query = Query(client, Checkpoint(), options_of(startingTimestamp=0))
 
-    with pytest.raises(Corrupt, match=r"not \d+.*\(shard 'in', times 0 to 1\)"):
+    # A remote store cannot tell a short part from one that is gone.
+    told = r"(not \d+|gone or shorter than).*\(shard 'in', times 0 to 1\)"
+    with pytest.raises((Corrupt, MissingBlob), match=told):
         query.drain()
 
 
