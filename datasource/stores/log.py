@@ -32,6 +32,9 @@ the request in question: if s is not below the floor then, nothing at s was ever
 observed at t is such an observation for every s >= head, because no floor is above the head. That
 is why an append after another append, or after a read, costs one create.
 
+The age of an observation is that by the clock by which it is greatest (`instant`): a machine that
+was paused by its hypervisor believes that no time has passed, until its wall clock is set right.
+
 Invariants:
     seqnos from the floor to the head are present without gaps, and no other seqno was ever head;
     what this object remembers of a shard was true at the time that is noted with it. Remembering
@@ -63,6 +66,7 @@ from shardline.datasource.stores.entry import (
     is_entry,
     newest_entry,
 )
+from shardline.datasource.stores.instant import NEVER, Instant, age_ms, now
 from shardline.datasource.stores.location import (
     Committed,
     Consensus,
@@ -111,29 +115,29 @@ the outcome is reported as unknown. One refusal is not enough: it may be about a
 original is still on its way. A process that has lost the right to write need not wait longer."""
 
 _SHARDS_MAX: Final = 4096
-_NEVER: Final = float("-inf")
 
 
 class _Observations(NamedTuple):
-    """Observations of one shard; times are elapsed ms of our clock, `_NEVER` before the first.
+    """Observations of one shard; times are `NEVER` before the first.
 
     Attributes:
         head: The newest record known to be committed; None if there was none.
-        head_at_ms: A time at which no floor was above `head`.
+        head_at: A time at which no floor was above `head`.
         floor: Records below it may be gone.
         floor_index: Number of the floor log's entry that publishes `floor`; 0 for none.
-        floor_at_ms: A time at which `floor` was the newest.
-        floor_since_ms: When we first knew that it was published: the grace is counted from then.
+        floor_at: A time at which `floor` was the newest.
+        floor_since_ms: When we first knew that it was published, by the elapsed ms: the grace is
+            counted from then.
         cleaned: This process has deleted all records below it.
         missed: First seqno of the last scan that found nothing; 0 before the first.
     """
 
     head: VersionedData | None = None
-    head_at_ms: float = _NEVER
+    head_at: Instant = NEVER
     floor: int = 1
     floor_index: int = 0
-    floor_at_ms: float = _NEVER
-    floor_since_ms: float = _NEVER
+    floor_at: Instant = NEVER
+    floor_since_ms: float = NEVER.elapsed_ms
     cleaned: int = 1
     missed: int = 0
 
@@ -151,7 +155,8 @@ class NumberedLog(Consensus):
     Args:
         objects: The store. Its reads may be retried inside; a create that was repeated inside
             must not report success or failure for certain unless it knows.
-        clock: Measures the grace and the deadline with `elapsed_ms`.
+        clock: Measures the grace and the deadline with `elapsed_ms`, the age of observations with
+            `now_ms` as well.
         ids: Makes tokens.
         grace_ms: The location's grace; with 0 every answer costs a look at the floor.
         deadline_ms: Longest time in which one append tries to learn its outcome.
@@ -180,14 +185,14 @@ class NumberedLog(Consensus):
     @override
     def head(self, shard: str) -> VersionedData | None:
         view = self._observations(shard)
-        if view.head_at_ms == _NEVER:
+        if view.head_at == NEVER:
             return self._find_head_by_listing(shard)
         newest = view.head
         for _ in range(_PROBES):
             seqno = 1 if newest is None else newest.seqno + 1
             # Before the request, here and everywhere below: a stall in between must make the
             # observation look older than it is, never younger.
-            asked_at = self._clock.elapsed_ms()
+            asked_at = now(self._clock)
             found = self._read(shard, seqno)
             # Also where nothing was found: a record that was truncated is as absent as one that was
             # never written, and only the floor tells them apart.
@@ -204,7 +209,7 @@ class NumberedLog(Consensus):
 
     def _find_head_by_listing(self, shard: str) -> VersionedData | None:
         for _ in range(_ROUNDS_MAX):
-            asked_at = self._clock.elapsed_ms()
+            asked_at = now(self._clock)
             # The floor is not read: the head is never deleted, and what a stalled writer puts back
             # is below it. So the first key of a LIST is the head, however old our memory is.
             newest = newest_entry(self._objects, f"{shard}/log/")
@@ -234,7 +239,7 @@ class NumberedLog(Consensus):
         seqno = before + 1
         view = self._observations(shard)
         newest = view.head
-        if view.head_at_ms == _NEVER or view.head_seqno < before:
+        if view.head_at == NEVER or view.head_seqno < before:
             # Appending after a record that is not there would leave a gap for ever. Otherwise no
             # request is needed: had the head moved on, the create below would find its key taken.
             newest = self.head(shard)
@@ -244,7 +249,7 @@ class NumberedLog(Consensus):
         # it, so the look after the create is the one that decides.
         if not self._is_above_floor(shard, seqno):
             return ExpectationMismatch(None)  # our head is older than the grace, and deleted since
-        began_at = self._clock.elapsed_ms()
+        began_at = now(self._clock)
         winner = self._create_and_resolve(shard, "log", seqno, data)
         if winner is not None:
             return self._answer_lost_race(shard, winner, began_at)
@@ -262,7 +267,7 @@ class NumberedLog(Consensus):
         return Committed(seqno)
 
     def _answer_lost_race(
-        self, shard: str, winner: VersionedData, began_at: float
+        self, shard: str, winner: VersionedData, began_at: Instant
     ) -> Committed | ExpectationMismatch:
         """Answer an append whose seqno was taken by another writer's record.
 
@@ -278,7 +283,7 @@ class NumberedLog(Consensus):
             # When the append began, the seqno was not below a floor as of half a grace before (see
             # `_is_above_floor`). Within another half nothing there was deleted, so the record found
             # is the first at this seqno, and ours certainly failed. After that nobody can tell.
-            if self._clock.elapsed_ms() - began_at >= self._grace_ms / 2:
+            if age_ms(self._clock, began_at) >= self._grace_ms / 2:
                 reason = "the log was truncated beyond it meanwhile"
                 raise self._outcome_unknown(shard, winner.seqno, reason)
             return ExpectationMismatch(None)
@@ -286,7 +291,7 @@ class NumberedLog(Consensus):
         # power cut must not take away the record that caused it.
         self._objects.settle(f"{shard}/log")
         # It is not known at which time the winner was the head: it may have been long ago.
-        self._note_head(shard, winner, _NEVER)
+        self._note_head(shard, winner, NEVER)
         return ExpectationMismatch(winner)
 
     def _create_and_resolve(
@@ -356,7 +361,7 @@ class NumberedLog(Consensus):
         """Records as `scan` gives them; None if `first` turns out to be below the floor."""
         records: list[VersionedData] = []
         prefix = f"{shard}/log/"
-        asked_at = self._clock.elapsed_ms()
+        asked_at = now(self._clock)
         # If there was nothing a moment ago, there is most likely still nothing: a reader that polls
         # pays for one request each time.
         width = 1 if self._observations(shard).missed == first else _CHUNK_MIN
@@ -415,7 +420,7 @@ class NumberedLog(Consensus):
             value = _FLOOR.pack(floor)
             # A create that stalls does no harm here: nothing in the floor log is ever deleted.
             if self._create_and_resolve(shard, "floor", view.floor_index + 1, value) is None:
-                self._note_floor(shard, view.floor_index + 1, floor, _NEVER)
+                self._note_floor(shard, view.floor_index + 1, floor, NEVER)
                 return
             self._look_at_floor(shard)
         raise self._truncated_too_fast(shard)
@@ -451,11 +456,10 @@ class NumberedLog(Consensus):
         Called after the request in question; reads the floor unless an observation is recent.
         """
         view = self._observations(shard)
-        # Compared with `>`: with a grace of 0 not even an observation of this moment is used.
-        since_ms = self._clock.elapsed_ms() - self._grace_ms / 2
-        if seqno >= view.head_seqno and view.head_at_ms > since_ms:
+        # Compared with `<`: with a grace of 0 not even an observation of this moment is used.
+        if seqno >= view.head_seqno and age_ms(self._clock, view.head_at) < self._grace_ms / 2:
             return True
-        if seqno >= view.floor and view.floor_at_ms > since_ms:
+        if seqno >= view.floor and age_ms(self._clock, view.floor_at) < self._grace_ms / 2:
             return True
         return seqno >= self._look_at_floor(shard).floor
 
@@ -464,14 +468,14 @@ class NumberedLog(Consensus):
         prefix = f"{shard}/floor/"
         view = self._observations(shard)
         index, floor = view.floor_index, view.floor
-        for _ in range(_PROBES if view.floor_at_ms != _NEVER else 0):
-            asked_at = self._clock.elapsed_ms()
+        for _ in range(_PROBES if view.floor_at != NEVER else 0):
+            asked_at = now(self._clock)
             key = entry_key(prefix, index + 1)
             value = self._objects.get(key)
             if value is None:
                 return self._note_floor(shard, index, floor, asked_at)
             index, floor = index + 1, self._decode_floor(key, value)
-        asked_at = self._clock.elapsed_ms()
+        asked_at = now(self._clock)
         newest = newest_entry(self._objects, prefix)
         if newest is not None and entry_seqno(newest.key) != index:
             value = self._objects.get(newest.key) or b""
@@ -504,16 +508,16 @@ class NumberedLog(Consensus):
         self._views[shard] = view
         return view
 
-    def _note_head(self, shard: str, head: VersionedData | None, at_ms: float) -> None:
+    def _note_head(self, shard: str, head: VersionedData | None, at: Instant) -> None:
         # Of two observations the later time holds for the greater head as well: no floor was above
         # the smaller head then. Threads may note their observations in any order.
         view = self._observations(shard)
         if head is None or head.seqno <= view.head_seqno:
             head = view.head
-        newest = view._replace(head=head, head_at_ms=max(at_ms, view.head_at_ms))
+        newest = view._replace(head=head, head_at=max(at, view.head_at))
         self._remember(shard, newest)
 
-    def _note_floor(self, shard: str, index: int, floor: int, at_ms: float) -> _Observations:
+    def _note_floor(self, shard: str, index: int, floor: int, at: Instant) -> _Observations:
         view = self._observations(shard)
         if index < view.floor_index:
             return view  # another thread has read a newer floor meanwhile
@@ -526,7 +530,7 @@ class NumberedLog(Consensus):
             view._replace(
                 floor=floor,
                 floor_index=index,
-                floor_at_ms=max(at_ms, view.floor_at_ms),
+                floor_at=max(at, view.floor_at),
                 floor_since_ms=since_ms,
             ),
         )

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _GRACE_MS = 10_000
 
+SLEEPS = ["suspended", "paused"]
+"""A suspended machine's clocks go on; of one that its hypervisor paused, only the wall clock."""
+
 
 class Stalling(Faulty):
     """Calls `meanwhile` once, just before a create of the log reaches the store."""
@@ -60,6 +63,22 @@ class Skewed(ManualClock):
         return self._other.elapsed_ms()
 
 
+class Paused(ManualClock):
+    """The clocks of a machine that is paused from now on: only its wall clock is set right."""
+
+    def __init__(self, other: ManualClock) -> None:
+        super().__init__()
+        self._other, self._stopped_ms = other, other.elapsed_ms()
+
+    @override
+    def now_ms(self) -> int:
+        return self._other.now_ms()
+
+    @override
+    def elapsed_ms(self) -> float:
+        return self._stopped_ms
+
+
 class World:
     """One store and one clock, seen by any number of handles."""
 
@@ -77,6 +96,12 @@ class World:
         """A process whose wall clock is ahead of the store's."""
         store = self._place.objects(self.clock, self.ids)
         clock = Skewed(self.clock, ahead_ms)
+        return NumberedLog(store, clock=clock, ids=self.ids, grace_ms=_GRACE_MS)
+
+    def sleeper(self, how: str, objects: Objects | None = None) -> NumberedLog:
+        """A process that is going to be "suspended" with its machine, or "paused" with it."""
+        store = objects or self._place.objects(self.clock, self.ids)
+        clock = Paused(self.clock) if how == "paused" else self.clock
         return NumberedLog(store, clock=clock, ids=self.ids, grace_ms=_GRACE_MS)
 
     def stalling(self) -> Stalling:
@@ -340,9 +365,10 @@ def test_what_a_stalled_writer_left_behind_is_cleared_by_the_next_truncation(wor
     assert world.seqnos() == [9]
 
 
-def test_a_writer_that_slept_before_its_create_is_refused_cleanly(world: World) -> None:
+@pytest.mark.parametrize("how", SLEEPS)
+def test_a_writer_that_slept_before_its_create_is_refused_cleanly(world: World, how: str) -> None:
     """It sees the floor first, so nothing is created and the answer is certain."""
-    other, sleeper = world.log(), world.log()
+    other, sleeper = world.log(), world.sleeper(how)
     _fill(other, 1, 1)
     assert sleeper.head("s") == _record(1)
     _truncate_past(world, other)
@@ -362,12 +388,13 @@ def _build_upon_second(world: World, other: NumberedLog) -> None:
     other.truncate("s", 8)
 
 
-def test_a_late_answer_to_a_genuine_commit_is_not_trusted_either(world: World) -> None:
+@pytest.mark.parametrize("how", SLEEPS)
+def test_a_late_answer_to_a_genuine_commit_is_not_trusted_either(world: World, how: str) -> None:
     """The record was committed, built upon and truncated before its writer woke: it must look."""
     other = world.log()
     _fill(other, 1, 1)
     store = world.stalling()
-    sleeper = world.log(objects=store)
+    sleeper = world.sleeper(how, store)
     sleeper.head("s")
 
     store.after = lambda: _build_upon_second(world, other)
@@ -375,7 +402,8 @@ def test_a_late_answer_to_a_genuine_commit_is_not_trusted_either(world: World) -
         sleeper.compare_and_set("s", 1, b"2")
 
 
-def test_anothers_record_below_the_floor_is_no_proof_of_a_lost_race(world: World) -> None:
+@pytest.mark.parametrize("how", SLEEPS)
+def test_anothers_record_below_the_floor_is_no_proof_of_a_lost_race(world: World, how: str) -> None:
     """Ours was committed, built upon and truncated; then a stalled writer put its own there.
 
     Who took that for "lost" would delete what its own record had named, or append it again.
@@ -383,7 +411,7 @@ def test_anothers_record_below_the_floor_is_no_proof_of_a_lost_race(world: World
     other = world.log()
     _fill(other, 1, 1)
     store = world.stalling()
-    sleeper = world.log(objects=store)
+    sleeper = world.sleeper(how, store)
     sleeper.head("s")
 
     def later() -> None:
@@ -397,9 +425,10 @@ def test_anothers_record_below_the_floor_is_no_proof_of_a_lost_race(world: World
         sleeper.compare_and_set("s", 1, b"2")
 
 
-def test_a_reader_that_slept_does_not_take_a_hole_for_the_head(world: World) -> None:
+@pytest.mark.parametrize("how", SLEEPS)
+def test_a_reader_that_slept_does_not_take_a_hole_for_the_head(world: World, how: str) -> None:
     """The seqno after its head was deleted long ago: absence proves nothing then."""
-    other, sleeper = world.log(), world.log()
+    other, sleeper = world.log(), world.sleeper(how)
     _fill(other, 1, 1)
     assert sleeper.head("s") == _record(1)
     _truncate_past(world, other)
