@@ -141,6 +141,10 @@ def _check_tokens(tokens: Sequence[Token], text: str) -> None:
     for place, token in enumerate(tokens):
         kind, written = token.token_type.name, text[token.start : token.end + 1]
         following = tokens[place + 1].token_type.name if place + 1 < len(tokens) else ""
+        if written.endswith('"'):
+            # A column to a session with spark.sql.ansi.doubleQuotedIdentifiers: there Spark would
+            # filter rows by another condition than the one by which parts are left out.
+            raise UnsupportedSql(f"{written} may be text or a column: write '…' or `…`")
         if kind == "UNKNOWN":
             # Spark casts its operand to a boolean first. To the parser it is another NULL.
             raise UnsupportedSql("'unknown' is not understood: write is null")
