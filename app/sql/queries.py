@@ -242,6 +242,6 @@ def _check_order(times: Mapping[str, int], offset: int) -> None:
 
 def _time(text: str, offset: int, zone: ZoneInfo) -> int:
     try:
-        return parse_time(text.strip(), zone)
+        return parse_time(text.strip(), lambda: zone)
     except UnparsableOption as hint:
         raise TextProblem(offset, f"'{text}' is no time", f"write {hint}") from None

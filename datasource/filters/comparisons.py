@@ -41,6 +41,7 @@ __all__ = [
     "as_float",
     "compare",
     "compare_in",
+    "time_zone",
     "timestamp_us",
 ]
 
@@ -316,10 +317,47 @@ _CLOCK = re.compile(r"(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,6}))?)?", re.AS
 _TIMESTAMP = re.compile(
     rf"({_DATE.pattern})(?:[ T]({_CLOCK.pattern}) *([A-Za-z+-][\w/+:-]*)?)?", re.ASCII
 )
-_OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2}):([0-5]\d)", re.ASCII)
+_OFFSET = re.compile(
+    r"(?:UTC|GMT|UT)?([+-])"
+    r"(?:(\d\d?)(?::(\d\d?))?|(\d\d?):(\d\d):(\d\d)|(\d\d)(\d\d)(\d\d)?)",
+    re.ASCII,
+)
+_SIXTY: Final = 60
 _OFFSET_MAX: Final = dt.timedelta(hours=18)
 _NO_REGIONS: Final = ("posix/", "right/")
 """Prefixes of the system's time zones that Java does not know."""
+
+_SHORT_NAMES: Final[Mapping[str, str]] = {
+    "ACT": "Australia/Darwin",
+    "AET": "Australia/Sydney",
+    "AGT": "America/Argentina/Buenos_Aires",
+    "ART": "Africa/Cairo",
+    "AST": "America/Anchorage",
+    "BET": "America/Sao_Paulo",
+    "BST": "Asia/Dhaka",
+    "CAT": "Africa/Harare",
+    "CNT": "America/St_Johns",
+    "CST": "America/Chicago",
+    "CTT": "Asia/Shanghai",
+    "EAT": "Africa/Addis_Ababa",
+    "ECT": "Europe/Paris",
+    "EST": "-05:00",
+    "HST": "-10:00",
+    "IET": "America/Indiana/Indianapolis",
+    "IST": "Asia/Kolkata",
+    "JST": "Asia/Tokyo",
+    "MIT": "Pacific/Apia",
+    "MST": "-07:00",
+    "NET": "Asia/Yerevan",
+    "NST": "Pacific/Auckland",
+    "PLT": "Asia/Karachi",
+    "PNT": "America/Phoenix",
+    "PRT": "America/Puerto_Rico",
+    "PST": "America/Los_Angeles",
+    "SST": "Pacific/Guadalcanal",
+    "VST": "Asia/Ho_Chi_Minh",
+}
+"""Java's `ZoneId.SHORT_IDS`, which Spark looks names up in; some mean other places elsewhere."""
 
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - stands for timestamps without a zone
 _EPOCH_UTC: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -352,7 +390,7 @@ def timestamp_us(text: str, zone: str) -> int:
     of one that occurs twice the first is taken.
     """
     local, own = _local(text)
-    return (local.replace(tzinfo=_zone(own or zone)) - _EPOCH_UTC) // _MICROSECOND
+    return (local.replace(tzinfo=time_zone(own or zone)) - _EPOCH_UTC) // _MICROSECOND
 
 
 def _wall_clock(literal: Literal, zone: str) -> int:
@@ -387,18 +425,25 @@ def _time(text: str) -> dt.time:
 
 
 @functools.cache
-def _zone(name: str) -> dt.tzinfo:
-    if name in ("Z", "UTC", "GMT"):
+def time_zone(name: str) -> dt.tzinfo:
+    """The time zone that Spark knows by this name: a region, an offset, or a short name of Java.
+
+    Raises:
+        NotComparable: There is none, or only the JVM's list of regions has it.
+    """
+    name = _SHORT_NAMES.get(name, name)
+    if name in ("Z", "UTC", "GMT", "UT"):
         return dt.UTC
     if found := _OFFSET.fullmatch(name):
-        span = dt.timedelta(hours=int(found[2]), minutes=int(found[3]))
-        if span > _OFFSET_MAX:
+        hours, minutes, seconds = (*(int(n) for n in found.groups()[1:] if n), 0, 0)[:3]
+        span = dt.timedelta(hours=hours, minutes=minutes, seconds=seconds)
+        if max(minutes, seconds) >= _SIXTY or span > _OFFSET_MAX:
             raise NotComparable(f"there is no time zone '{name}': offsets are up to 18 hours")
         return dt.timezone(span if found[1] == "+" else -span)
     try:
         region = ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise NotComparable(f"there is no time zone '{name}'") from error
+        raise NotComparable(f"Python knows no time zone '{name}'") from error
     if name.startswith(_NO_REGIONS):
         raise NotComparable(f"there is no time zone '{name}'")
     return region

@@ -90,7 +90,7 @@ class Condition:
 
     Attributes:
         text: A boolean SQL expression.
-        zone: Time zone of timestamps without one: a region such as `Europe/Berlin`.
+        zone: Time zone of timestamps without one, by a name that Spark takes for a session's.
     """
 
     text: str

@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Final, TypeVar
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from shardline.datasource.errors import InvalidUsage, unknown_name
+from shardline.datasource.filters.comparisons import NotComparable, time_zone
 from shardline.datasource.settings import ShardSettings
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "parse_names",
     "parse_size",
     "parse_time",
+    "parse_zone",
 ]
 
 T = TypeVar("T")
@@ -111,8 +112,7 @@ class OptionReader:
             return parse(text.strip())
         except InvalidUsage:
             raise
-        except (ValueError, OSError, ZoneInfoNotFoundError) as error:
-            # OSError: a time zone is looked up as a file, whose name may be too long or a folder's.
+        except ValueError as error:
             hint = (
                 str(error)
                 if isinstance(error, UnparsableOption)
@@ -199,8 +199,25 @@ def _location_only(location: str | None, shard: str | None, path: str | None) ->
     return (location or path or "").rstrip("/"), ""
 
 
-def parse_time(text: str, zone: ZoneInfo) -> int:
-    """Milliseconds since the epoch, from a number or an ISO date-time in `zone`."""
+def parse_zone(text: str) -> tzinfo:
+    """A time zone by a name that Spark takes for a session's."""
+    try:
+        return time_zone(text)
+    except NotComparable as error:
+        raise UnparsableOption(
+            f"{error}; Spark may: set spark.sql.session.timeZone, or the option, to a region such "
+            "as Europe/Berlin or an offset such as +02:00, or give milliseconds"
+        ) from None
+
+
+def parse_time(text: str, zone: Callable[[], tzinfo]) -> int:
+    """Milliseconds since the epoch, from a number or an ISO date-time.
+
+    Args:
+        text: The time.
+        zone: Called for the zone of a date-time that names none. Others have no use for it, and
+            a session may have one that is known to Spark only.
+    """
     if re.fullmatch(r"\d+", text):
         return int(text)
     try:
@@ -209,7 +226,7 @@ def parse_time(text: str, zone: ZoneInfo) -> int:
         raise UnparsableOption(
             "milliseconds since the epoch, or a date-time such as 2026-11-20 12:00:00"
         ) from None
-    aware = parsed if parsed.tzinfo else parsed.replace(tzinfo=zone)
+    aware = parsed if parsed.tzinfo else parsed.replace(tzinfo=zone())
     delta = aware - datetime(1970, 1, 1, tzinfo=UTC)
     return (delta.days * 86_400 + delta.seconds) * 1000 + delta.microseconds // 1000
 

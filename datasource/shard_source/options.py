@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC
+from functools import partial
 from typing import Final, Literal, get_args
-from zoneinfo import ZoneInfo
 
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.filters.parser import Condition
@@ -26,6 +27,7 @@ from shardline.datasource.shard_source.option_parser import (
     parse_names,
     parse_size,
     parse_time,
+    parse_zone,
 )
 
 __all__ = [
@@ -288,25 +290,27 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
             excludes another one.
     """
     given = OptionReader(options, _SOURCE)
-    zone = given.value("timeZone", ZoneInfo, default=ZoneInfo("UTC"))
+    # Of the session, mostly, and nothing may need it: Spark knows names that Python does not.
+    zone = given.value("timeZone", str, default="UTC")
+    time = partial(parse_time, zone=lambda: given.value("timeZone", parse_zone, default=UTC))
     shards = given.value("shards", parse_names) or ()
     formats: tuple[ChangeFormat, ...] = get_args(ChangeFormat)
     change_format = given.choice("changeFormat", formats)
     parsed = SourceOptions(
         *given.place(several=bool(shards)),
         shards=shards,
-        timestamp_as_of=given.value("timestampAsOf", lambda text: parse_time(text, zone)),
+        timestamp_as_of=given.value("timestampAsOf", time),
         as_of_date=not (given.text("timestampAsOf") or "0").isdecimal(),
         read_change_feed=given.value(
             "readChangeFeed", parse_flag, default=change_format is not None
         ),
         change_format=change_format or "diff",
         append_only=given.value("appendOnly", parse_flag, default=False),
-        starting_timestamp=given.value("startingTimestamp", lambda text: parse_time(text, zone)),
-        ending_timestamp=given.value("endingTimestamp", lambda text: parse_time(text, zone)),
+        starting_timestamp=given.value("startingTimestamp", time),
+        ending_timestamp=given.value("endingTimestamp", time),
         snapshot=given.choice("snapshot", ("include", "exclude")) or "include",
         columns=given.value("columns", parse_names),
-        where=given.value("where", lambda text: Condition(text, zone.key)),
+        where=given.value("where", lambda text: Condition(text, zone)),
         max_bytes=given.value("maxBytesPerTrigger", parse_size),
         max_rows=given.value("maxRowsPerTrigger", parse_count),
         max_files=given.value("maxFilesPerTrigger", parse_count),

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from shardline import datasource
+from shardline.datasource.filters import comparisons
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.parts import stage
 from shardline.datasource.rows.updates import stamp
@@ -62,6 +63,40 @@ def configured(spark: SparkSession) -> Iterator[Callable[[str, str], None]]:
 @pytest.fixture(autouse=True)
 def _times_of_day(configured: Callable[[str, str], None]) -> None:
     configured("spark.sql.timeType.enabled", "true")
+
+
+# --- sessions ---
+
+
+@pytest.mark.parametrize(
+    ("zone", "hour"), [("+02:00", 2), ("GMT+02:00", 2), ("UTC+1", 1), ("Z", 0), ("PST", -8)]
+)
+def test_a_session_in_any_zone_that_spark_takes(
+    spark: SparkSession,
+    location: str,
+    configured: Callable[[str, str], None],
+    zone: str,
+    hour: int,
+) -> None:
+    """Plain times need none, and date-times without a zone are Spark's."""
+    configured("spark.sql.session.timeZone", zone)
+    put(client_at(location), "in", 20 * 3_600_000, ids(1))
+    clock = dt.datetime.fromisoformat("1970-01-01 20:00:00") + dt.timedelta(hours=hour)
+    [(spark_ms,)] = spark.sql(f"SELECT unix_millis(TIMESTAMP'{clock}')").collect()
+    assert spark_ms == 20 * 3_600_000
+    for as_of in (None, spark_ms, str(clock)):
+        assert collected(datasource.snapshot(spark, f"{location}/in", as_of=as_of)) == [(1,)]
+    some = datasource.changes(
+        spark, f"{location}/in", start=str(clock), options={"where": "id = 1"}
+    )
+    assert collected(some) == [(1, spark_ms, 1)]
+
+
+def test_short_names_of_zones_are_those_of_java(spark: SparkSession) -> None:
+    """Spark looks names of zones up in this map of Java's."""
+    jvm: Any = spark._jvm
+    found = jvm.java.time.ZoneId.SHORT_IDS
+    assert dict(comparisons._SHORT_NAMES) == {name: found[name] for name in found}
 
 
 # --- the same rows -----------------------------------------------------------------------------

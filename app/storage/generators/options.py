@@ -23,8 +23,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC
 from typing import Final, Literal, TypeVar
-from zoneinfo import ZoneInfo
 
 from shardline.datasource.errors import InvalidUsage, unknown_name
 from shardline.datasource.shard_source.option_parser import (
@@ -203,4 +203,4 @@ def _pace(text: str) -> Pace:
 
 
 def _time(text: str) -> int | None:
-    return parse_time(text, ZoneInfo("UTC"))
+    return parse_time(text, lambda: UTC)

@@ -7,6 +7,7 @@ import pytest
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard_source.options import parse_sink, parse_source
+from support.models.shards import schema_of
 
 PLACE = {"path": "/lake/orders"}
 
@@ -69,6 +70,52 @@ def test_times_in_a_zone() -> None:
     given = {**PLACE, "timestampAsOf": "1970-01-01 09:00:00", "timeZone": "Asia/Tokyo"}
 
     assert parse_source(given).timestamp_as_of == 0
+
+
+@pytest.mark.parametrize(
+    ("zone", "hours"),
+    [
+        ("+02:00", 2),
+        ("+2", 2),
+        ("-0330", -3.5),
+        ("-3:5", -3 - 5 / 60),
+        ("GMT+02:00", 2),
+        ("UTC+1", 1),
+        ("UT-01:00:36", -1.01),
+        ("Z", 0),
+        ("UT", 0),
+        ("PST", -8),
+        ("EST", -5),
+        ("Etc/GMT+3", -3),
+    ],
+)
+def test_any_name_of_a_zone_that_spark_takes(zone: str, hours: float) -> None:
+    """As `java.time.ZoneId` reads it, with the short names of Java; the instant is Java's, too."""
+    given = {**PLACE, "timestampAsOf": "1970-06-02 00:00:00", "timeZone": zone}
+    # No clock was changed in California in the summer of 1970 other than by an hour.
+    summer = 1 if zone == "PST" else 0
+    expected = (152 * 24 - hours - summer) * 3_600_000
+    assert parse_source(given).timestamp_as_of == round(expected)
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"timestampAsOf": "5"}, {"timestampAsOf": "1970-01-01T01:00:00+01:00"}]
+)
+@pytest.mark.parametrize("zone", ["SystemV/PST8PDT", "No/Where"])
+def test_a_zone_that_nothing_needs_may_be_unknown_here(zone: str, more: dict[str, str]) -> None:
+    """The JVM has a list of its own, and any session may have a name out of it."""
+    parse_source({**PLACE, **more, "timeZone": zone})
+    where = parse_source({**PLACE, "where": "id = 1", "timeZone": zone}).where
+    assert where is not None
+    where.bind(schema_of())
+
+
+@pytest.mark.parametrize("zone", ["+19:00", "+1:60", "+123", "+01:2:3", "No/Where", "utc +1"])
+def test_an_unknown_zone_is_named_with_what_to_do(zone: str) -> None:
+    """Python may lack what the JVM has: the message says so, and what works in both."""
+    with pytest.raises(InvalidUsage, match=r"'timeZone'.*hint.*such as \+02:00") as caught:
+        parse_source({**PLACE, "timestampAsOf": "2026-01-01", "timeZone": zone})
+    assert caught.value.code == "INVALID_OPTION"
 
 
 @pytest.mark.parametrize(
