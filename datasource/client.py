@@ -14,7 +14,6 @@ client is never carried across a fork: the child opens its own.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -68,7 +67,6 @@ from shardline.datasource.write import Redirect, WriteHandle
 
 __all__ = ["ShardClient", "process_name", "shared_client"]
 
-_log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 

@@ -40,7 +40,7 @@ def test_a_kill_behind_the_first_contents_leaves_no_empty_past(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(ViewSink, "begin_at", killed)
+        patched.setattr(ViewSink, "begin", killed)
         with pytest.raises(Killed):
             rendered().advance(spark.newSession(), Interval(20, 50, starts=True))
     assert bench.client.state("copied").upper == Frontier(50)

@@ -109,10 +109,11 @@ def test_a_first_step_that_is_killed_begins_its_history_all_the_same(client: Sha
     """Before its contents, and after them; what comes then may be of a later time."""
     first, sink = (ViewSink(client, VIEW, [], lambda: None) for _ in range(2))
     first.make()
-    first.prepare_begin(1000)
+    first.prepare_begin(Recompute(1000, 0, 1001))
     sink.make()
-    sink.prepare_begin(1500)
-    assert sink.append(Recompute(1500, 0, 1501), None, None)
+    step = Recompute(1500, 0, 1501)
+    sink.prepare_begin(step)
+    assert sink.append(step, None, None)
     again = ViewSink(client, VIEW, [], lambda: None)
     again.make()
     for one in ("totals", errors_shard("totals")):
@@ -161,7 +162,7 @@ def test_history_has_its_start_whatever_comes_between(
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, failing(getattr(owner, name)))
         with pytest.raises(Indeterminate):
-            sink.begin_at(1000)
+            sink.begin(Recompute(1000, 0, 1001))
     again = ViewSink(client, kept, [], lambda: None)
     again.make()
     for one in ("totals", errors_shard("totals")):

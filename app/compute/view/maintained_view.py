@@ -286,14 +286,12 @@ class View:
             error = data_error_text(found)
             if error is None:
                 raise
-        if step.lower == 0:
-            self._sink.prepare_begin(step.at)
+        self._sink.prepare_begin(step)
         if self._append_anew(step, correction, error):
             took_ms = self._host.clock.elapsed_ms() - began_ms
             self._costs.note_anew(took_ms, volume_of_shards(states).rows)
             self._reports.report_step(self._taken_anew(step, correction, took_ms), error)
-            if step.lower == 0:
-                self._sink.begin_at(step.at)
+            self._sink.begin(step)
 
     def _taken_anew(self, step: Recompute, correction: Correction, took_ms: float) -> TakenStep:
         return TakenStep(

@@ -208,25 +208,30 @@ class ViewSink:
                 return False
         return self._append_empty(self._name, step.lower, step.upper)
 
-    def begin_at(self, as_of: int) -> None:
-        """Let history start at `as_of`: an output that was just made has no contents before.
+    def begin(self, step: Recompute) -> None:
+        """Let history start at a step's time, if it was the first: nothing was there before.
 
         Without it a reader could ask for a time before the first, and would get no rows instead of
         a refusal. Readers that hold earlier times keep them.
         """
-        self.prepare_begin(as_of)
+        if step.lower != 0:
+            return
+        self.prepare_begin(step)
         for name in (self._name, self._errors):
             # Also after a crash between the two shards: the one that is done is left alone.
             if _BEGIN in self._client.state(name).critical:
                 self._gate()
                 self._finish_begin(name)
 
-    def prepare_begin(self, as_of: int) -> None:
-        """Say, durably, that `begin_at` is to be done, before the first contents are there.
+    def prepare_begin(self, step: Recompute) -> None:
+        """Say, durably, that `begin` is to be done, before a step appends the first contents.
 
         After them it would be too late: a crash in between would leave earlier times readable, and
         nobody would know that these have never had contents.
         """
+        if step.lower != 0:
+            return
+        as_of = step.at
         for name in (self._name, self._errors):
             state = self._client.state(name)
             begins = state.critical.get(_BEGIN)
@@ -237,7 +242,7 @@ class ViewSink:
             hold.downgrade(Frontier(as_of))  # it may be of an earlier attempt
 
     def _finish_begin(self, name: str) -> None:
-        """Let the history of a shard start where the hold of `begin_at` is, and end that."""
+        """Let the history of a shard start where the hold of `prepare_begin` is, and end that."""
         # Retention counts back from the upper, and would keep the since before it. A crash before
         # it is set again, or before the hold has ended, is repaired by `make` at the next start.
         self._client.set_retention(name, None)
