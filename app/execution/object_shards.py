@@ -57,6 +57,6 @@ def create_object_shard(
             times_by=times_by,
         )
     else:
-        # A view chooses its first time itself (`ViewSink.begin_at`), and that may be the last time
+        # A view chooses its first time itself (`ViewSink.begin`), and that may be the last time
         # of the dropped one: of inputs that do not move there is no later one.
         client.create(name, schema, retain_ms=retain_ms, times_by=times_by)

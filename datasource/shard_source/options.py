@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC
+from datetime import UTC, tzinfo
 from functools import partial
 from typing import Final, Literal, get_args
 
@@ -292,7 +292,8 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
     given = OptionReader(options, _SOURCE)
     # Of the session, mostly, and nothing may need it: Spark knows names that Python does not.
     zone = given.value("timeZone", str, default="UTC")
-    time = partial(parse_time, zone=lambda: given.value("timeZone", parse_zone, default=UTC))
+    utc: tzinfo = UTC
+    time = partial(parse_time, zone=lambda: given.value("timeZone", parse_zone, default=utc))
     shards = given.value("shards", parse_names) or ()
     formats: tuple[ChangeFormat, ...] = get_args(ChangeFormat)
     change_format = given.choice("changeFormat", formats)
