@@ -280,15 +280,27 @@ class Machine:
         self._settle_in_flight()
         group = self._open_commands()
         if group:
-            try:
-                self._commit_group(group)
-            except ShardError as error:
-                # It is about the record that they share, so it is true for each of them. Any other
-                # exception, such as an interrupt, belongs to this thread alone: it must not be
-                # caught here, and the other commands stay queued for the next thread.
-                answer_all(group, [Answer(error=error)] * len(group))
+            self._commit_or_fail(group)
         # Drops what is answered: it would keep states alive until the next command.
         self._open_commands()
+
+    def _commit_or_fail(self, group: list[Pending]) -> None:
+        try:
+            self._commit_group(group)
+        except ShardError as error:
+            if isinstance(error, InvalidUsage) and len(group) > 1:
+                # Nothing was written, and one of them may be to blame, such as an append that makes
+                # the record too large: the others would be refused for good by what is none of
+                # theirs. The flight first, or they would be taken for commands of unknown outcome.
+                self._flight = None
+                for pending in group:
+                    if pending.is_open:
+                        self._commit_or_fail([pending])
+                return
+            # It is about the record that they share, so it is true for each of them. Any other
+            # exception, such as an interrupt, belongs to this thread alone: it must not be
+            # caught here, and the other commands stay queued for the next thread.
+            answer_all(group, [Answer(error=error)] * len(group))
 
     def _open_commands(self) -> list[Pending]:
         """Drop answered and withdrawn commands from the queue; return the others, in order."""

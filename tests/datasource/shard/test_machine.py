@@ -19,6 +19,8 @@ from shardline.datasource.errors import (
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.codec import CODE_VERSION, Record, encode_record, encode_rollup
 from shardline.datasource.shard.commands.readers import heartbeat, register_leased
+from shardline.datasource.shard.group_commit import Pending
+from shardline.datasource.stores import log
 from shardline.datasource.stores.entry import encode_entry, entry_key
 from shardline.datasource.stores.faulty import Fault, Faulty
 from shardline.datasource.stores.objects import Objects
@@ -98,6 +100,39 @@ def test_losing_every_race_ends_in_an_error_that_says_so(world: World) -> None:
         loser.append_now(table((9, "z")))
     with world.client().reader(SHARD) as reader:
         assert rows(reader.snapshot()) == rows(table((0, "x")))
+
+
+@pytest.mark.parametrize("sizes", [(9000, 10, 10), (10, 9000, 10), (2500, 2500, 10)])
+def test_a_command_that_is_too_large_fails_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]
+) -> None:
+    """Those that were to be in the same record are committed; so are some too large together."""
+    filled(world, 1)
+    machine = world.client().machine(SHARD)
+    before = machine.state().seqno
+    monkeypatch.setattr(log, "RECORD_BYTES_MAX", 4000)
+    register = [
+        Pending(
+            partial(register_leased, reader=f"r{at}", since=None, lease_ms=1000, purpose="x" * size)
+        )
+        for at, size in enumerate(sizes)
+    ]
+    machine._queue += register[1:]
+    try:
+        machine.apply(register[0].command)
+        failed = set()
+    except InvalidUsage:
+        failed = {"r0"}
+    for at, pending in enumerate(register[1:], 1):
+        assert pending.answer is not None
+        if pending.answer.error is not None:
+            assert isinstance(pending.answer.error, InvalidUsage)
+            assert pending.answer.error.code == "RECORD_TOO_LARGE"
+            failed.add(f"r{at}")
+    assert failed == {f"r{at}" for at, size in enumerate(sizes) if size > 4000}
+    assert world.client().state(SHARD).leased.keys() == {"r0", "r1", "r2"} - failed
+    assert world.client().state(SHARD).seqno == before + 3 - len(failed), "one record each"
+    assert machine._queue == []
 
 
 def test_what_cannot_be_read_back_is_unknown(world: World) -> None:
