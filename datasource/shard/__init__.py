@@ -17,6 +17,7 @@ Must never: read the bytes of a part; change a state in any other way than a com
     codec, replay               records and rollups to states, and back
     machine, backoff            the compare-and-set loop, and the pause after a lost race
     group_commit                commands of several threads in one record
+    rollup_attempts             which commits write a rollup, and when one that failed is repeated
     state_history               the states that a shard had
     references                  the objects that states refer to, and for how long
     merge_budget                how much writers may still merge after their appends

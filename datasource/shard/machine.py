@@ -68,6 +68,7 @@ from shardline.datasource.shard.group_commit import (
 from shardline.datasource.shard.merge_budget import MergeBudget
 from shardline.datasource.shard.merge_finder import MergeFinder
 from shardline.datasource.shard.replay import SCAN_MAX, LogReader
+from shardline.datasource.shard.rollup_attempts import RollupAttempts
 from shardline.datasource.shard.state import (
     RollupRef,
     ShardState,
@@ -115,6 +116,7 @@ class Machine:
     finder: MergeFinder = field(default_factory=MergeFinder)
     _state: ShardState | None = None
     _directory: str = ""
+    _rollups: RollupAttempts = field(default_factory=RollupAttempts)
     _queue: list[Pending] = field(default_factory=list)
     _flight: RecordInFlight | None = None
     _watchers: tuple[ref[threading.Event], ...] = ()
@@ -536,16 +538,10 @@ class Machine:
 
     def _write_rollup_if_due(self) -> None:
         """Write a rollup if the newest whole state is `rollup_every` records old; never raises."""
-        state = self._state
-        if state is None or is_tombstone(state):
+        state, every = self._state, self.settings.rollup_every
+        if state is None:
             return
-        newest = state.rollup[0] if state.rollup else state.base
-        due = state.seqno - newest
-        every = self.settings.rollup_every
-        # Every handle of every process sees the threshold pass, and each would write a rollup. So
-        # only the commit whose seqno is a multiple writes one. Its process may have died: once
-        # three rollups are missing, every commit tries.
-        if due >= every and (state.seqno % every == 0 or due >= 3 * every):
+        if self._rollups.begin_if_due(state, every, self.clock.elapsed_ms()):
             try:
                 self.write_rollup(state)
             except Exception:  # noqa: BLE001 - of any kind
