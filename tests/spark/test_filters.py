@@ -73,7 +73,6 @@ CONDITIONS = [
     "s > 'a'",
     "s like 'a'",
     "startswith(s, 'a')",
-    's = "EU"',
     "b",
     "not b",
     "b is not true",
