@@ -25,7 +25,6 @@ from shardline.app.server.metrics import encode_metrics
 from shardline.app.settings.config import Duration, RuntimeSettings
 from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.shard.state import ShardState
-from support.models.shards import schema_of, table
 from support.processes.prometheus import NEED, Judged, Prometheus, judge, panels, scraping
 from support.spark.observed_run import (
     KINDS,
@@ -38,6 +37,7 @@ from support.spark.observed_run import (
     holds_of,
     hydrated,
     load,
+    maintain,
     said,
     settled,
 )
@@ -136,11 +136,7 @@ def ask_all(application: Application, found: Seen, scraper: Prometheus | None) -
     )
     client = place.client()
     client.hold("large", "reports", purpose="a report")
-    client.create("scratch", schema_of())
-    for number in range(80):
-        client.writer("scratch").append_now(table((number, "x")))
-    merged = partial(said, application, "maintenance", shard="scratch")
-    wait_until("a writer has merged", merged, PATIENCE_S)
+    maintain(application, place)
     ended, waiting = threading.Event(), ahead(application)
     reader = threading.Thread(target=read_later, args=(application, waiting, ended), daemon=True)
     reader.start()
@@ -205,14 +201,18 @@ def test_a_view_that_runs_is_explained(seen: Seen) -> None:
 
 
 def test_another_application_knows_what_there_was(seen: Seen) -> None:
-    """The objects, their graph and their verdicts as of then: after a restart, by the histories."""
+    """Objects, their graph and verdicts as of then, by the histories: all but subscriptions."""
     recorded = ("id", "global_id", "type", "domain", "status", "error", "as_of", "definition")
     assert {tuple(row[name] for name in recorded) for row in seen.past["objects"]} == {
-        tuple(row[name] for name in recorded) for row in seen.rows["objects"]
+        tuple(row[name] for name in recorded)
+        for row in seen.rows["objects"]
+        if row["id"] != seen.subscription
     }
     edges = seen.past["object_dependencies"]
     assert {tuple(row.values()) for row in edges} == {
-        (row["object_id"], row["referenced_object_id"]) for row in seen.rows["object_dependencies"]
+        (row["object_id"], row["referenced_object_id"])
+        for row in seen.rows["object_dependencies"]
+        if row["object_id"] != seen.subscription
     }
     assert {row["object_id"] for row in seen.past["verdicts"]} >= KINDS.keys()
     assert {row["id"]: row["type"] for row in seen.past["source_statuses"]} == {
@@ -538,7 +538,11 @@ def test_the_project_is_compared_with_what_runs(seen: Seen) -> None:
 
 
 def test_maintenance_is_told(seen: Seen) -> None:
-    """What writers merge by themselves is there, too."""
+    """Rounds that did something, and how much writers have merged by themselves."""
+    known = {row["shard"]: row for row in seen.rows["shard_maintenance"]}
+    assert known["scratch"]["writer_merges"] > 0
+    assert known["left"]["failed"] == 0
+    assert "left" in {row["shard"] for row in seen.rows["maintenance"]}
     for row in seen.rows["maintenance"]:
         assert row["shard"] in seen.after
         assert row["merges"] or row["collected"] or row["swept"] is not None or row["failed"]

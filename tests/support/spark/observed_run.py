@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from shardline.app.coordinator.application import Application
@@ -10,9 +11,13 @@ from shardline.app.coordinator.project_comparison import ComparedProject
 from shardline.app.lane.state import LaneObject
 from shardline.app.project.project import Project
 from shardline.app.server.action_log import recorded_action
+from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.maintainer import Maintainer
+from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard.state import ShardState
+from support.models.merging import filled
 from support.processes.prometheus import Judged
 from support.spark.projects import QUERIES, SQL, Place
 from support.waiting import wait_until
@@ -28,6 +33,7 @@ __all__ = [
     "holds_of",
     "hydrated",
     "load",
+    "maintain",
     "said",
     "settled",
 ]
@@ -214,3 +220,19 @@ def _parts(explained: list[dict[str, str]], part: str) -> dict[str, str]:
 def _updates(seen: Seen, name: str) -> int:
     batches = seen.before[name].trace.batches
     return sum(part.rows for batch in batches for part in batch.parts)
+
+
+def maintain(application: Application, place: Place) -> None:
+    """Let a writer merge a shard, and a round of maintenance one that its writer has not merged.
+
+    The application's own rounds are a minute apart, and may find nothing to do in a short run.
+    """
+    assert application.observing is not None
+    filled(place.client(), 80, "scratch")
+    merged = partial(said, application, "shard_maintenance", shard="scratch")
+    wait_until("a writer has merged", merged, PATIENCE_S)
+    lazy = ShardSettings(compact_inline_bytes=0)
+    client = ShardClient.open(str(place.folder / "shards"), settings=lazy)
+    Maintainer(filled(client, 80, "left"), observer=application.observing.on_maintenance).round()
+    done = partial(said, application, "maintenance", shard="left")
+    wait_until("a round has merged", done, PATIENCE_S)
