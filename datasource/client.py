@@ -388,7 +388,7 @@ class ShardClient:
         *,
         shard: str | None = None,
         despite_holders: Sequence[str] = (),
-        seqno: int | None = None,
+        seen: ShardState | None = None,
     ) -> None:
         """Finalise shard `name` for good and delete its blobs; harmless if it was dropped.
 
@@ -398,19 +398,19 @@ class ShardClient:
                 state: another shard that has the name now was made since, and stays. None for the
                 shard that has the name at this call.
             despite_holders: Readers and holds to cut off, by id or name; `inspect` lists them.
-            seqno: That of the state by which the drop was decided: if anything has changed since,
-                nothing is dropped. None for whatever is there. Not for a transactions shard.
+            seen: The state by which the drop was decided: if anything has changed since, nothing
+                is dropped. None for whatever is there. Not for a transactions shard.
 
         Raises:
             InvalidUsage: There is no such shard, or it is still read, held or registered.
-            Determinate: `SHARD_CHANGED`: it is not in the state `seqno` any more.
+            Determinate: `SHARD_CHANGED`: it is not in the state `seen` any more.
             Indeterminate: It may have been dropped: call it again, with the id that the hint names.
         """
         drop_shard(
             self.machine(name),
             shard=shard,
             despite=frozenset(despite_holders),
-            seqno=seqno,
+            seen=seen,
             drop_register=lambda *which: self.transactions(name).drop(*which),
         )
 

@@ -33,7 +33,7 @@ def drop_shard(
     *,
     shard: str | None,
     despite: frozenset[str],
-    seqno: int | None,
+    seen: ShardState | None,
     drop_register: Callable[[str, frozenset[str]], Finalised | Held],
 ) -> None:
     """Drop a shard, see `ShardClient.drop`.
@@ -42,7 +42,7 @@ def drop_shard(
         machine: Applies commands to what has the name of the shard.
         shard: Its id; None for what is there now.
         despite: Readers and holds to cut off.
-        seqno: The state in which it is to be; None for any.
+        seen: The state in which it is to be; None for any.
         drop_register: Drops a transactions shard of that id, unless shards are registered with it.
     """
     state = machine.state()
@@ -50,7 +50,7 @@ def drop_shard(
     # finds what somebody else has made and written meanwhile.
     meant = shard or state.shard
     try:
-        outcome = _finalise(machine, state, meant, despite, seqno, drop_register)
+        outcome = _finalise(machine, state, meant, despite, seen, drop_register)
     except Indeterminate as error:
         raise Indeterminate(
             error.detail,
@@ -60,8 +60,7 @@ def drop_shard(
         ) from error
     if isinstance(outcome, Changed):
         raise Determinate(
-            f"shard '{machine.name}' is at seqno {outcome.seqno} by now, and was to be dropped as "
-            f"it was at {seqno}",
+            f"shard '{machine.name}' has changed since the state by which it was to be dropped",
             code="SHARD_CHANGED",
             hint="look at it again",
         )
@@ -84,14 +83,14 @@ def _finalise(  # noqa: PLR0917  # of one caller
     state: ShardState,
     shard: str,
     despite: frozenset[str],
-    seqno: int | None,
+    seen: ShardState | None,
     drop_register: Callable[[str, frozenset[str]], Finalised | Held],
 ) -> Finalised | Held | Changed:
     mark = state.registered
     if state.shard != shard:
         return Finalised()
     if mark is None or is_tombstone(state):
-        end = partial(finalise_unchanged, shard=shard, despite_holders=despite, seqno=seqno)
+        end = partial(finalise_unchanged, shard=shard, despite_holders=despite, seen=seen)
         return machine.apply(end)
     if mark.shard == shard:
         # A transactions shard is registered with itself, and ends only if no other one is.

@@ -153,6 +153,7 @@ def _status(where: ApplicationAddress, given: argparse.Namespace, console: Conso
             kinds=given.kind,
             verdicts=given.verdict,
             only_bad=given.bad,
+            may_lack=given.watch,
         )
 
     if given.watch:

@@ -41,6 +41,7 @@ class Finalise(ChangingVerb[FinalisePlan]):
         # A transactions shard is its own, and can be dropped.
         through = mark is not None and mark.shard != state.shard and not is_tombstone(state)
         return FinalisePlan(
+            id=state.shard,
             dropped=is_tombstone(state),
             in_the_way=tuple(name for name in holders if name not in self.despite),
             cut_off=tuple(name for name in holders if name in self.despite),
@@ -55,7 +56,7 @@ class Finalise(ChangingVerb[FinalisePlan]):
 
     @override
     def do(self, client: ShardClient, plan: FinalisePlan) -> str:
-        client.drop(self.shard, despite_holders=self.despite)
+        client.drop(self.shard, shard=plan.id, despite_holders=self.despite)
         return "it was dropped before" if plan.dropped else f"dropped shard '{self.shard}'"
 
     @override

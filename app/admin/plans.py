@@ -121,6 +121,7 @@ class FinalisePlan(msgspec.Struct, frozen=True, tag="finalise"):
     """A shard to be dropped.
 
     Attributes:
+        id: The shard's; another one that has its name by then is left alone.
         dropped: True if it is dropped already.
         in_the_way: Readers that prevent it, unless they are expired or named.
         cut_off: Readers that were named, and lose the shard.
@@ -130,6 +131,7 @@ class FinalisePlan(msgspec.Struct, frozen=True, tag="finalise"):
             null if there is none.
     """
 
+    id: str
     dropped: bool
     in_the_way: tuple[str, ...]
     cut_off: tuple[str, ...]

@@ -204,6 +204,7 @@ def filter_status(
     kinds: Sequence[str] = (),
     verdicts: Sequence[str] = (),
     only_bad: bool = False,
+    may_lack: bool = False,
 ) -> SystemStatus:
     """Keep the objects that pass every filter; an empty filter passes all.
 
@@ -214,6 +215,8 @@ def filter_status(
         verdicts: Verdicts; `catching-up` stands for `catching up`.
         only_bad: Only those that need a person; of one that waits for another, that one if it is
             among the others that are asked for.
+        may_lack: True if a name may be of no object, as of one that was dropped while it is
+            watched.
 
     Raises:
         InvalidUsage: `UNKNOWN_OBJECT`: no object has a name, or a name like a pattern, of `names`.
@@ -221,7 +224,7 @@ def filter_status(
     """
     every = [one.name for one in seen.objects]
     for name in names:
-        if not any(fnmatch.fnmatchcase(one, name) for one in every):
+        if not may_lack and not any(fnmatch.fnmatchcase(one, name) for one in every):
             raise unknown_name("object", name, every)
     wanted = {verdict.replace("-", " ") for verdict in verdicts}
     asked = [

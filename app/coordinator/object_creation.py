@@ -127,7 +127,9 @@ class ObjectCreator:
         """
         for name, known in running.items():
             described = known.description
-            if known.life != "live" or type(described) is not type(wanted.get(name)):
+            # What was dropped for a successor waits for it, and has its accounts until then.
+            is_there = known.life == "live" or known.replaced
+            if not is_there or type(described) is not type(wanted.get(name)):
                 continue
             if isinstance(described, SinkDescription):
                 self._storage.adopt(described, known.as_of or 0)

@@ -57,7 +57,7 @@ def drop_sink(
         check_fence()
         # As it was before that look: a sink of this name that another runtime runs by now has read
         # or changed it since, and goes on by it.
-        client.drop(shard, seqno=seen.seqno)
+        client.drop(shard, seen=seen)
 
 
 def give_up(

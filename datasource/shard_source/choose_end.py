@@ -201,6 +201,11 @@ class EndChooser:
             return start
         near = planning_horizon(states, lower, upper, limits)
         planned = parts_with_news(states, lower, near)
+        if planned and self._freezer is not None:
+            # Leased before they are looked at, as the first piece is; the states may be newer.
+            states = self._inputs.protect(start, time_needed(start))
+            near = planning_horizon(states, lower, upper, limits)
+            planned = parts_with_news(states, lower, near)
         if planned:
             end = self._readable_end(states, lower, next_frontier(planned, near, limits))
         elif self._is_progress_due(lower, upper):

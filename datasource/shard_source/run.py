@@ -56,7 +56,6 @@ class StreamRun:
             )
         self._chooser = EndChooser(options, self._inputs, self._freezer, client.clock)
         self._planner = RangePlanner(options, client, shape, self._inputs, self._freezer)
-        self._until = options.ending_timestamp
         self._goes_on = False
         """True once this run was given an offset: whatever it held before is named by that."""
 
@@ -74,9 +73,6 @@ class StreamRun:
         if is_resumed and start.cut is None and not self._chooser.has_begun:
             # What an earlier run has left is done: Spark asks for the next end behind it only. Its
             # commit never comes before there are news, and a pin keeps every file until then.
-            if self._until is not None and start.frontier.time >= self._until:
-                self._inputs.give_up(start)
-                return start
             self._inputs.take_over(start, time_needed(start))
             self._inputs.advance(start.frontier.time)
         return self._chooser.go_on(start, states, limits)

@@ -50,7 +50,7 @@ from shardline.datasource.shard.batch import Run
 from shardline.datasource.shard.commands.append import AlreadyCommitted
 from shardline.datasource.shard.commands.txns import settle_time, times_of_writer_error
 from shardline.datasource.shard.plan import plan_changes
-from shardline.datasource.shard.state import ShardState, last_update
+from shardline.datasource.shard.state import ShardState, is_tombstone, last_update
 from shardline.datasource.transactions.client_protocol import TransactionClient
 from shardline.datasource.transactions.commit_loop import Conflict, Identity, Refused
 from shardline.datasource.transactions.ledger import Ledger
@@ -442,7 +442,11 @@ class Transaction:
             if not touched.read or touched.registered:
                 continue
             state = self._home.machine(name).state()
-            if state.upper.is_empty and (last_update(state) or 0) <= self.read_time():
+            if state.shard != touched.shard or is_tombstone(state):
+                raise self._conflict(name)
+            if state.upper.is_empty:
+                if (last_update(state) or 0) > self.read_time():
+                    raise self._conflict(name)
                 touched.read = False  # it is finished: nothing can have changed, or will
                 continue
             if state.times_by:

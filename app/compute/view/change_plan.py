@@ -54,6 +54,7 @@ from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.strategy import choose_strategy
 from shardline.app.sql.temporal_filters import split_condition
 from shardline.app.sql.touched_keys import Region, Regions, judge
+from shardline.datasource.errors import ShardError
 from shardline.datasource.spark_native.java_names import read_sequence
 from shardline.datasource.types.schema import DIFF, TS
 
@@ -200,7 +201,8 @@ class ChangePlan:
         self._contents |= {state.name: state.schema for state in self.states}
         self._contents[OUTPUT] = self.columns
         self.over_states = self._over_states()
-        self._steps: dict[tuple[str, frozenset[str]], StepPlan | NotIncremental] = {}
+        self._steps: dict[tuple[str, frozenset[str]], StepPlan | str] = {}
+        """By what changes: the plan, or why there is none."""
         trees = [self._query, *below]
         self._traces = ColumnTraces()
         self._order = EvaluationOrder(session)
@@ -332,14 +334,17 @@ class ChangePlan:
                     self._operators.plans, made, self._contents, look_ups.made, numbers
                 )
             except NotIncremental as refused:
-                found = refused
+                found = str(refused)
+            except (ShardError, OSError):
+                raise  # of this moment: what is kept would refuse the next step, too
             except Exception as error:  # noqa: BLE001 - whatever it is, there is the other way
-                found = NotIncremental(error_line(error))
+                found = error_line(error)
         self._steps[key] = found
         if len(self._steps) > _STEPS_MAX:
             del self._steps[next(iter(self._steps))]
-        if isinstance(found, NotIncremental):
-            raise found
+        if isinstance(found, str):
+            # Anew each time: an error that is raised again keeps the frames of all times before.
+            raise NotIncremental(found)
         return found
 
     def _numbers(self, regions: Sequence[Region], changed: frozenset[str]) -> StepPlan:

@@ -157,7 +157,11 @@ class IdleAdvancer:
         if len(found) < len(follower.inputs):
             # Not skipped: a tick also notices that the query has died.
             found = []
-        follower.tick(found)
+        try:
+            follower.tick(found)
+        except Exception:  # noqa: BLE001 - of a view, and it has to stay one view's
+            # One that fails must not keep those of the next layers from their turn.
+            _log.exception("a view could not follow its inputs while they rest")
 
 
 def _layers(followers: Sequence[IdleFollower]) -> list[list[IdleFollower]]:

@@ -277,6 +277,7 @@ class View:
     def _recompute(
         self, session: SparkSession, step: Recompute, states: Sequence[ShardState]
     ) -> None:
+        self._sink.prepare_begin(step)
         error, correction = None, Correction()
         began_ms = self._host.clock.elapsed_ms()
         try:
@@ -286,7 +287,6 @@ class View:
             error = data_error_text(found)
             if error is None:
                 raise
-        self._sink.prepare_begin(step)
         if self._append_anew(step, correction, error):
             took_ms = self._host.clock.elapsed_ms() - began_ms
             self._costs.note_anew(took_ms, volume_of_shards(states).rows)

@@ -54,9 +54,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The shard has changed since the caller has seen it; `seqno` is that of now."""
-
-    seqno: int
+    """The shard has changed since the caller has seen it."""
 
 
 def initial_state(
@@ -165,15 +163,17 @@ def finalise_unchanged(
     *,
     shard: str,
     despite_holders: frozenset[str],
-    seqno: int | None,
+    seen: ShardState | None,
 ) -> Transition[Finalised | Held | Changed]:
-    """Turn the shard into a tombstone as `finalise` does, if it is still in the state `seqno`.
+    """Turn the shard into a tombstone as `finalise` does, if it is still in the state `seen`.
 
     None is any state.
     """
     is_there = state.shard == shard and not is_tombstone(state)
-    if is_there and seqno not in {None, state.seqno}:
-        return Transition(None, Changed(state.seqno))
+    # Not by the number alone: the commands that share a record are all applied to states of the
+    # number before it.
+    if is_there and seen is not None and state != seen:
+        return Transition(None, Changed())
     done = finalise(state, now_ms, shard=shard, despite_holders=despite_holders)
     return Transition(done.state, done.result)
 

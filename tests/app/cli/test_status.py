@@ -153,6 +153,7 @@ def test_a_name_that_no_object_has_is_refused(name: str) -> None:
         filter_status(seen_with(FRESH, BROKEN), [name])
     with pytest.raises(InvalidUsage, match=re.escape(name)):
         filter_status(seen_with(FRESH, BROKEN), ["orders", name], verdicts=["healthy"])
+    assert not filter_status(seen_with(FRESH, BROKEN), [name], may_lack=True).objects
 
 
 def test_json_has_every_field() -> None:

@@ -171,6 +171,14 @@ def test_what_runs_is_named_as_it_runs(place: Place) -> None:
         assert nobody.wanted() == {}, life
 
 
+def test_what_was_dropped_for_a_successor_is_named_until_that_is_there(place: Place) -> None:
+    """A crash between the two, and an input that is away: nobody may take it for given up."""
+    creator, compute = made(place)
+    (known,) = running(view("a"), 3).values()
+    creator.adopt({"v": replace(known, life="dropping", replaced=True)}, {"v": view("c")})
+    assert compute.wanted() == {"v": view("a")}
+
+
 def test_a_sweep_asks_once_what_is_read_and_spares_what_is_taken_meanwhile(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

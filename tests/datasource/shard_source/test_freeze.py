@@ -318,13 +318,18 @@ def test_a_run_to_a_target_does_not_wait_for_a_published_range(world: World) -> 
     assert times(checkpoint) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("resumed", [False, True], ids=["first range", "resumed"])
 def test_a_part_that_is_merged_while_it_is_looked_at_is_not_missing(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, *, resumed: bool
 ) -> None:
-    """Before its first range a query has a hold, which keeps history; files are kept by a lease."""
-    client = shard(world, 6)
+    """Before its first range a run has a hold, which keeps history; files are kept by a lease."""
+    client = shard(world, 1 if resumed else 6)
     checkpoint = Checkpoint()
     options = options_of(onMissingPart="freeze")
+    if resumed:
+        Query(world.client(BLOBS), checkpoint, options, available_now=True).drain()
+        for time in range(1, 6):
+            put(client, time)
     query = Query(world.client(BLOBS), checkpoint, options, available_now=True)
     real = Freezer.find_unreadable
     merges: list[int] = []

@@ -187,6 +187,24 @@ def test_a_finished_shard_can_be_read(client: ShardClient) -> None:
         assert rows(reader.snapshot()) == Counter([(1, "x")])
 
 
+@pytest.mark.parametrize("after", ["dropped", "made again", "finished later"])
+def test_what_ends_after_it_was_read_is_a_conflict(client: ShardClient, after: str) -> None:
+    """It is repeated, and reads what is there then; a dropped shard is finished in its own way."""
+    client.create("out", schema_of())
+    client.writer("plain").append_now(table((1, "x")))
+    t = client.transaction(isolation="serializable")
+    t.append("out", t.read("plain"))
+    if after == "finished later":
+        upper = client.state("plain").upper
+        client.writer("plain").compare_and_append(table((2, "y")), upper, Frontier(None))
+    else:
+        client.drop("plain", despite_holders=[*client.state("plain").leased])
+        if after == "made again":
+            client.create("plain", schema_of())
+    with pytest.raises(Determinate, match="TRANSACTION_CONFLICT"):
+        t.commit()
+
+
 def test_what_is_read_and_then_written_is_registered(client: ShardClient) -> None:
     """As of its first write."""
     client.writer("plain").append_now(table((1, "x")))

@@ -108,6 +108,20 @@ def test_views_that_read_each_other_for_a_moment_are_followed(world: World) -> N
     assert (one.ticks, other.ticks) == ([["b"]], [["a"]])
 
 
+def test_a_failure_does_not_stop_those_of_later_layers(world: World) -> None:
+    """In the same round: a view of others would stand still as long as any one of them fails."""
+    bad, above = Seen("a", fails=True), Seen("seen")
+    above.name = "above"
+    advancer = IdleAdvancer(world.client(), SystemClock(), 3_600_000)
+    with ThreadPoolExecutor(2) as pool:
+        advancer.add(bad)
+        advancer.add(above)
+        advancer.round(pool)
+        for follower in (bad, above):
+            advancer.remove(follower)
+    assert (len(bad.ticks), len(above.ticks)) == (1, 1)
+
+
 def test_a_failure_stops_nobody_else(world: World) -> None:
     """The thread lives on after a follower has failed, and ends with the last follower."""
     bad, good = Seen("a", fails=True), Seen("a")
