@@ -23,10 +23,7 @@ from typing import TypeVar
 
 from shardline.datasource.clock import Clock, IdGenerator, SystemClock, SystemIds
 from shardline.datasource.drop_shard import drop_shard
-from shardline.datasource.errors import (
-    Fenced,
-    InvalidUsage,
-)
+from shardline.datasource.errors import Fenced, InvalidUsage
 from shardline.datasource.ids import check_owner_name, new_id, process_name
 from shardline.datasource.inspect.usage import ShardUsage, shard_usage
 from shardline.datasource.maintenance.compact import compact
@@ -66,7 +63,6 @@ from shardline.datasource.types.spark_types import Field, type_text
 from shardline.datasource.write import Redirect, WriteHandle
 
 __all__ = ["ShardClient", "process_name", "shared_client"]
-
 
 R = TypeVar("R")
 

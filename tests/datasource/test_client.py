@@ -5,8 +5,10 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -15,6 +17,12 @@ from shardline.datasource.errors import Determinate, Fenced, InvalidUsage, Shard
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard.commands.append import Appended
+from shardline.datasource.shard.commands.lifecycle import (
+    Changed,
+    Finalised,
+    finalise_unchanged,
+)
+from shardline.datasource.shard.commands.transition import Transition
 from support.models.shards import SETTINGS, World, rows, schema_of, table, updates
 
 SHARD = "orders"
@@ -183,6 +191,21 @@ def test_dropping_twice_and_dropping_nothing(client: ShardClient) -> None:
         client.hold(SHARD, "h")
     with pytest.raises(InvalidUsage, match="SHARD_DROPPED"):
         client.evolve(SHARD, schema_of())
+
+
+def test_a_drop_of_what_was_seen_is_refused_behind_any_change(client: ShardClient) -> None:
+    """Also behind one of the same record, which is applied to a state of the number before it."""
+    client.create("s", schema_of())
+    seen = client.state("s")
+    end = partial(finalise_unchanged, shard=seen.shard, despite_holders=frozenset(), seen=seen)
+    changed = msgspec.structs.replace(seen, retain_ms=1)
+    assert end(changed, 0) == Transition(None, Changed())
+    assert end(seen, 0).result == Finalised()
+    client.set_retention("s", 1)
+    with pytest.raises(Determinate, match="SHARD_CHANGED"):
+        client.drop("s", seen=seen)
+    client.drop("s", seen=client.state("s"))
+    assert not client.exists("s")
 
 
 def test_a_dropped_shard_leaves_its_tombstone_and_no_blob(world: World) -> None:

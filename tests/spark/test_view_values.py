@@ -109,6 +109,17 @@ FIRST = (
 )
 """A region below a state, of whose rows one more column is a part."""
 
+
+def ways_of(spark: SparkSession, folder: Path, query: str) -> set[str]:
+    """The ways of the steps of a view of numbers, whose contents are right at every time."""
+    world = ViewWorld(spark, folder, CUTS, (START, 20, 30))
+    source = world.inputs["t"] = world.bench.input("t", NUMBERS)
+    source.push(START, ((1, 1, 5), 1), ((2, 1, 5), 1), ((3, 2, 7), 1))
+    source.push(20, ((4, 2, 7), 1), ((1, 1, 5), -1))
+    source.push(30, ((5, 2, 6), 1))
+    return world.follow(world.kept("v", query), lambda time: world.by_spark(query, time))
+
+
 OPAQUE = {
     "variant": "parse_json(CAST(x AS STRING))",
     "inside": "array(named_struct('v', to_variant_object(array(x))))",
@@ -121,12 +132,7 @@ def test_rows_whose_values_cannot_be_compared_are_not_added_up(
 ) -> None:
     """Spark cannot group by them: such a view is recomputed, and its plan says so."""
     query = FIRST.format(OPAQUE[kind])
-    world = ViewWorld(spark, tmp_path, CUTS, (START, 20, 30))
-    source = world.inputs["t"] = world.bench.input("t", NUMBERS)
-    source.push(START, ((1, 1, 5), 1), ((2, 1, 5), 1), ((3, 2, 7), 1))
-    source.push(20, ((4, 2, 7), 1), ((1, 1, 5), -1))
-    source.push(30, ((5, 2, 6), 1))
-    ways = world.follow(world.kept("v", query), lambda time: world.by_spark(query, time))
+    ways = ways_of(spark, tmp_path, query)
     assert ways == {"recompute"}
     columns = {"t": parse_columns("id BIGINT, k BIGINT, x BIGINT")}
     plan = plan_view(spark, "v", query, columns)
@@ -148,12 +154,7 @@ def test_columns_that_do_not_stand_in_the_way_do_not_matter(
     spark: SparkSession, tmp_path: Path, query: str
 ) -> None:
     """Those that the query needs not; and intervals, which are compared, though not sorted."""
-    world = ViewWorld(spark, tmp_path, CUTS, (START, 20, 30))
-    source = world.inputs["t"] = world.bench.input("t", NUMBERS)
-    source.push(START, ((1, 1, 5), 1), ((2, 1, 5), 1), ((3, 2, 7), 1))
-    source.push(20, ((4, 2, 7), 1), ((1, 1, 5), -1))
-    source.push(30, ((5, 2, 6), 1))
-    ways = world.follow(world.kept("v", query), lambda time: world.by_spark(query, time))
+    ways = ways_of(spark, tmp_path, query)
     assert ways == {"recompute", "incremental"}
 
 

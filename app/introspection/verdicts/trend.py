@@ -29,7 +29,7 @@ _ENOUGH_MS: Final = 8_000
 seconds."""
 
 _QUIET_MS: Final = 60_000
-"""What has not fallen for so long does not shrink, unless its steps are known to take longer."""
+"""A lag that has not fallen for so long does not shrink, unless its steps take longer."""
 
 _STEADY: Final = 0.02
 """A change by less than this share of the peak is none."""

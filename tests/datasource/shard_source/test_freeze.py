@@ -300,7 +300,8 @@ def test_a_run_to_a_target_does_not_end_as_if_it_had_read_all(world: World) -> N
 def test_a_run_to_a_target_does_not_wait_for_a_published_range(world: World) -> None:
     """A job at night that was killed within a micro-batch, and then a part is lost: it fails."""
     client = shard(world, 3)
-    checkpoint, options = Checkpoint(), options_of(**FREEZE)
+    # With a timeout, or the test would wait for ever as well, where the run does.
+    checkpoint, options = Checkpoint(), options_of(**FREEZE, freezeTimeout="1h")
     with pytest.raises(Killed):
         Query(
             world.client(BLOBS),
@@ -327,7 +328,9 @@ def test_a_part_that_is_merged_while_it_is_looked_at_is_not_missing(
     checkpoint = Checkpoint()
     options = options_of(onMissingPart="freeze")
     if resumed:
-        Query(world.client(BLOBS), checkpoint, options, available_now=True).drain()
+        before = Query(world.client(BLOBS), checkpoint, options, available_now=True)
+        before.drain()
+        before.run.release()  # its lease would keep the files of this run, too
         for time in range(1, 6):
             put(client, time)
     query = Query(world.client(BLOBS), checkpoint, options, available_now=True)

@@ -78,10 +78,8 @@ def test_a_create_is_synced_before_it_is_acknowledged(
     assert calls == ["fdatasync", "fsync of the visible"]
 
 
-def test_new_directories_are_synced_in_their_parents(
-    objects: FileObjects, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All the way up to the first that existed, and once per directory."""
+def watch_syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths of all files and directories that are synced from now on."""
     synced: list[str] = []
     genuine = os.fsync
 
@@ -90,6 +88,14 @@ def test_new_directories_are_synced_in_their_parents(
         genuine(fd)
 
     monkeypatch.setattr(os, "fsync", spy)
+    return synced
+
+
+def test_new_directories_are_synced_in_their_parents(
+    objects: FileObjects, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All the way up to the first that existed, and once per directory."""
+    synced = watch_syncs(monkeypatch)
     objects.create("s/log/k", b"value")
     first, synced[:] = list(synced), []
     objects.create("s/log/l", b"value")
@@ -107,14 +113,7 @@ def test_directories_that_are_opened_again_are_synced_no_more(
     many = [f"shard{number}/log" for number in range(300)]
     for parent in many:
         objects.create(f"{parent}/k", b"value")
-    synced: list[str] = []
-    genuine = os.fsync
-
-    def spy(fd: int) -> None:
-        synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
-        genuine(fd)
-
-    monkeypatch.setattr(os, "fsync", spy)
+    synced = watch_syncs(monkeypatch)
     for parent in many:
         objects.create(f"{parent}/l", b"value")
     assert synced == [str(root / parent) for parent in many]

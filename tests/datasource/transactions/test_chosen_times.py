@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shardline.datasource.write import WriteHandle
 
 LAG_MS = 500
-"""How far the view of these tests is behind the clock."""
+"""The view of these tests is so far behind the clock."""
 
 
 @pytest.fixture
