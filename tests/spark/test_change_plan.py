@@ -19,6 +19,7 @@ from shardline.app.compute.view.look_up import KeySource
 from shardline.app.compute.view.safe_expressions import cannot_fail
 from shardline.app.compute.view.touched_keys import OUTPUT
 from shardline.app.protocol.objects import ViewDescription
+from shardline.datasource.errors import Indeterminate
 from shardline.datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
@@ -89,6 +90,39 @@ def test_plans_that_were_used_last_are_kept(
     assert rows_of(plan.step({"u"}).over(spark, {"u": frames["u"]}, {})) == [(-1, 5, 1)]
     assert plan.step({"t", "u"}) is both
     assert plan.step({"t"}) is not first
+
+
+def test_an_error_of_the_store_refuses_no_later_step(spark: SparkSession) -> None:
+    """Sizes of inputs are asked for while a step is planned; the query itself can be followed."""
+    frames = {name: changes(spark, "a BIGINT", (1, 5, 1)) for name in ("t", "u")}
+    left = [1]
+
+    def rows_for_each_key(_name: str, _key: object) -> float:
+        if left[0]:
+            left[0] -= 1
+            raise Indeterminate("the store did not answer")
+        return 1.0
+
+    query = "SELECT t.a FROM t JOIN u ON t.a = u.a"
+    given = {name: frame.schema for name, frame in frames.items()}
+    plan = ChangePlan(spark, query, given, rows_for_each_key)
+    with pytest.raises(Indeterminate):
+        plan.step({"t"})
+    assert needs(plan.step({"t"})) == {"u": {("a",)}}
+
+
+def test_a_refusal_is_another_error_each_time(spark: SparkSession) -> None:
+    """One that was raised before has the frames of then, and with them all that they held."""
+    query = "SELECT max(a) AS a FROM t"
+    plan = ChangePlan(spark, query, {"t": changes(spark, "a BIGINT").schema})
+    kept = plan._steps
+    refused = []
+    for _ in range(2):
+        kept["", frozenset({"t"})] = "it cannot"
+        with pytest.raises(NotIncremental, match="it cannot") as caught:
+            plan.step({"t"})
+        refused.append(caught.value)
+    assert refused[0] is not refused[1]
 
 
 def test_a_step_says_nothing_to_sparks_parser(spark: SparkSession) -> None:
