@@ -111,20 +111,6 @@ def test_an_error_of_the_store_refuses_no_later_step(spark: SparkSession) -> Non
     assert needs(plan.step({"t"})) == {"u": {("a",)}}
 
 
-def test_a_refusal_is_another_error_each_time(spark: SparkSession) -> None:
-    """One that was raised before has the frames of then, and with them all that they held."""
-    query = "SELECT max(a) AS a FROM t"
-    plan = ChangePlan(spark, query, {"t": changes(spark, "a BIGINT").schema})
-    kept = plan._steps
-    refused = []
-    for _ in range(2):
-        kept["", frozenset({"t"})] = "it cannot"
-        with pytest.raises(NotIncremental, match="it cannot") as caught:
-            plan.step({"t"})
-        refused.append(caught.value)
-    assert refused[0] is not refused[1]
-
-
 def test_a_step_says_nothing_to_sparks_parser(spark: SparkSession) -> None:
     """The text is read when the plan is made: another view of its name makes no difference."""
     frame = changes(spark, "a BIGINT", (1, 5, 1))
