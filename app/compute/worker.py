@@ -276,7 +276,8 @@ class ComputeWorker:
     def _end_unfinished(self) -> list[lane.DropDataflow]:
         """The drops of what waits in the lane for a successor that nobody names any more."""
         left = sorted(self._unfinished - self._history.dataflows.keys())
-        return [self._drop_from_lane(name) for name in left]
+        self._unfinished.difference_update(left)
+        return [lane.DropDataflow(name, if_unfollowed=True) for name in left]
 
     def _with_lost_peeks(
         self, done: ComputeEffects, name: str, peeks: Mapping[str, Peek]

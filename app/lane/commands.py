@@ -132,10 +132,14 @@ class DropDataflow(msgspec.Struct, frozen=True, tag="drop_dataflow"):
         replaced: True if another definition of this name follows: then a pause of the name stays,
             and nothing is removed that the other one takes over. If it does not follow after all
             (a crash came in between), another `DropDataflow` without this ends the object.
+        if_unfollowed: True for that other one: without effect on anything but an object that still
+            waits for its successor. By now the name may be another object's, of the other
+            controller, too, and its drop would be one that nobody has asked for.
     """
 
     id: str
     replaced: bool = False
+    if_unfollowed: bool = False
 
 
 class Dropped(msgspec.Struct, frozen=True, tag="dropped"):

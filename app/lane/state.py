@@ -187,8 +187,8 @@ def _changed(state: LaneState, command: LaneCommand, index: int) -> LaneState:
             changed = msgspec.structs.replace(state, holder=holder)
         case CreateDataflow():
             changed = _created(state, command, index)
-        case DropDataflow(name, replaced):
-            changed = _dropping(state, name, replaced=replaced)
+        case DropDataflow():
+            changed = _dropping(state, command)
         case Dropped():
             changed = _dropped(state, command)
         case SuspendAndRestart():
@@ -330,9 +330,12 @@ def _with_repair(state: LaneState, command: RepairErrors | Repaired, index: int)
     return msgspec.structs.replace(state, repairs=repairs)
 
 
-def _dropping(state: LaneState, name: str, *, replaced: bool) -> LaneState:
+def _dropping(state: LaneState, command: DropDataflow) -> LaneState:
+    name, replaced = command.id, command.replaced
+    known = state.objects.get(name)
+    if command.if_unfollowed and (known is None or not known.replaced):
+        return state
     kept = state if replaced else _with_pause(state, name, paused=False)
-    known = kept.objects.get(name)
     if known is None:
         return kept
     # Not of what is dropped already: its leftovers may be gone. And not of a transient object: a

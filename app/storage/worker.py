@@ -179,9 +179,8 @@ class StorageWorker:
 
     def _unwanted(self, unfinished: set[str]) -> list[lane.DropDataflow]:
         """The drops of what waits in the lane for a successor that nobody names any more."""
-        return [
-            lane.DropDataflow(name) for name in sorted(unfinished - self._history.objects.keys())
-        ]
+        left = sorted(unfinished - self._history.objects.keys())
+        return [lane.DropDataflow(name, if_unfollowed=True) for name in left]
 
     def _run(
         self, command: RunIngestion | RunSink, before: HeldObject | None, now_ms: int

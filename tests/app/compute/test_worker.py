@@ -293,10 +293,11 @@ def test_a_replacement_that_a_crash_has_halved_is_completed_by_the_next_controll
         made = (lane.CreateDataflow(description=named, as_of=10),)
         assert worker.on_reconcile(again).commands == made
         assert worker.catch_up(halved).commands == made
+    end = (lane.DropDataflow("v", if_unfollowed=True),)
     worker = ComputeWorker(halved)
-    assert worker.on_reconcile([CreateInstance(), DONE]).commands == (lane.DropDataflow("v"),)
+    assert worker.on_reconcile([CreateInstance(), DONE]).commands == end
     assert worker.on_reconcile([CreateInstance(), DONE]) == NOTHING
-    assert worker.catch_up(halved).commands == (lane.DropDataflow("v"),)
+    assert worker.catch_up(halved).commands == end
 
 
 def test_a_successor_that_is_dropped_before_it_starts_ends_what_it_was_to_replace() -> None:

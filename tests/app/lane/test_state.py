@@ -271,13 +271,17 @@ def test_what_is_dropped_for_a_successor_waits_for_it_or_for_a_drop_without_one(
     create = CreateDataflow(description=SourceDescription(name="a", format="csv"))
     other = CreateDataflow(description=SourceDescription(name="a", format="json"))
     replace, drop = DropDataflow("a", replaced=True), DropDataflow("a")
+    end = DropDataflow("a", if_unfollowed=True)
     orders: list[tuple[list[LaneCommand], tuple[str, bool], tuple[str, ...]]] = [
         ([replace], ("dropping", True), ("a",)),
         ([replace, Opened(HOLDER), replace], ("dropping", True), ("a",)),
         ([replace, create], ("live", False), ("a",)),
         ([replace, Opened(HOLDER), other], ("live", False), ("a",)),
         ([replace, Opened(HOLDER), drop], ("dropping", False), ()),
+        ([replace, Opened(HOLDER), end], ("dropping", False), ()),
         ([drop, replace], ("dropping", False), ()),
+        ([replace, Opened(HOLDER), other, end], ("live", False), ("a",)),
+        ([end], ("live", False), ("a",)),
     ]
     for more, life, paused in orders:
         state = fold([create, PauseDataflow("a"), *more])

@@ -269,10 +269,11 @@ def test_a_replacement_that_a_crash_has_halved_is_completed_by_the_next_controll
         made = worker.on_reconcile([named, DONE], 0).commands
         assert [type(command) for command in made] == [lane.CreateDataflow]
         assert worker.catch_up(halved).commands == made
+    end = (lane.DropDataflow("s", if_unfollowed=True),)
     worker = StorageWorker(halved, 0)
-    assert worker.on_reconcile([DONE], 0).commands == (lane.DropDataflow("s"),)
+    assert worker.on_reconcile([DONE], 0).commands == end
     assert worker.on_reconcile([DONE], 0).commands == ()
-    assert worker.catch_up(halved).commands == (lane.DropDataflow("s"),)
+    assert worker.catch_up(halved).commands == end
 
 
 def test_a_oneshot_ingestion_is_answered_once_and_to_its_own_connection() -> None:
