@@ -473,7 +473,7 @@ class ShardClient:
             Determinate: The store did not answer: run it again.
             Indeterminate: The same.
         """
-        needed = partial(self.door.pending_parts, name, fenced=not dry_run)
+        needed = partial(self.door.pending_parts, name)
         return sweep(self.machine(name), needed=needed, dry_run=dry_run)
 
     def usage(self, name: str) -> ShardUsage:

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
@@ -47,6 +47,7 @@ from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.maintenance.compact import compact
 from shardline.datasource.maintenance.garbage_collection import collect_garbage
 from shardline.datasource.maintenance.orphan_sweep import (
+    NeededKeys,
     SweepResult,
     no_keys_needed,
     sweep,
@@ -120,7 +121,7 @@ def maintain(
     machine: Machine,
     memory: CollectionMemory | None = None,
     *,
-    needed: Callable[[], Collection[str]] | None = None,
+    needed: NeededKeys | None = None,
     merge_bytes: int = MERGE_BYTES,
     tidy: Callable[[], object] = lambda: None,
 ) -> RoundResult:
@@ -186,7 +187,7 @@ def collection_due(state: ShardState, now_ms: int, memory: CollectionMemory) -> 
     return news > _OWN_RECORDS and now_ms - state.walltime_ms >= _REST_MS
 
 
-def _sweep(machine: Machine, needed: Callable[[], Collection[str]] | None) -> SweepResult | None:
+def _sweep(machine: Machine, needed: NeededKeys | None) -> SweepResult | None:
     state = machine.state()
     if not sweep_due(state, machine.clock.now_ms(), machine.settings.sweep_every_ms):
         return None

@@ -326,8 +326,8 @@ class WriteHandle:
                 return outcome
             case StagedTooLong(age_ms):
                 raise Determinate(
-                    f"updates for shard '{self.machine.name}' were staged {age_ms} ms ago, longer "
-                    f"than staged parts are kept",
+                    f"updates for shard '{self.machine.name}' were staged longer ago than staged "
+                    f"parts are kept ({age_ms} ms, by this machine's clock)",
                     code="STAGED_TOO_LONG",
                     hint="write them again",
                 )

@@ -13,8 +13,8 @@ names, so they are found by listing (Iceberg: remove_orphan_files; persist has n
 
     1. note the time and the parts of the state; list blobs that are too old to be committed;
     2. ask the transactions layer which parts its unapplied transactions need;
-    3. write a record, which no commit under way survives, and read all states that may still be
-       read: blobs that they name are no orphans;
+    3. record that nothing may come in any more that was begun when these were, and read all states
+       that may still be read: blobs that they name are no orphans;
     4. delete the rest, then folders that are empty;
     5. note in the state when that was.
 
@@ -35,7 +35,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -43,6 +44,7 @@ from shardline.datasource.clock import Clock
 from shardline.datasource.errors import InvalidUsage, MissingBlob
 from shardline.datasource.shard.commands.orphan_sweep import (
     SWEEP_AGE_MS,
+    SWEEP_MARGIN_MS,
     note_swept,
     sweep_due,
     write_barrier,
@@ -54,7 +56,10 @@ from shardline.datasource.shard.state_history import states_from
 from shardline.datasource.stores.location import BlobEntry, Location
 from shardline.datasource.stores.shard_names import shard_directory, shard_name
 
-__all__ = ["SweepResult", "no_keys_needed", "sweep", "sweep_due", "sweep_orphans"]
+__all__ = ["NeededKeys", "SweepResult", "no_keys_needed", "sweep", "sweep_due", "sweep_orphans"]
+
+NeededKeys: TypeAlias = Callable[[int | None], Collection[str]]
+"""What asks for the parts that transactions still need; see `sweep`."""
 
 _REQUEST_BLOBS: Final = 256
 """Blobs deleted at a time."""
@@ -87,15 +92,16 @@ class SweepResult(msgspec.Struct, frozen=True):
         return self.parts + self.rollups
 
 
-def no_keys_needed() -> Collection[str]:
+def no_keys_needed(begun_before_ms: int | None) -> Collection[str]:
     """Return no keys: no transaction needs parts of a shard that is written directly."""
+    del begun_before_ms
     return ()
 
 
 def sweep(
     machine: Machine,
     *,
-    needed: Callable[[], Collection[str]] = no_keys_needed,
+    needed: NeededKeys = no_keys_needed,
     dry_run: bool = False,
 ) -> SweepResult:
     """Delete the blobs of the shard that nothing refers to and that are older than 25 hours.
@@ -103,10 +109,11 @@ def sweep(
     Args:
         machine: The shard's machine; the shard may have been dropped.
         needed: Gives the keys of parts that a transaction which is not applied yet refers to.
-            Called once, after the blobs have been listed. Its answer must stay true: a transaction
-            with parts that were begun `STAGE_LIFE_MS` before the call, and that it does not name,
-            must not be committed after it. (So it writes a record into the transactions shard
-            before it reads that.)
+            Called once, after the blobs have been listed, with the time before which a part that
+            may be deleted was begun. Its answer must stay true: a transaction with such a part that
+            it does not name must not be committed after it. (So it writes a record into the
+            transactions shard before it reads that.) Called with None by a dry run, whose answer is
+            of this moment only.
         dry_run: True only lists, and writes nothing.
 
     Raises:
@@ -122,9 +129,12 @@ def sweep(
     known = machine.state()
     candidates = _old_and_unknown(machine.location, machine.directory, known, before_ms)
     if candidates:
-        upstream = frozenset(needed())
+        # By what is there, and not by `before_ms`: if the clock of this process is ahead by years,
+        # nobody could write for years.
+        begun_before_ms = max(entry.modified_ms for entry in candidates) + SWEEP_MARGIN_MS + 1
+        upstream = frozenset(needed(None if dry_run else begun_before_ms))
         if not dry_run:
-            machine.apply(write_barrier)
+            machine.apply(partial(write_barrier, begun_before_ms=begun_before_ms))
         live = _live(machine, needed)
         candidates = [e for e in candidates if e.key not in live and e.key not in upstream]
     swept = _report(candidates)
@@ -210,7 +220,7 @@ def _is_shard(directory: str) -> bool:
         return False
 
 
-def _live(machine: Machine, needed: Callable[[], Collection[str]]) -> set[str]:
+def _live(machine: Machine, needed: NeededKeys) -> set[str]:
     """Keys of all blobs that some state names which can still be read.
 
     A state can be read if it is not given up (`gc_seqno`); garbage collection deletes blobs that

@@ -49,7 +49,7 @@ __all__ = [
     "encode_rollup",
 ]
 
-CODE_VERSION: Final = (1, 6)
+CODE_VERSION: Final = (1, 7)
 """Version of the state this code writes: `(major, minor)`.
 
 1.1 added `cleaned_seqno`; code that drops it makes the next collector begin further back.
@@ -59,7 +59,8 @@ CODE_VERSION: Final = (1, 6)
 less as it reads, as code did before, and takes a number as committed for any range.
 1.5 added a part's `closes`. Code that drops it compares rows as it reads, as code did before.
 1.6 added `times_by`. Code that drops it registers such a shard at a transaction's first use of it,
-as code did before; the next rows of its writer bring it back."""
+as code did before; the next rows of its writer bring it back.
+1.7 added `swept_before_ms`. Code that drops it goes by the clock of whoever commits, as before."""
 
 _ROLLUP_MAGIC: Final = b"SHRDROL1"
 
@@ -94,6 +95,7 @@ class Diff(msgspec.Struct, frozen=True, omit_defaults=True):
     claims: dict[str, Claim | None] = {}
     retain_ms: int | UnsetType | None = UNSET
     swept_ms: int | None = None
+    swept_before_ms: int | None = None
     registered: Registration | UnsetType | None = UNSET
     times_by: str | None = None
 
@@ -150,6 +152,7 @@ def diff(old: ShardState, new: ShardState) -> Diff:
         claims=_map_diff(old.claims, new.claims),
         retain_ms=UNSET if old.retain_ms == new.retain_ms else new.retain_ms,
         swept_ms=_changed(old.swept_ms, new.swept_ms),
+        swept_before_ms=_changed(old.swept_before_ms, new.swept_before_ms),
         registered=UNSET if old.registered == new.registered else new.registered,
         times_by=_changed(old.times_by, new.times_by),
     )
@@ -191,6 +194,7 @@ def apply_diff(state: ShardState, record: Record) -> ShardState:
         claims=_map_apply(state.claims, change.claims),
         retain_ms=state.retain_ms if change.retain_ms is UNSET else change.retain_ms,
         swept_ms=_or(change.swept_ms, state.swept_ms),
+        swept_before_ms=_or(change.swept_before_ms, state.swept_before_ms),
         registered=state.registered if change.registered is UNSET else change.registered,
         times_by=_or(change.times_by, state.times_by),
         trace=trace,

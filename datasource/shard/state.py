@@ -32,6 +32,7 @@ __all__ = [
     "RollupRef",
     "ShardState",
     "Writer",
+    "begun_too_early",
     "check_invariants",
     "expire_leases",
     "holders_since",
@@ -200,6 +201,9 @@ class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
         retain_ms: How far before its newest readable time the shard stays readable without any
             reader; None if only readers hold its since.
         swept_ms: When the last orphan sweep ended; 0 before the first.
+        swept_before_ms: Blobs that were begun before this and that no state names may have been
+            deleted, so nothing may bring them in any more (`begun_too_early`); 0 before the first
+            sweep that found any. Losing it leaves that to the clock of whoever commits.
         registered: The transactions shard that its writes go through; None for a shard that is
             written directly.
         times_by: Who chooses the times of its rows: the writer that was the first to do so, or as
@@ -228,6 +232,7 @@ class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
     claims: dict[str, Claim] = {}
     retain_ms: int | None = None
     swept_ms: int = 0
+    swept_before_ms: int = 0
     registered: Registration | None = None
     times_by: str = ""
     trace: Trace = Trace()
@@ -252,6 +257,20 @@ class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
         """The newest rollup and its seqno; None while the record at `base` is newer."""
         seqno = max(self.rollups, default=0)
         return (seqno, self.rollups[seqno]) if seqno >= self.base else None
+
+
+def begun_too_early(state: ShardState, now_ms: int, begun_ms: int | None) -> bool:
+    """True if a blob may not come into the state any more, as a sweep may have deleted it.
+
+    Args:
+        state: The state that the blob is to come into.
+        now_ms: Now, by the clock of the committing process.
+        begun_ms: When the blob, or the oldest of several, was begun; None if there is none.
+    """
+    if begun_ms is None:
+        return False
+    # By what sweeps have recorded, too: the process may have been paused with all of its clocks.
+    return now_ms - begun_ms > STAGE_LIFE_MS or begun_ms < state.swept_before_ms
 
 
 def is_tombstone(state: ShardState) -> bool:

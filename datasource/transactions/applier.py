@@ -122,8 +122,9 @@ def _apply_as_blobs(
         parts.note_refused()
     if isinstance(outcome, StagedTooLong):
         raise Determinate(
-            f"parts for shard '{machine.name}' were written {outcome.age_ms} ms ago, longer than "
-            "staged parts are kept; what was committed for it is not applied yet",
+            f"parts for shard '{machine.name}' were written longer ago than staged parts are kept "
+            f"({outcome.age_ms} ms, by this machine's clock); what was committed for it is not "
+            "applied yet",
             code="STAGED_TOO_LONG",
             hint="try again: they are then written again",
         )

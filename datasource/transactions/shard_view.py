@@ -106,17 +106,17 @@ class ShardViews:
             return state
         return with_logical_upper(state, known[2])
 
-    def pending_parts(self, name: str, *, fenced: bool = True) -> set[str]:
+    def pending_parts(self, name: str, begun_before_ms: int | None) -> set[str]:
         """Keys of blobs of shard `name` that are committed and may not be in its state yet.
 
-        The orphan sweep must not delete these. If fenced, the answer stays true: a record that this
-        call writes to the transactions shard makes sure that no commit is under way that read its
-        clock before this call. The sweep has to call this *before* it reads the shard's state,
-        which then has whatever was applied meanwhile.
+        The orphan sweep must not delete these. The sweep has to call this *before* it reads the
+        shard's state, which then has whatever was applied meanwhile.
 
         Args:
             name: The shard.
-            fenced: True to write that record; without it the answer is about this moment only.
+            begun_before_ms: Nothing that was begun before this may be committed any more, but for
+                the keys of the answer: this call writes that to the transactions shard. None writes
+                nothing: the answer is about this moment only.
 
         Raises:
             Corrupt: A row cannot be read.
@@ -130,8 +130,8 @@ class ShardViews:
         if machine.refresh() is None:
             return set()
         # The fence before the ledger: then each commit that came before the fence is in the ledger.
-        if fenced:
-            machine.apply(write_barrier)
+        if begun_before_ms is not None:
+            machine.apply(partial(write_barrier, begun_before_ms=begun_before_ms))
         ledger = self.ledger(mark.txns).read()
         rows = [] if ledger is None else ledger.pending(state.shard)
         runs = (run for row in rows if row.data for run in row.commit().runs)

@@ -40,7 +40,12 @@ from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.covered_range import may_cover_same
 from shardline.datasource.shard.description import Description
-from shardline.datasource.shard.state import STAGE_LIFE_MS, Registration, ShardState, Writer
+from shardline.datasource.shard.state import (
+    Registration,
+    ShardState,
+    Writer,
+    begun_too_early,
+)
 from shardline.datasource.shard.trace import level_of, push_batch
 
 __all__ = [
@@ -237,9 +242,9 @@ def compare_and_append(
     decided = decided_before(entry, append)
     if decided is not None:
         return Transition(None, decided)
-    # In every attempt, by its own clock: `commands.sweep` says why no sweep can delete the parts
-    # between this check and the record.
-    if append.staged_ms is not None and now_ms - append.staged_ms > STAGE_LIFE_MS:
+    # In every attempt, and of its state: `commands.orphan_sweep` says why no sweep can delete the
+    # parts between this check and the record.
+    if append.staged_ms is not None and begun_too_early(state, now_ms, append.staged_ms):
         return Transition(None, StagedTooLong(now_ms - append.staged_ms))
     if state.registered is not None and state.registered.shard != append.txns:
         return Transition(None, Redirected(state.registered))

@@ -22,7 +22,7 @@ from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.batch import Batch, Part
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.description import Description
-from shardline.datasource.shard.state import STAGE_LIFE_MS, ShardState
+from shardline.datasource.shard.state import ShardState, begun_too_early
 
 __all__ = ["apply_merge", "find_batches", "not_conserved", "same_sum", "sum_of_diffs"]
 
@@ -61,10 +61,10 @@ def apply_merge(
     start = find_batches(state, inputs)
     if start is None or Frontier(output.desc.since) > state.since:
         return Transition(None, result=False)
-    if staged_ms is not None and now_ms - staged_ms > STAGE_LIFE_MS:
+    if staged_ms is not None and begun_too_early(state, now_ms, staged_ms):
         raise Determinate(
-            f"a merge in shard '{state.name}' took {now_ms - staged_ms} ms, longer than staged "
-            "parts are kept",
+            f"a merge in shard '{state.name}' took longer than staged parts are kept "
+            f"({now_ms - staged_ms} ms, by this machine's clock)",
             code="STAGED_TOO_LONG",
             hint="merge it with more tasks, or on a faster machine",
         )

@@ -1,25 +1,27 @@
 """Sweep commands make it safe to delete blobs that no state refers to (the orphan sweep).
 
 Crashed writers leave blobs behind that no record names; nothing but a sweep finds them. But a blob
-that no state refers to may also be waiting for its commit. Every transition by which a blob comes
-into the state (an append, a merge, a rollup) is refused when the blob was begun more than
-`STAGE_LIFE_MS` ago, by the clock of the committing process. So the sweep may delete blobs that are
-older than that, if it makes sure that such a commit is not under way already:
+that no state refers to may also be waiting for its commit. So the sweep writes down what may not
+come in any more, before it deletes anything:
 
-    1. it notes the time, then lists the blobs;
-    2. it writes a record (`write_barrier`);
-    3. it deletes the blobs that are older than `SWEEP_AGE_MS` at 1, and in no state from 2 on.
+    1. it lists the blobs that were written `SWEEP_AGE_MS` ago or earlier;
+    2. it records that nothing may come in any more that was begun before the newest of them was
+       written, and `SWEEP_MARGIN_MS` after that (`write_barrier`);
+    3. it deletes what it has listed at 1 and is in no state from 2 on.
 
-A commit whose record comes before the fence is in the state of 2. One whose record comes after has
-run on a state from 2 on, so it read its clock after 1. Without the fence it may have read its clock
-before 1, and then have been suspended for hours in the middle of its request.
+Every transition by which a blob comes into the state (an append, a merge, a rollup) asks
+`begun_too_early` of the state that it is applied to. A commit whose record comes before the one of
+2 is in the state of 2. One whose record comes after is refused, however long its process was
+suspended in the middle of its request, and whatever its clocks say.
 
-*Clocks.* Four take part: that of the process that staged the blob (when it was begun), of the one
-that commits (how old that is), of the store (when the blob was written, which is after it was
-begun), and of the sweeper. A commit after 1 and a deletion exclude each other if
-(stager - committer) + (sweeper - store) is less than the margin: with a margin of an hour, if no
-two of the clocks differ by half an hour. S3 refuses requests of a client that differs from it by a
-quarter.
+It is refused by its own clock, too, where what it brings is older than `STAGE_LIFE_MS`: older
+versions of this code sweep without recording a time.
+
+*Clocks.* Two take part: that of the process that staged the blob (when it was begun), and that of
+the store (when it was written). A commit after 2 and a deletion exclude each other if the first is
+ahead of the second by less than the margin, an hour. S3 refuses requests of a client that differs
+from it by a quarter. That of the sweeper only says when it is time to delete: if it is ahead,
+parts that wait for their commit are lost, and their commits are refused.
 
 Invariants:
     A blob that a sweep deletes can never be committed, however long its writer was suspended.
@@ -37,21 +39,25 @@ from shardline.datasource.shard.state import STAGE_LIFE_MS, ShardState, is_tombs
 __all__ = ["SWEEP_AGE_MS", "SWEEP_MARGIN_MS", "note_swept", "sweep_due", "write_barrier"]
 
 SWEEP_MARGIN_MS: Final = 3600 * 1000
-"""How much longer than `STAGE_LIFE_MS` a sweep spares blobs that nothing refers to: twice as much
-as two clocks may differ. No setting, for the same reason as `STAGE_LIFE_MS`."""
+"""How much longer than `STAGE_LIFE_MS` a sweep spares blobs that nothing refers to. More than the
+clock of a process may be ahead of the store's. Beside versions that go by the clock of whoever
+commits, twice as much as any two clocks may differ. No setting, for the same reason as
+`STAGE_LIFE_MS`."""
 
 SWEEP_AGE_MS: Final = STAGE_LIFE_MS + SWEEP_MARGIN_MS
 """A blob that nothing refers to may be deleted when it is older than this."""
 
 
-def write_barrier(state: ShardState, now_ms: int) -> Transition[bool]:
-    """Write a record that changes nothing; every commit after it has read its clock after it."""
+def write_barrier(state: ShardState, now_ms: int, *, begun_before_ms: int) -> Transition[bool]:
+    """Record that nothing which was begun before `begun_before_ms` may come in any more."""
     del now_ms
     if is_tombstone(state):
         # No blob can come into it any more, and its log is to stay one record.
         return Transition(None, result=False)
-    # A copy: the machine writes a record for any state but the one that it passed in.
-    return Transition(msgspec.structs.replace(state), result=True)
+    # A copy also where it changes nothing: the machine then writes a record all the same, and a
+    # commit that is under way has to look at the state again.
+    begun_before_ms = max(state.swept_before_ms, begun_before_ms)
+    return Transition(msgspec.structs.replace(state, swept_before_ms=begun_before_ms), result=True)
 
 
 def note_swept(state: ShardState, now_ms: int) -> Transition[bool]:

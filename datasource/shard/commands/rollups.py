@@ -13,7 +13,12 @@ from __future__ import annotations
 import msgspec
 
 from shardline.datasource.shard.commands.transition import Transition
-from shardline.datasource.shard.state import STAGE_LIFE_MS, RollupRef, ShardState, is_tombstone
+from shardline.datasource.shard.state import (
+    RollupRef,
+    ShardState,
+    begun_too_early,
+    is_tombstone,
+)
 
 __all__ = ["add_rollup", "oldest_whole"]
 
@@ -43,7 +48,7 @@ def add_rollup(
         rollup: Where it is stored.
         begun_ms: When its writer began, by the writer's clock; None if there is no blob to lose.
     """
-    if begun_ms is not None and now_ms - begun_ms > STAGE_LIFE_MS:
+    if begun_too_early(state, now_ms, begun_ms):
         return Transition(None, result=False)
     existing = state.rollups.get(seqno)
     if existing is not None or seqno < oldest_whole(state):

@@ -33,10 +33,10 @@ from shardline.datasource.shard.commands.lifecycle import Finalised, Held, final
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.description import Description
 from shardline.datasource.shard.state import (
-    STAGE_LIFE_MS,
     Registration,
     ShardState,
     Writer,
+    begun_too_early,
     is_tombstone,
 )
 from shardline.datasource.shard.trace import level_of, push_batch
@@ -230,7 +230,7 @@ def apply_commits(
         entered.add(commit.at)
     if new is state:
         return Transition(None, Applied(state.upper))
-    if flushed_ms is not None and now_ms - flushed_ms > STAGE_LIFE_MS:
+    if flushed_ms is not None and begun_too_early(state, now_ms, flushed_ms):
         return Transition(None, StagedTooLong(now_ms - flushed_ms))
     inline = new.trace.inline_bytes
     if inline > state.trace.inline_bytes and inline > inline_max_bytes:

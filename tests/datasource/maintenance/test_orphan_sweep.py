@@ -141,10 +141,10 @@ def test_what_a_transaction_needs_stays(world: World) -> None:
     client = filled(world)
     staged = stage(client)
     world.clock.advance(SWEEP_AGE_MS + 1)
-    asked: list[int] = []
+    asked: list[int | None] = []
 
-    def needed() -> list[str]:
-        asked.append(1)
+    def needed(begun_before_ms: int | None) -> list[str]:
+        asked.append(begun_before_ms)
         return list(staged.blob_keys)
 
     litter(world)
@@ -162,7 +162,7 @@ def test_a_transaction_that_is_applied_and_forgotten_meanwhile_is_not_missed(wor
     staged = stage(client)
     world.clock.advance(SWEEP_AGE_MS + 1)
 
-    def applied() -> list[str]:
+    def applied(_: int | None) -> list[str]:
         """Applying was allowed: the transaction was committed in time."""
         state = client.state(SHARD)
         append = Append(
@@ -198,7 +198,7 @@ def test_a_registered_shard_is_not_swept_without_asking(world: World) -> None:
         sweep(client.machine(SHARD))
     assert set(LEAKS) <= stored(world.objects(), "part", "rollup")
     assert client.usage(SHARD).leaked.count == 0
-    assert sweep(client.machine(SHARD), needed=lambda: LEAKS[1:]).keys == LEAKS[:1]
+    assert sweep(client.machine(SHARD), needed=lambda _: LEAKS[1:]).keys == LEAKS[:1]
 
 
 # --- stopped anywhere ----------------------------------------------------------------------------
@@ -305,7 +305,7 @@ def test_folders_of_a_killed_job_go_with_it_and_those_of_a_live_one_stay(tmp_pat
     litter(world)
     parts = tmp_path / "lake" / SHARD / "part"
     (parts / "tdead" / "_temporary" / "0").mkdir(parents=True)
-    world.clock.advance(SWEEP_AGE_MS + HOUR_MS)
+    world.clock.advance(SWEEP_AGE_MS + 2 * HOUR_MS)
     client.sweep(SHARD)
     found = sorted(str(path.relative_to(parts)) for path in parts.rglob("*") if path.is_dir())
     assert found == [], "their ages are told by the disk"

@@ -33,6 +33,7 @@ from support.faults.leftovers import (
     stored,
 )
 from support.models.shards import Crash, Mortal, World, dangling, table
+from support.models.skewed_clock import Skewed, client_of
 from support.strategies.rows import bounded
 
 MINUTE_MS = HOUR_MS // 60
@@ -43,28 +44,51 @@ def stage(client: ShardClient) -> Staged:
     return client.writer(SHARD).stager().stage([table((77, "late"))])
 
 
+@dataclass
+class Sleeper:
+    """A process that sleeps in the middle of a request.
+
+    If its whole machine is paused, its clocks stand still meanwhile.
+    """
+
+    world: World
+    clocks_stand_still: bool
+
+    def __post_init__(self) -> None:
+        self.clock = Skewed(self.world)
+
+    def sleep(self, ms: int) -> None:
+        self.world.clock.advance(ms)
+        if self.clocks_stand_still:
+            self.clock.ahead_ms -= ms
+
+    def client(self, objects: Objects) -> ShardClient:
+        return client_of(self.world, self.clock, objects)
+
+
+@pytest.fixture(params=[False, True], ids=["suspended", "clocks-stand-still"])
+def sleeper(request: pytest.FixtureRequest, world: World) -> Sleeper:
+    return Sleeper(world, bool(request.param))
+
+
 # --- against commits -----------------------------------------------------------------------------
 
 
-def asleep(world: World) -> Callable[[], None]:
-    """What happens while a process sleeps in the middle of a request."""
-
-    def act() -> None:
-        world.clock.advance(SWEEP_AGE_MS - STAGE_LIFE_MS + 2)
-        world.client().sweep(SHARD)
-
-    return act
-
-
-def test_regression_a_commit_that_sleeps_in_its_request_is_swept_under(world: World) -> None:
+def test_regression_a_commit_that_sleeps_in_its_request_is_swept_under(
+    world: World, sleeper: Sleeper
+) -> None:
     """It read its clock in time and wrote its record hours later: the fence makes it look again."""
-    client = filled(world)
-    staged = stage(client)
-    world.clock.advance(STAGE_LIFE_MS - 1)
-    store = Overtaken(world.objects(), asleep(world), create="/log/")
-    patient = replace(BLOBS, commit_timeout_ms=10 * HOUR_MS)
+    filled(world)
+    staged = stage(sleeper.client(world.objects()))
+    sleeper.sleep(STAGE_LIFE_MS - 1)
+
+    def sleep() -> None:
+        sleeper.sleep(SWEEP_AGE_MS - STAGE_LIFE_MS + 2)
+        assert world.client().sweep(SHARD).parts.count == 1
+
+    store = Overtaken(world.objects(), sleep, create="/log/")
     with pytest.raises(Determinate, match="STAGED_TOO_LONG"):
-        world.client(patient, store).writer(SHARD, "etl").commit(staged)
+        sleeper.client(store).writer(SHARD, "etl").commit(staged)
     assert store.act is None
     assert dangling(world.client().machine(SHARD)) == []
     assert contents(world) == FILLED
@@ -124,67 +148,44 @@ def test_a_sweep_that_sleeps_takes_nothing_that_was_committed_meanwhile() -> Non
             return
 
 
-def test_a_merge_that_sleeps_before_it_is_applied_is_not_applied(world: World) -> None:
+def test_a_merge_that_sleeps_before_it_is_applied_is_not_applied(
+    world: World, sleeper: Sleeper
+) -> None:
     """Its output may be gone; the inputs are still there."""
     client = filled(world)
-    patient = replace(BLOBS, commit_timeout_ms=100 * HOUR_MS)
-
     before = stored(world.objects(), "part")
 
     def sleep() -> None:
         if stored(world.objects(), "part") == before:
             store.act = sleep  # not yet: this record is a claim on the work
             return
-        world.clock.advance(SWEEP_AGE_MS + 1)
+        sleeper.sleep(SWEEP_AGE_MS + 1)
         assert world.client().sweep(SHARD).parts.count == 1
 
     store = Overtaken(world.objects(), sleep, create="/log/")
     with pytest.raises(Determinate, match="STAGED_TOO_LONG"):
-        world.client(patient, store).compact(SHARD, force=True)
+        sleeper.client(store).compact(SHARD, force=True)
     assert stored(world.objects(), "part") == before
     assert dangling(client.machine(SHARD)) == []
     assert contents(world) == FILLED
 
 
-def test_a_rollup_that_sleeps_before_it_is_recorded_is_not_recorded(world: World) -> None:
+def test_a_rollup_that_sleeps_before_it_is_recorded_is_not_recorded(
+    world: World, sleeper: Sleeper
+) -> None:
     """A recorded rollup that is gone would make the shard unreadable."""
     client = filled(world)
     state = client.machine(SHARD).state()
-    patient = replace(BLOBS, commit_timeout_ms=100 * HOUR_MS)
 
     def sleep() -> None:
-        world.clock.advance(SWEEP_AGE_MS + 1)
+        sleeper.sleep(SWEEP_AGE_MS + 1)
         assert world.client().sweep(SHARD).rollups.count == 1
 
     store = Overtaken(world.objects(), sleep, create="/log/")
-    assert not world.client(patient, store).machine(SHARD).write_rollup(state)
+    assert not sleeper.client(store).machine(SHARD).write_rollup(state)
     assert store.act is None
     assert world.client().machine(SHARD).state().rollups == {}
     assert dangling(world.client().machine(SHARD)) == []
-
-
-@dataclass(frozen=True)
-class Skewed:
-    """Somebody's clock, ahead of the world's by `ahead_ms`."""
-
-    world: World
-    ahead_ms: int
-
-    def now_ms(self) -> int:
-        return self.world.clock.now_ms() + self.ahead_ms
-
-    def elapsed_ms(self) -> float:
-        return self.world.clock.elapsed_ms()
-
-    def wait(self, signal: object, timeout_ms: float) -> bool:
-        del signal
-        self.world.clock.advance(timeout_ms)
-        return False
-
-
-def client_of(world: World, clock: Skewed, objects: Objects) -> ShardClient:
-    plain = world.client(replace(BLOBS, commit_timeout_ms=1000 * HOUR_MS), objects)
-    return ShardClient(plain.location, plain.settings, clock, world.ids)
 
 
 _quarter = st.integers(-15 * MINUTE_MS, 15 * MINUTE_MS)

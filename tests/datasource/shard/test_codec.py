@@ -50,6 +50,7 @@ GOLDEN_1_3 = GOLDEN / "v1.3"
 GOLDEN_1_4 = GOLDEN / "v1.4"
 GOLDEN_1_5 = GOLDEN / "v1.5"
 GOLDEN_1_6 = GOLDEN / "v1.6"
+GOLDEN_1_7 = GOLDEN / "v1.7"
 
 
 def record_of(old: ShardState, new: ShardState) -> Record:
@@ -264,14 +265,22 @@ CLOSING_DIFF = msgspec.structs.replace(
     diff=msgspec.structs.replace(COVERING_DIFF.diff, batches=Splice(1, 2, (CLOSING_BATCH, LAST))),
 )
 
-NEWEST = msgspec.structs.replace(
+CHOOSING = msgspec.structs.replace(
     CLOSING, version=(1, 6), registered=None, times_by="view:0123456789abcdef"
 )
 assert CLOSING_DIFF.diff is not None
-NEWEST_DIFF = msgspec.structs.replace(
+CHOOSING_DIFF = msgspec.structs.replace(
     CLOSING_DIFF,
     version=(1, 6),
     diff=msgspec.structs.replace(CLOSING_DIFF.diff, times_by="", registered=UNSET),
+)
+
+NEWEST = msgspec.structs.replace(CHOOSING, version=(1, 7), swept_before_ms=1_700_000_000_007)
+assert CHOOSING_DIFF.diff is not None
+NEWEST_DIFF = msgspec.structs.replace(
+    CHOOSING_DIFF,
+    version=(1, 7),
+    diff=msgspec.structs.replace(CHOOSING_DIFF.diff, swept_before_ms=1_700_000_000_008),
 )
 
 FILES = {
@@ -291,8 +300,12 @@ FILES = {
     ),
     GOLDEN_1_5 / "record-diff.json": CLOSING_DIFF,
     GOLDEN_1_5 / "record-whole.json": msgspec.structs.replace(WHOLE, version=(1, 5), state=CLOSING),
-    GOLDEN_1_6 / "record-diff.json": NEWEST_DIFF,
-    GOLDEN_1_6 / "record-whole.json": msgspec.structs.replace(WHOLE, version=(1, 6), state=NEWEST),
+    GOLDEN_1_6 / "record-diff.json": CHOOSING_DIFF,
+    GOLDEN_1_6 / "record-whole.json": msgspec.structs.replace(
+        WHOLE, version=(1, 6), state=CHOOSING
+    ),
+    GOLDEN_1_7 / "record-diff.json": NEWEST_DIFF,
+    GOLDEN_1_7 / "record-whole.json": msgspec.structs.replace(WHOLE, version=(1, 7), state=NEWEST),
 }
 
 
@@ -319,7 +332,8 @@ def test_records_of_every_version_stay_readable(path: Path, request: pytest.Fixt
         (GOLDEN_1_3, MAINTAINED),
         (GOLDEN_1_4, COVERING),
         (GOLDEN_1_5, CLOSING),
-        (GOLDEN_1_6, NEWEST),
+        (GOLDEN_1_6, CHOOSING),
+        (GOLDEN_1_7, NEWEST),
     ],
 )
 def test_rollups_of_every_version_stay_readable(

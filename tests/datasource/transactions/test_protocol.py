@@ -13,6 +13,7 @@ from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.maintenance.retention import apply_retention
 from shardline.datasource.shard.commands.append import Appended, UpperMismatch
+from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS
 from shardline.datasource.shard.commands.txns import refuse_direct_writes
 from shardline.datasource.shard.state import STAGE_LIFE_MS, Registration
 from shardline.datasource.transactions import protocol
@@ -349,10 +350,10 @@ def test_a_sweep_leaves_what_a_transaction_waits_to_apply(
     _, lost = staged(client, "a", (2, "lost"))
     client.transactions().commit([write])
     world.clock.advance(STAGE_LIFE_MS + 3 * HOUR_MS)
-    assert client.door.pending_parts("a") == set(found.blob_keys)
+    assert client.door.pending_parts("a", None) == set(found.blob_keys)
     assert set(client.sweep("a").keys) == set(lost.blob_keys)
     assert contents(world.client(), "a") == {(1, "x"): 1}
-    assert not client.door.pending_parts("b")
+    assert not client.door.pending_parts("b", None)
 
 
 def test_parts_that_waited_too_long_are_not_committed(client: ShardClient, world: World) -> None:
@@ -364,6 +365,21 @@ def test_parts_that_waited_too_long_are_not_committed(client: ShardClient, world
         transaction.commit()
     assert error.value.code == "STAGED_TOO_LONG"
     assert not list(client.location.blob.list("a/part/"))
+    assert contents(client, "a") == {}
+
+
+def test_parts_that_were_swept_are_not_committed_by_a_clock_that_stood_still(
+    client: ShardClient, world: World
+) -> None:
+    """To a machine that was paused with its clocks no time has passed; the ledger knows better."""
+    transaction = client.transaction()
+    transaction.append("a", table((1, "x")))
+    world.clock.advance(SWEEP_AGE_MS + 1)
+    assert world.client(BLOBS).sweep("a").parts.count == 1
+    world.clock.advance(-SWEEP_AGE_MS)
+    with pytest.raises(Determinate) as error:
+        transaction.commit()
+    assert error.value.code == "STAGED_TOO_LONG"
     assert contents(client, "a") == {}
 
 
