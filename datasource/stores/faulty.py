@@ -177,6 +177,10 @@ class Faulty(Objects):
             self._late.append(effect)
 
     @override
+    def latest_ms(self) -> float:
+        return self._inner.latest_ms()
+
+    @override
     def create(self, key: str, value: bytes) -> CreateOutcome:
         fault = self._draw("create")
         if fault is Fault.BEFORE:

@@ -32,8 +32,9 @@ the request in question: if s is not below the floor then, nothing at s was ever
 observed at t is such an observation for every s >= head, because no floor is above the head. That
 is why an append after another append, or after a read, costs one create.
 
-The age of an observation is that by the clock by which it is greatest (`instant`): a machine that
-was paused by its hypervisor believes that no time has passed, until its wall clock is set right.
+The age of an observation is that by the clock by which it is greatest (`instant`), that of the
+store included: a machine that was paused by its hypervisor believes that no time has passed. The
+answer to its next request tells it the store's time, and only then an age is asked.
 
 Invariants:
     seqnos from the floor to the head are present without gaps, and no other seqno was ever head;
@@ -155,8 +156,8 @@ class NumberedLog(Consensus):
     Args:
         objects: The store. Its reads may be retried inside; a create that was repeated inside
             must not report success or failure for certain unless it knows.
-        clock: Measures the grace and the deadline with `elapsed_ms`, the age of observations with
-            `now_ms` as well.
+        clock: Measures the grace and the deadline with `elapsed_ms`; the age of observations with
+            `now_ms` and the store's time as well.
         ids: Makes tokens.
         grace_ms: The location's grace; with 0 every answer costs a look at the floor.
         deadline_ms: Longest time in which one append tries to learn its outcome.
@@ -192,7 +193,7 @@ class NumberedLog(Consensus):
             seqno = 1 if newest is None else newest.seqno + 1
             # Before the request, here and everywhere below: a stall in between must make the
             # observation look older than it is, never younger.
-            asked_at = now(self._clock)
+            asked_at = now(self._clock, self._objects)
             found = self._read(shard, seqno)
             # Also where nothing was found: a record that was truncated is as absent as one that was
             # never written, and only the floor tells them apart.
@@ -209,7 +210,7 @@ class NumberedLog(Consensus):
 
     def _find_head_by_listing(self, shard: str) -> VersionedData | None:
         for _ in range(_ROUNDS_MAX):
-            asked_at = now(self._clock)
+            asked_at = now(self._clock, self._objects)
             # The floor is not read: the head is never deleted, and what a stalled writer puts back
             # is below it. So the first key of a LIST is the head, however old our memory is.
             newest = newest_entry(self._objects, f"{shard}/log/")
@@ -249,7 +250,7 @@ class NumberedLog(Consensus):
         # it, so the look after the create is the one that decides.
         if not self._is_above_floor(shard, seqno):
             return ExpectationMismatch(None)  # our head is older than the grace, and deleted since
-        began_at = now(self._clock)
+        began_at = now(self._clock, self._objects)
         winner = self._create_and_resolve(shard, "log", seqno, data)
         if winner is not None:
             return self._answer_lost_race(shard, winner, began_at)
@@ -283,7 +284,7 @@ class NumberedLog(Consensus):
             # When the append began, the seqno was not below a floor as of half a grace before (see
             # `_is_above_floor`). Within another half nothing there was deleted, so the record found
             # is the first at this seqno, and ours certainly failed. After that nobody can tell.
-            if age_ms(self._clock, began_at) >= self._grace_ms / 2:
+            if self._age_ms(began_at) >= self._grace_ms / 2:
                 reason = "the log was truncated beyond it meanwhile"
                 raise self._outcome_unknown(shard, winner.seqno, reason)
             return ExpectationMismatch(None)
@@ -361,7 +362,7 @@ class NumberedLog(Consensus):
         """Records as `scan` gives them; None if `first` turns out to be below the floor."""
         records: list[VersionedData] = []
         prefix = f"{shard}/log/"
-        asked_at = now(self._clock)
+        asked_at = now(self._clock, self._objects)
         # If there was nothing a moment ago, there is most likely still nothing: a reader that polls
         # pays for one request each time.
         width = 1 if self._observations(shard).missed == first else _CHUNK_MIN
@@ -457,9 +458,9 @@ class NumberedLog(Consensus):
         """
         view = self._observations(shard)
         # Compared with `<`: with a grace of 0 not even an observation of this moment is used.
-        if seqno >= view.head_seqno and age_ms(self._clock, view.head_at) < self._grace_ms / 2:
+        if seqno >= view.head_seqno and self._age_ms(view.head_at) < self._grace_ms / 2:
             return True
-        if seqno >= view.floor and age_ms(self._clock, view.floor_at) < self._grace_ms / 2:
+        if seqno >= view.floor and self._age_ms(view.floor_at) < self._grace_ms / 2:
             return True
         return seqno >= self._look_at_floor(shard).floor
 
@@ -469,13 +470,13 @@ class NumberedLog(Consensus):
         view = self._observations(shard)
         index, floor = view.floor_index, view.floor
         for _ in range(_PROBES if view.floor_at != NEVER else 0):
-            asked_at = now(self._clock)
+            asked_at = now(self._clock, self._objects)
             key = entry_key(prefix, index + 1)
             value = self._objects.get(key)
             if value is None:
                 return self._note_floor(shard, index, floor, asked_at)
             index, floor = index + 1, self._decode_floor(key, value)
-        asked_at = now(self._clock)
+        asked_at = now(self._clock, self._objects)
         newest = newest_entry(self._objects, prefix)
         if newest is not None and entry_seqno(newest.key) != index:
             value = self._objects.get(newest.key) or b""
@@ -494,6 +495,9 @@ class NumberedLog(Consensus):
         return floor
 
     # ---------------------------------------------------------------------------------- memory
+
+    def _age_ms(self, at: Instant) -> float:
+        return age_ms(self._clock, self._objects, at)
 
     def _observations(self, shard: str) -> _Observations:
         view = self._views.get(shard)

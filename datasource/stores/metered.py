@@ -111,6 +111,10 @@ class Metered(Objects):
             )
 
     @override
+    def latest_ms(self) -> float:
+        return self._inner.latest_ms()
+
+    @override
     def create(self, key: str, value: bytes) -> CreateOutcome:
         with self._measure_call("create") as reading:
             reading.bytes = len(value)

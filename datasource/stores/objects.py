@@ -73,6 +73,14 @@ class Objects(Protocol):
     url: str
     """Canonical URL of the root, for messages; never holds a credential."""
 
+    def latest_ms(self) -> float:
+        """The store's own time in its newest answer to this process; sends no request.
+
+        Milliseconds since the epoch; 0 if the store does not tell its time, and before the first
+        answer. Never goes back. Once a request has returned, its answer is counted.
+        """
+        return 0.0
+
     def create(self, key: str, value: bytes) -> CreateOutcome:
         """Store `value` at `key` if nothing is there, atomically and durably.
 

@@ -104,6 +104,10 @@ class Retrying(Objects):
         ]
 
     @override
+    def latest_ms(self) -> float:
+        return self._inner.latest_ms()
+
+    @override
     def create(self, key: str, value: bytes) -> CreateOutcome:
         return self._inner.create(key, value)
 

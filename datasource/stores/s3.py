@@ -26,6 +26,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -97,6 +99,11 @@ class S3Objects(Objects):
         self._prefix = prefix
         self._options = options
         self._session: tuple[int, Any] | None = None
+        self._date, self._latest_ms = "", 0.0
+
+    @override
+    def latest_ms(self) -> float:
+        return self._latest_ms
 
     # ----------------------------------------------------------------------------------- write
 
@@ -242,7 +249,25 @@ class S3Objects(Objects):
         # The client's own time-outs do not cover all of its waiting: for "100 Continue" it waits
         # without end.
         async with asyncio.timeout(self._deadline_s(len(arguments.get("Body", b"")))):
-            return await self._fs()._call_s3(method, Bucket=self._bucket, **arguments)  # noqa: SLF001
+            try:
+                response = await self._fs()._call_s3(method, Bucket=self._bucket, **arguments)  # noqa: SLF001
+            except Exception as error:
+                # A refusal and "not found" tell the time as well: that something is absent must not
+                # be believed for longer than that it is there.
+                self._note_date(_response(error))
+                raise
+        self._note_date(response)
+        return response
+
+    def _note_date(self, response: Any) -> None:
+        """Note the time that the server gives with a response."""
+        headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        date = headers.get("date", "")
+        if date in {"", self._date}:
+            return
+        with suppress(ValueError):
+            self._latest_ms = max(self._latest_ms, _milliseconds(parsedate_to_datetime(date)))
+        self._date = date
 
     def _deadline_s(self, size_bytes: int) -> float:
         """Longest duration of a request that sends or receives `size_bytes`, in seconds."""
@@ -385,14 +410,22 @@ def _connect(options: S3Options) -> Any:
 
 def _status(error: BaseException) -> tuple[int | None, str]:
     """HTTP status and S3 error code inside of an exception; else None and the class's name."""
+    response = _response(error)
+    if not response:
+        return None, type(error).__name__
+    status = response["ResponseMetadata"].get("HTTPStatusCode")
+    return status, str(response.get("Error", {}).get("Code", status))
+
+
+def _response(error: BaseException) -> dict[str, Any]:
+    """The server's response inside of an exception; empty if there was none."""
     cause: BaseException | None = error
     while cause is not None:
         response = getattr(cause, "response", None)
         if isinstance(response, dict) and "ResponseMetadata" in response:
-            status = response["ResponseMetadata"].get("HTTPStatusCode")
-            return status, str(response.get("Error", {}).get("Code", status))
+            return response
         cause = cause.__cause__
-    return None, type(error).__name__
+    return {}
 
 
 def _reason(error: Exception) -> str:

@@ -75,6 +75,26 @@ def test_a_location_opened_before_a_fork_works_after_it(s3_place: Place) -> None
     assert log.compare_and_set("s", 4, b"parent") == Committed(5)
 
 
+@pytest.mark.parametrize("answer", ["created", "exists", "found", "absent", "listed"])
+def test_every_answer_tells_the_time_of_the_server(s3_place: Place, answer: str) -> None:
+    """Also a refusal, and that there is nothing: how old an observation is must not be missed."""
+    clock = SystemClock()
+    s3_place.objects(clock, SystemIds()).put("s/there", b"x")
+    objects = s3_place.objects(clock, SystemIds())
+    assert objects.latest_ms() == 0
+    match answer:
+        case "created":
+            objects.create("s/new", b"x")
+        case "exists":
+            objects.create("s/there", b"y")
+        case "found" | "absent":
+            objects.get("s/there" if answer == "found" else "s/absent")
+        case _:
+            list(objects.entries("s/"))
+    # In full seconds. The server is on this machine, and has its clock.
+    assert abs(objects.latest_ms() - clock.now_ms()) < _FORK_MS
+
+
 def test_a_missing_bucket_is_refused(s3: S3Server) -> None:
     """For readers and for creators: a bucket is never made."""
     for if_missing in ("refuse", "create"):
