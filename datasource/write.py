@@ -329,7 +329,8 @@ class WriteHandle:
                     f"updates for shard '{self.machine.name}' were staged longer ago than staged "
                     f"parts are kept ({age_ms} ms, by this machine's clock)",
                     code="STAGED_TOO_LONG",
-                    hint="write them again",
+                    hint="write them again; if it persists, clocks were wrong: set them right and "
+                    "sweep the shard",
                 )
             case Abandoned():
                 raise Determinate(

@@ -41,7 +41,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from shardline.datasource.clock import Clock
-from shardline.datasource.errors import InvalidUsage, MissingBlob
+from shardline.datasource.errors import Determinate, InvalidUsage, MissingBlob
 from shardline.datasource.shard.commands.orphan_sweep import (
     SWEEP_AGE_MS,
     SWEEP_MARGIN_MS,
@@ -128,13 +128,12 @@ def sweep(
     before_ms = machine.clock.now_ms() - SWEEP_AGE_MS
     known = machine.state()
     candidates = _old_and_unknown(machine.location, machine.directory, known, before_ms)
-    if candidates:
+    if candidates or known.swept_before_ms > machine.clock.now_ms():
         # By what is there, and not by `before_ms`: if the clock of this process is ahead by years,
         # nobody could write for years.
-        begun_before_ms = max(entry.modified_ms for entry in candidates) + SWEEP_MARGIN_MS + 1
-        upstream = frozenset(needed(None if dry_run else begun_before_ms))
-        if not dry_run:
-            machine.apply(partial(write_barrier, begun_before_ms=begun_before_ms))
+        newest_ms = max((entry.modified_ms for entry in candidates), default=0)
+        begun_before_ms = newest_ms + SWEEP_MARGIN_MS + 1
+        upstream = needed(None) if dry_run else _bar(machine, known, needed, begun_before_ms)
         live = _live(machine, needed)
         candidates = [e for e in candidates if e.key not in live and e.key not in upstream]
     swept = _report(candidates)
@@ -144,6 +143,27 @@ def sweep(
             machine.location.blob.prune(f"{machine.directory}/{kind}", before_ms)
         machine.apply(note_swept)
     return swept
+
+
+def _bar(
+    machine: Machine, known: ShardState, needed: NeededKeys, begun_before_ms: int
+) -> Collection[str]:
+    """Let nothing come in any more that was begun before; return the keys that are needed still."""
+    for _ in range(_OVERTAKEN_MAX):
+        upstream = needed(begun_before_ms)
+        machine.apply(partial(write_barrier, begun_before_ms=begun_before_ms))
+        newest = machine.state()
+        if newest.registered == known.registered:
+            return upstream
+        # Another transactions shard was not asked. One that registers the shard from now on takes
+        # the barrier over from it.
+        known = newest
+    raise Determinate(
+        f"shard '{machine.name}' was registered and forgotten {_OVERTAKEN_MAX} times during one "
+        "sweep",
+        code="CONTENTION",
+        hint="run it again; nothing was deleted",
+    )
 
 
 def sweep_orphans(location: Location, clock: Clock, *, dry_run: bool = False) -> SweepResult:

@@ -126,7 +126,8 @@ def _apply_as_blobs(
             f"({outcome.age_ms} ms, by this machine's clock); what was committed for it is not "
             "applied yet",
             code="STAGED_TOO_LONG",
-            hint="try again: they are then written again",
+            hint="try again: they are then written again; if it persists, clocks were wrong: set "
+            "them right and sweep the shard",
         )
 
 

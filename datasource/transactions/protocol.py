@@ -41,6 +41,7 @@ from shardline.datasource.shard.commands.lifecycle import (
     initial_state,
     reinitialise,
 )
+from shardline.datasource.shard.commands.orphan_sweep import write_barrier
 from shardline.datasource.shard.commands.txns import (
     Marked,
     allow_direct_writes,
@@ -156,6 +157,7 @@ class Transactions:
                 # time that readers have already taken as complete.
                 marked = self._mark(name, ledger, takes_over=takes_over)
                 if marked.shard not in ledger.registered:
+                    self._take_over_barrier(marked.swept_before_ms)
                     rows.append(self._row("register", name, marked.shard))
                     least = max(least, marked.upper)
             return Rows(rows, least)
@@ -394,6 +396,12 @@ class Transactions:
         if marked.registration.shard != ledger.shard:
             raise self._registered_elsewhere(name, marked.registration)
         return marked
+
+    def _take_over_barrier(self, begun_before_ms: int) -> None:
+        """Refuse what sweeps of a shard may have deleted, before a transaction can bring it in."""
+        if begun_before_ms:
+            barrier = partial(write_barrier, begun_before_ms=begun_before_ms)
+            self.home.machine(self.name).apply(barrier)
 
     def _remove_stale_mark(self, name: str) -> None:
         """Remove a mark that names an earlier transactions shard of this name, which was dropped.

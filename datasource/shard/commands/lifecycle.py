@@ -114,6 +114,8 @@ def reinitialise(
         rollups=state.rollups,
         gc_seqno=state.seqno if is_clean else state.gc_seqno,
         cleaned_seqno=state.seqno if is_clean else state.cleaned_seqno,
+        # A rollup of the old one that a sweep has deleted may still be on its way.
+        swept_before_ms=state.swept_before_ms,
     )
     return Transition(state, result=True)
 

@@ -66,7 +66,8 @@ def apply_merge(
             f"a merge in shard '{state.name}' took longer than staged parts are kept "
             f"({now_ms - staged_ms} ms, by this machine's clock)",
             code="STAGED_TOO_LONG",
-            hint="merge it with more tasks, or on a faster machine",
+            hint="merge it with more tasks, or on a faster machine; if it took no time, clocks "
+            "were wrong: set them right and sweep the shard",
         )
     claims = {name: held for name, held in state.claims.items() if name != claim}
     trace = state.trace

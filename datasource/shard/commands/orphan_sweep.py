@@ -20,8 +20,10 @@ versions of this code sweep without recording a time.
 *Clocks.* Two take part: that of the process that staged the blob (when it was begun), and that of
 the store (when it was written). A commit after 2 and a deletion exclude each other if the first is
 ahead of the second by less than the margin, an hour. S3 refuses requests of a client that differs
-from it by a quarter. That of the sweeper only says when it is time to delete: if it is ahead,
-parts that wait for their commit are lost, and their commits are refused.
+from it by a quarter. That of the sweeper only says when it is time to delete: if it is ahead, parts
+that wait for their commit are lost, and their commits are refused. If the store's was ahead as well
+(a file system on the same machine), so is the barrier: the next sweep by a right clock takes it
+back.
 
 Invariants:
     A blob that a sweep deletes can never be committed, however long its writer was suspended.
@@ -49,14 +51,17 @@ SWEEP_AGE_MS: Final = STAGE_LIFE_MS + SWEEP_MARGIN_MS
 
 
 def write_barrier(state: ShardState, now_ms: int, *, begun_before_ms: int) -> Transition[bool]:
-    """Record that nothing which was begun before `begun_before_ms` may come in any more."""
-    del now_ms
+    """Record that nothing which was begun before `begun_before_ms` may come in any more.
+
+    A time that lies in the future is taken back to `now_ms`: it was recorded by a clock that was
+    ahead, and would keep everybody from writing until then.
+    """
     if is_tombstone(state):
         # No blob can come into it any more, and its log is to stay one record.
         return Transition(None, result=False)
     # A copy also where it changes nothing: the machine then writes a record all the same, and a
     # commit that is under way has to look at the state again.
-    begun_before_ms = max(state.swept_before_ms, begun_before_ms)
+    begun_before_ms = max(min(state.swept_before_ms, now_ms), begun_before_ms)
     return Transition(msgspec.structs.replace(state, swept_before_ms=begun_before_ms), result=True)
 
 
@@ -64,19 +69,20 @@ def note_swept(state: ShardState, now_ms: int) -> Transition[bool]:
     """Note that a sweep has ended; False if the shard was dropped and need not be swept again."""
     if is_tombstone(state) and not _is_settled(state, now_ms):
         return Transition(None, result=False)
-    # Walltime moves forward even when clocks do not, so that the two can be compared.
-    swept_ms = max(now_ms, state.walltime_ms + 1)
-    return Transition(msgspec.structs.replace(state, swept_ms=swept_ms), result=True)
+    return Transition(msgspec.structs.replace(state, swept_ms=now_ms), result=True)
 
 
 def sweep_due(state: ShardState, now_ms: int, every_ms: int) -> bool:
     """True if the last sweep of the shard is at least `every_ms` ago.
 
-    A shard that was dropped is swept once, when everything that was staged for it is old.
+    A shard that was dropped is swept once, when everything that was staged for it is old. One whose
+    barrier lies in the future is swept at once: it cannot be written to.
     """
     if is_tombstone(state):
         return state.swept_ms < state.walltime_ms and _is_settled(state, now_ms)
-    return now_ms - max(state.swept_ms, state.created_ms) >= every_ms
+    # Not by times of clocks that were ahead: nobody would sweep for as long as they were.
+    times = (t for t in (state.swept_ms, state.created_ms) if t <= now_ms + SWEEP_MARGIN_MS)
+    return state.swept_before_ms > now_ms or now_ms - max(times, default=0) >= every_ms
 
 
 def _is_settled(state: ShardState, now_ms: int) -> bool:

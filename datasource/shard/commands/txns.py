@@ -57,11 +57,19 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """Shard `shard` is marked by `registration`: the requested one, or an earlier one."""
+    """Shard `shard` is marked by `registration`: the requested one, or an earlier one.
+
+    Attributes:
+        shard: Id of the shard.
+        registration: Its mark.
+        upper: Its upper.
+        swept_before_ms: As of its state.
+    """
 
     shard: str
     registration: Registration
     upper: int
+    swept_before_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +133,7 @@ def refuse_direct_writes(
             hint="write to another shard, or make this one again after dropping it",
         )
     if state.registered is not None:
-        return Transition(None, Marked(state.shard, state.registered, upper))
+        return Transition(None, Marked(state.shard, state.registered, upper, state.swept_before_ms))
     if state.times_by and not takes_over:
         raise times_of_writer_error(
             state,
@@ -134,7 +142,7 @@ def refuse_direct_writes(
             f"good, register the shard first (client.transactions().register('{state.name}'))",
         )
     marked = msgspec.structs.replace(state, registered=registration, times_by="")
-    return Transition(marked, Marked(state.shard, registration, upper))
+    return Transition(marked, Marked(state.shard, registration, upper, state.swept_before_ms))
 
 
 def times_of_writer_error(state: ShardState, why: str, hint: str) -> InvalidUsage:

@@ -18,7 +18,7 @@ from shardline.datasource.errors import Determinate, InvalidUsage, ShardError
 from shardline.datasource.maintenance.orphan_sweep import SweepResult, sweep, sweep_orphans
 from shardline.datasource.parts.stage import Staged
 from shardline.datasource.shard.commands.append import Append, compare_and_append
-from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS, note_swept, sweep_due
+from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS, sweep_due
 from shardline.datasource.shard.commands.readers import pin_critical
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.state import STAGE_LIFE_MS, Registration, ShardState
@@ -38,9 +38,9 @@ from support.faults.leftovers import (
     stored,
 )
 from support.models.shards import SETTINGS, Crash, Effect, Mortal, World, dangling, table
-from support.strategies.commands import advance, first_state
 
 PERIOD_MS = SETTINGS.sweep_every_ms
+YEAR_MS = 365 * 24 * HOUR_MS
 FILLED = Counter({(number, "x"): 1 for number in range(4)})
 
 
@@ -131,6 +131,24 @@ def test_a_blob_without_a_time_is_never_swept(world: World) -> None:
     client = world.client(BLOBS, Timeless(world.objects()))
     assert client.sweep(SHARD) == SweepResult()
     assert client.usage(SHARD).leaked.count == 0
+
+
+def test_a_clock_that_was_ahead_for_years_keeps_nobody_from_writing(world: World) -> None:
+    """On a file system its times are those of the blobs. A sweep by a right clock ends it."""
+    client = filled(world)
+    world.clock.advance(10 * YEAR_MS)
+    stage(client)
+    world.clock.advance(SWEEP_AGE_MS + 1)
+    assert client.sweep(SHARD).parts.count == 1
+    world.clock.advance(-10 * YEAR_MS)
+    late = world.client(BLOBS)
+    with pytest.raises(Determinate, match="STAGED_TOO_LONG"):
+        late.writer(SHARD).append_now(table((5, "new")))
+    assert sweep_due(late.state(SHARD), world.clock.now_ms(), 100 * YEAR_MS)
+    assert late.sweep(SHARD) == SweepResult()
+    late.writer(SHARD).append_now(table((5, "new")))
+    assert not sweep_due(late.state(SHARD), world.clock.now_ms(), HOUR_MS)
+    assert sweep_due(late.state(SHARD), world.clock.now_ms() + HOUR_MS, HOUR_MS)
 
 
 # --- transactions --------------------------------------------------------------------------------
@@ -281,10 +299,16 @@ def test_a_dropped_shard_is_swept_once_and_then_left_alone(world: World) -> None
     assert not sweep_due(machine.state(), world.clock.now_ms(), PERIOD_MS)
 
 
-def test_the_time_of_a_sweep_is_never_before_the_record_that_says_so() -> None:
-    """A clock that is behind does not make a dropped shard due for ever."""
-    state = advance(first_state(1_000_000), note_swept, 5)
-    assert state.swept_ms == state.walltime_ms > 1_000_000
+def test_a_barrier_outlives_its_shard(world: World) -> None:
+    """A rollup that began in the old shard's time may come when a new one has its name."""
+    client = filled(world)
+    litter(world)
+    world.clock.advance(SWEEP_AGE_MS + 1)
+    client.sweep(SHARD)
+    before = client.state(SHARD).swept_before_ms
+    client.drop(SHARD)
+    filled(world)
+    assert world.client().state(SHARD).swept_before_ms == before > 0
 
 
 # --- on disk -------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.maintenance.orphan_sweep import sweep
 from shardline.datasource.maintenance.retention import apply_retention
 from shardline.datasource.shard.commands.append import Appended, UpperMismatch
 from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS
@@ -381,6 +382,33 @@ def test_parts_that_were_swept_are_not_committed_by_a_clock_that_stood_still(
         transaction.commit()
     assert error.value.code == "STAGED_TOO_LONG"
     assert contents(client, "a") == {}
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_shard_that_was_swept_before_it_is_registered_brings_its_barrier(
+    client: ShardClient, world: World, when: str
+) -> None:
+    """Its transactions shard has not been asked by the sweep, and knows of it all the same."""
+    write, late = staged(client, "b", (1, "x"))
+    world.clock.advance(SWEEP_AGE_MS + 1)
+    sweeper = world.client(BLOBS)
+    asked: list[int | None] = []
+
+    def needed(begun_before_ms: int | None) -> set[str]:
+        asked.append(begun_before_ms)
+        keys = sweeper.door.pending_parts("b", begun_before_ms)
+        if when == "meanwhile" and len(asked) == 1:
+            world.client(BLOBS).transactions().register("b")
+        return keys
+
+    assert sweep(sweeper.machine("b"), needed=needed).parts.count == 1
+    assert len(asked) == (1 if when == "before" else 2)
+    sweeper.transactions().register("b")
+    world.clock.advance(-SWEEP_AGE_MS)
+    with pytest.raises(Determinate) as error:
+        client.transactions().commit([write], staged_ms=late.staged_ms)
+    assert error.value.code == "STAGED_TOO_LONG"
+    assert contents(client, "b") == {}
 
 
 def test_applying_makes_room_for_inline_parts(world: World) -> None:
