@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from shardline.datasource.append_attempts import AppendAttempts, Decided, Redirect
 from shardline.datasource.errors import Determinate, InvalidUsage
-from shardline.datasource.frontier import Frontier
+from shardline.datasource.frontier import MINIMUM, Frontier
 from shardline.datasource.ids import new_id
 from shardline.datasource.maintenance.compact import compact_inline
 from shardline.datasource.parts.stage import Staged, Stager, UncommittedParts
@@ -59,6 +59,7 @@ __all__ = [
     "WriteHandle",
     "WriteResult",
     "other_range",
+    "shard_exists",
 ]
 
 Updates: TypeAlias = pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch | pa.Table]
@@ -88,6 +89,8 @@ class WriteHandle:
             known. Of a handle that is made for one append.
         is_counted: True if the numbers that it is given were counted up by another handle, so that
             only the attempt says which append it is. Of a handle that is made for one append.
+        is_first: True if its append must be the first one to the shard: after any other it is the
+            error `SHARD_EXISTS`. Of a handle that is made for one append.
 
     Appends of one handle are committed one after the other: a number that overtook another would
     make the other one look as if it had happened. Threads whose appends are to be committed
@@ -106,6 +109,7 @@ class WriteHandle:
     redirect: Redirect | None = None
     covers: str = ""
     is_counted: bool = False
+    is_first: bool = False
     _turn: threading.Lock = field(default_factory=threading.Lock)
     _stagers: dict[tuple[int, bool], Stager] = field(default_factory=dict)
 
@@ -288,7 +292,7 @@ class WriteHandle:
             sequence=-1,
             durable=self.durable,
             lease_ms=self.machine.settings.writer_lease_ms,
-            lower=lower,
+            lower=MINIMUM if self.is_first else lower,
             upper=upper,
             staged_ms=staged.staged_ms if staged.runs else None,
             attempt=attempt or new_id("t", self.machine.ids),
@@ -316,12 +320,23 @@ class WriteHandle:
             if isinstance(outcome, OtherRange) and not outcome.attempt:
                 # Passed by another number: nobody knows any more whose parts are in use.
                 raise other_range(self.machine.name, self.writer, number, outcome)
-            if keep and isinstance(outcome, UpperMismatch):
+            if keep and isinstance(outcome, UpperMismatch) and not self.is_first:
                 parts.hand_over(staged.runs)
             parts.note_refused()
+        return self._refused(outcome, request, number)
+
+    def _refused(
+        self,
+        outcome: OtherRange | UpperMismatch | StagedTooLong | Abandoned,
+        request: Append,
+        number: int,
+    ) -> UpperMismatch:
+        """The answer for an append that has certainly not happened; most refusals are errors."""
         match outcome:
             case OtherRange():
                 raise other_range(self.machine.name, self.writer, number, outcome)
+            case UpperMismatch() if self.is_first:
+                raise shard_exists(self.machine.name)
             case UpperMismatch():
                 return outcome
             case StagedTooLong(age_ms):
@@ -386,6 +401,15 @@ class WriteHandle:
             code="SHARD_FINISHED",
             hint="write to another shard, or make this one again after dropping it",
         )
+
+
+def shard_exists(shard: str) -> InvalidUsage:
+    """The error of a write that is to be the first one of its shard, and is not."""
+    return InvalidUsage(
+        f"shard '{shard}' is already there",
+        code="SHARD_EXISTS",
+        hint="use mode append or overwrite, or saveMode ignore",
+    )
 
 
 def other_range(shard: str, writer: str, sequence: int, found: OtherRange) -> InvalidUsage:

@@ -4,7 +4,7 @@ Runs in a helper process of the driver before the job starts, so that a frame th
 fails before any row is read.
 
 Invariants:
-    The shard's retention changes only after the frame is known to fit.
+    A write whose frame does not fit makes no shard, and changes none.
     A shard's key is set when it is created, and never changed here.
 """
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, nearest_name
+from shardline.datasource.frontier import MINIMUM
 from shardline.datasource.read import current_schema
 from shardline.datasource.shard.state import ShardState, is_tombstone
 from shardline.datasource.shard_sink.envelope import EnvelopeConverter, with_shard_spelling
@@ -26,7 +27,7 @@ from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.schema_evolution import Incompatible, evolve
 from shardline.datasource.types.spark_types import Field, Record, type_text
 
-__all__ = ["WriteTarget", "find_shard", "resolve_target"]
+__all__ = ["WriteTarget", "find_shard", "is_unused", "resolve_target"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,15 @@ def find_shard(client: ShardClient, name: str) -> ShardState | None:
     return None if state is None or is_tombstone(state) else state
 
 
+def is_unused(state: ShardState) -> bool:
+    """True if nothing was ever written to the shard, and nobody else has it for their writes.
+
+    A write makes its shard before its rows are read. One that fails then leaves such a shard, and
+    to its repetition there must be none.
+    """
+    return state.upper == MINIMUM and state.registered is None and not state.times_by
+
+
 def resolve_target(
     client: ShardClient, options: SinkOptions, frame: FrameRoles, found: ShardState | None
 ) -> WriteTarget:
@@ -79,31 +89,39 @@ def resolve_target(
     """
     name = options.shard
     _check_key(options, found)
-    state = found or client.create(
-        name,
-        frame.row_schema,
-        key=options.key or (),
-        comment=options.comment,
-        retain_ms=options.retain_ms,
-    )
-    schema = current_schema(state)
-    rows = _shard_columns(frame, schema)
+    schema = frame.row_schema if found is None else current_schema(found)
+    key = (options.key or ()) if found is None else found.key
+    # A frame whose key is not among its columns is refused before anything asks for their types.
+    schema.check_key(key)
+    wanted = schema
     if options.merge_schema:
-        merged = _merged(schema, rows)
-        if merged != schema:
-            client.evolve(name, merged)
-            state = client.state(name)
-            schema = current_schema(state)
-    target = WriteTarget(state.shard, state.schema_id, schema.json, state.key, frame)
-    _check_fits(name, rows, schema, f"{AFTER}." if options.envelope == "debezium" else "")
+        wanted = _merged(schema, _shard_columns(frame, schema))
+    _check_frame(WriteTarget("", 0, wanted.json, key, frame), name)
+    state = found or client.create(
+        name, schema, key=key, comment=options.comment, retain_ms=options.retain_ms
+    )
+    if wanted != schema:
+        client.evolve(name, wanted)
+        state = client.state(name)
+    target = WriteTarget(state.shard, state.schema_id, current_schema(state).json, state.key, frame)
+    if state is not found:
+        # Another process may have changed it since, or made it at the same time.
+        _check_frame(target, name)
+    if options.retain_ms is not None and options.retain_ms != state.retain_ms:
+        client.set_retention(name, options.retain_ms)
+    return target
+
+
+def _check_frame(target: WriteTarget, name: str) -> None:
+    """Refuse a frame whose rows cannot be rows of shard `name`, as `target` describes it."""
+    frame = target.frame
+    schema = ShardSchema.parse(target.schema)
+    prefix = f"{AFTER}." if frame.envelope == "debezium" else ""
+    _check_fits(name, _shard_columns(frame, schema), schema, prefix)
     if frame.before:
         _check_fits(name, ShardSchema.parse(frame.before), schema, f"{BEFORE}.")
     if target.unwrapper.stages_carriers:
         _check_carries(target, name)
-    if options.retain_ms is not None and options.retain_ms != state.retain_ms:
-        # Once the frame is known to fit: a write that is refused changes nothing.
-        client.set_retention(name, options.retain_ms)
-    return target
 
 
 def _check_key(options: SinkOptions, found: ShardState | None) -> None:

@@ -29,6 +29,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -56,14 +57,19 @@ from shardline.datasource.shard_sink.micro_batch_range import (
     checkpoint_files,
     covered_by_micro_batch,
 )
-from shardline.datasource.shard_sink.target import WriteTarget, find_shard, resolve_target
+from shardline.datasource.shard_sink.target import (
+    WriteTarget,
+    find_shard,
+    is_unused,
+    resolve_target,
+)
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.shard_source.worker_errors import as_one_sentence
 from shardline.datasource.stores.shard_names import shard_directory
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.upsert import CARRIER_ID, upsert
-from shardline.datasource.write import WriteHandle
+from shardline.datasource.write import WriteHandle, shard_exists
 
 __all__ = ["ShardBatchWriter", "ShardStreamWriter", "batch_writer", "stream_writer"]
 
@@ -94,6 +100,9 @@ class StagedMessage(WriterCommitMessage):
 
 _log = logging.getLogger(__name__)
 
+_FIRST_ONLY: Final = ("errorifexists", "ignore")
+"""The save modes of a write that happens only if the shard was never written."""
+
 Messages = list[WriterCommitMessage | None]
 
 
@@ -104,21 +113,20 @@ def batch_writer(
 
     Raises:
         InvalidUsage: An option or the frame's schema is wrong, or `saveMode=errorifexists` and the
-            shard exists.
+            shard was written before.
     """
     parsed = parse_sink(options)
     frame = assign_roles(parsed, schema)
     mode = parsed.save_mode or ("overwrite" if overwrite else "append")
     client = open_client(parsed, create=True)
     found = find_shard(client, parsed.shard)
-    if found is not None and mode == "errorifexists":
-        raise InvalidUsage(
-            f"shard '{parsed.shard}' is already there",
-            code="SHARD_EXISTS",
-            hint="use mode append or overwrite, or saveMode ignore",
-        )
-    if found is not None and mode == "ignore":
-        return IgnoringWriter()
+    # An unused shard is what a failed write has left, and its repetition has to write. Of several
+    # that find it unused at a time, the commit lets one be the first.
+    if found is not None and not is_unused(found):
+        if mode == "errorifexists":
+            raise shard_exists(parsed.shard)
+        if mode == "ignore":
+            return IgnoringWriter()
     # Before `resolve_target`, which may create the shard: a write that is refused creates nothing.
     _check_mode(parsed, replace=mode == "overwrite")
     target = resolve_target(client, parsed, frame, found)
@@ -190,6 +198,7 @@ class _Writer:
         # evolved the shard between the two, and the staged parts have the older columns.
         handle = self._handle(writer, known[0])
         handle.covers = self._covers(known[0], sequence)
+        handle.is_first = self._options.save_mode in _FIRST_ONLY
         frame = self._target.frame
         unwrapper = EnvelopeConverter(frame, handle.schema, handle.key)
         if self._replace:
@@ -312,7 +321,12 @@ class ShardBatchWriter(_Writer, DataSourceArrowWriter):
     @as_one_sentence
     def commit(self, messages: Messages) -> None:
         """Append everything at once."""
-        self._append(messages, *self._identity())
+        try:
+            self._append(messages, *self._identity())
+        except InvalidUsage as error:
+            # Another write was the first. What was staged for this one is deleted by now.
+            if self._options.save_mode != "ignore" or error.code != "SHARD_EXISTS":
+                raise
 
     @override
     def abort(self, messages: Messages) -> None:
@@ -338,7 +352,7 @@ class ShardBatchWriter(_Writer, DataSourceArrowWriter):
 
 
 class IgnoringWriter(DataSourceArrowWriter):
-    """Writes nothing: the writer of `saveMode=ignore` for a shard that exists."""
+    """Writes nothing: the writer of `saveMode=ignore` for a shard that was written before."""
 
     @override
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -520,16 +520,6 @@ def test_a_shard_dropped_meanwhile_is_not_written_to() -> None:
             spark.writer().commit(messages, 0)
 
 
-def test_ignore_writes_nothing() -> None:
-    """`saveMode=ignore` leaves a shard alone that is there, its schema included."""
-    kind = ROWS.append(pa.field("w", pa.float64()))
-    with engine(kind, {"saveMode": "ignore", "mergeSchema": "true"}) as spark:
-        spark.client.create(SHARD, schema_of(ROWS))
-        before = spark.client.state(SHARD)
-        spark.save(frame(kind, (1, "a", 0.5)))
-        assert spark.client.state(SHARD) == before
-
-
 def test_a_micro_batch_reads_the_state_once_to_plan_and_once_to_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
