@@ -95,11 +95,12 @@ def _answer_offline(given: argparse.Namespace, request: Mapping[str, object]) ->
     from shardline.app.server.errors_route import ErrorsRequest, answer_errors  # noqa: PLC0415
     from shardline.datasource.client import ShardClient  # noqa: PLC0415
 
-    settings = load(given.config)
-    url = settings.demo.url if given.data is None else str(given.data / "shards")
-    if given.location is not None:
-        url = given.location
-    repairs = OfflineRepairs(ShardClient.open(url, settings.storage, create=False))
+    # As `run` does it: a folder on the command line leaves the location of the settings as it is.
+    demo = {"location": given.location}
+    demo["data"] = None if given.data is None else str(given.data.absolute())
+    chosen = {name: value for name, value in demo.items() if value is not None}
+    settings = load(given.config, {"demo": chosen})
+    repairs = OfflineRepairs(ShardClient.open(settings.demo.url, settings.storage, create=False))
     return answer_errors(repairs, msgspec.convert(request, ErrorsRequest))
 
 

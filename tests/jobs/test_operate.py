@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.jobs import operate
 
@@ -70,3 +71,30 @@ def test_a_location_that_is_not_there_is_not_made(
         assert operate.main(["errors", "s", *given]) == 2
         assert "LOCATION_NOT_FOUND" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("location", "words", "expected"),
+    [
+        ("s3://lake", [], "s3://lake"),
+        ("s3://lake", ["--data", "{}/app"], "s3://lake"),
+        ("s3://lake", ["--data", "{}/app", "--location", "s3://pond"], "s3://pond"),
+        ("", ["--data", "{}/app"], "{}/app/shards"),
+    ],
+)
+def test_the_location_that_is_asked_is_that_of_a_run_with_the_same_arguments(
+    location: str, words: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder for the application is none for its shards, where the settings name a location."""
+    opened = list[str]()
+
+    def refuse(url: str, *_: object, **__: object) -> Any:
+        opened.append(url)
+        raise InvalidUsage("no", code="LOCATION_NOT_FOUND")
+
+    monkeypatch.setattr(ShardClient, "open", refuse)
+    file = tmp_path / "app.toml"
+    file.write_text(f'[demo]\ndata = "{tmp_path}/none"\nlocation = "{location}"\n')
+    given = ["--config", str(file), *(word.format(tmp_path) for word in words)]
+    assert operate.main(["errors", "s", *given]) == 2
+    assert opened == [expected.format(tmp_path)]
