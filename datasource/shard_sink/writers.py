@@ -136,13 +136,36 @@ def batch_writer(
 def stream_writer(
     options: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> DataSourceStreamArrowWriter:
-    """The writer of one micro-batch; `overwrite` (output mode complete) replaces the contents."""
+    """The writer of one micro-batch; `overwrite` (output mode complete) replaces the contents.
+
+    Raises:
+        InvalidUsage: An option or the frame's schema is wrong, or an option is for batch writes.
+    """
     parsed = parse_sink(options)
+    _check_stream(parsed, replace=overwrite)
     _check_mode(parsed, replace=overwrite)
     frame = assign_roles(parsed, schema)
     client = open_client(parsed, create=True)
     target = resolve_target(client, parsed, frame, find_shard(client, parsed.shard))
     return ShardStreamWriter(parsed, target, replace=overwrite)
+
+
+def _check_stream(options: SinkOptions, *, replace: bool) -> None:
+    """Refuse options that a stream cannot keep: they are the same for all of its micro-batches."""
+    if options.txn_app_id is not None:
+        raise InvalidUsage(
+            "options 'txnAppId', 'txnVersion' and 'txnRange' identify one write, and a stream is "
+            "many",
+            code="INVALID_OPTION",
+            hint="leave them out: a stream numbers its micro-batches under the query's id; or set "
+            "them for each write in foreachBatch",
+        )
+    if options.save_mode not in (None, "overwrite" if replace else "append"):
+        raise InvalidUsage(
+            f"option 'saveMode' is '{options.save_mode}', and a stream writes by its output mode",
+            code="INVALID_OPTION",
+            hint="leave it out; outputMode complete replaces what is there, others add to it",
+        )
 
 
 def _check_mode(options: SinkOptions, *, replace: bool) -> None:

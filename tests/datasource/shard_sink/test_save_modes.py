@@ -1,4 +1,4 @@
-"""Option `saveMode`: a write that must be the first one, its repetitions and its rivals."""
+"""Options of batch writes: a write that must be the first, its rivals; and what streams refuse."""
 
 from __future__ import annotations
 
@@ -132,3 +132,31 @@ def test_a_refused_write_evolves_no_schema() -> None:
             spark.batch_writer()
 
         assert spark.client.state(SHARD) == before
+
+
+TXN: Final = {"txnAppId": "etl", "txnVersion": "1"}
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"saveMode": "errorifexists"}, "'saveMode' is 'errorifexists'"),
+        ({"saveMode": "ignore"}, "'saveMode' is 'ignore'"),
+        ({"saveMode": "overwrite"}, "'saveMode' is 'overwrite'"),
+        (TXN, "'txnAppId'"),
+        ({**TXN, "txnRange": "monday"}, "'txnRange'"),
+    ],
+)
+def test_a_stream_refuses_what_it_cannot_keep(options: dict[str, str], named: str) -> None:
+    """Before it makes a shard. What its output mode says anyway may be said."""
+    with engine(ROWS, options) as spark:
+        with pytest.raises(InvalidUsage, match=rf"\[INVALID_OPTION\].*{named}"):
+            spark.writer()
+        assert not spark.client.exists(SHARD)
+
+
+def test_a_stream_may_say_its_output_mode() -> None:
+    """The save mode of that name means nothing else."""
+    with engine(ROWS, {"saveMode": "append"}) as spark:
+        spark.micro_batch(0, table((1, "a")))
+        assert contents(spark) == Counter([(1, "a")])
