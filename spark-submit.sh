@@ -27,7 +27,7 @@
 # Spark's options (--master, --conf, …) come first and the job's after the command. With a `--`,
 # everything before it is Spark's and everything after it is the job's, wherever the command is:
 #
-#   ./spark-submit.sh --master 'local[4]' -- --data s3://bucket/lake
+#   ./spark-submit.sh --master 'local[4]' -- --location s3://bucket/lake
 #   ./spark-submit.sh bench --driver-memory 4g -- --scale 1
 #
 # On a cluster: --archives OUT.tar.gz#environment brings the environment to the executors

@@ -48,9 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _overrides(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    demo = {name: getattr(given, name) for name in ("location", "days", "days_per_second")}
-    # Paths of a command line count from where it is typed.
-    demo["data"] = None if given.data is None else str(given.data.absolute())
+    names = ("data", "location", "days", "days_per_second")
+    demo = {name: getattr(given, name) for name in names}
     chosen = {name: value for name, value in demo.items() if value is not None}
     return {"demo": chosen, "storage": storage_options(given.option)}
 
@@ -63,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=LOG_HELP,
     )
     parser.add_argument("--location", help="folder or URL of the shards; default: in the folder")
-    parser.add_argument("--data", type=Path, help="folder for everything else; default: data/")
+    parser.add_argument("--data", help="folder for everything else; default: data/")
     parser.add_argument("--days", type=int, help="days that arrive, 1 to 365")
     parser.add_argument("--days-per-second", type=float, help="how fast they arrive")
     parser.add_argument("--stay", action="store_true", help="go on running after the check")

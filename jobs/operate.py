@@ -96,8 +96,7 @@ def _answer_offline(given: argparse.Namespace, request: Mapping[str, object]) ->
     from shardline.datasource.client import ShardClient  # noqa: PLC0415
 
     # As `run` does it: a folder on the command line leaves the location of the settings as it is.
-    demo = {"location": given.location}
-    demo["data"] = None if given.data is None else str(given.data.absolute())
+    demo = {"data": given.data, "location": given.location}
     chosen = {name: value for name, value in demo.items() if value is not None}
     settings = load(given.config, {"demo": chosen})
     repairs = OfflineRepairs(ShardClient.open(settings.demo.url, settings.storage, create=False))

@@ -252,7 +252,7 @@ def _overrides(given: argparse.Namespace) -> dict[str, Mapping[str, object]]:
     if given.location is not None:
         demo["location"] = given.location
     if given.data is not None:
-        demo["data"] = str(given.data.absolute())
+        demo["data"] = given.data
     runtime: dict[str, object] = {}
     if given.listen is not None:
         runtime["listen"] = given.listen
@@ -276,7 +276,7 @@ def _parser(*, plans: bool) -> argparse.ArgumentParser:
     parser.add_argument("--plan", action="store_true", help=for_running("only show the changes"))
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE for ${NAME}")
     parser.add_argument("--location", help="folder or URL of the shards; default: in the folder")
-    parser.add_argument("--data", type=Path, help="folder for everything else; default: data/")
+    parser.add_argument("--data", help="folder for everything else; default: data/")
     parser.add_argument("--listen", help=for_running("address and port of the HTTP server"))
     parser.add_argument(
         "--take-over",

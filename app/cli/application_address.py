@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from shardline.app.server.discovery import ApplicationAddress, find
-from shardline.app.settings.config import load
+from shardline.app.settings.config import load, local_folder
 from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["TOKEN_VARIABLE", "add_address_arguments", "application_address"]
@@ -29,7 +29,7 @@ TOKEN_VARIABLE: Final = "SHARDLINE_TOKEN"  # noqa: S105 - the name of a variable
 
 def add_address_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say which application is meant."""
-    parser.add_argument("--data", type=Path, help="folder of the application; default: data/")
+    parser.add_argument("--data", help="folder of the application; default: data/")
     parser.add_argument("--config", type=Path, help="settings file; default: conf/app.toml")
     parser.add_argument("--url", help="where it answers, instead of looking into the folder")
     parser.add_argument(
@@ -50,14 +50,15 @@ def application_address(
         environment: Variables of the process.
 
     Raises:
-        InvalidUsage: No application runs there, or the file with the token cannot be read.
+        InvalidUsage: No application runs there, the folder is a URL, or the file with the token
+            cannot be read.
     """
     if given.url:
         return ApplicationAddress(
             url=given.url.rstrip("/"), token=_token(given, environment), pid=0
         )
-    folder = load(given.config).demo.data if given.data is None else given.data
-    return find(folder)
+    chosen = None if given.data is None else local_folder(given.data)
+    return find(chosen or load(given.config).demo.data)
 
 
 def _token(given: argparse.Namespace, environment: Mapping[str, str]) -> str:

@@ -30,7 +30,15 @@ from shardline.app.settings.live import parse_positive_ms, parse_size_bytes
 from shardline.datasource.errors import InvalidUsage, unknown_name
 from shardline.installation import CONF, folder_of_paths
 
-__all__ = ["DEFAULT_FILE", "DemoSettings", "LogSettings", "RuntimeSettings", "Settings", "load"]
+__all__ = [
+    "DEFAULT_FILE",
+    "DemoSettings",
+    "LogSettings",
+    "RuntimeSettings",
+    "Settings",
+    "load",
+    "local_folder",
+]
 
 DEFAULT_FILE = CONF / "app.toml"
 
@@ -204,14 +212,16 @@ def load(
 
     Args:
         file: A TOML file; None for `conf/app.toml`, or the defaults where there is none.
-        overrides: By section and key; win over the file.
+        overrides: By section and key, as they were typed on a command line; win over the file.
 
     Raises:
         InvalidUsage: The file cannot be read, a key is unknown, or a value is not allowed; the
             error names the key, and the nearest known one.
     """
     tree = _read(file)
-    for section, values in (overrides or {}).items():
+    given = {section: dict(values) for section, values in (overrides or {}).items()}
+    _anchor(given, Path.cwd())
+    for section, values in given.items():
         tree[section] = {**tree.get(section, {}), **values}
     _check_names(tree, Settings, "")
     _check_storage(tree)
@@ -254,15 +264,34 @@ def _read(file: Path | None) -> Tree:
             code="SETTINGS_UNREADABLE",
             hint="strings need quotes, keys with dots too",
         ) from error
+    if isinstance(tree.get("demo"), dict):
+        tree["demo"].setdefault("data", "data")
     _anchor(tree, folder_of_paths(path))
     return tree
 
 
+def local_folder(text: str, root: Path | None = None) -> Path:
+    """The folder of this machine that `text` names, counted from `root` (the working directory).
+
+    Raises:
+        InvalidUsage: `NOT_A_FOLDER`: it is a URL, and there would be a folder `s3:` with the data
+            that were to be in the bucket.
+    """
+    if "://" in text:
+        raise InvalidUsage(
+            f"'{text}' is a URL, and the application's own data are in a folder of this machine",
+            code="NOT_A_FOLDER",
+            hint="name the place of the shards with --location (demo.location), and a folder for "
+            "all else with --data (demo.data)",
+        )
+    return (root or Path.cwd()) / text
+
+
 def _anchor(tree: Tree, root: Path) -> None:
-    """Make the file's data folder absolute, so that it does not depend on the working directory."""
+    """Make the data folder absolute, so that it does not depend on the working directory."""
     demo = tree.get("demo")
-    if isinstance(demo, dict) and isinstance(demo.get("data", "data"), str):
-        demo["data"] = str(root / demo.get("data", "data"))
+    if isinstance(demo, dict) and isinstance(demo.get("data"), str):
+        demo["data"] = str(local_folder(demo["data"], root))
 
 
 def _check_names(tree: Mapping[str, Any], section: type[msgspec.Struct], prefix: str) -> None:

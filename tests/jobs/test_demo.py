@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from shardline.jobs.demo import main
+from support.tree import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # the log file of each run
 
@@ -21,6 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # the log fi
         (["--location", "{tmp}/a/../b"], "[INVALID_LOCATION]"),
         (["--location", "{tmp}/file"], "{tmp}/file"),
         (["--data", "{tmp}/file"], "--data"),
+        (["--data", "s3://bucket/lake"], "[NOT_A_FOLDER]"),
         (["--option", "s3.endpoint"], "--option NAME=VALUE"),
         (["--option", "s3.endpont=http://127.0.0.1"], "did you mean 's3.endpoint'?"),
     ],
@@ -40,3 +43,19 @@ def test_what_cannot_work_is_refused_in_one_line(
     assert err.startswith("error: [")
     assert "hint: " in err
     assert len(err.splitlines()) == 1
+
+
+def test_the_settings_file_names_no_url_as_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on the command line: nobody looks for a folder `s3:` beside the settings."""
+    (tmp_path / "app.toml").write_text('[demo]\ndata = "s3://bucket/lake"\n')
+    assert main(["--config", str(tmp_path / "app.toml")]) == 2
+    assert "[NOT_A_FOLDER]" in capsys.readouterr().err
+
+
+def test_the_help_of_the_script_names_a_location_for_a_url() -> None:
+    """What newcomers copy puts the data where it says."""
+    usage = (ROOT / "spark-submit.sh").read_text(encoding="utf-8")
+    assert "--location s3://" in usage
+    assert not re.search(r"--data[ =]\w+://", usage)

@@ -11,6 +11,7 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.jobs import operate
 
+URL = "s3://bucket/lake"
 LIVE = {"id": "s", "act": "show", "commit": False, "live": 2, "sources": []}
 FREE = {**LIVE, "live": 0}
 
@@ -98,3 +99,12 @@ def test_the_location_that_is_asked_is_that_of_a_run_with_the_same_arguments(
     given = ["--config", str(file), *(word.format(tmp_path) for word in words)]
     assert operate.main(["errors", "s", *given]) == 2
     assert opened == [expected.format(tmp_path)]
+
+
+def test_no_url_is_taken_for_the_folder_of_an_application(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Neither to find the application, nor to find its shards without one."""
+    for words in (["pause", "v"], ["errors", "s"], ["errors", "s", "--location", URL]):
+        assert operate.main([*words, "--data", URL]) == 2
+        assert "[NOT_A_FOLDER]" in capsys.readouterr().err
