@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -220,7 +220,7 @@ def load(
     """
     tree = _read(file)
     given = {section: dict(values) for section, values in (overrides or {}).items()}
-    _anchor(given, Path.cwd())
+    _anchor_paths(given, Path.cwd())
     for section, values in given.items():
         tree[section] = {**tree.get(section, {}), **values}
     _check_names(tree, Settings, "")
@@ -266,7 +266,7 @@ def _read(file: Path | None) -> Tree:
         ) from error
     if isinstance(tree.get("demo"), dict):
         tree["demo"].setdefault("data", "data")
-    _anchor(tree, folder_of_paths(path))
+    _anchor_paths(tree, folder_of_paths(path))
     return tree
 
 
@@ -287,11 +287,32 @@ def local_folder(text: str, root: Path | None = None) -> Path:
     return (root or Path.cwd()) / text
 
 
-def _anchor(tree: Tree, root: Path) -> None:
-    """Make the data folder absolute, so that it does not depend on the working directory."""
-    demo = tree.get("demo")
-    if isinstance(demo, dict) and isinstance(demo.get("data"), str):
-        demo["data"] = str(local_folder(demo["data"], root))
+def _anchor_paths(tree: Tree, root: Path) -> None:
+    """Make relative paths absolute, so that they do not depend on the working directory."""
+    for (section, name), anchored in _PATHS.items():
+        values = tree.get(section)
+        if isinstance(values, dict) and isinstance(values.get(name), str):
+            values[name] = anchored(values[name], root)
+
+
+def _anchored_location(text: str, root: Path) -> str:
+    return text if _URL.match(text) else _anchored_file(text, root)
+
+
+def _anchored_file(text: str, root: Path) -> str:
+    # Empty, it is no path: it stands for a place inside of the data folder.
+    return str(root / text) if text.strip() else text
+
+
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|file:", re.IGNORECASE)
+"""The beginning of a location that is no path, as `shardline.datasource.stores.open` reads it."""
+
+_PATHS: Final[Mapping[tuple[str, str], Callable[[str, Path], str]]] = {
+    ("demo", "data"): lambda text, root: str(local_folder(text, root)),
+    ("demo", "location"): _anchored_location,
+    ("log", "file"): _anchored_file,
+}
+"""The settings that are paths, or may be, and what makes each absolute."""
 
 
 def _check_names(tree: Mapping[str, Any], section: type[msgspec.Struct], prefix: str) -> None:

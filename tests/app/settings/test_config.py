@@ -63,6 +63,40 @@ def test_folders_of_the_file_count_from_the_repository(tmp_path: Path) -> None:
     assert load(written(tmp_path, '[demo]\ndata = "/far"')).demo.data == Path("/far")
 
 
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        ("lake", "{root}/lake"),
+        ("a:b", "{root}/a:b"),
+        ("/far/lake", "/far/lake"),
+        ("file:///far/lake", "file:///far/lake"),
+        ("s3://bucket/lake", "s3://bucket/lake"),
+        ("", "{root}/data/shards"),
+    ],
+)
+def test_every_path_of_the_file_counts_from_there(
+    location: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started elsewhere, an application does not begin anew in an empty place."""
+    file = written(tmp_path, f'[demo]\nlocation = "{location}"\n[log]\nfile = "logs/a.jsonl"')
+    for folder in (tmp_path, tmp_path / "conf"):
+        monkeypatch.chdir(folder)
+        settings = load(file)
+        assert settings.demo.url == expected.format(root=tmp_path)
+        assert settings.log.file == str(tmp_path / "logs/a.jsonl")
+
+
+def test_paths_of_a_command_line_count_from_where_it_is_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They win over the file's, and not by the file's rule."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    file = written(tmp_path, '[demo]\nlocation = "lake"\ndata = "d"')
+    demo = load(file, {"demo": {"location": "pond", "data": "e"}}).demo
+    assert (demo.url, demo.data) == (str(tmp_path / "here/pond"), tmp_path / "here/e")
+
+
 def test_without_a_location_the_shards_are_in_the_folder() -> None:
     """An empty location means `shards` inside `data`; a given one is used as it is."""
     assert load(None, {"demo": {"data": "/d"}}).demo.url == "/d/shards"
