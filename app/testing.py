@@ -27,12 +27,15 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count, groupby
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from typing_extensions import override
 
@@ -47,14 +50,23 @@ from shardline.app.execution.observations import Observation, Stepped
 from shardline.app.project.project import CheckedProject, Project
 from shardline.app.protocol.objects import SourceDescription, ViewDescription, errors_shard
 from shardline.app.protocol.view_plan import ViewPlan, obstacles
+from shardline.app.storage.envelope import in_source_order, stage_replacements
+from shardline.app.storage.kafka import DELETED, is_kafka
+from shardline.app.storage.reading import POSITION, write_options
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.ids import new_id
 from shardline.datasource.shard.commands.append import Appended
+from shardline.datasource.shard_sink.envelope import EnvelopeConverter
+from shardline.datasource.shard_sink.frame_columns import assign_roles
+from shardline.datasource.shard_sink.target import find_shard, resolve_target
+from shardline.datasource.shard_sink.writers import ShardBatchWriter
 from shardline.datasource.spark_native.time_interval import Interval
 from shardline.datasource.spark_native.types import struct_of
 from shardline.datasource.types.schema import DIFF, TS
+from shardline.datasource.write import Staged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -172,7 +184,9 @@ class Lab:
         Args:
             source: Name of the source.
             rows: Columns by name; tuples have the source's columns in order. Rows of an upsert
-                source replace those of their key.
+                source replace those of their key, and one with nothing but its key deletes it.
+                What is pushed at one time is one micro-batch: of several rows of a key the last
+                one counts, or the one that the source's `orderingColumn` says.
             at: The time at which they take effect; not before the last `advance`.
             diff: Number of copies; -1 removes the rows, those of an upsert source by their keys.
 
@@ -286,25 +300,69 @@ class Lab:
         self, source: SourceDescription, due: list[tuple[int, pa.Table, int]], to: int
     ) -> None:
         """Append the rows of a source before `to`, and advance its upper to there."""
-        held = self._held(source) if source.envelope == "upsert" else []
-        updates = []
-        for at, rows, diff in due:
-            changed = [(row, diff) for row in rows.to_pylist()]
-            if source.envelope == "upsert":
-                changed, held = _replaced(source.key, rows.to_pylist(), diff, held)
-            updates += [{**row, TS: at, DIFF: change} for row, change in changed]
+        if source.envelope == "upsert":
+            self._upsert(source, due, to)
+            return
+        updates = [
+            {**row, TS: at, DIFF: diff} for at, rows, diff in due for row in rows.to_pylist()
+        ]
         writer = self.client.writer(source.name)
         columns = writer.schema.arrow.append(pa.field(TS, pa.int64()))
         table = pa.Table.from_pylist(updates, columns.append(pa.field(DIFF, pa.int64())))
         outcome = writer.compare_and_append(table, Frontier(self._reached), Frontier(to))
         assert isinstance(outcome, Appended), outcome
 
-    def _held(self, source: SourceDescription) -> list[dict[str, Any]]:
-        if self._reached == 0:
-            return []
-        with self.client.reader(source.name) as reader:
-            held: list[dict[str, Any]] = reader.snapshot(self._reached - 1).to_pylist()
-            return held
+    def _upsert(
+        self, source: SourceDescription, due: list[tuple[int, pa.Table, int]], to: int
+    ) -> None:
+        """As `_append`, by the runtime's own code: what is pushed at one time is a micro-batch."""
+        upper = Frontier(self._reached)
+        for at, pushed in groupby(due, key=lambda one: one[0]):
+            replaced = self._stage_upsert(source, [(rows, diff) for _, rows, diff in pushed])
+            writer = self.client.writer(source.name)
+            outcome = writer.commit_at(
+                replaced,
+                upper,
+                sequence=1,
+                attempt=new_id("t", self.client.ids),
+                upper=Frontier(at + 1),
+            )
+            assert isinstance(outcome, Appended), outcome
+            upper = outcome.upper
+        if upper < Frontier(to):
+            outcome = self.client.writer(source.name).compare_and_append(None, upper, Frontier(to))
+            assert isinstance(outcome, Appended), outcome
+
+    def _stage_upsert(
+        self, source: SourceDescription, pushed: list[tuple[pa.Table, int]]
+    ) -> Staged:
+        """Stage the changes by which the rows of one micro-batch replace those of their keys."""
+        position = count()
+        found = [self._carriers(source, rows, diff, position) for rows, diff in pushed]
+        runs = tuple(run for staged, _ in found for run in staged.runs)
+        carriers = replace(found[-1][0], runs=runs)
+        return stage_replacements(self.client, source.name, carriers, found[-1][1])
+
+    def _carriers(
+        self, source: SourceDescription, rows: pa.Table, diff: int, position: Iterator[int]
+    ) -> tuple[Staged, EnvelopeConverter]:
+        """Stage rows that replace others, as the tasks of the runtime do."""
+        options = in_source_order(write_options(self._host, source))
+        positions = [f"{next(position):020}" for _ in range(rows.num_rows)]
+        added = {POSITION: pa.array(positions, pa.string())}
+        # Of Kafka, a message without a value deletes.
+        if diff < 0 or is_kafka(source.format):
+            deletes = pc.is_null(rows["value"]) if diff > 0 else pa.repeat(True, rows.num_rows)
+            added[DELETED] = deletes
+            options = replace(options, delete_column=DELETED)
+        kind = struct_of(parse_ddl_schema(self._resolved.schemas[source.name]).record)
+        for name, values in added.items():
+            rows = rows.append_column(name, values)
+            kind = kind.add(name, "boolean" if name == DELETED else "string")
+        found = find_shard(self.client, source.name)
+        target = resolve_target(self.client, options, assign_roles(options, kind), found)
+        writer = ShardBatchWriter(options, target, replace=False)
+        return writer.stage(iter(rows.to_batches())), target.unwrapper
 
     def _table(self, source: SourceDescription, rows: Rows) -> pa.Table:
         """Convert rows to the source's columns and types."""
@@ -346,14 +404,3 @@ def assert_follows_changes(lab: Lab, view: str, *, of: Iterable[str] = ()) -> No
             f"view '{view}' does not follow the changes of {', '.join(wanted)}: its query is run "
             f"anew\n{listed}\n\nits plan:\n{plan}"
         )
-
-
-def _replaced(
-    key: Sequence[str], rows: list[dict[str, Any]], diff: int, held: list[dict[str, Any]]
-) -> tuple[list[tuple[dict[str, Any], int]], list[dict[str, Any]]]:
-    """The changes by which rows replace those of their keys, and the contents after them."""
-    keys = {tuple(row[name] for name in key) for row in rows}
-    gone = [row for row in held if tuple(row[name] for name in key) in keys]
-    come = rows if diff > 0 else []
-    left = [row for row in held if row not in gone]
-    return [(row, -1) for row in gone] + [(row, 1) for row in come], [*left, *come]

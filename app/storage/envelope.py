@@ -41,6 +41,7 @@ from shardline.app.storage.commit import WRITER, StagedMicroBatch
 from shardline.app.storage.errors import ERRORS
 from shardline.app.storage.kafka import AT, DELETED, PARTITION, is_kafka
 from shardline.app.storage.reading import CORRUPT, FILE, POSITION, Decoded, Reading
+from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import TIME_MIN
 from shardline.datasource.ids import new_id
 from shardline.datasource.read import open_reader
@@ -57,7 +58,7 @@ from shardline.datasource.types.schema import DIFF, ShardSchema
 from shardline.datasource.upsert import upsert_difference
 from shardline.datasource.write import Staged, UncommittedParts
 
-__all__ = ["Staging"]
+__all__ = ["Staging", "in_source_order", "stage_replacements"]
 
 _ORDER = "_shardline_order"
 
@@ -111,7 +112,7 @@ class Staging:
         target = resolve_target(client, options, frame, find_shard(client, options.shard))
         staged = stage_by_tasks(good, options)
         if target.unwrapper.stages_carriers:
-            staged = self._replaced(staged, target.unwrapper)
+            staged = stage_replacements(client, options.shard, staged, target.unwrapper)
         state = client.state(options.shard)
         return StagedInterval(
             client,
@@ -124,24 +125,6 @@ class Staging:
             staged,
         )
 
-    def _replaced(self, carriers: Staged, unwrapper: EnvelopeConverter) -> Staged:
-        """Stage the difference of staged rows to the shard's contents, and delete the former.
-
-        Args:
-            carriers: Staged rows that replace those of their keys.
-            unwrapper: Of the target.
-        """
-        client, name = self.host.client, self.reading.description.name
-        machine = client.machine(name)
-        difference = upsert_difference(machine, unwrapper.staged_schema, carriers)
-        with (
-            UncommittedParts(client.location.blob, carriers.runs),
-            open_reader(machine, purpose=f"rows that {WRITER} replaces"),
-        ):
-            state = machine.state()
-            there = plan_changes(state, TIME_MIN, state.upper.time)
-            return client.writer(name).stager().stage(difference.against(state, there, whole=True))
-
     @property
     def _row_options(self) -> SinkOptions:
         options, kafka = self.reading.options, is_kafka(self.reading.description.format)
@@ -149,12 +132,7 @@ class Staging:
             return options
         if kafka:
             options = replace(options, delete_column=DELETED)
-        if options.ordering_column is None:
-            partitions = (PARTITION, AT) if kafka else None
-            return replace(options, ordering_column=POSITION, partition_columns=partitions)
-        # A clock of milliseconds has ties, and the source has an order of them: without it a delete
-        # would lose to the row that it deletes, and a later row to one that only sorts after it.
-        return replace(options, tie_column=POSITION)
+        return in_source_order(options, (PARTITION, AT) if kafka else None)
 
     # -- errors -----------------------------------------------------------------------------------
 
@@ -225,6 +203,42 @@ class Staging:
     def _column_list(self) -> str:
         own = self.reading.columns
         return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in own)
+
+
+def in_source_order(options: SinkOptions, partitions: tuple[str, str] | None = None) -> SinkOptions:
+    """Options of a write by which the last row of a key wins, as the option or `POSITION` has it.
+
+    Args:
+        options: Of the write to the source's shard.
+        partitions: As `SinkOptions.partition_columns`, if positions mean nothing between those.
+    """
+    if options.ordering_column is None:
+        return replace(options, ordering_column=POSITION, partition_columns=partitions)
+    # A clock of milliseconds has ties, and the source has an order of them: without it a delete
+    # would lose to the row that it deletes, and a later row to one that only sorts after it.
+    return replace(options, tie_column=POSITION)
+
+
+def stage_replacements(
+    client: ShardClient, name: str, carriers: Staged, unwrapper: EnvelopeConverter
+) -> Staged:
+    """Stage the difference of staged rows to the shard's contents, and delete the former.
+
+    Args:
+        client: Of the shard's location.
+        name: Name of the shard.
+        carriers: Staged rows that replace those of their keys.
+        unwrapper: Of the target.
+    """
+    machine = client.machine(name)
+    difference = upsert_difference(machine, unwrapper.staged_schema, carriers)
+    with (
+        UncommittedParts(client.location.blob, carriers.runs),
+        open_reader(machine, purpose=f"rows that {WRITER} replaces"),
+    ):
+        state = machine.state()
+        there = plan_changes(state, TIME_MIN, state.upper.time)
+        return client.writer(name).stager().stage(difference.against(state, there, whole=True))
 
 
 def _key_column(rows: DataFrame, name: str) -> Column:

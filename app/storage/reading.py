@@ -51,7 +51,16 @@ from shardline.datasource.spark_native.java_names import java_class
 from shardline.datasource.spark_native.types import struct_of
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
-__all__ = ["CORRUPT", "FILE", "POSITION", "Counts", "Decoded", "Reading", "infer_columns"]
+__all__ = [
+    "CORRUPT",
+    "FILE",
+    "POSITION",
+    "Counts",
+    "Decoded",
+    "Reading",
+    "infer_columns",
+    "write_options",
+]
 
 _TEXT: Final = DECODED_FORMATS
 
@@ -151,17 +160,7 @@ class Reading:
         """
         bad_rows = on_bad_row(description)
         stream = _stream(host.spark, description, origin)
-        _, ours = _split(description.options)
-        options = parse_sink(
-            {
-                **host.storage,
-                **ours,
-                "location": host.client.location.url,
-                "shard": description.name,
-                **_envelope_options(description),
-            }
-        )
-        reading = cls(stream, options, description, bad_rows)
+        reading = cls(stream, write_options(host, description), description, bad_rows)
         reading._make_shard(host)
         return reading
 
@@ -240,6 +239,17 @@ def _refuse_reserved(description: SourceDescription, own: Sequence[StructField])
             code="ENVELOPE_MISMATCH",
             hint="use ENVELOPE DIFF if the rows say what they change, or rename the column",
         )
+
+
+def write_options(host: Host, description: SourceDescription) -> SinkOptions:
+    """The options of the write to a source's shard, with those of its envelope.
+
+    Raises:
+        InvalidUsage: An option does not fit the envelope; names it.
+    """
+    _, ours = _split(description.options)
+    place = {"location": host.client.location.url, "shard": description.name}
+    return parse_sink({**host.storage, **ours, **place, **_envelope_options(description)})
 
 
 def _envelope_options(description: SourceDescription) -> dict[str, str]:

@@ -89,6 +89,55 @@ def test_rows_come_and_go(spark: SparkSession) -> None:
         assert lab.clock.now_ms() == 20
 
 
+UPSERTS = """
+CREATE SOURCE plain USING csv OPTIONS (path 'nowhere') SCHEMA (id INT, at INT, v STRING)
+  ENVELOPE UPSERT KEY (id);
+CREATE SOURCE ordered USING csv OPTIONS (path 'nowhere', orderingColumn 'at')
+  SCHEMA (id INT, at INT, v STRING) ENVELOPE UPSERT KEY (id);
+CREATE SOURCE marked USING csv OPTIONS (path 'nowhere', deleteColumn 'gone')
+  SCHEMA (id INT, gone BOOLEAN, v STRING) ENVELOPE UPSERT KEY (id);
+CREATE SOURCE ids USING csv OPTIONS (path 'nowhere') SCHEMA (id INT) ENVELOPE UPSERT KEY (id);
+CREATE MATERIALIZED VIEW doubled AS SELECT id, count(*) AS copies FROM plain GROUP BY id;
+"""
+
+
+def held(lab: Lab, name: str, as_of: int | None = None) -> list[tuple[Any, ...]]:
+    return sorted(map(tuple, lab.contents(name, as_of).collect()), key=repr)
+
+
+def test_rows_of_one_key_in_one_micro_batch_replace_one_another(spark: SparkSession) -> None:
+    """As docs/ingestion.md has it: the last one counts, or what the ordering column says is last.
+
+    A row with nothing but its key deletes it, or what the delete column says; what is pushed at one
+    time is one micro-batch, between two of which the later one counts whatever its order.
+    """
+    with Lab(spark, UPSERTS) as lab:
+        lab.push("plain", [(1, 9, "a"), (1, 3, "b"), (2, 1, "x"), (3, 1, "y"), (2, None, None)], 1)
+        lab.push("plain", [(3, 0, "z")], at=1)
+        lab.push("plain", [(4, 1, "soon gone")], at=1)
+        lab.push("plain", [(4, None, None)], at=2)
+        lab.push("ordered", [(1, 9, "a"), (1, 3, "b"), (2, 5, "x"), (2, 5, "w"), (3, 1, "y")], 1)
+        lab.push("ordered", [(3, 0, "late")], at=1)
+        lab.push("ordered", [(1, 1, "later")], at=2)
+        lab.push("ordered", [(2, 0, "any")], at=2, diff=-1)
+        lab.push("marked", [(1, None, None), (2, False, "a"), (3, False, "b"), (3, True, "c")], 1)
+        lab.push("marked", [(2, False, "any")], at=2, diff=-1)
+        lab.push("ids", [(1,), (2,), (2,)], at=1)
+        lab.push("ids", [(1,)], at=2, diff=-1)
+        lab.advance(10)
+        assert held(lab, "plain", 1) == [(1, 3, "b"), (3, 0, "z"), (4, 1, "soon gone")]
+        assert held(lab, "plain") == [(1, 3, "b"), (3, 0, "z")]
+        assert held(lab, "doubled") == [(1, 1), (3, 1)]
+        assert held(lab, "ordered", 1) == [(1, 9, "a"), (2, 5, "w"), (3, 1, "y")]
+        assert held(lab, "ordered") == [(1, 1, "later"), (3, 1, "y")]
+        assert [row[::2] for row in held(lab, "marked", 1)] == [(1, None), (2, "a")]
+        assert [row[::2] for row in held(lab, "marked")] == [(1, None)]
+        assert held(lab, "ids") == [(2,)]
+        lab.push("plain", [(3, None, None), (1, 1, "again")], at=11)
+        lab.advance(20)
+        assert held(lab, "plain") == [(1, 1, "again")]
+
+
 def test_a_query_that_fails_says_so_until_its_input_is_mended(spark: SparkSession) -> None:
     """The contents at each time are the rows or the error."""
     with Lab(spark, SQL) as lab:
