@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     spark = open_session("shardline compact", {"spark.ui.showConsoleProgress": "false"})
     try:
-        return merge_shards(spark, given, Console(highlight=False))
+        return merge_shards(spark, given, Console(highlight=False, markup=False))
     finally:
         spark.stop()
 

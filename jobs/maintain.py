@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _rounds(
     client: ShardClient, shards: Sequence[str] | None, period_ms: int, rounds: int | None
 ) -> int:
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     keeper = Maintainer(client, shards, period_ms=period_ms)
     stopped = threading.Event()
 

@@ -216,8 +216,11 @@ def _serve(
             )
             progress.step("starting the objects")
             plan = application.apply(resolved, allowed)
-        console.print(f"{plan_summary(plan)}; log: {capture.log_file}", soft_wrap=True)
-        console.print(f"running; {where.page_link()}; Ctrl-C stops it", soft_wrap=True)
+        for line in (
+            f"{plan_summary(plan)}; log: {capture.log_file}",
+            f"running; {where.page_link()}; Ctrl-C stops it",
+        ):
+            console.print(line, markup=False, soft_wrap=True)
         _follow(application, client.clock, console)
     return 0
 

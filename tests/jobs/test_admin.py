@@ -238,3 +238,12 @@ def test_inspect_tells_usage(url: str, capsys: pytest.CaptureFixture[str]) -> No
     assert show([url, "flights", "--usage", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["usage"]["parts"]["count"] == said["shards"][0]["part_count"] == 3
+
+
+@pytest.mark.parametrize("verb", ["compact", "gc"])
+def test_a_shard_with_brackets_in_its_name_is_looked_after(verb: str, tmp_path: Path) -> None:
+    """The line that says what is done has the name as it is."""
+    client = ShardClient.open(str(tmp_path / "lake"))
+    client.create("x[/y]", ShardSchema.from_arrow(SCHEMA))
+    client.writer("x[/y]").append_now(rows(10))
+    assert main([str(tmp_path / "lake"), verb, "x[/y]", "--commit"]) == 0

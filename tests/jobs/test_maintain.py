@@ -48,6 +48,18 @@ def test_rounds_merge_and_collect_and_say_so(
     assert "  a:" not in capsys.readouterr().out
 
 
+def test_names_in_brackets_are_printed_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a folder and of a shard: nothing in them is a command to the printer of the lines."""
+    url = str(tmp_path / "[prod]" / "lake")
+    filled(ShardClient.open(url, settings=QUIET), 20, "x[/y]")
+    assert main([url, "--rounds", "1"]) == 0
+    out = capsys.readouterr().out.replace("\n", "")
+    assert "/[prod]/lake" in out
+    assert "  x[/y]: 1 merge" in out
+
+
 def test_a_shard_that_fails_is_named_and_makes_the_status(
     client: ShardClient, capsys: pytest.CaptureFixture[str]
 ) -> None:

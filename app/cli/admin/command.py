@@ -17,6 +17,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.text import Text
 from typing_extensions import override
 
 from shardline.app.admin.lifetime import Finalise, SetRetention
@@ -235,7 +236,8 @@ def _retention(given: CommandArguments) -> SetRetention:
 def _status(doing: str, given: CommandArguments) -> Any:
     console = Console(stderr=True, highlight=False)
     said = f"{doing} '{given.shard}'" if given.shard else doing
-    return console.status(said)
+    # As text: a name in brackets is no markup.
+    return console.status(Text(said))
 
 
 # --- the verbs -----------------------------------------------------------------------------------
