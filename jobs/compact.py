@@ -67,11 +67,12 @@ def merge_shards(spark: SparkSession, given: argparse.Namespace, console: Consol
                 range_bytes=given.range_bytes,
                 report=console.print,
             )
+            summary = _size_summary(client, name)
         except ShardError as error:
             print(f"error: {name}: {error}", file=sys.stderr)
             status = 1
             continue
-        console.print(f"{name}: {merges} merges, {_size_summary(client, name)}")
+        console.print(f"{name}: {merges} merges, {summary}")
     return status
 
 

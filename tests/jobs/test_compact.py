@@ -39,3 +39,20 @@ def test_names_in_brackets_are_printed_as_they_are(
     out = capsys.readouterr().out
     assert "x[/y]: merging\n" in out
     assert "x[/y]: 1 merges, now 0 batches" in out
+
+
+def test_a_shard_that_cannot_be_read_after_its_merge_is_one_that_failed(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store may fail, or somebody drop the shard; the others are merged all the same."""
+
+    def merge(_: object, client: ShardClient, name: str, **__: Any) -> int:
+        if name == "a":
+            client.drop(name)
+        return 1
+
+    monkeypatch.setattr(compact, "compact_on_spark", merge)
+    assert compact.main([url]) == 1
+    captured = capsys.readouterr()
+    assert "error: a: [SHARD_DROPPED]" in captured.err
+    assert "x[/y]: 1 merges, now 0 batches" in captured.out
