@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from shardline.app.cli.admin import command
 from shardline.app.cli.admin.command import VERBS
 from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.client import ShardClient
@@ -247,3 +248,10 @@ def test_a_shard_with_brackets_in_its_name_is_looked_after(verb: str, tmp_path: 
     client.create("x[/y]", ShardSchema.from_arrow(SCHEMA))
     client.writer("x[/y]").append_now(rows(10))
     assert main([str(tmp_path / "lake"), verb, "x[/y]", "--commit"]) == 0
+
+
+def test_the_progress_of_fsck_has_names_as_they_are() -> None:
+    """On a terminal, where it is drawn."""
+    progress = command._progress()
+    task = progress.tasks[progress.add_task("", total=None, shard="x[/y]", looked=3)]
+    assert str(progress.columns[1](task)) == "3 records and parts, x[/y]"

@@ -155,7 +155,7 @@ def _progress() -> Progress:
     console = Console(stderr=True, highlight=False)
     return Progress(
         SpinnerColumn(),
-        TextColumn("{task.fields[looked]:,} records and parts, {task.fields[shard]}"),
+        TextColumn("{task.fields[looked]:,} records and parts, {task.fields[shard]}", markup=False),
         BarColumn(pulse_style="dim"),
         console=console,
         transient=True,
