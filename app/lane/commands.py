@@ -24,6 +24,7 @@ from shardline.app.protocol.objects import (
     SubscribeDescription,
 )
 from shardline.app.protocol.project_identity import ProjectIdentity
+from shardline.datasource.errors import InvalidUsage
 
 __all__ = [
     "KINDS",
@@ -47,6 +48,7 @@ __all__ = [
     "SuspendAndRestart",
     "UpdateConfiguration",
     "UseProject",
+    "check_recordable",
     "command_kind",
     "is_transient",
     "kind_of",
@@ -316,3 +318,22 @@ def command_kind(command: LaneCommand) -> str:
     tag = command.__struct_config__.tag
     assert isinstance(tag, str), command
     return tag
+
+
+def check_recordable(command: LaneCommand) -> None:
+    """Refuse a command that could not be read again from what would be recorded of it.
+
+    Types are checked where a value is decoded, and not where it is made. A record that nobody can
+    decode stays for ever, and with it no runtime of the location can start.
+
+    Raises:
+        InvalidUsage: `NOT_RECORDABLE`, with the place of the value.
+    """
+    try:
+        msgspec.json.decode(msgspec.json.encode(command), type=LaneCommand)
+    except (msgspec.MsgspecError, ValueError, OverflowError, TypeError) as error:
+        raise InvalidUsage(
+            f"the command '{command_kind(command)}' cannot be recorded: {error}",
+            code="NOT_RECORDABLE",
+            hint="give values of the types that the protocol describes",
+        ) from error

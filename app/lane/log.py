@@ -41,9 +41,11 @@ from shardline.app.lane.commands import (
     LANE,
     Holder,
     HolderLease,
+    LaneCommand,
     Opened,
     Record,
     Submission,
+    check_recordable,
     command_kind,
 )
 from shardline.app.lane.holder import (
@@ -58,7 +60,7 @@ from shardline.app.lane.shared_poll import SharedPoll
 from shardline.app.lane.state import EMPTY_STATE, LaneState, apply, without_repeated
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Corrupt, Determinate, Fenced, Indeterminate, ShardError
-from shardline.datasource.frontier import Frontier
+from shardline.datasource.frontier import TIME_MAX, Frontier
 from shardline.datasource.shard.commands.append import UpperMismatch
 from shardline.datasource.shard.commands.readers import expire_leased
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
@@ -71,6 +73,9 @@ _log = logging.getLogger(__name__)
 LANE_SHARD: Final = "_lane"
 
 _SNAPSHOT: Final = "snapshot"
+_LAST_END: Final = TIME_MAX + 1
+"""The last end of an interval of times, which is exclusive."""
+
 _TAKEOVERS_MAX: Final = 64
 """Most tries of a take-over while another runtime keeps adding to the order."""
 
@@ -376,7 +381,14 @@ class LaneLog:
         )
 
     def _append_of(self, submissions: Sequence[Submission], epoch: int | None = None) -> _Append:
-        """An append of `submissions` at the next positions; nothing is written yet."""
+        """An append of `submissions` at the next positions; nothing is written yet.
+
+        Raises:
+            InvalidUsage: `NOT_RECORDABLE`.
+        """
+        # Again, whoever has made it: once it is durable, it is too late.
+        for submission in submissions:
+            check_recordable(submission.command)
         now_ms = self._client.clock.now_ms()
         rows = tuple(
             Row(
@@ -483,7 +495,7 @@ def _fold(rows: Sequence[Row]) -> tuple[LaneState, list[Record]]:
     """The state after `rows`, and the records among them.
 
     Raises:
-        Corrupt: There is a gap after the newest state.
+        Corrupt: There is a gap after the newest state, or a row that cannot be read.
     """
     start = max((i for i, row in enumerate(rows) if row.kind == _SNAPSHOT), default=None)
     state = EMPTY_STATE
@@ -502,17 +514,41 @@ def _fold(rows: Sequence[Row]) -> tuple[LaneState, list[Record]]:
 
 
 def _record(row: Row) -> Record:
-    return msgspec.convert(
-        {
-            "index": row.index,
-            "producer": row.producer,
-            "sequence": row.sequence,
-            "epoch": row.epoch,
-            "at_ms": row.at_ms,
-            "command": msgspec.json.decode(row.command),
-        },
-        type=Record,
+    """The record of a row.
+
+    Raises:
+        Corrupt: `LANE_RECORD`: its command cannot be read.
+    """
+    try:
+        command = msgspec.convert(_bounded(msgspec.json.decode(row.command)), type=LaneCommand)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(
+            f"record {row.index} of the lane, a '{row.kind}' of {row.producer}, cannot be read: "
+            f"{error}",
+            code="LANE_RECORD",
+            hint="if a newer version has recorded it, start that version; nothing but the runtime "
+            f"may write the shard {LANE_SHARD}",
+        ) from error
+    return Record(
+        index=row.index,
+        producer=row.producer,
+        sequence=row.sequence,
+        epoch=row.epoch,
+        at_ms=row.at_ms,
+        command=command,
     )
+
+
+def _bounded(command: Any) -> Any:
+    """A command as decoded, the end of a subscription no later than a time can be.
+
+    Former versions recorded `UP TO` of any number, and could read none of those that are later than
+    any time. Such an end and the greatest time say the same: everything.
+    """
+    match command:
+        case {"description": {"type": "subscribe", "up_to": int(up_to)}} if up_to > _LAST_END:
+            command["description"]["up_to"] = _LAST_END
+    return command
 
 
 def _table(attempt: _Append) -> pa.Table:

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 from shardline.datasource.errors import InvalidUsage, unknown_name
 from shardline.datasource.filters.comparisons import NotComparable, time_zone
+from shardline.datasource.frontier import TIME_MAX
 from shardline.datasource.settings import ShardSettings
 
 __all__ = [
@@ -59,6 +60,9 @@ _UNITS: Final = {
     **dict.fromkeys(("d", "day", "days"), 86_400_000),
     **dict.fromkeys(("week", "weeks"), 7 * 86_400_000),
 }
+_TIME_DIGITS: Final = len(str(TIME_MAX))
+"""Digits of the greatest time."""
+
 _SIZES: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -219,7 +223,12 @@ def parse_time(text: str, zone: Callable[[], tzinfo]) -> int:
             a session may have one that is known to Spark only.
     """
     if re.fullmatch(r"\d+", text):
-        return int(text)
+        digits = text.lstrip("0") or "0"
+        # By its length first: Python converts no text of thousands of digits.
+        if len(digits) <= _TIME_DIGITS and (time := int(digits)) <= TIME_MAX:
+            return time
+        # A time goes into states, records and columns of 64 bits, where nothing greater has room.
+        raise UnparsableOption(f"milliseconds since the epoch, at most {TIME_MAX}")
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:

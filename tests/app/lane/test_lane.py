@@ -544,6 +544,17 @@ def test_what_nothing_renders_is_refused_before_it_is_recorded() -> None:
         lane.offer("compute", CreateDataflow(description=IndexDescription(name="i", on="v")))
 
 
+def test_what_cannot_be_recorded_is_refused_to_its_producer_alone() -> None:
+    """The lane goes on, with the commands of all others."""
+    stage = Stage()
+    endless = SubscribeDescription(name="t", on="v", up_to=2**63)
+    with pytest.raises(InvalidUsage, match="NOT_RECORDABLE"):
+        stage.a.lane.offer("compute", CreateDataflow(description=endless, as_of=5))
+    stage.do(CreateDataflow(description=view("v")))
+    stage.effects()
+    assert (stage.a.lane.lost, list(stage.a.runs())) == (None, ["v"])
+
+
 def test_the_observer_hears_of_each_record_once_and_in_order() -> None:
     """Records that this lane has added, its own among them, without a gap."""
     stage = Stage()

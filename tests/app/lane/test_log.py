@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from shardline.app.lane.commands import (
@@ -24,15 +25,17 @@ from shardline.app.lane.holder import describe_process, find_follower
 from shardline.app.lane.log import LANE_SHARD, LaneLog, read_lane
 from shardline.app.lane.settings import LaneSettings
 from shardline.app.lane.state import EMPTY_STATE, LaneState, apply
-from shardline.app.protocol.objects import SourceDescription
+from shardline.app.protocol.objects import SourceDescription, SubscribeDescription
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import (
+    Corrupt,
     Determinate,
     Fenced,
     Indeterminate,
     InvalidUsage,
     LeaseExpired,
 )
+from shardline.datasource.frontier import Frontier
 from support.models.shards import Crash, Mortal, World
 from support.tree import ROOT
 
@@ -326,6 +329,65 @@ def test_a_crash_at_any_moment_leaves_an_order(world: World) -> None:
         assert next_one.state.producers.get("storage", 0) >= told
         assert read_lane(world.client())[0] == next_one.state
         world.close()
+
+
+# -- what can be read -----------------------------------------------------------------------------
+
+ENDLESS = SubscribeDescription(name="t0", on="flights", up_to=2**64 - 1)
+
+
+def write_row(log: LaneLog, world: World, command: object) -> None:
+    """Add a row to the order as no runtime of this version would."""
+    index = log.state.next_index
+    written = {
+        "index": [index],
+        "producer": ["compute"],
+        "sequence": [1],
+        "epoch": [1],
+        "at_ms": [0],
+        "kind": ["create_dataflow"],
+        "command": [json.dumps(command)],
+        "_ts": [index],
+        "_diff": [1],
+    }
+    world.client().writer(LANE_SHARD).compare_and_append(
+        pa.table(written), Frontier(index), Frontier(index + 1)
+    )
+
+
+def test_what_could_not_be_read_again_is_not_recorded(world: World) -> None:
+    """Nothing of its append is durable: the order goes on, and the next runtime opens."""
+    log = opened(world)
+    fine = Submission("storage", 1, DropDataflow("a"))
+    creation = CreateDataflow(description=ENDLESS, as_of=5)
+    with pytest.raises(InvalidUsage, match=r"NOT_RECORDABLE.*create_dataflow.*up_to"):
+        log.append([fine, Submission("compute", 1, creation)])
+    assert read_lane(world.client())[0] == log.state
+    make(log, 1)
+    log.close()
+    assert opened(world, "b").state.producers["storage"] == 1
+
+
+def test_an_end_later_than_any_time_is_read_as_none(world: World) -> None:
+    """Former versions have recorded such ends, and did not start again."""
+    log = opened(world)
+    description = {"type": "subscribe", "name": "t0", "on": "flights", "up_to": 2**64 - 1}
+    command = {"type": "create_dataflow", "description": description, "as_of": 5}
+    write_row(log, world, command)
+    (made,) = [r.command for r in read_lane(world.client())[1] if r.producer == "compute"]
+    assert isinstance(made, CreateDataflow)
+    assert made.description == SubscribeDescription(name="t0", on="flights", up_to=2**63 - 1)
+    # It was of the runtime that is gone.
+    assert opened(world, "b", "by-force").state.objects["t0"].life == "dropping"
+
+
+def test_a_record_that_cannot_be_read_is_named(world: World) -> None:
+    """By its position, what it is, and whose."""
+    write_row(opened(world), world, {"type": "make_coffee"})
+    with pytest.raises(Corrupt, match=r"LANE_RECORD.* 1 .*'create_dataflow' of compute.*coffee"):
+        read_lane(world.client())
+    with pytest.raises(Corrupt, match="newer version"):
+        opened(world, "b", "by-force")
 
 
 # -- processes -----------------------------------------------------------------------------------

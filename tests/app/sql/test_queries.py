@@ -161,6 +161,8 @@ def test_a_subscription_has_an_object_and_times(text: str, subscribed: Subscribe
     [
         ("SELECT a FROM t VERSION AS OF 3", "sql:1:17: an object has times, and no versions"),
         ("SELECT a FROM t AS OF 'soon'", "sql:1:23: 'soon' is no time"),
+        ("SELECT a FROM t AS OF 9223372036854775807", "'9223372036854775807' is no time"),
+        ("SELECT a FROM t AS OF " + "9" * 5000, "is no time"),
         ("SELECT 1; SELECT 2", "sql:1:11: expected one statement"),
         ("DROP TABLE t", "sql:1:1: this is no query"),
         ("", "there is no statement"),
@@ -182,6 +184,8 @@ def test_what_is_no_query_is_refused(text: str, expected: str) -> None:
     ("text", "expected"),
     [
         ("SUBSCRIBE TO t UP TO 3 AS OF 3", "UP TO 3 is not behind AS OF 3"),
+        (f"SUBSCRIBE TO t UP TO {2**63 - 1}", f"sql:1:22: '{2**63 - 1}' is no time"),
+        (f"SUBSCRIBE TO t AS OF {2**64}", "is no time"),
         ("SUBSCRIBE TO t WITH x", "'WITH' is not expected here"),
         ("SUBSCRIBE TO t AS OF 1 AS OF 2", "'AS' is not expected here"),
         ("SUBSCRIBE TO t OF SHARD", "expected the id of a shard"),

@@ -54,6 +54,8 @@ def test_a_place_that_is_not_named_is_refused(given: dict[str, str]) -> None:
     ("text", "ms"),
     [
         ("0", 0),
+        (str(2**63 - 2), 2**63 - 2),
+        ("0" * 5000 + "7", 7),
         ("1795000000000", 1795000000000),
         ("1970-01-02", 86_400_000),
         ("1970-01-01 00:00:01.5", 1500),
@@ -149,6 +151,9 @@ def test_durations(text: str, ms: int) -> None:
         ("timestampAsOf", "-1"),
         ("timestampAsOf", ""),
         ("timestampAsOf", "2026-13-01"),
+        ("timestampAsOf", str(2**63 - 1)),
+        ("startingTimestamp", "9" * 5000),
+        ("endingTimestamp", str(2**64)),
         ("timeZone", "Mars/Olympus"),
         ("maxBytesPerTrigger", "0"),
         ("maxBytesPerTrigger", "1q"),
