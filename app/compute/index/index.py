@@ -64,7 +64,7 @@ from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.read import latest_readable
 from shardline.datasource.shard.state import ShardState
-from shardline.datasource.types.schema import DIFF
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.updates import update_schema
 
 if TYPE_CHECKING:
@@ -479,7 +479,9 @@ class _Frames:
                 if found is not None and not found.num_rows:
                     return self.base.rows
                 if found is not None and _few_additions(found, arranged.view.records):
-                    return self.base.rows.unionAll(self._added(as_of))
+                    added = self._added(arranged.schema, as_of)
+                    if added is not None:
+                        return self.base.rows.unionAll(added)
             if self.base is not None and not self._due():
                 return None
             return self._made(as_of)
@@ -521,17 +523,28 @@ class _Frames:
         self.as_of, self.made_ms = as_of, self.clock.elapsed_ms()
         return self.base.rows
 
-    def _added(self, as_of: int) -> DataFrame:
-        from shardline.datasource.spark_native.read import changes  # noqa: PLC0415 - loads pyspark
+    def _added(self, schema: ShardSchema, as_of: int) -> DataFrame | None:
+        """The rows that came since the base, one for each; None if Spark cannot sum them."""
+        # Both load pyspark.
+        from shardline.datasource.spark_native.consolidate import (  # noqa: PLC0415
+            can_consolidate,
+            net_changes,
+        )
+        from shardline.datasource.spark_native.read import changes  # noqa: PLC0415
 
-        return changes(
+        if not can_consolidate(schema):
+            return None
+        updates = changes(
             self.host.spark,
             location=self.host.client.location.url,
             shard=self.on,
             start=self.as_of + 1,
             end=as_of + 1,
             storage=self.host.storage,
-        ).drop("_ts", "_diff")
+        )
+        # The shard may have updates that cancel at one time: a row that a view hands on as removed
+        # and added again. The arrangement, by which these are additions only, does not show them.
+        return net_changes(updates, schema).drop(TS, DIFF)
 
     def _drop(self) -> None:
         base, self.base = self.base, None
