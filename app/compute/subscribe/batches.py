@@ -12,6 +12,7 @@ The contract of batches is in `subscription`.
 Invariants:
     A batch ends at the latest where the error shards of the object and of all its inputs are
     settled.
+    What `frontier` has passed was returned: a request that fails leaves it as it was.
     Error shards are looked for after the object was looked at (`live_errors`).
 """
 
@@ -85,6 +86,7 @@ class SubscriptionFeed:
         self._what = what
         self._shard = shard
         self._as_of = as_of
+        self._read: _BatchStates | None = None
         self._stack = ExitStack()
         self._stack.callback(shard.close)
         self._errors = self._stack.enter_context(
@@ -114,6 +116,7 @@ class SubscriptionFeed:
         """
         lower = self.frontier.time
         assert lower is not None, self._what
+        self._release(lower)
         if self._what.up_to == lower:
             return self._batch(lower, EMPTY, self._table(iter(()), batch_bytes))
         clock = self._host.clock
@@ -147,11 +150,19 @@ class SubscriptionFeed:
             upper = Frontier(lower + (last - lower + 1) // 2)
             updates = self._updates(looked.own, lower, upper, batch_bytes)
         batch = self._batch(lower, upper, updates)
-        # Last: until here a failure is repeated by the same request, which reads the same again.
-        if upper.time is not None:
-            self._shard.release_before(upper.time - 1, looked.own)
-            self._errors.release_before(upper.time - 1, looked.errors)
+        self._read = looked
         return batch
+
+    def _release(self, end: int) -> None:
+        """Let history before the last batch's end go; once for each batch, if it was read at all.
+
+        Not when the batch is cut: a failure would lose it, since it is cut already and was not sent
+        yet. Here nothing depends on it, and the next batch's release does what this one could not.
+        """
+        read, self._read = self._read, None
+        if read is not None:
+            self._shard.release_before(end - 1, read.own)
+            self._errors.release_before(end - 1, read.errors)
 
     def _updates(
         self, state: ShardState, lower: int, upper: Frontier, batch_bytes: int
@@ -180,14 +191,16 @@ class SubscriptionFeed:
     def _batch(self, lower: int, upper: Frontier, updates: pa.Table | None) -> SubscribeResponse:
         assert updates is not None, (lower, upper)
         end = EMPTY if upper.time == self._what.up_to else upper
-        self.frontier = end
-        return SubscribeResponse(
+        batch = SubscribeResponse(
             id=self._what.name,
             lower=lower,
             upper=end.time,
             updates=to_ipc(updates),
             shard=self._shard.shard,
         )
+        # Last: until here a failure is repeated by the same request, which reads the same again.
+        self.frontier = end
+        return batch
 
     def _error_batch(self, lower: int, error: InvalidUsage) -> SubscribeResponse:
         self.frontier = EMPTY

@@ -26,8 +26,14 @@ from shardline.app.execution.observations import Ended, Hydrated
 from shardline.app.execution.shard_follower import ShardFollower
 from shardline.app.protocol.compute import SubscribeDropped, SubscribeResponse
 from shardline.app.protocol.objects import SubscribeDescription
-from shardline.datasource.errors import Determinate, Indeterminate
+from shardline.datasource.errors import (
+    Determinate,
+    Indeterminate,
+    LeaseExpired,
+    ShardError,
+)
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.state import ShardState
 from support.fakes.reads import Inputs, Place, Row, incarnation, model_at
 from support.profiles import examples
 
@@ -451,6 +457,52 @@ def test_a_store_that_stays_away_ends_it(place: Place, monkeypatch: pytest.Monke
     running = start(place, wanted(), 5, SubscribeSettings(poll_ms=1, retries=2))
     assert place.next(SubscribeDropped) == SubscribeDropped(id="t1", upper=5)
     assert flaky.left == 99 - 3
+    running.stop()
+
+
+def fail_release(monkeypatch: pytest.MonkeyPatch, error: ShardError, times: int = 1) -> None:
+    """The first releases of history fail; every batch tries one."""
+    real, left = ShardFollower.release_before, [error] * times
+
+    def release(shard: ShardFollower, time: int, state: ShardState) -> None:
+        if left:
+            raise left.pop()
+        real(shard, time, state)
+
+    monkeypatch.setattr(ShardFollower, "release_before", release)
+
+
+@pytest.mark.parametrize("up_to", [None, 10, 20])
+def test_a_release_that_fails_loses_no_batch(
+    place: Place, monkeypatch: pytest.MonkeyPatch, up_to: int | None
+) -> None:
+    """Batches are contiguous, the first and the last as well."""
+    rows: Updates = [((1, "a"), 3, 1), ((2, "b"), 12, 1)]
+    fail_release(monkeypatch, Indeterminate("the store did not answer", hint="again"))
+    place.put("t", rows[:1], 10, SCHEMA)
+    running = start(place, wanted(up_to=up_to), 5, SubscribeSettings(poll_ms=1, retries=2))
+    first = place.next(SubscribeResponse)
+    running.acknowledge(first.upper)
+    place.put("t", rows[1:], None, SCHEMA)
+    found = [first]
+    if first.upper is not None:
+        found += to_the_end(place, running)
+    assert contiguous(found, 5)
+    came = [one for batch in found for one in updates(batch)]
+    assert came == [((1, "a"), 5, 1), ((2, "b"), 12, 1)][: 1 if up_to == 10 else 2]
+    running.stop()
+
+
+def test_a_lost_lease_is_told_with_the_upper_of_the_last_batch(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever goes on from there has all before it."""
+    fail_release(monkeypatch, LeaseExpired("too late", hint="again"))
+    place.put("t", [((1, "a"), 3, 1)], 10, SCHEMA)
+    running = start(place, wanted(), 5)
+    dropped = place.next(SubscribeDropped)
+    assert [one.upper for one in place.seen if isinstance(one, SubscribeResponse)] == [10]
+    assert dropped.upper == 10
     running.stop()
 
 
