@@ -20,10 +20,11 @@ from contextlib import contextmanager
 from http.client import HTTPException, HTTPResponse
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 import msgspec
 import pyarrow as pa
+from typing_extensions import override
 
 from shardline.app.compute.peek.results import from_ipc
 from shardline.app.project.permission import Permissions
@@ -48,6 +49,19 @@ _MORE_MS: Final = 5000.0
 """Added to each time-out: the application gives up first, and its answer has the reason."""
 
 _READ_BACK: Final = "it may have been done, or may be yet: look at `status` before you repeat it"
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """Follows nothing: an application never redirects, and the next request has the token, too."""
+
+    @override
+    def redirect_request(self, *_: object) -> None:
+        """Make no request; the answer is then an error like any other."""
+
+
+_OPENER: Final = build_opener(ProxyHandler({}), _NoRedirect)
+"""Asks the application itself. A proxy of the environment is for the web outside; it would get the
+token in clear text, and in its own network this address is another machine, or none."""
 
 _CLIENT_ERROR: Final = 400
 _SERVER_ERROR: Final = 500
@@ -212,7 +226,7 @@ def _answered(
 ) -> Iterator[HTTPResponse]:
     """The answer to a request; its errors, and those of an answer that does not come."""
     try:
-        with urlopen(request, timeout=timeout_s) as response:  # noqa: S310 - the same
+        with _OPENER.open(request, timeout=timeout_s) as response:
             yield response
     except HTTPError as error:
         raise _answered_error(error, changes=changes) from None
@@ -222,7 +236,7 @@ def _answered(
             raise Indeterminate(late, code="TIMEOUT", hint=_READ_BACK) from None
         raise Determinate(late, code="TIMEOUT", hint="wait for longer with --timeout") from None
     except (URLError, ConnectionError, HTTPException) as error:
-        # `urlopen` wraps what it meets before the request is sent whole, and nothing after that.
+        # `open` wraps what it meets before the request is sent whole, and nothing after that.
         if changes and not isinstance(error, URLError):
             raise Indeterminate(
                 f"the application at {url} ended before it had answered",

@@ -80,6 +80,34 @@ def answering(answer: bytes) -> Iterator[ApplicationAddress]:
         thread.join(30)
 
 
+FINE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would get the token, and has another machine at this address, or none."""
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxy.setblocking(False)
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        with answering(FINE) as where:
+            assert get_json(where, "relations") == {}
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
+
+
+def test_a_redirection_is_not_followed() -> None:
+    """The request would be made again elsewhere, with the token."""
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        elsewhere.setblocking(False)
+        moved = f"Location: http://127.0.0.1:{elsewhere.getsockname()[1]}/".encode()
+        answer = b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n" + moved + b"\r\n\r\n"
+        with answering(answer) as where, pytest.raises(Determinate, match=r"HTTP_ERROR.* 302"):
+            get_json(where, "relations")
+        with pytest.raises(BlockingIOError):
+            elsewhere.accept()
+
+
 @pytest.mark.parametrize("request_of", CHANGES)
 @pytest.mark.parametrize("how", LOST)
 def test_a_change_whose_answer_is_lost_may_have_been_done(request_of: str, how: str) -> None:
