@@ -390,16 +390,36 @@ def timestamp_us(text: str, zone: str) -> int:
     of one that occurs twice the first is taken.
     """
     local, own = _local(text)
-    return (local.replace(tzinfo=time_zone(own or zone)) - _EPOCH_UTC) // _MICROSECOND
+    return _in_zone(local, own or zone)
+
+
+def _in_zone(local: dt.datetime, zone: str) -> int:
+    return (local.replace(tzinfo=time_zone(zone)) - _EPOCH_UTC) // _MICROSECOND
 
 
 def _wall_clock(literal: Literal, zone: str) -> int:
     del zone
+    return (_without_zone(literal) - _EPOCH) // _MICROSECOND
+
+
+def _instant_of_wall_clock(literal: Literal, zone: str) -> int:
+    return _in_zone(_without_zone(literal), zone)
+
+
+def _without_zone(literal: Literal) -> dt.datetime:
+    """The date and time of a literal that names no time zone.
+
+    Spark takes one in the text of a `timestamp_ntz` for nothing at all, which its author cannot
+    have meant.
+
+    Raises:
+        NotComparable: It names one.
+    """
     text = str(literal.value)
     local, own = _local(text)
     if own is not None:
-        raise NotComparable(f"'{text}' has a time zone, and the column has none")
-    return (local - _EPOCH) // _MICROSECOND
+        raise NotComparable(f"'{text}' has a time zone, and a timestamp without one is needed")
+    return local
 
 
 def _local(text: str) -> tuple[dt.datetime, str | None]:
@@ -471,7 +491,7 @@ _CONVERT: Final[Mapping[tuple[Kind, LiteralKind], Callable[[Literal, str], Bound
     ("date", "date"): _days,
     ("date", "string"): _days,
     ("ts", "timestamp"): _instant,
-    ("ts", "timestamp_ntz"): _instant,
+    ("ts", "timestamp_ntz"): _instant_of_wall_clock,
     ("ts", "date"): _instant,
     ("ts", "string"): _instant,
     ("ntz", "timestamp_ntz"): _wall_clock,

@@ -85,6 +85,12 @@ CONDITIONS = [
     "ts >= timestamp_ntz '2026-10-25 02:00:00'",
 ]
 
+DOUBTFUL = [
+    "ts = timestamp_ntz '2026-10-25 02:00:00+05:00'",
+    "ts in (cast('2026-03-28 18:59:59.999999 -06:00' as timestamp_ntz))",
+]
+"""Conditions with another meaning than they seem to have: Spark's, or refused."""
+
 
 @pytest.fixture(scope="module")
 def berlin(spark: SparkSession) -> Iterator[SparkSession]:
@@ -107,15 +113,18 @@ def read(spark: SparkSession, place: str, **options: object) -> DataFrame:
     return reader.load(place)
 
 
-@pytest.mark.parametrize("ansi", ["true", "false"])
-def test_rows_are_those_that_spark_keeps(
-    berlin: SparkSession, request: pytest.FixtureRequest, ansi: str
-) -> None:
-    """Every condition over the edges of every type, as Spark's own expressions answer it."""
+@pytest.fixture(params=["true", "false"], ids=["ansi", "no-ansi"])
+def either(berlin: SparkSession, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """The same session under each of Spark's two rules for types that differ."""
     before = berlin.conf.get("spark.sql.ansi.enabled")
-    request.addfinalizer(lambda: berlin.conf.set("spark.sql.ansi.enabled", str(before)))
-    berlin.conf.set("spark.sql.ansi.enabled", ansi)
-    frame = berlin.sql(EDGES).coalesce(1)
+    berlin.conf.set("spark.sql.ansi.enabled", request.param)
+    yield berlin
+    berlin.conf.set("spark.sql.ansi.enabled", str(before))
+
+
+def test_rows_are_those_that_spark_keeps(either: SparkSession) -> None:
+    """Every condition over the edges of every type, as Spark's own expressions answer it."""
+    frame = either.sql(EDGES).coalesce(1)
     data = frame.toArrow()
     schema = ShardSchema.parse(frame.schema.json())
     answers = frame.selectExpr(*(f"{text} as `{i}`" for i, text in enumerate(CONDITIONS))).collect()
@@ -124,12 +133,24 @@ def test_rows_are_those_that_spark_keeps(
         assert found.to_pylist() == [row[str(i)] for row in answers], text
 
 
-def test_any_condition_is_sparks_or_refused(berlin: SparkSession) -> None:
+@pytest.mark.parametrize("text", DOUBTFUL)
+def test_a_doubtful_condition_is_sparks_or_refused(either: SparkSession, text: str) -> None:
+    """Under both rules, over rows of which some pass by either meaning."""
+    frame = either.sql(EDGES).coalesce(1)
+    try:
+        where = Condition(text, ZONE).bind(ShardSchema.parse(frame.schema.json()))
+    except InvalidUsage as error:
+        assert error.code == "INVALID_WHERE"
+        return
+    assert {text: where.predicate.mask(frame.toArrow()).to_pylist()} == answers(frame, [text])
+
+
+def test_any_condition_is_sparks_or_refused(either: SparkSession) -> None:
     """Over a grammar of conditions: what is taken is Spark's, answer by answer, null or not.
 
     What Spark refuses is never taken, and something of every form is.
     """
-    frame = berlin.sql(rows_sql()).coalesce(1)
+    frame = either.sql(rows_sql()).coalesce(1)
     data = frame.toArrow()
     schema = ShardSchema.parse(frame.schema.json())
     taken: Counter[str] = Counter()
