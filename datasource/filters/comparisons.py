@@ -393,6 +393,10 @@ def timestamp_us(text: str, zone: str) -> int:
     return _in_zone(local, own or zone)
 
 
+def _midnight(literal: Literal, zone: str) -> int:
+    return _in_zone(_start_of_day(literal), zone)
+
+
 def _in_zone(local: dt.datetime, zone: str) -> int:
     return (local.replace(tzinfo=time_zone(zone)) - _EPOCH_UTC) // _MICROSECOND
 
@@ -400,6 +404,15 @@ def _in_zone(local: dt.datetime, zone: str) -> int:
 def _wall_clock(literal: Literal, zone: str) -> int:
     del zone
     return (_without_zone(literal) - _EPOCH) // _MICROSECOND
+
+
+def _wall_clock_midnight(literal: Literal, zone: str) -> int:
+    del zone
+    return (_start_of_day(literal) - _EPOCH) // _MICROSECOND
+
+
+def _start_of_day(literal: Literal) -> dt.datetime:
+    return dt.datetime.combine(_date(str(literal.value)), dt.time())
 
 
 def _instant_of_wall_clock(literal: Literal, zone: str) -> int:
@@ -492,10 +505,10 @@ _CONVERT: Final[Mapping[tuple[Kind, LiteralKind], Callable[[Literal, str], Bound
     ("date", "string"): _days,
     ("ts", "timestamp"): _instant,
     ("ts", "timestamp_ntz"): _instant_of_wall_clock,
-    ("ts", "date"): _instant,
+    ("ts", "date"): _midnight,
     ("ts", "string"): _instant,
     ("ntz", "timestamp_ntz"): _wall_clock,
-    ("ntz", "date"): _wall_clock,
+    ("ntz", "date"): _wall_clock_midnight,
     ("ntz", "string"): _wall_clock,
     ("time", "time"): _nanos_of_day,
     ("dt", "interval"): _as_is,

@@ -88,6 +88,8 @@ CONDITIONS = [
 DOUBTFUL = [
     "ts = timestamp_ntz '2026-10-25 02:00:00+05:00'",
     "ts in (cast('2026-03-28 18:59:59.999999 -06:00' as timestamp_ntz))",
+    "ts = date '2026-03-29 02:00:00'",
+    "ts > cast('2026-10-25 02:00:00' as date)",
 ]
 """Conditions with another meaning than they seem to have: Spark's, or refused."""
 

@@ -283,6 +283,9 @@ def test_days_times_and_intervals_that_are_not_understood(text: str) -> None:
         ("ts = timestamp_ntz '2026-10-25 02:00:00+05:00'", "has a time zone"),
         ("ts in (cast('2026-10-25 02:00:00 UTC' as timestamp_ntz))", "has a time zone"),
         ("ntz = '2026-10-25 02:00:00Z'", "has a time zone"),
+        # Spark ignores what comes after the day.
+        ("ts = date '2026-10-25 02:00:00'", "not a date"),
+        ("ntz < cast('2026-10-25T02:00:00' as date)", "not a date"),
         ("ts = 'now'", "'now' is not a timestamp"),
         ("d = '2026-02-30'", "no date"),
         ("ts = '2026-01-01 00:00:00 Mars/Here'", "no time zone 'Mars/Here'"),
