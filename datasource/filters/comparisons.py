@@ -115,6 +115,8 @@ def compare_in(column: Column, literals: Sequence[Literal], zone: str, *, null: 
         Unfit: One of them cannot be compared exactly with the column.
     """
     kind = _comparable(column)
+    if kind in ("date", "ts", "ntz"):
+        _check_listed_text(kind, literals)
     if kind not in ("int", "dec"):
         values = [_value(column, kind, literal, zone) for literal in literals]
         return In(column.path, kind, tuple(values), null)
@@ -125,6 +127,22 @@ def compare_in(column: Column, literals: Sequence[Literal], zone: str, *, null: 
     equal = [_stepped(column, kind, "=", _exact(column, literal)) for literal in literals]
     found = tuple(one.value for one in equal if isinstance(one, Compare))
     return In(column.path, kind, found, null)
+
+
+def _check_listed_text(kind: Kind, literals: Sequence[Literal]) -> None:
+    """Refuse text in a list, for a column of days or timestamps.
+
+    Without `spark.sql.ansi.enabled` Spark compares the column's own text with those in a list, but
+    not with one behind `=` or `<`. Only for days written as Spark writes them is that the same.
+
+    Raises:
+        NotComparable: Text is in the list, and is no such day.
+    """
+    for literal in literals:
+        text = str(literal.value)
+        if literal.kind == "string" and not (kind == "date" and _WRITTEN_DATE.fullmatch(text)):
+            typed = "date" if kind == "date" else "timestamp"
+            raise NotComparable(f"'{text}' in a list may be compared as text: write {typed} '...'")
 
 
 def _comparable(column: Column) -> Kind:
@@ -313,6 +331,7 @@ def _number(literal: Literal, zone: str) -> float:
 
 # ASCII: Spark knows no other digits and letters here.
 _DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})", re.ASCII)
+_WRITTEN_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _CLOCK = re.compile(r"(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,6}))?)?", re.ASCII)
 _TIMESTAMP = re.compile(
     rf"({_DATE.pattern})(?:[ T]({_CLOCK.pattern}) *([A-Za-z+-][\w/+:-]*)?)?", re.ASCII

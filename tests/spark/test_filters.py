@@ -38,7 +38,8 @@ select * from values
   (null, null, null, null, null, null, null, null, null),
   (6, 6L, 6BD, 6D, 16777216F, 'b', true, date'2026-01-02', timestamp'2026-01-02 00:00:00Z'),
   (5, 1000000L, 10.50BD, 0.1D, 0.1F, 'é', true, date'2026-01-01',
-     timestamp'2026-10-25 00:59:59.999999Z')
+     timestamp'2026-10-25 00:59:59.999999Z'),
+  (16777217, 16777217L, 1BD, 1D, 1F, 'c', true, date'2026-01-03', timestamp'2026-01-03 00:00:00Z')
   as t(n, big, price, x, f, s, b, d, ts)
 """
 
@@ -83,6 +84,8 @@ CONDITIONS = [
     "ts < timestamp '2026-10-25 02:30:00' and ts > date '2026-03-28'",
     "ts = '2026-10-25 02:00:00+01:00'",
     "ts >= timestamp_ntz '2026-10-25 02:00:00'",
+    "d in ('2026-03-29', date '2026-10-25', null)",
+    "d not in ('2026-03-29')",
 ]
 
 DOUBTFUL = [
@@ -90,6 +93,10 @@ DOUBTFUL = [
     "ts in (cast('2026-03-28 18:59:59.999999 -06:00' as timestamp_ntz))",
     "ts = date '2026-03-29 02:00:00'",
     "ts > cast('2026-10-25 02:00:00' as date)",
+    "ts not in ('2026-01-02 01:00:00+01:00', timestamp '2026-10-25 00:00:00Z')",
+    "ts in ('2026-10-25 2:0:0')",
+    "d in ('2026-3-29')",
+    "d not in (' 2026-03-29')",
 ]
 """Conditions with another meaning than they seem to have: Spark's, or refused."""
 

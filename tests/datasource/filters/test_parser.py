@@ -148,6 +148,7 @@ def oracle(text: str) -> list[int]:
         "b or n = 5",
         "d = date '2026-03-29'",
         "d >= '2026-03-28' and d < date '2026-03-30'",
+        "d in ('2026-03-29', date '2026-10-25')",
         "ts = timestamptz '2026-03-29 03:00:00'",
         "ts >= '2026-03-29'",
         "ts < '2026-03-29 03:00:00'",
@@ -286,6 +287,11 @@ def test_days_times_and_intervals_that_are_not_understood(text: str) -> None:
         # Spark ignores what comes after the day.
         ("ts = date '2026-10-25 02:00:00'", "not a date"),
         ("ntz < cast('2026-10-25T02:00:00' as date)", "not a date"),
+        # Without ANSI these are compared as text.
+        ("ts not in ('2026-10-25 02:00:00', null)", "write timestamp"),
+        ("ntz in ('2026-10-25')", "write timestamp"),
+        ("d in (date '2026-10-25', '2026-3-29')", "write date"),
+        ("d in ('2026-03-29 ')", "write date"),
         ("ts = 'now'", "'now' is not a timestamp"),
         ("d = '2026-02-30'", "no date"),
         ("ts = '2026-01-01 00:00:00 Mars/Here'", "no time zone 'Mars/Here'"),

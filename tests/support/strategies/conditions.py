@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 __all__ = ["COLUMNS", "FORMS", "conditions", "rows_sql", "whole_conditions"]
 
 COLUMNS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    "n": ("int", ("0", "1", "-1", "5", "2147483647", "-2147483648", "null")),
+    "n": ("int", ("0", "1", "-1", "5", "16777217", "2147483647", "-2147483648", "null")),
     "h": ("smallint", ("0", "1", "-1", "32767", "-32768", "null")),
     "big": (
         "bigint",
