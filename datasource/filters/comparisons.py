@@ -9,8 +9,8 @@ operator needs, and one outside of its range makes the answer the same for all v
 
 Invariants:
     The predicate has Spark's result for every value of the column. Where Spark would round the
-    column to a double, or in some sessions a literal to a float, literals for which that matters
-    are refused.
+    column to a double, or in some sessions the column or a literal to a float, literals for which
+    that matters are refused.
 """
 
 from __future__ import annotations
@@ -161,8 +161,12 @@ def _of_type(column: Column) -> NotComparable:
 
 _BITS: Final[Mapping[str, int]] = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 
-_EXACT_DOUBLE: Final = 2**53
-"""Whole numbers below it are exact as doubles, and no other number is rounded to one of them."""
+_EXACT_BITS: Final[Mapping[str, int]] = {"double": 53, "float": 24}
+"""Whole numbers of at most so many bits are exact, and no other number is rounded to one of them.
+
+To compare a whole column with a float Spark takes both as doubles with `spark.sql.ansi.enabled`,
+and as floats without it.
+"""
 
 _DOUBLE_DIGITS: Final = 15
 """Decimals of at most this many digits stay distinct, and in order, as doubles."""
@@ -204,8 +208,9 @@ def _exact(column: Column, literal: Literal) -> Fraction:
     name = _name(column)
     precision_and_scale = decimal_of(name)
     if precision_and_scale is None:
-        if name == "long" and abs(number) >= _EXACT_DOUBLE:
-            raise NotComparable("a long would be rounded to be compared with a double of this size")
+        exact = _EXACT_BITS[literal.kind]
+        if _BITS[name] > exact and abs(number) >= 1 << exact:
+            raise NotComparable(f"a {name} may be rounded, beside a {literal.kind} of this size")
         return Fraction(number)
     # To Spark a number that is too small for a double is 0.
     written = Decimal(str(literal.value)) if number else Decimal(0)

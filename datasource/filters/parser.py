@@ -15,8 +15,8 @@ without an error.
 Invariants:
     A tree of the parser is read only if `sql_tree` knows every argument in it.
     Numbers are compared by their exact value, and with float and double columns as doubles, as
-    Spark does. Where Spark would round a column to a double to compare it (a long or a decimal with
-    a double), a literal for which that could matter is refused.
+    Spark does. Where Spark would round a column to compare it (a long or a decimal with a double, a
+    whole number with a float in some sessions), a literal for which that could matter is refused.
 """
 
 from __future__ import annotations

@@ -86,6 +86,7 @@ CONDITIONS = [
     "ts >= timestamp_ntz '2026-10-25 02:00:00'",
     "d in ('2026-03-29', date '2026-10-25', null)",
     "d not in ('2026-03-29')",
+    "n = 16777215F or n < -16777215F",
 ]
 
 DOUBTFUL = [
@@ -97,6 +98,9 @@ DOUBTFUL = [
     "ts in ('2026-10-25 2:0:0')",
     "d in ('2026-3-29')",
     "d not in (' 2026-03-29')",
+    "n = 16777216F",
+    "n < 2147483648F",
+    "big in (16777216F)",
 ]
 """Conditions with another meaning than they seem to have: Spark's, or refused."""
 
