@@ -17,8 +17,9 @@ from shardline.app.protocol.objects import (
     progress_shard,
 )
 from shardline.app.storage.reclock import read_origin
-from shardline.app.storage.sinks.progress import read_progress
+from shardline.app.storage.sinks.progress import is_progress, read_progress
 from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.read import current_schema, first_time
 from shardline.datasource.shard.state import ShardState, last_update
 
@@ -33,7 +34,11 @@ def read_existing_shards(
     """The shards that are there of all sources, and of views that differ from what runs, by name.
 
     And, once there is one of them, the shards of the sinks.
+
+    Raises:
+        InvalidUsage: `NAME_TAKEN`: a new sink has the name of a source that was there before.
     """
+    _refuse_taken_names(client, wanted, running)
     contents = [
         one
         for one in wanted.values()
@@ -58,9 +63,46 @@ def _existing(
 ) -> ExistingShard | None:
     if not client.exists(one.name):
         return None
-    # Of whatever has filled it: a view may have taken the name of a source.
-    origin = read_origin(client, one.name) if isinstance(one, SourceDescription) else None
-    return _shard(client, one.name, "" if origin is None else origin.format)
+    # Of whatever has filled it: a view may have taken the name of a source, or a source a view's.
+    return _shard(client, one.name, _source_format(client, one.name))
+
+
+def _source_format(client: ShardClient, name: str) -> str:
+    """Format of the source that has filled a shard; "" if no source has."""
+    origin = read_origin(client, name)
+    if origin is None:
+        return ""
+    contents = client.state(name)
+    # Bindings that outlived their shard say nothing of a later one that a view has made. A source
+    # makes its own shard before its bindings, also where a view had made that shard for itself.
+    bound_ms = client.state(progress_shard(name)).created_ms
+    foreign = contents.times_by == f"view {name}" and contents.created_ms > bound_ms
+    return "" if foreign else origin.format
+
+
+def _refuse_taken_names(
+    client: ShardClient,
+    wanted: Mapping[str, ObjectDescription],
+    running: Mapping[str, ObjectDescription],
+) -> None:
+    """Refuse new sinks whose progress would go to a shard that no sink has made.
+
+    A sink has no contents whose loss could be agreed to: what is there is a source's memory of how
+    far it has read, and goes with that source only.
+    """
+    for sink in wanted.values():
+        before = running.get(sink.name)
+        if not isinstance(sink, SinkDescription) or isinstance(before, SinkDescription):
+            continue
+        shard = progress_shard(sink.name)
+        if client.exists(shard) and not is_progress(client.state(shard)):
+            raise InvalidUsage(
+                f"sink '{sink.name}' cannot have this name: the shard '{shard}' is there, and is "
+                "no sink's",
+                code="NAME_TAKEN",
+                hint=f"give the sink another name; or, if '{sink.name}' was a source that is not "
+                f"needed any more, drop it with its shards first: `drop {sink.name}`",
+            )
 
 
 def _shard(client: ShardClient, name: str, source_format: str = "") -> ExistingShard:

@@ -40,7 +40,13 @@ from shardline.app.project.origin import ProjectOrigin
 from shardline.app.project.permission import Permissions, find_refusal
 from shardline.app.project.plan import Plan
 from shardline.app.project.project import CheckedProject
-from shardline.app.protocol.objects import SourceDescription, ViewDescription, inputs_of
+from shardline.app.protocol.objects import (
+    SourceDescription,
+    ViewDescription,
+    inputs_of,
+    shards_of,
+    source_shards,
+)
 from shardline.app.runtime.runtime import Runtime
 from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
@@ -123,7 +129,7 @@ class Objects:
         self._swept = False
         self._wanted: tuple[CheckedProject, Permissions] | None = None
         self._asked: dict[str, ObjectDescription] = {}
-        self._replacing: dict[str, SourceDescription] = {}
+        self._replacing: dict[str, SourceDescription | ViewDescription] = {}
         self._starter = ObjectCreator(client, compute, storage, beginnings)
         # Without this thread nothing that waits would ever be created: a look that fails is logged,
         # and another one is taken.
@@ -280,7 +286,7 @@ class Objects:
         else:
             # Before anything is dropped: once it is, the objects are no longer the other project's.
             self._record_project(resolved)
-        replacing = {} if self.follows else _sources_to_replace(plan, allowed)
+        replacing = {} if self.follows else _objects_to_replace(plan, allowed)
         kept = {name: one for name, one in wanted.items() if name not in replacing}
         for description in () if self.follows else kept.values():
             if isinstance(description, SourceDescription | ViewDescription):
@@ -288,7 +294,7 @@ class Objects:
         self._wanted, self._replacing = (resolved, allowed), replacing
         # What another runtime does with the objects that it runs is for that one's lane to say.
         self._asked = {} if self.follows else dict(wanted)
-        # A source that is replaced is left out here, which stops it: see `_replace`.
+        # What is replaced is left out here, which stops the source: see `_replace`.
         self._starter.keep(kept)
         # Before `run`, which leaves out what has to wait, and before the controllers connect.
         self._starter.adopt(self._runtime.lane.state.objects, kept)
@@ -319,24 +325,31 @@ class Objects:
             lane.submit("project", UseProject(identity))
 
     def _replace(self) -> None:
-        """Make the shards of replaced sources anew, each once nothing writes the old one.
+        """Make the shards of replaced objects anew, each once no source writes the old one.
 
         Not before: an ingestion that still runs would bind offsets of its own in the new one.
-        A crash in between leaves a source that does not run, and the next plan says what of it
+        A crash in between leaves an object that does not run, and the next plan says what of it
         is still there.
         """
-        for name, source in list(self._replacing.items()):
+        for name, replaced in list(self._replacing.items()):
             if name in self._runtime.lane.state.objects or self._wanted is None:
                 continue
             try:
-                self._drop_shards(owned_shards(name, self._known()))
-                create_object_shard(self._client, source, self._wanted[0].schemas[name])
+                self._drop_shards(self._replaced_shards(name))
+                create_object_shard(self._client, replaced, self._wanted[0].schemas[name])
             except Exception:  # noqa: BLE001 - any error of one must not keep back the others
                 context = {"id": name}
                 _log.warning("not replaced yet", exc_info=True, extra={"context": context})
             else:
                 del self._replacing[name]
-                self._starter.run([source])
+                self._starter.run([replaced])
+
+    def _replaced_shards(self, name: str) -> tuple[str, ...]:
+        """The shards that go with what is replaced: a source, or one that a view comes after."""
+        others = [one for other, one in self._known().items() if other != name]
+        # A view beside a view may have one of these names: it was free once the source was gone.
+        taken = {shard for one in others for shard in shards_of(one)}
+        return tuple(shard for shard in source_shards(name) if shard not in taken)
 
     def _connect(self) -> None:
         """Let the controllers connect, which drops what they do not name."""
@@ -455,15 +468,27 @@ def _swept_later(shard: str) -> Iterator[None]:
         _log.info("not swept; the next start does", exc_info=True, extra={"context": context})
 
 
-def _sources_to_replace(plan: Plan, allowed: Permissions) -> dict[str, SourceDescription]:
-    """The sources that get a new shard. A view makes its own: it alone writes it."""
-    # What a change loses was agreed to, or the plan was refused. One that is stalled may wait.
-    found = (
-        plan.wanted[one.name]
-        for one in plan.replaced
-        if allowed.replace or not one.stalled or not one.loses_history
-    )
-    return {one.name: one for one in found if isinstance(one, SourceDescription)}
+def _objects_to_replace(
+    plan: Plan, allowed: Permissions
+) -> dict[str, SourceDescription | ViewDescription]:
+    """The sources that get a new shard, and views that come after a source.
+
+    Any other view makes its own shard anew: it alone writes it.
+    """
+    found: dict[str, SourceDescription | ViewDescription] = {}
+    for one in plan.replaced:
+        wanted = plan.wanted[one.name]
+        # What a change loses was agreed to, or the plan was refused. One that is stalled may wait.
+        if one.stalled and one.loses_history and not allowed.replace:
+            continue
+        match wanted:
+            case SourceDescription():
+                found[one.name] = wanted
+            case ViewDescription() if one.of_source:
+                found[one.name] = wanted
+            case _:
+                pass
+    return found
 
 
 def read_only_error(why: str) -> InvalidUsage:

@@ -58,7 +58,7 @@ class ExistingShard:
         since: The first time at which it can be read, ms since the epoch; None if at none.
         upper: Its upper, ms since the epoch; None if it is finished.
         rows: How many rows it has now.
-        source_format: Format of the source that fills it; "" if no source does.
+        source_format: Format of the source that has filled it; "" if no source has.
         retain_ms: How far back it stays readable without a reader; None for as long as it is read.
         first: The first time of which it knows anything: its since, or when it began, if that was
             later; ms since the epoch.
@@ -89,6 +89,9 @@ class Replacement:
         rows: How many rows it has now.
         stalled: True if its definition stays as it is: it is stalled already by an earlier change.
             Without a permission it stays so, and keeps nothing else from starting.
+        of_source: True if it is a view, and a source has filled the shard: all shards of that
+            source go. Its errors have other columns than a view's, and its bindings would be taken
+            for true by the next source of that name.
     """
 
     name: str
@@ -97,6 +100,7 @@ class Replacement:
     upper: int | None
     rows: int
     stalled: bool = False
+    of_source: bool = False
 
     @property
     def loses_history(self) -> bool:
@@ -140,12 +144,15 @@ def find_replacements(
         match description:
             case SourceDescription():
                 why = _source_misfit(description, wanted, shard)
+            case ViewDescription() if _is_of_source(shard):
+                why = "a source has filled the shard that is there"
             case ViewDescription():
                 why = _columns_misfit(shard.schema, wanted)
             case _:
                 why = ""
         if why:
-            found.append(_replacement(name, why, shard))
+            of_source = isinstance(description, ViewDescription) and _is_of_source(shard)
+            found.append(_replacement(name, why, shard, of_source=of_source))
     return tuple(found)
 
 
@@ -177,9 +184,14 @@ def find_misfits(
 
 
 def _replacement(
-    name: str, why: str, shard: ExistingShard, *, stalled: bool = False
+    name: str,
+    why: str,
+    shard: ExistingShard,
+    *,
+    stalled: bool = False,
+    of_source: bool = False,
 ) -> Replacement:
-    return Replacement(name, why, shard.since, shard.upper, shard.rows, stalled)
+    return Replacement(name, why, shard.since, shard.upper, shard.rows, stalled, of_source)
 
 
 def find_stopped_sinks(
@@ -226,6 +238,11 @@ def _shape_misfit(source: SourceDescription, wanted: ShardSchema, shard: Existin
     return _key_misfit(source, shard) or _columns_misfit(
         shard.schema, _as_nullable_as(wanted, shard.schema)
     )
+
+
+def _is_of_source(shard: ExistingShard) -> bool:
+    """True if a source has made a shard: no view has a key."""
+    return shard.source_format != "" or shard.key != ()
 
 
 def _key_misfit(source: SourceDescription, shard: ExistingShard) -> str:

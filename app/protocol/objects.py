@@ -34,6 +34,7 @@ __all__ = [
     "progress_shard",
     "shards_of",
     "skipped_shard",
+    "source_shards",
     "state_shards",
 ]
 
@@ -215,6 +216,11 @@ def state_shards(view: str) -> tuple[str, ...]:
     return tuple(f"{view}_state_{place}" for place in range(1, STATES_MAX + 1))
 
 
+def source_shards(source: str) -> tuple[str, ...]:
+    """Names of the shards that a source keeps; its own one last."""
+    return (skipped_shard(source), errors_shard(source), progress_shard(source), source)
+
+
 def shards_of(description: Description) -> tuple[str, ...]:
     """Names of the shards that an object keeps, whether they are there or not; its own one last.
 
@@ -223,7 +229,7 @@ def shards_of(description: Description) -> tuple[str, ...]:
     name = description.name
     match description:
         case SourceDescription():
-            return (skipped_shard(name), errors_shard(name), progress_shard(name), name)
+            return source_shards(name)
         case ViewDescription():
             return (*state_shards(name), errors_shard(name), name)
         case SinkDescription():

@@ -39,6 +39,7 @@ from shardline.app.protocol.objects import progress_shard
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.read import current_schema
 from shardline.datasource.shard.commands.append import UpperMismatch
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.write import WriteHandle
@@ -137,7 +138,12 @@ def read_origin(client: ShardClient, source: str) -> Origin | None:
     name = progress_shard(source)
     if not client.exists(name):
         return None
-    return msgspec.json.decode(client.state(name).comment, type=Origin)
+    state = client.state(name)
+    # A sink keeps its progress in a shard that is called so, too; and beside a view the name is
+    # free for any object.
+    if current_schema(state).names != tuple(_SCHEMA.names):
+        return None
+    return msgspec.json.decode(state.comment, type=Origin)
 
 
 @dataclass(frozen=True, slots=True)

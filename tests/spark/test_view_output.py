@@ -17,6 +17,7 @@ from shardline.app.compute.view.next_step import (
 from shardline.app.compute.view.output import ViewSink
 from shardline.app.execution.stopped import Stopped
 from shardline.app.protocol.objects import ViewDescription, errors_shard
+from shardline.app.storage.errors import open_errors
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Indeterminate, InvalidUsage
 from shardline.datasource.frontier import Frontier
@@ -75,6 +76,13 @@ def test_errors_are_read_once_while_they_stay(client: ShardClient, sink: ViewSin
     assert again.append(Recompute(5, 5, 6), None, None)
     assert not again.look().failing
     assert not sink.look().failing
+
+
+def test_errors_of_a_source_are_in_the_way_and_the_way_out_is_said(client: ShardClient) -> None:
+    """Earlier versions let a view take the name of a source whose shards are there."""
+    open_errors(client, "totals")
+    with pytest.raises(InvalidUsage, match=r"NAME_TAKEN.*a source had this name.*`drop totals`"):
+        ViewSink(client, VIEW, [], lambda: None).make()
 
 
 def test_a_step_that_heals_is_taken_whole(client: ShardClient) -> None:

@@ -123,7 +123,7 @@ class ViewSink:
                 client.drop(name, shard=state.shard, despite_holders=holders)
         create_object_shard(client, self._description, self._description.schema)
         retain_ms = self._description.retain_ms
-        client.create(self._errors, ERRORS_SCHEMA, retain_ms=retain_ms, times_by=f"view {name}")
+        self._make_errors()
         client.set_retention(self._errors, retain_ms)
         for shard in (name, self._errors):
             state = client.state(shard)
@@ -132,6 +132,21 @@ class ViewSink:
                 self._finish_begin(shard)
         # Last: a handle that was made before a drop writes to the shard that is gone.
         self._handles = {shard: self._handle(shard) for shard in (name, self._errors)}
+
+    def _make_errors(self) -> None:
+        name, retain_ms = self._description.name, self._description.retain_ms
+        try:
+            self._client.create(
+                self._errors, ERRORS_SCHEMA, retain_ms=retain_ms, times_by=f"view {name}"
+            )
+        except InvalidUsage as error:
+            # A plan replaces what a source has left (`replacement`). Earlier versions did not.
+            raise InvalidUsage(
+                f"view '{name}' cannot keep its errors: {error.detail}",
+                code="NAME_TAKEN",
+                hint=f"a source had this name: take '{name}' out of the project, run it, "
+                f"`drop {name}`, which drops what the source has left, and put it in again",
+            ) from error
 
     def _fits(self, wanted: ShardSchema) -> bool:
         """True if the shard has the wanted columns, or was evolved to have them."""

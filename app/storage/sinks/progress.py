@@ -40,7 +40,7 @@ from shardline.datasource.shard.commands.append import UpperMismatch
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
-__all__ = ["ProgressRow", "SinkProgress", "read_progress"]
+__all__ = ["ProgressRow", "SinkProgress", "is_progress", "read_progress"]
 
 _RETAIN_MS: Final = 86_400_000
 
@@ -188,6 +188,12 @@ def read_progress(client: ShardClient, sink: str) -> ProgressRow | None:
     """The row of the accounts of a sink; None if there are none. Writes nothing."""
     shard = progress_shard(sink)
     return _newest(client, shard)[0] if client.exists(shard) else None
+
+
+def is_progress(state: ShardState) -> bool:
+    """True if a shard has the accounts of a sink; a source's bindings are in one of such a name."""
+    # Earlier versions had no `shard`.
+    return {*_COLUMNS.names} - {"shard"} <= {*current_schema(state).names}
 
 
 def _prepare(client: ShardClient, shard: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as struct_replace
 
 from shardline.app.coordinator.existing_shards import read_existing_shards
 from shardline.app.coordinator.objects import Objects
@@ -16,8 +17,11 @@ from shardline.app.lane.log import read_lane
 from shardline.app.project.identity import read_identity
 from shardline.app.project.permission import Permissions
 from shardline.app.project.project import CheckedProject
+from shardline.app.protocol.objects import ViewDescription
 from shardline.app.protocol.project_identity import ProjectIdentity, is_same_project
 from shardline.app.settings.config import Duration, RuntimeSettings
+from shardline.app.storage.errors import open_errors
+from shardline.app.storage.reclock import Origin, Remap
 from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.types.schema import ShardSchema
@@ -172,6 +176,40 @@ def _check_replaced(site: Site, application: object, old: str) -> None:
     assert site.client().state("u").upper.time == 10
     assert application.waiting().get("t") is None  # type: ignore[attr-defined]
     assert set(running()) == {"t", "u", "i"}
+
+
+@pytest.mark.parametrize("runs", ["before", "not any more"])
+def test_a_view_takes_the_name_of_a_source_only_if_that_is_allowed(site: Site, runs: str) -> None:
+    """All shards of the source go then: its errors have other columns, its bindings would lie."""
+    client = site.client()
+    view = ViewDescription(name="t", query="SELECT 1", inputs=(), schema="k BIGINT, s STRING")
+    after = replace(project(source("u"), view), columns=columns("long"))
+    with site.application() as application:
+        application.apply(project(source(), source("u")))
+        site.wait("all is there", lambda: len(application.running()) == 2)
+        remap = Remap.open(client, "t", Origin("none", 0))
+        remap.bind(remap.read(), number=0, offset="{}", files=(), at=1)
+        open_errors(client, "t")
+        old = {name: client.state(name).shard for name in ("t", "t_errors", "t_progress")}
+        if runs == "not any more":
+            application.apply(project(source("u")))
+            site.wait("it is gone", lambda: len(application.running()) == 1)
+        with pytest.raises(InvalidUsage, match=r"REPLACEMENT_REFUSED.*history of 't'"):
+            application.apply(after)
+        assert {name: client.state(name).shard for name in old} == old
+        application.apply(after, REPLACE)
+        site.wait("it is a view", lambda: application.running().get("t") == with_hour(view))
+        assert client.state("t").shard != old["t"]
+        assert client.state("t").upper.time == 0
+        assert not client.exists("t_progress")
+        # The view may have made its own meanwhile.
+        assert not client.exists("t_errors") or client.state("t_errors").shard != old["t_errors"]
+        assert application.plan(after).replaced == ()
+
+
+def with_hour(view: ViewDescription) -> ViewDescription:
+    """As the application's settings complete it."""
+    return struct_replace(view, retain_ms=HOUR_MS)
 
 
 def test_a_runtime_that_was_fenced_replaces_nothing(site: Site) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from shardline.app.cli.explain_plan import plan_summary, plan_view
-from shardline.app.coordinator.objects import _sources_to_replace
+from shardline.app.coordinator.objects import _objects_to_replace
 from shardline.app.project.permission import Permissions, find_refusal, refuse_unreachable
 from shardline.app.project.plan import Plan, make_plan, plan_from_json, plan_json
 from shardline.app.project.project import CheckedProject
@@ -134,12 +134,12 @@ def test_a_source_keeps_its_shard_or_says_why_not(
 
 def test_nulls_of_a_source_are_looked_for_row_by_row() -> None:
     """NOT NULL in a source's columns is no reason for another shard, in a view's it is one."""
-    for one, made in ((source(), 0), (view(), 1)):
+    for one, filled_by, made in ((source(), "csv", 0), (view(), "", 1)):
         plan = make_plan(
             named(one),
             {},
             columns={one.name: columns(("a", "long"), nullable=False)},
-            shards={one.name: shard(("a", "long"))},
+            shards={one.name: shard(("a", "long"), source_format=filled_by)},
         )
         assert len(plan.replaced) == made, one
 
@@ -175,7 +175,7 @@ def test_contents_of_a_view_are_no_source_s() -> None:
     there = {"s": shard(("a", "long"), source_format="")}
     plan = make_plan(named(source()), {}, columns={"s": columns(("a", "long"))}, shards=there)
     assert [one.why for one in plan.replaced] == ["no source has filled the shard that is there"]
-    same = {"v": shard(("a", "long"))}
+    same = {"v": shard(("a", "long"), source_format="")}
     plan = make_plan(named(view()), {}, columns={"v": columns(("a", "long"))}, shards=same)
     assert plan.replaced == ()
 
@@ -203,6 +203,37 @@ def test_what_stays_and_fits_is_never_replaced(
     assert (plan.replaced, plan.steps) == ((), ())
 
 
+@pytest.mark.parametrize(
+    "there",
+    [
+        shard(("a", "long")),
+        # Its bindings are gone already: a replacement was broken off. No view has a key.
+        shard(("a", "long"), source_format="", key=("a",)),
+    ],
+)
+def test_a_view_that_comes_after_a_source_gets_a_shard_of_its_own(there: ExistingShard) -> None:
+    """Though it has the same columns: what a source keeps beside it would be in the view's way."""
+    after = ViewDescription(name="s", query="SELECT 1", inputs=(), schema="")
+    for running in (named(source()), {}):
+        plan = make_plan(
+            named(after), running, columns={"s": columns(("a", "long"))}, shards={"s": there}
+        )
+        (one,) = plan.replaced
+        assert (one.why, one.rows) == ("a source has filled the shard that is there", 3)
+        refusal = find_refusal(plan, Permissions())
+        assert refusal is not None
+        assert refusal.code == "REPLACEMENT_REFUSED"
+        assert plan_from_json(json.loads(json.dumps(plan_json(plan)))) == plan
+        assert _objects_to_replace(plan, Permissions(replace=True)) == named(after)
+
+
+def test_a_view_makes_its_own_shard_anew() -> None:
+    """It alone writes it, so nothing has to be stopped first."""
+    plan = lossy()
+    assert [one.name for one in plan.replaced] == ["v"]
+    assert _objects_to_replace(plan, Permissions(replace=True)) == {}
+
+
 UNFIT = [
     ("another type", shard(("a", "string")), "column 'a' cannot change from string to long"),
     ("another key", shard(("a", "long"), key=("a",)), "a shard's key never changes: it is (a)"),
@@ -225,8 +256,8 @@ def test_a_source_that_an_earlier_change_has_stalled_can_be_replaced(
     assert "it is stalled already, and stays so without --allow-replace" in text
     assert find_refusal(plan, Permissions()) is None
     assert plan_from_json(json.loads(json.dumps(plan_json(plan)))) == plan
-    assert _sources_to_replace(plan, Permissions()) == {}
-    assert _sources_to_replace(plan, Permissions(replace=True)) == named(source())
+    assert _objects_to_replace(plan, Permissions()) == {}
+    assert _objects_to_replace(plan, Permissions(replace=True)) == named(source())
 
 
 def lossy(*sinks: SinkDescription, before: dict[str, ObjectDescription] | None = None) -> Plan:
@@ -237,7 +268,10 @@ def lossy(*sinks: SinkDescription, before: dict[str, ObjectDescription] | None =
         named(source(), view(), *sinks),
         running,
         columns={"v": columns(("a", "integer"))},
-        shards={"v": shard(("a", "decimal(10,2)"), rows=1_234), **written},
+        shards={
+            "v": shard(("a", "decimal(10,2)"), rows=1_234, source_format=""),
+            **written,
+        },
     )
 
 
@@ -273,7 +307,10 @@ def test_a_sink_that_moves_to_another_folder_does_not_stop() -> None:
         named(view(), sink("out", "v", "o")),
         named(view("old"), sink("out", "v", "o")),
         columns={"v": columns(("a", "integer"))},
-        shards={"v": shard(("a", "string")), "out_progress": shard(("x", "long"), upper=0)},
+        shards={
+            "v": shard(("a", "string"), source_format=""),
+            "out_progress": shard(("x", "long"), upper=0),
+        },
     )
     assert (len(fresh.replaced), fresh.stopped) == (1, ())
 

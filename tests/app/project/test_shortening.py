@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace as with_fields
 from io import StringIO
 
 import pytest
@@ -75,7 +76,10 @@ def test_times_that_are_lost_are_said_and_need_a_permission(
     }
     running: dict[str, ObjectDescription] = {"s": SOURCE, "v": VIEW} if runs else {}
     plan = make_plan(
-        wanted, running, shards=dict.fromkeys("sv", there), columns=dict.fromkeys("sv", COLUMNS)
+        wanted,
+        running,
+        shards={"s": there, "v": with_fields(there, source_format="")},
+        columns=dict.fromkeys("sv", COLUMNS),
     )
     out = StringIO()
     Console(file=out, width=80, color_system=None).print(plan_view(plan))
