@@ -46,16 +46,20 @@ _BEFORE_QUERY: Final = frozenset(
 )
 _NAMED: Final = frozenset({TokenType.ALIAS, TokenType.DOT})
 _WORDS: Final = frozenset({TokenType.SELECT, TokenType.FROM})
+_LINE_COMMENT: Final = re.compile(r"--(?:\\\n|[^\r\n])*")
+"""As in Spark's grammar: behind a backslash it goes on in the next line."""
+_COMMENT_OPENS: Final = re.compile(r"/\*(?!\+)")
+"""As in Spark's grammar: `/*+` opens a hint, and nothing inside of a comment."""
 
 
 def tokens_of(text: str) -> list[Token]:
     """The tokens of `text`, without comments.
 
     Raises:
-        Wrong: A quoted text, name or comment does not end.
+        Wrong: A quoted text, name or comment does not end, or Spark reads a comment otherwise.
     """
     try:
-        return Spark().tokenize(text)
+        tokens = Spark().tokenize(text)
     except (TokenError, IndexError) as error:
         opened = re.search(r"Missing (\S+) from \d+:(\d+)", str(error.__cause__ or error))
         if opened is None:
@@ -65,6 +69,47 @@ def tokens_of(text: str) -> list[Token]:
         raise TextProblem(
             int(opened[2]), f"what {mark} opens here does not end", f"close it with {mark}"
         ) from None
+    _check_comments(text, tokens)
+    return tokens
+
+
+def _check_comments(text: str, tokens: Iterable[Token]) -> None:
+    """Refuse text that is a comment to sqlglot, and something else to Spark, or only a part of one.
+
+    Spark would run another query than the one whose inputs are known here and whose text is kept.
+    """
+    end = 0
+    for start, after in (*((token.start, token.end + 1) for token in tokens), (len(text), 0)):
+        at = end
+        while at < start:
+            comment = _comment_end(text, at)
+            if comment is None and text[at].isspace():
+                at += 1
+            elif comment is None or comment > start:
+                raise TextProblem(
+                    at,
+                    "Spark reads a comment here otherwise than it looks",
+                    "let no line of a comment end in a backslash, and write no /*+ in one",
+                )
+            else:
+                at = comment
+        end = max(end, after)
+
+
+def _comment_end(text: str, start: int) -> int | None:
+    """Offset behind the comment that Spark's lexer sees at `start`; None if it sees none."""
+    line = _LINE_COMMENT.match(text, start)
+    if line is not None:
+        return line.end()
+    if _COMMENT_OPENS.match(text, start) is None:
+        return None
+    depth, at = 1, start + 2
+    while depth and at < len(text):
+        opens = _COMMENT_OPENS.match(text, at) is not None
+        closes = text.startswith("*/", at)
+        depth += opens - closes
+        at += 2 if opens or closes else 1
+    return at
 
 
 def query_tokens(text: str) -> list[Token]:

@@ -13,7 +13,7 @@ from shardline.app.protocol.objects import (
     SourceDescription,
     ViewDescription,
 )
-from shardline.app.sql.problems import Problem, Script
+from shardline.app.sql.problems import Problem, Script, TextProblem
 from shardline.app.sql.tokens import compact_text
 
 
@@ -188,3 +188,39 @@ def test_layout_and_comments_make_no_difference(pieces: list[tuple[str, str]]) -
 def test_numbers_with_a_type_stay_as_they_are(text: str) -> None:
     """A literal that a parser reads as a cast is written once, as it was."""
     assert compact_text(text) == text
+
+
+HIDDEN = [
+    # Spark's grammar: behind a backslash a line comment goes on in the next line.
+    "SELECT 1 -- a \\\n, 2",
+    "SELECT 1 -- C:\\in\\\nWHERE false",
+    # In a comment `/*+` opens nothing, so that the first `*/` closes it.
+    "SELECT 1 /* /*+ */ , 2 -- */",
+    "SELECT id FROM t /* a /*+ b */ WHERE id > 5 -- */",
+    "/* /*+ */ SELECT 2; -- */ SELECT 1",
+    # Neither is a comment.
+    "SELECT 1 {# , 2 #}",
+    "SELECT 1 + /*+ 2 */ 3",
+]
+
+
+@pytest.mark.parametrize("text", HIDDEN)
+def test_a_comment_that_spark_reads_otherwise_is_refused(text: str) -> None:
+    """What would be kept is another query than the one that is analysed."""
+    with pytest.raises(TextProblem, match="Spark reads a comment here otherwise"):
+        compact_text(text)
+    assert "Spark reads a comment" in wrong(f"CREATE MATERIALIZED VIEW v AS {text}").message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT 1 -- a\\ \n, 2",
+        "SELECT 1 -- a\\\r\n, 2",
+        "SELECT 1 /* a /* b */ -- c */ , 2",
+        "SELECT 1 /***/ , 2 -- /*+ a */ \\",
+    ],
+)
+def test_comments_as_spark_reads_them_are_left_out(text: str) -> None:
+    """Blanks and carriage returns end the backslash's meaning; comments nest."""
+    assert compact_text(text) == "SELECT 1 , 2"
