@@ -111,6 +111,7 @@ def test_writers_and_the_keeper_are_killed_over_an_unreliable_store(tmp_path: Pa
     assert proxy.injected["lost_response"] > 0
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_writers_and_the_keeper_meet_faults_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -141,6 +142,7 @@ def test_a_place_with_faults_has_a_store_that_fails(tmp_path: Path) -> None:
     assert failed[1] > 0
 
 
+@pytest.mark.night
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_session_is_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

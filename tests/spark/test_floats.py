@@ -215,7 +215,7 @@ def by_tasks(spark: SparkSession, location: str) -> None:
     "write",
     some_of(
         [appended, flushed, merged, merged_by_tasks, retracted, saved, by_tasks],
-        [flushed, merged_by_tasks, retracted, by_tasks],
+        [merged_by_tasks, retracted],
     ),
     ids=lambda write: write.__name__,
 )

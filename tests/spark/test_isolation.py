@@ -254,6 +254,7 @@ def fifty() -> tuple[str, dict[str, str], dict[str, str]]:
     return "\n".join(lines), tables, queries
 
 
+@pytest.mark.night
 def test_fifty_objects_share_a_session(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

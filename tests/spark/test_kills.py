@@ -139,6 +139,7 @@ def assert_counted(application: Application, place: Place) -> None:
     assert application.lost is None
 
 
+@pytest.mark.night
 @pytest.mark.cluster
 def test_a_project_survives_the_loss_of_executors(tmp_path: Path) -> None:
     """SIGKILL of an executor while objects catch up, and of all of them in the steady state.

@@ -151,6 +151,7 @@ def trouble(story: Story) -> Iterator[None]:
         target.with_name(f"{target.name} away").rename(target)
 
 
+@pytest.mark.night
 def test_the_check_holds_after_a_kill(story: Story) -> None:
     """The run after the kill goes on, ends, and agrees with plain Spark."""
     status, said = story.finished

@@ -162,6 +162,7 @@ def test_a_frozen_stream_is_killed_and_never_passes(tmp_path: Path) -> None:
     assert copied(client) == dict.fromkeys(range(PARTS), EACH)
 
 
+@pytest.mark.night
 @pytest.mark.cluster
 def test_a_stream_survives_the_loss_of_its_executor(tmp_path: Path) -> None:
     """The task reads the part again, from its start, in another executor; the driver goes on."""

@@ -189,7 +189,7 @@ QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
 }
 
 
-@pytest.mark.parametrize("kind", some_of(SHARDS, {"inline_and_blobs", "retracted", "evolved"}))
+@pytest.mark.parametrize("kind", some_of(SHARDS, {"retracted", "evolved"}))
 def test_queries_mean_the_same(
     native: NativeReads, spark: SparkSession, location: str, kind: str
 ) -> None:

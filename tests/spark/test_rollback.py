@@ -192,7 +192,7 @@ def out(location: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("run", "kind"), one_of(2, WAYS), ids=lambda one: one.__name__.removeprefix("run_")
+    ("run", "kind"), one_of(3, WAYS), ids=lambda one: one.__name__.removeprefix("run_")
 )
 def test_a_number_is_committed_for_its_range_only(  # noqa: PLR0917  # fixtures
     spark: SparkSession,

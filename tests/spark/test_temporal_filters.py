@@ -152,7 +152,7 @@ CASES = {
 }
 
 
-IN_EACH_RUN = {"between", "groups", "limited", "run_anew"}
+IN_EACH_RUN = {"groups", "run_anew"}
 """Cases of each run; all of them at night."""
 
 

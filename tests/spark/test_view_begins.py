@@ -13,6 +13,7 @@ from shardline.app.compute.view.output import ViewSink
 from shardline.app.protocol.objects import Strategy
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.spark_native.time_interval import Interval
+from support.profiles import one_of
 from support.spark.view_world import Killed
 from support.spark.views import Bench, Following, contents, no_fence, view
 
@@ -50,7 +51,7 @@ def test_a_kill_behind_the_first_contents_leaves_no_empty_past(
 
 
 @pytest.mark.parametrize("strategy", ["incremental", "recompute"])
-@pytest.mark.parametrize("end", [21, 22, 50])
+@pytest.mark.parametrize("end", one_of(2, [21, 22, 50]))
 def test_history_may_begin_with_the_first_contents(
     spark: SparkSession, tmp_path: Path, strategy: Strategy, end: int
 ) -> None:

@@ -177,7 +177,7 @@ SEEDS: Final = (1, 2, 3, 5, 6)
 """Of queries that Spark answers soon."""
 
 
-@pytest.mark.parametrize("seed", some_of(SEEDS, {2, 6}))
+@pytest.mark.parametrize("seed", some_of(SEEDS, {6}))
 def test_random_joins_with_filters_are_right(world: Tables, seed: int) -> None:
     """At every time, whatever a step has left out and looked up."""
     query = random_query(random.Random(seed))
@@ -222,7 +222,7 @@ FOLLOWED: Final = {
             ("filtered_above_a_self_join", True),
             ("lists_filtered_above", True),
         ],
-        {("filtered_above_groups", False), ("semi_join_inside", False), "lists_filtered_above"},
+        {("semi_join_inside", False), "lists_filtered_above"},
     ),
 )
 def test_no_step_is_taken_anew(

@@ -189,6 +189,7 @@ def test_the_archive_holds_the_project_but_no_jars(archive: Path) -> None:
     assert all([n for n in names if part in n and n.endswith(".pyc")] for part in compiled)
 
 
+@pytest.mark.night
 def test_a_stream_survives_the_loss_of_workers_and_executors(
     ready: Checkout, archive: Path, tmp_path: Path
 ) -> None:
@@ -261,6 +262,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     process.wait(30)
 
 
+@pytest.mark.night
 def test_standalone_executors_use_the_archive(
     ready: Checkout, archive: Path, standalone: str, tmp_path: Path
 ) -> None:
