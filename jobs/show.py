@@ -57,7 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         one = given.shard is not None or given.parts
         _show(report, usage, one=one, helpers=given.all)
-    return 1 if report.problems else 0
+    # Usage reads older states than the report: it may find a shard unreadable that this has shown.
+    unread = usage.problems if isinstance(usage, LocationUsage) else ()
+    return 1 if report.problems or unread else 0
 
 
 def _look(

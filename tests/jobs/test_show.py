@@ -167,6 +167,22 @@ def test_old_states_are_looked_through_from_a_rollup(
     assert holder["behind_seqnos"] == shard["seqno"] - 2
 
 
+def test_a_shard_whose_usage_cannot_be_told_makes_the_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a reader holds is found by older records, without which its state can still be read."""
+    client = ShardClient.open(str(tmp_path), settings=ShardSettings(rollup_every=4))
+    client.create("flights", ShardSchema.from_arrow(SCHEMA))
+    writer = client.writer("flights", "loader")
+    with client.reader("flights"):
+        for time in range(10):
+            writer.compare_and_append(rows("AA"), Frontier(time), Frontier(time + 1))
+        sorted((tmp_path / "flights" / "log").iterdir())[2].unlink()
+        assert main([str(tmp_path)]) == 0
+        assert main([str(tmp_path), "--usage"]) == 1
+    assert "flights: [MISSING_STATE]" in capsys.readouterr().out
+
+
 def test_looking_changes_nothing(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
