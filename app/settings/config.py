@@ -222,7 +222,10 @@ def load(
     given = {section: dict(values) for section, values in (overrides or {}).items()}
     _anchor_paths(given, Path.cwd())
     for section, values in given.items():
-        tree[section] = {**tree.get(section, {}), **values}
+        own = tree.setdefault(section, {})
+        # What is no section stays as it is, and is refused below by its name.
+        if isinstance(own, dict):
+            own.update(values)
     _check_names(tree, Settings, "")
     _check_storage(tree)
     try:

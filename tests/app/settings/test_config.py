@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -123,6 +124,16 @@ def test_what_is_not_understood_is_refused_by_name(tmp_path: Path, text: str, sa
         load(written(tmp_path, text))
     assert said in str(refused.value)
     assert refused.value.hint
+
+
+@pytest.mark.parametrize("text", ['demo = "x"', "storage = 3", 'runtime = ["a"]'])
+def test_a_section_that_is_none_is_refused_whatever_wins_over_it(tmp_path: Path, text: str) -> None:
+    """What a command line adds to a section does not hide that there is none."""
+    name = text.partition(" ")[0]
+    overrides: dict[str, dict[str, Any]] = {"demo": {"days": 3}, "storage": {"s3.region": "x"}}
+    overrides["runtime"] = {}
+    with pytest.raises(InvalidUsage, match=rf"\[INVALID_SETTING\] setting '{name}' is "):
+        load(written(tmp_path, text), overrides)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
