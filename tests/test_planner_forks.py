@@ -20,10 +20,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final
 
 import pytest
 
+from shardline import planner_forks
 from shardline.planner_forks import (
     DAEMON,
     GO,
@@ -245,6 +247,24 @@ def forking(spark: Spark) -> Spark:
     assert not first.is_forked
     wait_until("the server listens", lambda: server() is not None, PATIENCE_S)
     return spark
+
+
+@pytest.mark.parametrize("kind", ["pid", "mnt"])
+def test_containers_that_share_a_network_share_no_server(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same user and the same number of a JVM are, among other processes or files, others."""
+    here = socket_name(1)
+
+    def elsewhere(path: str) -> SimpleNamespace:
+        number = os.stat(path).st_ino  # noqa: PTH116 - as it is called
+        return SimpleNamespace(st_ino=number + (path == f"/proc/self/ns/{kind}"))
+
+    other = SimpleNamespace(getuid=os.getuid, stat=elsewhere)
+    monkeypatch.setattr(planner_forks, "os", other)
+    assert socket_name(1) != here
+    monkeypatch.undo()
+    assert socket_name(1) == here != socket_name(2)
 
 
 def test_planners_after_the_first_are_forked(forking: Spark) -> None:

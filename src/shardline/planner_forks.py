@@ -87,10 +87,20 @@ STREAMS: Final = 3
 FAILED: Final = 1
 """The status of a planner that could not run, or was killed."""
 
+_SPACES: Final = ("pid", "mnt")
+"""The namespaces in which the number of a JVM, and the path of a folder, mean something."""
+
 
 def socket_name(jvm: int) -> bytes:
-    """Abstract address of a JVM's fork server: no file that anybody would have to remove."""
-    return f"\0shardline-planners-{os.getuid()}-{jvm}".encode()
+    """Abstract address of a JVM's fork server: no file that anybody would have to remove.
+
+    Raises:
+        OSError: The namespaces of this process are not known.
+    """
+    # Containers may share a network, and so abstract addresses, but not processes and files: the
+    # same number is then another JVM, whose planners would read and write another's folders.
+    spaces = "-".join(str(os.stat(f"/proc/self/ns/{kind}").st_ino) for kind in _SPACES)  # noqa: PTH116 - `pathlib` would be one import more
+    return f"\0shardline-planners-{os.getuid()}-{jvm}-{spaces}".encode()
 
 
 _attempts: Final[list[list[str]]] = []
