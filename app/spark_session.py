@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
+from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.spark_native.java_names import java_class
 from shardline.installation import CONF
 
@@ -39,7 +40,11 @@ def open_session(name: str, settings: Mapping[str, str] | None = None) -> SparkS
     Args:
         name: Name of the application on Spark's pages.
         settings: Spark settings that win over files and the command line.
+
+    Raises:
+        InvalidUsage: `CLASSIC_SESSION_NEEDED`: the environment asks for a session of Spark Connect.
     """
+    _refuse_connect(os.environ)
     # Read by the launcher that starts a JVM, and not at all when there is one. Its Python is chosen
     # when the package is imported. A Spark of the user's own has settings of its own.
     if "SPARK_HOME" not in os.environ:
@@ -51,6 +56,22 @@ def open_session(name: str, settings: Mapping[str, str] | None = None) -> SparkS
     _leave_interrupts_to_us(spark)
     _write_no_checksum_files(spark)
     return spark
+
+
+def _refuse_connect(environment: Mapping[str, str]) -> None:
+    """Refuse variables by which PySpark makes a session of a server elsewhere, without a JVM here.
+
+    What it says then, if anything, is of packages and attributes, and never of the variable.
+    """
+    for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"):
+        value = environment.get(name, "")
+        if value and (name != "SPARK_API_MODE" or value.lower() == "connect"):
+            raise InvalidUsage(
+                f"{name} is '{value}', and this program runs in a Spark of its own, not in one "
+                "that it reaches by Spark Connect",
+                code="CLASSIC_SESSION_NEEDED",
+                hint=f"unset {name}, and leave --remote out; --master names a cluster",
+            )
 
 
 def _leave_interrupts_to_us(spark: SparkSession) -> None:

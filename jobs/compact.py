@@ -20,7 +20,7 @@ from rich.console import Console
 from shardline.app.cli.storage_options import add_option_argument, storage_options
 from shardline.app.spark_session import open_session
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import ShardError
+from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.shard.state import is_tombstone
 from shardline.datasource.spark_compaction.driver import RANGE_BYTES, compact_on_spark
 from shardline.installation import PROGRAM
@@ -34,7 +34,11 @@ __all__ = ["main", "merge_shards"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run with `arguments` (those of the process by default) and return the exit status."""
     given = _parser().parse_args(arguments)
-    spark = open_session("shardline compact", {"spark.ui.showConsoleProgress": "false"})
+    try:
+        spark = open_session("shardline compact", {"spark.ui.showConsoleProgress": "false"})
+    except InvalidUsage as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     try:
         return merge_shards(spark, given, Console(highlight=False, markup=False))
     finally:

@@ -171,6 +171,13 @@ def _split(words: Sequence[str]) -> tuple[list[str], str, list[str]]:
 
 def _prepare_spark(options: Sequence[str]) -> None:
     """Say to the JVM that will be started what `spark-submit.sh` says to its own."""
+    if any(option.partition("=")[0] == "--remote" for option in options):
+        raise InvalidUsage(
+            "option '--remote' is for clients of Spark Connect, and this command starts a Spark of "
+            "its own",
+            code="CLASSIC_SESSION_NEEDED",
+            hint="leave it out; --master names a cluster",
+        )
     if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
         raise InvalidUsage(
             "no Java, which Spark runs on",
