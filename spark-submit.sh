@@ -166,9 +166,9 @@ find_python() {
   local candidate
   for candidate in python3.11 python3.12 python3.13 python3.14 python3; do
     # Runs it: a version manager's shim can be on PATH without a Python behind it.
-    if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' \
+    if "$candidate" -I -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' \
       2>/dev/null; then
-      if ! "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
+      if ! "$candidate" -I -c 'import ensurepip, venv' 2>/dev/null; then
         die "$(command -v "$candidate") cannot make virtual environments" \
           "install its venv module (Debian, Ubuntu: apt-get install $candidate-venv)"
       fi
@@ -195,9 +195,10 @@ pip_failed() {
     "once online (or with PIP_INDEX_URL, PIP_FIND_LINKS set), start again"
 }
 
-# Fills the fresh environment in $env.
+# Fills the fresh environment in $env. -I here and above: what lies in the working directory, or a
+# PYTHONPATH names, is nothing to import.
 fill_environment() {
-  "$base_python" -m venv --clear "$env" || die "$base_python could not make '$env'"
+  "$base_python" -I -m venv --clear "$env" || die "$base_python could not make '$env'"
   # Before anything is installed, so that a ruin says whose it is, too.
   echo "$root" >"$env/checkout"
   # Building needs no network and no unpinned tool: its tools come first, with hashes of their own.
@@ -596,7 +597,7 @@ make_package() {
   trap 'rm -rf "$stage"' EXIT
   staged=$stage/environment
   say 'building the environment for the archive'
-  "$python" -m venv --without-pip "$staged" || die "$python could not make '$staged'"
+  "$python" -I -m venv --without-pip "$staged" || die "$python could not make '$staged'"
   packages=$(echo "$staged"/lib/python3.*/site-packages)
   "$python" -I -m shardline.jobs.copy_packages "$root/requirements.lock" "$packages" ||
     die "'$env' is not as it was set up" "remove '$env/complete' and start again: it is made anew"
@@ -655,7 +656,7 @@ main() {
       prepare_spark
       tell_pyspark
       use_test_tools
-      exec "$python" -m soak ${job[@]+"${job[@]}"}
+      exec "$python" -P -m soak ${job[@]+"${job[@]}"}
       ;;
     test) run_tests ;;
     package) make_package ;;

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,6 +109,38 @@ def test_a_changed_lock_gives_a_new_environment_and_spares_one_in_use(ready: Che
         lock.write_bytes(before)
         reader.communicate("", timeout=30)
     assert ready.run("setup").stderr == "", "the first environment is as good as ever"
+
+
+def test_what_lies_in_the_working_directory_is_not_imported(
+    checkout: Checkout, tmp_path: Path
+) -> None:
+    """A file named like a module of Python's own says nothing of whether Python can be used."""
+    tools, here = tmp_path / "bin", tmp_path / "here"
+    tools.mkdir()
+    here.mkdir()
+    for name in ("logging", "types", "os"):
+        (here / f"{name}.py").write_text("raise SystemExit('imported')")
+    # It makes no environment: that would take a minute, and comes after what is tested.
+    python = tools / "python3.11"
+    refuse = 'for word in "$@"; do [ "$word" != --clear ] || exit 3; done'
+    python.write_text(f'#!/bin/sh\n{refuse}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    venvs = tmp_path / "environments"
+    env = {"PATH": f"{tools}:{os.environ['PATH']}", "SHARDLINE_VENV": str(venvs)}
+    refused = checkout.run("setup", cwd=here, env=env, timeout_s=60)
+    assert refused.returncode == 2
+    assert "python3.11 could not make" in refused.stderr
+    assert "imported" not in refused.stderr
+
+
+def test_each_python_of_the_script_leaves_the_working_directory_alone(checkout: Checkout) -> None:
+    """But for the user's own program, and the tests, which run in the repository."""
+    script = checkout.script.read_text()
+    start = r'^[^#\n]*"\$(?:python|base_python|candidate|3)" (-.*)'
+    starts = re.findall(start, script, re.MULTILINE)
+    assert len(starts) > 10
+    allowed = ("-I", "-P", "--version", "-m pytest")
+    assert [words for words in starts if not words.startswith(allowed)] == []
 
 
 def test_no_python_is_a_clear_refusal(checkout: Checkout, tmp_path: Path) -> None:
