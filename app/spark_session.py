@@ -4,13 +4,14 @@
     python job.py            the JVM is started here, with the same file
 
 What a caller relies on: executors and Spark's helper processes run this very Python; Ctrl-C is
-handled by this process, and does not end the JVM before its queries have been stopped.
+handled by this process, and does not end the JVM before its queries have been stopped. A text of
+SQL means what it says: Spark puts nothing into it.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["open_session", "settings_within"]
+
+_NO_VARIABLES: Final = {"spark.sql.variable.substitute": "false"}
+"""By default Spark puts a setting, an environment variable or a property of the JVM in the place of
+`${name}`, `${env:NAME}` and `${system:name}` in every text of SQL: a query would show the secrets
+of the application. A project's own variables are put in before Spark sees its texts."""
 
 
 def settings_within(folder: Path) -> dict[str, str]:
@@ -50,7 +56,7 @@ def open_session(name: str, settings: Mapping[str, str] | None = None) -> SparkS
     if "SPARK_HOME" not in os.environ:
         os.environ.setdefault("SPARK_CONF_DIR", str(CONF))
     builder = SparkSession.builder.appName(name)
-    for key, value in (settings or {}).items():
+    for key, value in {**_NO_VARIABLES, **(settings or {})}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     _leave_interrupts_to_us(spark)

@@ -10,6 +10,7 @@ will run it, over empty views of its objects.
 
 Invariants:
     Nothing runs. Data is read only by a format that knows its columns from its data alone.
+    A query reads the views and nothing else, whatever Spark could find under other names.
     Temporary views have fresh names and are gone at the end, whatever happens in between.
     A statement that is no query is never carried out, even if our parser took it for one.
     A refusal of Spark is raised as `RefusedBySpark`. PySpark's own log of it is kept off the
@@ -31,6 +32,7 @@ from pyspark.logger import PySparkLogger
 
 from shardline.app.sql.determinism import has_computed_times, is_clock_text
 from shardline.app.sql.normal_form import normal_form
+from shardline.app.sql.parsed_relations import refuse_foreign_relations
 from shardline.app.sql.plan_nodes import below, deepest, is_plan
 from shardline.app.sql.plan_tree import Node, plan_tree
 from shardline.app.sql.source_options import InvalidOption, SourceOptions
@@ -43,6 +45,7 @@ from shardline.app.sql.temporal_filters import (
 )
 from shardline.app.sql.touched_keys import judge
 from shardline.datasource.clock import IdGenerator
+from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.spark_native.java_names import java_class
 
 if TYPE_CHECKING:
@@ -188,7 +191,10 @@ class Catalyst:
         # taken for a query is analysed and nothing more.
         skip = java_class(self._spark, f"{_SQL}.execution.CommandExecutionMode").SKIP()
         with _refusing(text):
-            execution = state.executePlan(state.sqlParser().parsePlan(text), skip)
+            parsed = state.sqlParser().parsePlan(text)
+            # Before it is analysed: the analyzer would look into a file for its columns.
+            refuse_foreign_relations(parsed.toJSON(), self.views.values())
+            execution = state.executePlan(parsed, skip)
             execution.assertAnalyzed()
         plan = execution.analyzed()
         tree = plan_tree(plan.toJSON())
@@ -331,6 +337,9 @@ def _refusing(text: str) -> Iterator[None]:
         yield
     except (PySparkException, Py4JJavaError) as error:
         raise RefusedBySpark(read_spark_error(error, text)) from None
+    except InvalidUsage as error:
+        problem = SparkProblem(error.code, error.detail, error.hint, None)
+        raise RefusedBySpark(problem) from None
 
 
 @contextlib.contextmanager

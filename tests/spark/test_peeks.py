@@ -6,6 +6,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -22,6 +23,7 @@ from shardline.app.compute.peek.results import from_ipc
 from shardline.app.execution.observations import Failed, Hydrated
 from shardline.app.protocol.compute import Peek, PeekResponse
 from shardline.app.protocol.objects import IndexDescription
+from shardline.app.spark_session import open_session
 from shardline.datasource.errors import unknown_name
 from support.fakes.reads import Inputs, Place, Row, contents, incarnation, model_at, updates_of
 
@@ -289,6 +291,42 @@ def test_errors_of_spark_are_sentences(desk: Desk, spark: SparkSession) -> None:
     assert "did you mean 'objects'" in unknown
     assert not any("\n" in error for error in (wrong, zero, unknown))
     assert not [t.name for t in spark.catalog.listTables() if t.name.startswith("peek_")]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT * FROM IDENTIFIER('text.`{path}`')",
+        "SELECT * FROM IDENTIFIER('te' || 'xt.`{path}`')",
+        "SELECT (SELECT max(value) FROM IDENTIFIER('text.`{path}`')) AS a FROM carriers",
+        "WITH c AS (SELECT * FROM IDENTIFIER('text.`{path}`')) SELECT * FROM c, carriers",
+        "WITH `text, {path}` AS (SELECT 1) SELECT * FROM IDENTIFIER('text.`{path}`')",
+        "SELECT * FROM IDENTIFIER('spark_catalog.default.elsewhere')",
+        "SELECT * FROM carriers, LATERAL (SELECT * FROM IDENTIFIER('elsewhere'))",
+    ],
+)
+def test_a_query_reads_its_objects_and_nothing_else(
+    desk: Desk, spark: SparkSession, tmp_path: Path, query: str
+) -> None:
+    """Neither files nor tables of a catalog, however their names are made."""
+    (tmp_path / "secret").write_text("hunter2\n")
+    spark.sql("CREATE TABLE elsewhere USING parquet AS SELECT 'hunter2' AS value")
+    try:
+        names = ("carriers",) if "FROM carriers" in query or ", carriers" in query else ()
+        asked = desk.ask(query.format(path=tmp_path / "secret"), 9, *names)
+    finally:
+        spark.sql("DROP TABLE elsewhere")
+    assert asked.rows is None
+    assert "UNKNOWN_OBJECT" in asked.error
+    own = "WITH `C` AS (SELECT carrier FROM carriers) SELECT count(*), max(c.carrier) FROM c"
+    assert contents(desk.rows(own, 9, "carriers")) == Counter({(2, "UA"): 1})
+
+
+def test_a_text_of_sql_means_what_it_says(desk: Desk, spark: SparkSession) -> None:
+    """A session of ours puts nothing of its settings or surroundings into it."""
+    assert open_session("tests") is spark
+    text = "${env:HOME} ${system:user.name} ${spark.app.name}"
+    assert contents(desk.rows(f"SELECT '{text}' AS a", 9)) == Counter({(text,): 1})
 
 
 def test_a_result_beyond_its_limit_is_refused(desk: Desk) -> None:

@@ -206,6 +206,7 @@ def test_every_problem_is_found_at_its_place(spark: SparkSession) -> None:
         ("SELECT parse_json(s) AS j FROM t", "SELECT", "is variant, whose values cannot be"),
         ("SELECT map(a, array(parse_json(s))) AS j FROM t", "SELECT", "values cannot be compared"),
         ("SELECT a FROM t UNION ALL SELECT a, s FROM t", "SELECT", "UNION can only"),
+        ("SELECT value FROM IDENTIFIER('text.`/x`')", "SELECT", "'text./x', which is no object"),
     ]
     text, expected = TABLES, []
     for number, (query, at, said) in enumerate(views):

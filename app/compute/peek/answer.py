@@ -10,6 +10,7 @@ peek, and the threads that run it, are in `peek`.
 Invariants:
     Leases are taken before any state is looked at, and given up when the table is complete.
     A strategy without Spark is taken only if Spark would certainly give the same rows.
+    Spark reads the peek's objects and nothing else, whatever names a query makes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -40,6 +41,7 @@ from shardline.app.settings.live import (
     parse_positive_count,
     parse_size_bytes,
 )
+from shardline.app.sql.parsed_relations import refuse_foreign_relations
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier, meet
 from shardline.datasource.read import not_yet_readable_error
@@ -49,7 +51,7 @@ from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.waiting import poll_until
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
     "DEFAULTS",
@@ -420,7 +422,9 @@ class PeekRun:
                     views[name] = self._view(self._frame(name))
                 for name, table in relations.items():
                     views[name] = self._view(spark.createDataFrame(table))
-                frame = spark.sql(self._means.bind(self._peek.query, views))
+                bound = self._means.bind(self._peek.query, views)
+                refuse_foreign_relations(_parsed(spark, bound), views.values())
+                frame = spark.sql(bound)
                 self._check_cancelled()
                 return collect(frame, self._peek.limit_bytes, self._task.group)
             finally:
@@ -455,6 +459,12 @@ class PeekRun:
         # After the strategy is set: `Peeks._end` sets the flag and then reads the strategy. One of
         # the two sees the other, so no job starts that nobody will cancel.
         self._check_cancelled()
+
+
+def _parsed(spark: SparkSession, query: str) -> str:
+    """The parsed plan of a query, in Spark's JSON."""
+    session: Any = spark._jsparkSession  # noqa: SLF001 - the parser is on that side
+    return str(session.sessionState().sqlParser().parsePlan(query).toJSON())
 
 
 def _indexed(

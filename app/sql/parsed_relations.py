@@ -1,0 +1,71 @@
+"""Parsed relations are what a query reads by Spark's own parser, before anything is looked up.
+
+The objects of a query are found by another parser (`references`), which does not see a name that
+Spark makes of an expression: ``IDENTIFIER('text.`/etc/passwd`')`` reads a file of the application's
+machine, or a table of any catalog, with the application's rights. So Spark's parsed plan has to
+read nothing but the views that stand for objects, and the query's own common table expressions.
+
+    refuse_foreign_relations(plan.toJSON(), {"peek_7"})
+
+Invariants:
+    Nothing is resolved for it: to resolve a file is to read it.
+    What the query means is judged by Spark's plan, and never by its text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from typing import Any, Final
+
+from shardline.datasource.errors import InvalidUsage
+
+__all__ = ["refuse_foreign_relations"]
+
+_RELATION: Final = "org.apache.spark.sql.catalyst.analysis.UnresolvedRelation"
+_COMPUTED: Final = "org.apache.spark.sql.catalyst.analysis.PlanWithUnresolvedIdentifier"
+_WITH: Final = "org.apache.spark.sql.catalyst.plans.logical.UnresolvedWith"
+
+
+def refuse_foreign_relations(parsed: str, views: Collection[str]) -> None:
+    """Refuse a query that reads anything but `views`.
+
+    Args:
+        parsed: The parsed plan, in Spark's JSON.
+        views: Names of the temporary views of its objects.
+
+    Raises:
+        InvalidUsage: `UNKNOWN_OBJECT`.
+    """
+    nodes = list(_nodes(json.loads(parsed)))
+    ctes = {cte["_1"] for node in nodes if node["class"] == _WITH for cte in node["cteRelations"]}
+    # Spark's JSON has the parts of a name in one text. Of two parts it has a comma, as a quoted
+    # name of one part may have, which is refused with them: nothing else tells the two apart.
+    known = {f"[{name}]".lower() for name in (*views, *ctes) if "," not in name}
+    for node in nodes:
+        if node["class"] == _COMPUTED:
+            raise _foreign("a name that IDENTIFIER computes")
+        if node["class"] == _RELATION and node["multipartIdentifier"].lower() not in known:
+            raise _foreign(f"'{node['multipartIdentifier'][1:-1].replace(', ', '.')}'")
+
+
+def _nodes(value: Any) -> Iterator[dict[str, Any]]:
+    """All operators and expressions, wherever in the fields of others they stand."""
+    ahead = [value]
+    while ahead:
+        one = ahead.pop()
+        if isinstance(one, dict):
+            if "class" in one:
+                yield one
+            ahead += one.values()
+        elif isinstance(one, list):
+            ahead += one
+
+
+def _foreign(what: str) -> InvalidUsage:
+    return InvalidUsage(
+        f"the query reads {what}, which is no object",
+        code="UNKNOWN_OBJECT",
+        hint="write the names of sources and views as they are; anything else, such as files or a "
+        "catalog's tables, becomes readable with CREATE SOURCE",
+    )

@@ -1,0 +1,84 @@
+"""The relations of Spark's parsed plans: those of a query's objects, and no others."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from shardline.app.sql.parsed_relations import refuse_foreign_relations
+from shardline.datasource.errors import InvalidUsage
+
+SPARK = "org.apache.spark.sql.catalyst"
+
+
+def relation(*parts: str) -> dict[str, object]:
+    """A relation as Spark 4.3 writes it."""
+    return {
+        "class": f"{SPARK}.analysis.UnresolvedRelation",
+        "num-children": 0,
+        "multipartIdentifier": f"[{', '.join(parts)}]",
+        "options": None,
+        "isStreaming": False,
+    }
+
+
+def within(name: str, inner: dict[str, object], outer: dict[str, object]) -> list[object]:
+    """`WITH name AS (inner) SELECT (SELECT … FROM outer)`."""
+    cte = {"product-class": "scala.Tuple3", "_1": name, "_2": [inner]}
+    subquery = {
+        "class": f"{SPARK}.expressions.ScalarSubquery",
+        "num-children": 0,
+        "plan": [outer],
+    }
+    return [
+        {
+            "class": f"{SPARK}.plans.logical.UnresolvedWith",
+            "num-children": 1,
+            "child": 0,
+            "cteRelations": [cte],
+            "allowRecursion": False,
+        },
+        {
+            "class": f"{SPARK}.plans.logical.Project",
+            "num-children": 1,
+            "projectList": [[subquery]],
+            "child": 0,
+        },
+        {"class": f"{SPARK}.plans.logical.OneRowRelation", "num-children": 0},
+    ]
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        [relation("peek_1")],
+        within("Delays", relation("PEEK_1"), relation("delays")),
+        within("d", relation("peek_1"), relation("peek_1")),
+    ],
+)
+def test_views_and_common_table_expressions_are_read(plan: list[object]) -> None:
+    """In any case, as Spark compares names."""
+    refuse_foreign_relations(json.dumps(plan), {"peek_1"})
+
+
+@pytest.mark.parametrize(
+    ("plan", "named"),
+    [
+        ([relation("text", "/etc/passwd")], "'text./etc/passwd'"),
+        ([relation("flights")], "'flights'"),
+        (within("d", relation("spark_catalog", "default", "t"), relation("d")), "default.t'"),
+        (within("d", relation("peek_1"), relation("json", "s3a://b/x")), "'json.s3a://b/x'"),
+        # The same text as one name and as two.
+        (within("text, /x", relation("peek_1"), relation("text", "/x")), "'text./x'"),
+        (
+            [{"class": f"{SPARK}.analysis.PlanWithUnresolvedIdentifier", "num-children": 0}],
+            "IDENTIFIER computes",
+        ),
+    ],
+)
+def test_anything_else_is_refused(plan: list[object], named: str) -> None:
+    """Wherever it stands, and the error names it."""
+    with pytest.raises(InvalidUsage, match="UNKNOWN_OBJECT") as refused:
+        refuse_foreign_relations(json.dumps(plan), {"peek_1"})
+    assert named in str(refused.value)
