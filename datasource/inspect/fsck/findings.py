@@ -241,6 +241,10 @@ KINDS: Final[Mapping[str, Kind]] = {
         "damage",
         "the transactions shard was dropped and made again: restore the old one from a backup",
     ),
+    "TXNS_UNREADABLE": Kind(
+        "damage",
+        "nobody can open the shard: restore the parts of the transactions shard from a backup",
+    ),
     "TXNS_ROW_DAMAGED": Kind("damage", "restore the parts of the transactions shard from a backup"),
     "TXNS_PART_MISSING": Kind(
         "damage", "restore it from a backup; readers of the shard wait for it"

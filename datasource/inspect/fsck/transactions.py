@@ -2,17 +2,19 @@
 
 Updates that were committed for a shard and are not applied yet are named by a row of its
 transactions shard only: their parts are in the shard's own directory, and none of its states names
-them. Without this check, their loss would be found only when every reader of the shard fails.
+them. Without this check, their loss would be found only when every reader of the shard fails. So
+it is with the rows of the transactions shard: each new reader of a registered shard needs them all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
-from shardline.datasource.errors import Corrupt, ShardError
+from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob, ShardError
 from shardline.datasource.inspect.fsck.findings import Findings, ShardCheck
 from shardline.datasource.inspect.fsck.log import ShardObjects
 from shardline.datasource.inspect.fsck.shard import CheckedShard, check_shard
@@ -26,6 +28,9 @@ from shardline.datasource.transactions.rows import Row
 
 __all__ = ["TransactionsCheck"]
 
+_LOOKS_MAX: Final = 16
+"""How often in a row parts of the transactions shard may be collected during a read of its rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class TransactionsCheck:
@@ -38,7 +43,7 @@ class TransactionsCheck:
 
     objects: Objects
     states: Mapping[str, ShardState]
-    _pending: dict[str, list[Row]] = field(default_factory=dict)
+    _pending: dict[str, list[Row] | ShardError] = field(default_factory=dict)
 
     def complete(self, looked: CheckedShard) -> ShardCheck:
         """The check of a shard, with findings about its transactions added.
@@ -67,7 +72,13 @@ class TransactionsCheck:
     def _check_pending(self, state: ShardState, txns: ShardState, found: Findings) -> None:
         if txns.name not in self._pending:
             self._pending[txns.name] = self._rows(txns)
-        for row in self._pending[txns.name]:
+        pending = self._pending[txns.name]
+        if isinstance(pending, ShardError):
+            # Said of this shard and not only of that one: it may be the only one that is checked.
+            detail = f"it is registered with '{txns.name}', whose rows cannot be read"
+            found.add("TXNS_UNREADABLE", txns.name, f"{detail}: {pending.detail}")
+            return
+        for row in pending:
             if row.shard != state.shard or row.data is None or state.upper.is_beyond(row.at):
                 continue
             try:
@@ -85,14 +96,25 @@ class TransactionsCheck:
                     )
                     found.add("TXNS_PART_MISSING", part.key, detail)
 
-    def _rows(self, txns: ShardState) -> list[Row]:
-        """Rows of `txns` that may not be applied yet; none if they cannot be read."""
-        upper = txns.upper.time
-        try:
-            rows = fold(contents_in(ObjectBlob(self.objects), txns), txns, 0, {})
-            return Ledger.of(txns.shard, upper or 0, rows).pending()
-        except ShardError:
-            return []  # a finding of the transactions shard itself
+    def _rows(self, txns: ShardState) -> list[Row] | ShardError:
+        """Rows of `txns` that may not be applied yet; or why no reader can read them."""
+        failure: ShardError | None = None
+        for _ in range(_LOOKS_MAX):
+            try:
+                rows = fold(contents_in(ObjectBlob(self.objects), txns), txns, 0, {})
+                return Ledger.of(txns.shard, txns.upper.time or 0, rows).pending()
+            except MissingBlob as error:
+                # Where the shard has moved since its state was read, which may be hours ago, the
+                # part may have been merged and collected.
+                failure = error
+                now = self._state(txns.name)
+                if now is None or now.shard != txns.shard or now.seqno == txns.seqno:
+                    break
+                txns = now
+            except (Corrupt, InvalidUsage) as error:
+                return error
+        assert failure is not None
+        return failure
 
     def _state(self, name: str) -> ShardState | None:
         place = ShardObjects(self.objects, shard_directory(name))

@@ -6,16 +6,23 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from typing_extensions import override
 
-from shardline.datasource.inspect.fsck import KINDS
+from shardline.datasource.errors import Corrupt
+from shardline.datasource.inspect.fsck import KINDS, check_location
 from shardline.datasource.stores.file import FileObjects
+from shardline.datasource.stores.metered import Metered
+from shardline.datasource.transactions.rows import TRANSACTIONS
 from support.fakes.clock import SeededIds
-from support.faults.damage import SHARD, Lake
+from support.faults.damage import OTHER, SHARD, Lake
 from support.faults.damaged_parts import DAMAGES
+from support.faults.damages import commits_blob
 from support.models.shards import World
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pyarrow as pa
 
     from shardline.datasource.stores.objects import Objects
     from support.faults.damages import Damage
@@ -77,6 +84,50 @@ def test_every_kind_of_damage_is_found(lake: Lake, case: Damage) -> None:
         assert finding.detail
     shallow = {finding.code for finding in lake.findings(deep=False)}
     assert shallow == (set() if case.deep else case.codes)
+
+
+@pytest.mark.parametrize("deep", [True, False])
+def test_a_shard_that_nobody_can_open_is_not_whole(lake: Lake, deep: bool) -> None:
+    """Checked alone, and by a shallow look, which reads the rows that are not applied, too."""
+    key = commits_blob(lake)
+    lake.flip(key, 100)
+    with pytest.raises(Corrupt, match=key):
+        lake.world.client().reader(OTHER).snapshot()
+    [alone] = lake.check(shard=OTHER, deep=deep).shards
+    assert [(f.code, f.subject) for f in alone.findings] == [("TXNS_UNREADABLE", TRANSACTIONS)]
+    shards = {shard.shard: shard.findings for shard in lake.check(deep=deep).shards}
+    assert shards[OTHER] == alone.findings
+    assert [f.code for f in shards[TRANSACTIONS]] == ["PART_CHECKSUM"] * deep
+    assert shards[SHARD] == ()
+
+
+class Collecting(Metered):
+    """A store on which a part of the transactions shard is collected right before it is read."""
+
+    def __init__(self, lake: Lake, key: str) -> None:
+        super().__init__(lake.objects, lake.world.clock)
+        self._lake = lake
+        self._key = key
+
+    @override
+    def open(
+        self, key: str, size_bytes: int | None = None, via: Objects | None = None
+    ) -> pa.NativeFile | None:
+        if key == self._key and self._lake.objects.get(key) is not None:
+            self._lake.client.compact(TRANSACTIONS, force=True)
+            self._lake.client.collect_garbage(TRANSACTIONS)
+        return super().open(key, size_bytes, via)
+
+
+def test_rows_are_read_again_if_their_parts_are_collected(lake: Lake) -> None:
+    """What the transactions shard says now counts: a part that it has no more is no damage."""
+    before = {entry.key for entry in lake.objects.entries(f"{OTHER}/part/")}
+    key = commits_blob(lake)
+    [lost] = (e.key for e in lake.objects.entries(f"{OTHER}/part/") if e.key not in before)
+    lake.delete(lost)
+    report = check_location(Collecting(lake, key), lake.world.clock, shard=OTHER, deep=False)
+    assert lake.objects.get(key) is None
+    assert [(f.code, f.subject) for f in report.shards[0].findings] == [("TXNS_PART_MISSING", lost)]
 
 
 def test_there_is_a_damage_for_every_code() -> None:

@@ -16,10 +16,10 @@ from shardline.datasource.shard.batch import Batch
 from shardline.datasource.shard.codec import CODE_VERSION, Record, decode_rollup, encode_rollup
 from shardline.datasource.shard.description import Description
 from shardline.datasource.shard.state import Registration, RollupRef
-from shardline.datasource.transactions.rows import Payload, Row, updates_table
+from shardline.datasource.transactions.rows import TRANSACTIONS, Payload, Row, updates_table
 from support.faults.damage import OTHER, SHARD, Lake, some
 
-__all__ = ["DAMAGES", "Damage", "damage"]
+__all__ = ["DAMAGES", "Damage", "commits_blob", "damage"]
 
 replace = msgspec.structs.replace
 
@@ -314,10 +314,13 @@ def commit(lake: Lake, data: bytes) -> None:
     txns._committer._append(ledger, ledger.upper, updates_table([row], ()), None, None)
 
 
-def committed_part(lake: Lake) -> str:
-    """Commit rows in a blob that is not applied; its key."""
+def committed_part(lake: Lake, padding: int = 0) -> str:
+    """Commit rows in a blob that is not applied; its key.
+
+    With some padding what says so is in a blob, too, instead of the transactions shard's state.
+    """
     staged = lake.client.writer(OTHER).stager(may_inline=False).stage([some(1, 20)])
-    commit(lake, Payload(staged.runs).encode())
+    commit(lake, Payload(staged.runs).encode() + b" " * padding)
     return staged.blob_keys[0]
 
 
@@ -330,6 +333,23 @@ def part_of_a_transaction_deleted(lake: Lake) -> None:
 def part_of_a_transaction_that_waits(lake: Lake) -> None:
     """No damage at all."""
     committed_part(lake)
+
+
+def commits_blob(lake: Lake) -> str:
+    """The key of a blob of the transactions shard, in which rows were committed."""
+    committed_part(lake, padding=1 << 16)
+    batches = lake.client.state(TRANSACTIONS).trace.batches
+    return next(part.key for batch in batches for part in batch.parts if part.inline is None)
+
+
+@damage("PART_MISSING", "TXNS_UNREADABLE")
+def part_of_the_transactions_shard_deleted(lake: Lake) -> None:
+    lake.delete(commits_blob(lake))
+
+
+@damage("PART_SIZE", "TXNS_UNREADABLE")
+def part_of_the_transactions_shard_cut(lake: Lake) -> None:
+    lake.cut(commits_blob(lake))
 
 
 @damage("TXNS_ROW_DAMAGED")
