@@ -96,7 +96,7 @@ def check_location(
 
         looked.append(check_shard(ShardObjects(objects, directory, advance), deep=deep))
     states = {one.state.name: one.state for one in looked if one.state is not None}
-    checks = list(map(TransactionsCheck(objects, states).complete, looked))
+    checks = list(map(TransactionsCheck(objects, states, deep).complete, looked))
     return FsckReport(
         location=objects.url,
         at_ms=at_ms,

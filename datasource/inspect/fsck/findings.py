@@ -13,7 +13,7 @@ names are stable; new ones may be added.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
@@ -120,6 +120,10 @@ class Findings:
         """Add all findings of another collection."""
         for finding in others.found.values():
             self.add(finding.code, finding.subject, finding.detail)
+
+    def without(self, codes: Collection[str]) -> Findings:
+        """The findings with other codes than these."""
+        return Findings({at: one for at, one in self.found.items() if one.code not in codes})
 
     @contextmanager
     def note_with(self, what: str) -> Iterator[None]:

@@ -8,7 +8,7 @@ it is with the rows of the transactions shard: each new reader of a registered s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,19 +17,26 @@ import msgspec
 from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob, ShardError
 from shardline.datasource.inspect.fsck.findings import Findings, ShardCheck
 from shardline.datasource.inspect.fsck.log import ShardObjects
+from shardline.datasource.inspect.fsck.parts import check_exists, examine_parts
 from shardline.datasource.inspect.fsck.shard import CheckedShard, check_shard
+from shardline.datasource.inspect.fsck.states import schemas_of
 from shardline.datasource.read import contents_in
+from shardline.datasource.shard.batch import Part, stamp_time
 from shardline.datasource.shard.state import Registration, ShardState, is_tombstone
 from shardline.datasource.stores.blob import ObjectBlob
 from shardline.datasource.stores.objects import Objects
 from shardline.datasource.stores.shard_names import shard_directory
 from shardline.datasource.transactions.ledger import Ledger, fold
 from shardline.datasource.transactions.rows import Row
+from shardline.datasource.types.schema import ShardSchema
 
 __all__ = ["TransactionsCheck"]
 
 _LOOKS_MAX: Final = 16
 """How often in a row parts of the transactions shard may be collected during a read of its rows."""
+
+_GONE: Final = frozenset({"TXNS_PART_MISSING", "PART_MISSING"})
+"""Findings of a part that is not there, before or while it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +46,13 @@ class TransactionsCheck:
     Attributes:
         objects: The store.
         states: Newest states of the shards that were checked, by name.
+        deep: Decode the parts that are not applied yet and compare their rows with the row that
+            describes them.
     """
 
     objects: Objects
     states: Mapping[str, ShardState]
+    deep: bool
     _pending: dict[str, list[Row] | ShardError] = field(default_factory=dict)
 
     def complete(self, looked: CheckedShard) -> ShardCheck:
@@ -82,19 +92,51 @@ class TransactionsCheck:
             if row.shard != state.shard or row.data is None or state.upper.is_beyond(row.at):
                 continue
             try:
-                parts = [part for run in row.commit().runs for part in run.parts]
+                runs = stamp_time(row.commit().runs, row.at)
             except Corrupt as error:
                 found.add("TXNS_ROW_DAMAGED", row.id, error.detail)
                 continue
-            gone = [p for p in parts if p.inline is None and not self._is_there(p.key)]
+            wrong = self._check_parts(state, row, [part for run in runs for part in run.parts])
             # The row may have been applied, and the part merged and collected, since the state was
-            # read: only a state that still lacks the row makes the part a missing one.
-            if gone and (now := self._state(state.name)) and not now.upper.is_beyond(row.at):
-                for part in gone:
-                    detail = (
-                        f"part '{part.key}', committed at {row.at} and not applied, is not there"
-                    )
+            # read: only a state that still lacks the row makes the part a missing one. Nothing else
+            # that is wrong with a part is a matter of the moment.
+            if any(code in _GONE for code, _ in wrong.found) and self._is_applied(row):
+                wrong = wrong.without(_GONE)
+            found.take(wrong)
+
+    def _check_parts(self, state: ShardState, row: Row, parts: Sequence[Part]) -> Findings:
+        """Findings about the parts of a row, as it would be applied."""
+        found = Findings()
+        sizes = {
+            entry.key: entry.size_bytes
+            for part in parts
+            if part.inline is None
+            for entry in self.objects.entries(part.key, limit=1)
+        }
+        there = []
+        with found.note_with(f"committed at {row.at} and not applied"):
+            for part in parts:
+                if part.inline is None and part.key not in sizes:
+                    detail = f"part '{part.key}' ({part.rows} rows) is not there"
                     found.add("TXNS_PART_MISSING", part.key, detail)
+                elif check_exists(part, sizes, found):
+                    there.append(part)
+            if self.deep:
+                schemas = self._schemas(state, there)
+                for facts in examine_parts(ObjectBlob(self.objects), there, schemas, state.key):
+                    found.take(facts.found)
+        return found
+
+    def _schemas(self, state: ShardState, parts: Sequence[Part]) -> Mapping[int, ShardSchema]:
+        """Schemas of the data shard: with those of `parts`, which may be newer than its state."""
+        if any(part.schema not in state.schemas for part in parts):
+            state = self._state(state.name) or state
+        return schemas_of(state, Findings())
+
+    def _is_applied(self, row: Row) -> bool:
+        """True if the data shard has the row by now, or is another one."""
+        now = self._state(row.name)
+        return now is not None and (now.shard != row.shard or now.upper.is_beyond(row.at))
 
     def _rows(self, txns: ShardState) -> list[Row] | ShardError:
         """Rows of `txns` that may not be applied yet; or why no reader can read them."""
@@ -119,9 +161,6 @@ class TransactionsCheck:
     def _state(self, name: str) -> ShardState | None:
         place = ShardObjects(self.objects, shard_directory(name))
         return check_shard(place, deep=False).state
-
-    def _is_there(self, key: str) -> bool:
-        return any(entry.key == key for entry in self.objects.entries(key, limit=1))
 
 
 def _other(mark: Registration, txns: ShardState) -> str:

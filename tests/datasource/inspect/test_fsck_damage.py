@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +16,7 @@ from shardline.datasource.transactions.rows import TRANSACTIONS
 from support.fakes.clock import SeededIds
 from support.faults.damage import OTHER, SHARD, Lake
 from support.faults.damaged_parts import DAMAGES
-from support.faults.damages import commits_blob
+from support.faults.damages import commits_blob, part_of_a_transaction_that_waits
 from support.models.shards import World
 
 if TYPE_CHECKING:
@@ -102,32 +102,52 @@ def test_a_shard_that_nobody_can_open_is_not_whole(lake: Lake, deep: bool) -> No
 
 
 class Collecting(Metered):
-    """A store on which a part of the transactions shard is collected right before it is read."""
+    """A store on which a part is merged and collected right before it is read."""
 
-    def __init__(self, lake: Lake, key: str) -> None:
+    def __init__(self, lake: Lake, key: str, shard: str) -> None:
         super().__init__(lake.objects, lake.world.clock)
         self._lake = lake
         self._key = key
+        self._shard = shard
 
     @override
     def open(
         self, key: str, size_bytes: int | None = None, via: Objects | None = None
     ) -> pa.NativeFile | None:
         if key == self._key and self._lake.objects.get(key) is not None:
-            self._lake.client.compact(TRANSACTIONS, force=True)
-            self._lake.client.collect_garbage(TRANSACTIONS)
+            client = self._lake.client
+            if self._shard == OTHER:
+                client.transactions().register(OTHER)  # applies what waits
+            client.compact(self._shard, force=True)
+            client.collect_garbage(self._shard)
         return super().open(key, size_bytes, via)
+
+
+def committed_blob(lake: Lake, commit: Callable[[Lake], object]) -> str:
+    """The blob of the other shard that `commit` leaves for somebody to apply."""
+    before = {entry.key for entry in lake.objects.entries(f"{OTHER}/part/")}
+    commit(lake)
+    [key] = (e.key for e in lake.objects.entries(f"{OTHER}/part/") if e.key not in before)
+    return key
 
 
 def test_rows_are_read_again_if_their_parts_are_collected(lake: Lake) -> None:
     """What the transactions shard says now counts: a part that it has no more is no damage."""
-    before = {entry.key for entry in lake.objects.entries(f"{OTHER}/part/")}
-    key = commits_blob(lake)
-    [lost] = (e.key for e in lake.objects.entries(f"{OTHER}/part/") if e.key not in before)
+    lost = committed_blob(lake, commits_blob)
+    [key] = (entry.key for entry in lake.objects.entries("%5Ftransactions/part/"))
     lake.delete(lost)
-    report = check_location(Collecting(lake, key), lake.world.clock, shard=OTHER, deep=False)
+    store = Collecting(lake, key, TRANSACTIONS)
+    report = check_location(store, lake.world.clock, shard=OTHER, deep=False)
     assert lake.objects.get(key) is None
     assert [(f.code, f.subject) for f in report.shards[0].findings] == [("TXNS_PART_MISSING", lost)]
+
+
+def test_a_part_that_is_applied_merged_and_collected_meanwhile_is_not_missing(lake: Lake) -> None:
+    """Right before it is read: it was there when the row was, and the row has been applied."""
+    key = committed_blob(lake, part_of_a_transaction_that_waits)
+    report = check_location(Collecting(lake, key, OTHER), lake.world.clock, shard=OTHER)
+    assert lake.objects.get(key) is None
+    assert report.clean
 
 
 def test_there_is_a_damage_for_every_code() -> None:

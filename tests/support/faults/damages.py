@@ -17,9 +17,16 @@ from shardline.datasource.shard.codec import CODE_VERSION, Record, decode_rollup
 from shardline.datasource.shard.description import Description
 from shardline.datasource.shard.state import Registration, RollupRef
 from shardline.datasource.transactions.rows import TRANSACTIONS, Payload, Row, updates_table
+from shardline.datasource.types.stats import NO_STATS
 from support.faults.damage import OTHER, SHARD, Lake, some
 
-__all__ = ["DAMAGES", "Damage", "commits_blob", "damage"]
+__all__ = [
+    "DAMAGES",
+    "Damage",
+    "commits_blob",
+    "damage",
+    "part_of_a_transaction_that_waits",
+]
 
 replace = msgspec.structs.replace
 
@@ -327,6 +334,23 @@ def committed_part(lake: Lake, padding: int = 0) -> str:
 @damage("TXNS_PART_MISSING")
 def part_of_a_transaction_deleted(lake: Lake) -> None:
     lake.delete(committed_part(lake))
+
+
+@damage("PART_SIZE")
+def part_of_a_transaction_cut(lake: Lake) -> None:
+    lake.cut(committed_part(lake), 100)
+
+
+@damage("PART_CHECKSUM", deep=True)
+def bit_flipped_in_a_part_of_a_transaction(lake: Lake) -> None:
+    lake.flip(committed_part(lake), 100)
+
+
+@damage("PART_ROWS", deep=True)
+def part_of_a_transaction_with_more_rows_than_the_row_says(lake: Lake) -> None:
+    [run] = lake.client.writer(OTHER).stager(may_inline=False).stage([some(1, 20)]).runs
+    parts = tuple(replace(part, rows=part.rows - 1, encoded_stats=NO_STATS) for part in run.parts)
+    commit(lake, Payload((replace(run, parts=parts),)).encode())
 
 
 @damage()
