@@ -8,9 +8,9 @@ order; `in`, `between`, `is [not] null`, `is [not] true/false`, `is [not] distin
 'prefix%'`, `startswith`, `isnull`, `isnotnull`, `isnan`, boolean columns, `and`, `or`, `not`. A
 column is a name, or a path into structs. Literals: numbers with Spark's suffixes, text, `true`,
 `false`, `null`, `date '…'`, `timestamp '…'`, `timestamp_ntz '…'`, `time '…'`, `interval '…' hour`
-and `day to second`, `X'…'`, casts of those. Text is a date or a timestamp where the column is one; in a list only a date is.
-Everything else is refused, by name: a filter with another meaning than in Spark would lose rows
-without an error.
+and `day to second`, `X'…'`, casts of those. Text is a date or a timestamp where the column is one;
+in a list only a date is. Everything else is refused, by name: a filter with another meaning than in
+Spark would lose rows without an error.
 
 Invariants:
     A tree of the parser is read only if `sql_tree` knows every argument in it.
