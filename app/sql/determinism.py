@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import takewhile
 from typing import Final
 
 from sqlglot import TokenType
@@ -32,9 +32,15 @@ from shardline.app.sql.window_frames import find_unordered_function, is_order_in
 
 __all__ = ["find_clock_literal", "find_nondeterminism", "has_computed_times", "is_clock_text"]
 
-_SPECIAL: Final = frozenset({"now", "today", "tomorrow", "yesterday"})
+_SPECIAL: Final = re.compile(
+    r"now|(today|tomorrow|yesterday)([^a-z].*)?", re.IGNORECASE | re.DOTALL
+)
+"""A time zone may follow, behind blanks or at once. What is no zone makes no date or timestamp."""
+_TRIMMED: Final = "".join(map(chr, range(ord(" ") + 1)))
+"""Characters that Spark takes off both ends of such a text: those of Java's `trim`."""
 _OF_TODAY: Final = re.compile(r"T?\d{1,2}:\d{1,2}(:.*)?", re.IGNORECASE)
 
+_STRINGS: Final = frozenset({TokenType.STRING, TokenType.RAW_STRING})
 _TIMES: Final = ("DATE", "TIMESTAMP")
 _PARSED: Final = frozenset({"ParseToDate", "ParseToTimestamp"})
 _FIRST: Final = frozenset({"First", "Last", "AnyValue"})
@@ -78,8 +84,8 @@ def find_nondeterminism(plan: Node) -> tuple[str, str] | None:
 
 def is_clock_text(text: str) -> bool:
     """True if Spark reads this text as the current time, or as a time of today."""
-    text = text.strip()
-    return text.lower() in _SPECIAL or _OF_TODAY.fullmatch(text) is not None
+    text = text.strip(_TRIMMED)
+    return any(known.fullmatch(text) is not None for known in (_SPECIAL, _OF_TODAY))
 
 
 def has_computed_times(plan: Node) -> bool:
@@ -95,13 +101,16 @@ def find_clock_literal(text: str) -> int | None:
 
     Spark's parser replaces it by the present time, so no plan shows it: the text must be searched.
     """
-    for before, token in pairwise(tokens_of(text)):
-        if (
-            token.token_type is TokenType.STRING
-            and is_clock_text(token.text)
-            and word_of(before, text).startswith(_TIMES)
-        ):
-            return before.start
+    tokens = tokens_of(text)
+    for place, token in enumerate(tokens):
+        if word_of(token, text).startswith(_TIMES):
+            # Adjacent literals are one to Spark.
+            literal = [*takewhile(lambda one: one.token_type in _STRINGS, tokens[place + 1 :])]
+            # No date needs a backslash, and `\u0074oday` is known as a word of Spark's only there.
+            if is_clock_text("".join(one.text for one in literal)) or any(
+                "\\" in text[one.start : one.end + 1] for one in literal
+            ):
+                return token.start
     return None
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from shardline.app.project.project import CheckedProject, Project
 from shardline.app.protocol.objects import ViewDescription
+from shardline.app.sql.determinism import is_clock_text
 from shardline.app.sql.problems import InvalidProject
 
 if TYPE_CHECKING:
@@ -61,6 +62,32 @@ def test_an_order_of_rows_changes_what_is_refused(spark: SparkSession) -> None:
     ]
     different = [len({str(row[place]) for row in found if row}) > 1 for place in range(4)]
     assert different == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "today UTC",
+            "Tomorrow Europe/Berlin",
+            "yesterday+01:00",
+            "today",
+            "\x01 today \t",
+            "now",
+        ),
+        *("today nowhere", "todayUTC", "now UTC", "2020-01-01", "to day", "\u00a0today"),
+    ],
+)
+def test_what_spark_reads_as_the_present_is_known(spark: SparkSession, text: str) -> None:
+    """Whatever is known as such and is none, such as `today nowhere`, is no date either."""
+    jvm = spark._jvm
+    assert jvm is not None
+    utils = jvm.org.apache.spark.sql.catalyst.util.DateTimeUtils
+    zone = jvm.java.time.ZoneId.of("UTC")
+    if utils.convertSpecialDate(text, zone).isDefined():
+        assert is_clock_text(text)
+    elif is_clock_text(text):
+        assert spark.sql("SELECT try_cast(? AS DATE) AS d", args=[text]).first() == (None,)
 
 
 def test_each_of_several_is_reported_at_its_place(spark: SparkSession) -> None:

@@ -190,8 +190,15 @@ def test_joins_follow_changes_with_what_is_there(kind: str, without: str, by_key
     [
         ("SELECT DATE 'today'", 7),
         ("SELECT timestamp_ntz ' NOW '", 7),
+        ("SELECT DATE 'today UTC'", 7),
+        ("SELECT TIMESTAMP 'Tomorrow\tEurope/Berlin'", 7),
+        ("SELECT DATE 'yesterday+01:00'", 7),
+        ("SELECT DATE r'today'", 7),
+        ("SELECT DATE 'to' \"day UTC\"", 7),
+        ("SELECT DATE '\\u0074oday'", 7),
         ("SELECT DATE '2020-01-01'", None),
         ("SELECT 'today', date, 'now'", None),
+        ("SELECT DATE 'todays', '\\n'", None),
     ],
 )
 def test_literals_that_mean_now_are_seen_in_the_text(text: str, offset: int | None) -> None:
