@@ -1,6 +1,6 @@
 """Checks parts: each exists, has the bytes that were written, and fits its description.
 
-    check_there(part, sizes, found)           shallow: in the listing, with the right size
+    check_exists(part, sizes, found)          shallow: in the listing, with the right size
     check_bounds(part, schemas, found)        files of older versions, whose bounds leave out NaN
     examine_parts(blob, parts, schemas, key)  deep: reads all bytes and rows
 
@@ -13,7 +13,7 @@ memory does not grow with them.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,12 +32,13 @@ from shardline.datasource.rows.updates import row_columns
 from shardline.datasource.shard.batch import Part
 from shardline.datasource.shard.commands.merge import same_sum
 from shardline.datasource.stores.location import Blob
+from shardline.datasource.stores.objects import Objects
 from shardline.datasource.types.cast_to_schema import convert
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import path_text
 from shardline.datasource.types.stats import PartStats, bounds, merge_stats
 
-__all__ = ["PartFacts", "check_bounds", "check_exists", "examine_parts"]
+__all__ = ["PartFacts", "check_bounds", "check_exists", "examine_parts", "stored_sizes"]
 
 _THREADS: Final = 8
 _PIECE_BYTES: Final = 8 << 20
@@ -63,6 +64,20 @@ class PartFacts:
     first: pa.Table | None = None
     last: pa.Table | None = None
     found: Findings = field(default_factory=Findings)
+
+
+def stored_sizes(objects: Objects, parts: Iterable[Part]) -> dict[str, int]:
+    """Sizes by key of those blobs of `parts` that are there now.
+
+    Raises:
+        Determinate: The store did not answer.
+    """
+    return {
+        entry.key: entry.size_bytes
+        for part in parts
+        if part.inline is None
+        for entry in objects.entries(part.key, limit=1)
+    }
 
 
 def check_exists(part: Part, sizes: Mapping[str, int], found: Findings) -> bool:
@@ -114,9 +129,12 @@ def _examine(
 ) -> PartFacts:
     facts = PartFacts(part)
     written = schemas.get(part.schema)
-    if written is None or not _is_whole(blob, part, facts.found):
+    if written is None:
         return facts
     try:
+        # Inside, because a remote store finds out that a part is gone not before it is read.
+        if not _is_whole(blob, part, facts.found):
+            return facts
         sums = _Sums(part, written, key, facts)
         for batch in _batches(blob, part, written, facts.found):
             sums.add(batch)

@@ -17,7 +17,7 @@ import msgspec
 from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob, ShardError
 from shardline.datasource.inspect.fsck.findings import Findings, ShardCheck
 from shardline.datasource.inspect.fsck.log import ShardObjects
-from shardline.datasource.inspect.fsck.parts import check_exists, examine_parts
+from shardline.datasource.inspect.fsck.parts import check_exists, examine_parts, stored_sizes
 from shardline.datasource.inspect.fsck.shard import CheckedShard, check_shard
 from shardline.datasource.inspect.fsck.states import schemas_of
 from shardline.datasource.read import contents_in
@@ -107,12 +107,7 @@ class TransactionsCheck:
     def _check_parts(self, state: ShardState, row: Row, parts: Sequence[Part]) -> Findings:
         """Findings about the parts of a row, as it would be applied."""
         found = Findings()
-        sizes = {
-            entry.key: entry.size_bytes
-            for part in parts
-            if part.inline is None
-            for entry in self.objects.entries(part.key, limit=1)
-        }
+        sizes = stored_sizes(self.objects, parts)
         there = []
         with found.note_with(f"committed at {row.at} and not applied"):
             for part in parts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from shardline.datasource.shard.commands.readers import pin_critical
 from shardline.datasource.shard.state import RollupRef, ShardState, is_tombstone
 from shardline.datasource.stores.entry import encode_entry, entry_key
 from shardline.datasource.stores.metered import Metered
+from shardline.datasource.stores.ranged import open_ranged
 from shardline.datasource.stores.shard_names import shard_directory
 from support.faults.damage import OTHER, SHARD, Lake
 from support.models.shards import TINY, Crash, Mortal, World, schema_of, table, updates
@@ -297,38 +299,105 @@ def test_one_shard_can_be_checked_alone(lake: Lake) -> None:
 
 
 class Moving(Metered):
-    """A store on which others merge and collect while a part is about to be read."""
+    """A store on which others merge and collect while a part is about to be read.
 
-    def __init__(self, inner: Objects, world: World, often: int) -> None:
+    Args:
+        inner: The store.
+        world: Of the others.
+        often: How many times they do.
+        opening: How many times a part has been opened when they do, itself counted.
+        remote: True to open objects of known size without a request, as remote stores do.
+    """
+
+    def __init__(
+        self, inner: Objects, world: World, often: int, *, opening: int = 1, remote: bool = False
+    ) -> None:
         super().__init__(inner, world.clock)
         self._world = world
         self._left = often
+        self._opening = opening
+        self._remote = remote
+        self._opened = Counter[str]()
 
     @override
     def open(
         self, key: str, size_bytes: int | None = None, via: Objects | None = None
     ) -> pa.NativeFile | None:
-        if self._left and "/part/" in key:
+        self._opened[key] += 1
+        if self._left and "/part/" in key and self._opened[key] == self._opening:
             self._left -= 1
             client = self._world.client(TINY)
             client.writer(SHARD).append_now(table(*((i, "new" * 20) for i in range(9))))
             client.compact(SHARD, force=True)
             client.collect_garbage(SHARD)
+        if self._remote and size_bytes is not None:
+            return open_ranged(self, key, size_bytes)
         return super().open(key, size_bytes, via)
 
 
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("opening", [1, 2, 3])
 @pytest.mark.parametrize("often", [1, 2])
-def test_a_shard_that_moves_under_the_check_is_looked_at_again(often: int) -> None:
-    """Parts that were merged and collected after the listing are not missing."""
+def test_a_shard_that_moves_under_the_check_is_looked_at_again(
+    often: int, opening: int, remote: bool
+) -> None:
+    """Parts that were merged and collected after the listing are not missing.
+
+    Each is opened for its checksum, for its rows, and for the contents of all.
+    """
     world = World()
     play = Play(world)
     for _ in range(4):
         play.append(30)
-    store = Moving(world.objects(), world, often)
+    play.retract(5)
+    before = world.client(TINY).state(SHARD).seqno
+    store = Moving(world.objects(), world, often, opening=opening, remote=remote)
     report = check_location(store, world.clock)
     assert report.clean, report
-    assert report.shards[0].seqno == world.client(TINY).state(SHARD).seqno
+    assert (report.shards[0].seqno or 0) > before
     world.close()
+
+
+@pytest.mark.parametrize("opening", [1, 2, 3])
+def test_a_part_that_is_lost_during_the_check_is_missing(opening: int) -> None:
+    """At whichever of its readings: nobody has written to the shard since."""
+    opened = Counter[str]()
+
+    class Losing(Metered):
+        @override
+        def open(
+            self, key: str, size_bytes: int | None = None, via: Objects | None = None
+        ) -> pa.NativeFile | None:
+            opened[key] += key == lost
+            if opened[key] == opening:
+                super().delete(key)
+            return super().open(key, size_bytes, via)
+
+    world = World()
+    play = Play(world)
+    play.append(30)
+    play.retract(5)
+    [lost, *_] = [p.key for b in play.client().state(SHARD).trace.batches for p in b.parts]
+    report = check_location(Losing(world.objects(), world.clock), world.clock)
+    assert [(f.code, f.subject) for f in report.shards[0].findings] == [("PART_MISSING", lost)]
+    world.close()
+
+
+def test_contents_that_cannot_be_read_are_a_finding_of_their_shard(world: World) -> None:
+    """A value that the present type has no place for: other shards are checked all the same."""
+    client = world.client(TINY)
+    for name in ("before", "dates", "other"):
+        client.create(name, schema_of(pa.schema([("d", pa.date32())])))
+        days = pa.array([0, 2**31 - 1 if name == "dates" else 1], pa.int32()).view(pa.date32())
+        rows = pa.table({"d": days})
+        client.writer(name).append_now(rows)
+        client.writer(name).append_now(rows.append_column("_diff", pa.array([-1, -1], pa.int64())))
+    client.evolve("dates", schema_of(pa.schema([("d", pa.timestamp("us"))])))
+    with pytest.raises(InvalidUsage, match="LOSSY_VALUE"):
+        client.reader("dates").snapshot()
+    report = check_location(world.objects(), world.clock)
+    found = {shard.shard: [f.code for f in shard.findings] for shard in report.shards}
+    assert found == {"before": [], "dates": ["PART_UNREADABLE"], "other": []}
 
 
 class Unordered(Metered):
