@@ -85,6 +85,8 @@ _WRITER_OPTIONS: Mapping[str, str] = {
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     # A bloom filter takes -0.0 and 0.0 for two values, and SQL for one.
     "parquet.bloom.filter.enabled": "false",
+    # Nothing else would tell of a damaged value: these parts have no checksum of the whole file.
+    "parquet.page.write-checksum.enabled": "true",
     # On a local disk: no checksum file beside each file.
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",

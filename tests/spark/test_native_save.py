@@ -128,6 +128,26 @@ def test_a_damaged_footer_of_a_saved_part_is_an_error(spark: SparkSession, locat
     assert datasource.snapshot(spark, f"{location}/in").where("f >= 990").count() == 10
 
 
+def test_values_are_protected_whatever_the_session_writes_elsewhere(
+    spark: SparkSession, location: str, request: pytest.FixtureRequest
+) -> None:
+    """Of a saved part only its pages have checksums of their values."""
+    setting = "parquet.page.write-checksum.enabled"
+    spark.conf.set(setting, "false")
+    request.addfinalizer(lambda: spark.conf.unset(setting))
+    # Hashes cannot be compressed: a flipped bit of theirs is no error of a decompressor.
+    datasource.save(spark.range(0, 1000, 1, 1).selectExpr("xxhash64(id) AS h"), f"{location}/in")
+    client = client_at(location)
+    (part,) = [p for b in client.state("in").trace.batches for p in b.parts]
+    file = Path(location) / part.key
+    whole = file.read_bytes()
+    at = len(whole) // 3
+    file.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+
+    with client.reader("in") as reader, pytest.raises(Corrupt, match=part.key):
+        reader.snapshot()
+
+
 def test_a_numbered_save_happens_once(spark: SparkSession, location: str) -> None:
     """The same number again does nothing, and leaves nothing behind."""
     client = client_at(location)
