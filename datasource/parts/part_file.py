@@ -113,11 +113,11 @@ def _bytes_for_text(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def encode_parquet(table: pa.Table, *, key: Sequence[str], row_group_rows: int) -> memoryview:
+def encode_parquet(table: pa.Table, *, row_group_rows: int) -> memoryview:
     """The table as a Parquet file.
 
     Args:
-        key: The columns it is sorted by, recorded in the file's metadata for other readers.
+        table: The rows.
         row_group_rows: Most rows of a row group; fewer where rows are wide.
     """
     sink = pa.BufferOutputStream()
@@ -126,7 +126,6 @@ def encode_parquet(table: pa.Table, *, key: Sequence[str], row_group_rows: int) 
         chunks = [without_masked_nulls(chunk) for chunk in table.column(position).chunks]
         field = table.schema.field(position)
         table = table.set_column(position, field, pa.chunked_array(chunks, field.type))
-    order = [pq.SortingColumn(table.column_names.index(name)) for name in key]
     fitting = _ROW_GROUP_BYTES * table.num_rows // max(table.nbytes, 1)
     group_rows = max(1, min(row_group_rows, fitting))
     with pq.ParquetWriter(
@@ -141,7 +140,8 @@ def encode_parquet(table: pa.Table, *, key: Sequence[str], row_group_rows: int) 
         store_decimal_as_integer=True,
         # Applies to footer and page index. With a list, columns that are not in it get none.
         write_statistics=bounded_columns(table),
-        sorting_columns=order or None,
+        # No `sorting_columns`, although rows are sorted: a reader that merges files by them would
+        # need our order of collated text, of NaN, and of 0.0 and -0.0.
     ) as writer:
         writer.write_table(table, row_group_size=group_rows)
     return memoryview(sink.getvalue())

@@ -231,7 +231,7 @@ class Stager:
         return payload if len(payload) <= limit else None
 
     def _parquet(self, table: pa.Table) -> memoryview:
-        return encode_parquet(table, key=self.key, row_group_rows=self.settings.row_group_rows)
+        return encode_parquet(table, row_group_rows=self.settings.row_group_rows)
 
 
 class UncommittedParts:

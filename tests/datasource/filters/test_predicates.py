@@ -303,7 +303,7 @@ def test_a_row_group_that_is_left_out_has_no_row_that_passes() -> None:
         schema, table = some.case.schema, some.case.table
         if table.num_rows == 0:
             return
-        data = encode_parquet(table, key=(), row_group_rows=2)
+        data = encode_parquet(table, row_group_rows=2)
         groups = RowGroups(pq.read_metadata(io.BytesIO(data)), schema)
         for group in range(groups.count):
             if not groups.may_pass(group, Where("", some.predicate)):
@@ -445,7 +445,7 @@ def test_a_dot_in_a_name_is_no_path() -> None:
     table = pa.table({"a": inner, "a.b": [5]})
     schema = ShardSchema.from_arrow(table.schema)
     groups = RowGroups(
-        pq.read_metadata(io.BytesIO(encode_parquet(table, key=(), row_group_rows=9))), schema
+        pq.read_metadata(io.BytesIO(encode_parquet(table, row_group_rows=9))), schema
     )
     assert groups.may_pass(0, Where("", Compare(("a.b",), "int", "=", 1)))
     stats = collect_part_stats(table, schema)

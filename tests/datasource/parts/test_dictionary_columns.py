@@ -38,7 +38,7 @@ TABLE: Final = pa.table({**UNIQUE, **REPEATED})
 
 
 def encoded(table: pa.Table) -> pq.ParquetFile:
-    return pq.ParquetFile(pa.BufferReader(encode_parquet(table, key=[], row_group_rows=GROUP)))
+    return pq.ParquetFile(pa.BufferReader(encode_parquet(table, row_group_rows=GROUP)))
 
 
 def test_only_values_that_come_again_have_a_dictionary() -> None:
@@ -55,7 +55,7 @@ def test_file_without_useless_dictionaries_is_smaller() -> None:
     table = pa.table(UNIQUE)
     own = pa.BufferOutputStream()
     pq.write_table(table, own, compression="zstd", compression_level=1, row_group_size=GROUP)
-    ours = encode_parquet(table, key=[], row_group_rows=GROUP)
+    ours = encode_parquet(table, row_group_rows=GROUP)
     assert len(ours) < 0.9 * own.tell()
 
 

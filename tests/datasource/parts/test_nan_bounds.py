@@ -79,7 +79,7 @@ def test_a_leaf_with_nan_has_no_bounds(kind: pa.DataType, value: Any, leaf: str)
     table = pa.table(
         {"id": [1, 2, 3], "y": [1.5, -0.0, 0.0], "x": pa.array([None, None, value], kind)}
     )
-    found = list(chunks(encode_parquet(table, key=["id"], row_group_rows=2)))
+    found = list(chunks(encode_parquet(table, row_group_rows=2)))
     assert leaf in {chunk.path_in_schema for chunk in found}
     for chunk in found:
         if chunk.path_in_schema == leaf:
@@ -98,7 +98,7 @@ def test_no_bounds_where_nan_is(case: Case) -> None:
         return
     names = case.table.column_names
     table = case.table.rename_columns([f"c{place}" for place in range(len(names))])
-    data = encode_parquet(table, key=(), row_group_rows=2)
+    data = encode_parquet(table, row_group_rows=2)
     for place, column in enumerate(table.column_names):
         mine = [c for c in chunks(data) if c.path_in_schema.split(".")[0] == column]
         if any(holds_nan(row[place]) for row in case.rows):
@@ -111,8 +111,7 @@ def test_names_with_dots_do_not_hide_nan() -> None:
     """Parquet names leaves by text: a struct's field, and a column that is called the same."""
     table = pa.table({"s.a": [math.nan], "s": [{"a": 1.0}], "id": [1]})
     found = {
-        c.path_in_schema: c.statistics
-        for c in chunks(encode_parquet(table, key=(), row_group_rows=2))
+        c.path_in_schema: c.statistics for c in chunks(encode_parquet(table, row_group_rows=2))
     }
     assert found["s.a"] is None
     assert found["id"].has_min_max

@@ -181,6 +181,18 @@ def test_the_end_of_a_file_is_found(columns: int) -> None:
         read_footer(pa.BufferReader(data[:-1]))
 
 
+def test_a_part_claims_no_order_to_other_readers(world: World) -> None:
+    """Parquet's way to say so counts leaves, and stands for an order of values that is not ours."""
+    client = world.client(FILES)
+    at = pa.array([{"a": number % 7, "b": number % 5} for number in range(40)])
+    rows = pa.table({"at": at, "k": [None, *range(39)]})
+    client.create("keyed", schema_of(rows.schema), key=["k"])
+    client.writer("keyed").append_now(rows)
+    [part] = client.state("keyed").trace.batches[-1].parts
+    footer = pq.read_metadata(pa.BufferReader(world.objects().get(part.key)))
+    assert footer.row_group(0).sorting_columns == ()
+
+
 def not_utf_8() -> pa.Array:
     """Two texts as Spark can make them, and a null."""
     raw = pa.array([b"a\xff", b"\xfe\xfe", None], pa.binary())

@@ -378,7 +378,7 @@ def test_shares_of_a_part_are_the_part(count: int, shares: int) -> None:
 def test_wide_rows_make_small_row_groups() -> None:
     """So that they, too, are cut, left out and read in pieces: 32 MiB of them at most."""
     wide = pa.table({"document": [b"x" * (4 << 20)] * 20})
-    data = encode_parquet(wide, key=(), row_group_rows=1000)
+    data = encode_parquet(wide, row_group_rows=1000)
     metadata = pq.read_metadata(io.BytesIO(data))
     assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [7, 7, 6]
 
