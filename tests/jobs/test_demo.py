@@ -29,9 +29,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # the log fi
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    said: str,
 ) -> None:
     """Status 2 and one sentence with a hint, no stack trace, before Spark is started."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     (tmp_path / "wrong.toml").write_text("[demo]\nday = 3\n")
     words = [word.format(tmp=tmp_path) for word in arguments]
