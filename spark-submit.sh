@@ -151,10 +151,11 @@ digest() { if command -v sha256sum >/dev/null; then sha256sum; else shasum -a 25
 
 # Environments are named by what went into them, so a lock that changes gives a new environment
 # and never pulls the old one from under a query that runs for weeks. The folder is part of the
-# name because an installed project points at its sources.
+# name because an installed project points at its sources. So is the lock of Java, which only comes
+# where there is none: another Java in its place would take its files from under every JVM there.
 find_environment() {
   local name
-  name=$({ echo "6 $root" && cat "$root/requirements.lock" "$root/requirements-build.lock"; } | digest)
+  name=$({ echo "6 $root" && cat "$root"/requirements{,-build,-java}.lock; } | digest)
   env=$venvs/$name
   python=$env/bin/python
 }

@@ -86,9 +86,15 @@ def test_the_packages_are_those_of_the_lock(ready: Checkout) -> None:
     assert {name: installed.get(name) for name in locked} == locked
 
 
-def test_a_changed_lock_gives_a_new_environment_and_spares_one_in_use(ready: Checkout) -> None:
-    """A lock that changes never pulls the environment from under a program that runs in it."""
-    lock = ready.root / "requirements.lock"
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-java.lock"])
+def test_a_changed_lock_gives_a_new_environment_and_spares_one_in_use(
+    ready: Checkout, name: str
+) -> None:
+    """A lock that changes never pulls the environment from under a program that runs in it.
+
+    Nor the Java of it, which is in there where the machine has none.
+    """
+    lock = ready.root / name
     before = lock.read_bytes()
     code = "import sys; print(sys.prefix, flush=True); sys.stdin.read(); import duckdb_is_not_here"
     reader = subprocess.Popen(
