@@ -387,3 +387,20 @@ def test_the_commands_of_the_readme_exist() -> None:
             if not (path.parent / target).exists():
                 missing.add(f"{path.name}: {target}")
     assert missing == set()
+
+
+def test_a_cluster_is_not_given_the_loopback_of_the_defaults() -> None:
+    """Spark refuses a local master in cluster mode; a driver on loopback has no executor elsewhere.
+
+    Spark itself leaves out the driver's name in cluster mode, and not the address it listens at.
+    """
+    lacking = set()
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for block in re.findall(r"```\w*\n(.*?)```", path.read_text(), re.DOTALL):
+            for command in block.replace("\\\n", " ").splitlines():
+                if "spark-submit" not in command or "conf/spark-defaults.conf" not in command:
+                    continue
+                for needed in ("--master ", "spark.driver.bindAddress="):
+                    if needed not in command:
+                        lacking.add(f"{path.name}: {needed}")
+    assert lacking == set()
