@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from shardline.jobs import show
 from shardline.jobs.show import main
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 SCHEMA = pa.schema([pa.field("carrier", pa.string(), nullable=False), ("delay", pa.int64())])
@@ -148,16 +150,23 @@ def test_json_names_are_stable(url: str, capsys: pytest.CaptureFixture[str]) -> 
     }  # fmt: skip
 
 
-def test_old_states_are_looked_through_from_a_rollup(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What only an old lease keeps is known although the log is longer than one rollup's span."""
-    client = ShardClient.open(str(tmp_path), settings=ShardSettings(rollup_every=4))
+@contextmanager
+def read_since_its_first_record(location: Path) -> Iterator[None]:
+    """A shard `flights` whose log is longer than a rollup's span, while a reader holds it all."""
+    client = ShardClient.open(str(location), settings=ShardSettings(rollup_every=4))
     client.create("flights", ShardSchema.from_arrow(SCHEMA))
     writer = client.writer("flights", "loader")
     with client.reader("flights"):
         for time in range(10):
             writer.compare_and_append(rows("AA"), Frontier(time), Frontier(time + 1))
+        yield
+
+
+def test_old_states_are_looked_through_from_a_rollup(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What only an old lease keeps is known although the log is longer than one rollup's span."""
+    with read_since_its_first_record(tmp_path):
         (shard,) = ask_json(capsys, str(tmp_path), "flights")["shards"]
     assert len(shard["rollups"]) >= 2
     assert shard["dropped_bytes"] == 0, "nothing was merged, and that is known"
@@ -171,12 +180,7 @@ def test_a_shard_whose_usage_cannot_be_told_makes_the_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What a reader holds is found by older records, without which its state can still be read."""
-    client = ShardClient.open(str(tmp_path), settings=ShardSettings(rollup_every=4))
-    client.create("flights", ShardSchema.from_arrow(SCHEMA))
-    writer = client.writer("flights", "loader")
-    with client.reader("flights"):
-        for time in range(10):
-            writer.compare_and_append(rows("AA"), Frontier(time), Frontier(time + 1))
+    with read_since_its_first_record(tmp_path):
         sorted((tmp_path / "flights" / "log").iterdir())[2].unlink()
         assert main([str(tmp_path)]) == 0
         assert main([str(tmp_path), "--usage"]) == 1
