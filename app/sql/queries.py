@@ -21,7 +21,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -47,7 +46,6 @@ _EXPLAIN: Final = re.compile(r"\s*EXPLAIN\b", re.IGNORECASE)
 _VIEW: Final = re.compile(
     r"\s*(?:MATERIALIZED\s+)?VIEW\s+(?:(\w+)|`([^`]+)`)\s*;?\s*", re.IGNORECASE
 )
-_JAVA: Final = frozenset({"reflect", "java_method", "try_reflect"})
 _LITERALS: Final = frozenset({TokenType.STRING, TokenType.RAW_STRING, TokenType.NUMBER})
 
 
@@ -97,7 +95,6 @@ def parse_select(text: str, zone: ZoneInfo = _UTC) -> SelectRequest:
         tokens = _one(text, "write SELECT …")
         end, as_of = _as_of(tokens, text, zone)
         start = tokens[0].start
-        _refuse_java(tokens)
         query = _query(text[start:end], start)
     except TextProblem as wrong:
         raise InvalidProject([wrong.at(Script(_FILE, text))]) from None
@@ -162,21 +159,6 @@ def _one(text: str, hint: str) -> list[Token]:
     if len(statements) > 1:
         raise TextProblem(statements[1][0].start, "expected one statement, found several", hint)
     return statements[0]
-
-
-def _refuse_java(tokens: list[Token]) -> None:
-    """Refuse functions that call any method of any class in the JVM of the application.
-
-    A query may read what the project keeps, and no more: files and catalogs are refused, too.
-    """
-    for token, after in pairwise(tokens):
-        if token.text.lower() in _JAVA and after.token_type is TokenType.L_PAREN:
-            raise TextProblem(
-                token.start,
-                f"'{token.text}' runs methods of Java in the application: queries must not",
-                "use functions of SQL",
-                "FUNCTION_REFUSED",
-            )
 
 
 def _query(text: str, base: int) -> Query:

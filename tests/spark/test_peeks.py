@@ -329,6 +329,21 @@ def test_a_text_of_sql_means_what_it_says(desk: Desk, spark: SparkSession) -> No
     assert contents(desk.rows(f"SELECT '{text}' AS a", 9)) == Counter({(text,): 1})
 
 
+def test_a_query_that_leaves_sql_is_refused_before_it_runs(desk: Desk, spark: SparkSession) -> None:
+    """What differs by row may be asked for: it is no view's to have, but a query is run once."""
+    error = desk.ask(
+        "SELECT reflect('java.lang.System', 'setProperty', 'shardline.peeked', 'yes') AS x "
+        "FROM flights",
+        9,
+        "flights",
+    ).error
+    assert error.startswith("[FUNCTION_REFUSED] reflect() runs a method of Java")
+    jvm = spark._jvm
+    assert jvm is not None
+    assert jvm.java.lang.System.getProperty("shardline.peeked") is None
+    assert desk.rows("SELECT number FROM flights WHERE rand() < 2", 9, "flights").num_rows == 5
+
+
 def test_a_result_beyond_its_limit_is_refused(desk: Desk) -> None:
     """The jobs end early, and the error says what to do."""
     query = "SELECT id, repeat('x', 100) s FROM range(2000000)"

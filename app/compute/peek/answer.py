@@ -410,7 +410,9 @@ class PeekRun:
     def _by_spark(
         self, held: Mapping[str, ShardFollower], relations: Mapping[str, pa.Table]
     ) -> pa.Table:
-        from shardline.app.compute.peek.collect import collect, job_group  # noqa: PLC0415 - loads pyspark
+        # Both load pyspark.
+        from shardline.app.compute.peek.collect import collect, job_group  # noqa: PLC0415
+        from shardline.app.sql.outside_calls import refuse_outside_calls  # noqa: PLC0415
 
         spark, uuid = self._host.spark, self._peek.uuid
         self._set_strategy("standard" if held or relations else "constant")
@@ -425,6 +427,7 @@ class PeekRun:
                 bound = self._means.bind(self._peek.query, views)
                 refuse_foreign_relations(_parsed(spark, bound), views.values())
                 frame = spark.sql(bound)
+                refuse_outside_calls(frame._jdf.queryExecution().analyzed())  # noqa: SLF001
                 self._check_cancelled()
                 return collect(frame, self._peek.limit_bytes, self._task.group)
             finally:

@@ -168,9 +168,6 @@ def test_a_subscription_has_an_object_and_times(text: str, subscribed: Subscribe
         ("", "there is no statement"),
         ("SELECT a\nFROM t.u.v", "sql:2:6: 't.u.v' is no object"),
         ("SELECT a FROM t TABLESAMPLE (3 ROWS)", "a clause that objects do not have"),
-        ("SELECT reflect('java.lang.System', 'exit')", "sql:1:8: 'reflect' runs methods of Java"),
-        ("SELECT a, `Java_Method` ('a.B', 'c') FROM t", "sql:1:11: "),
-        ("SELECT * FROM t WHERE try_reflect('a.B', 'c') = 1", "sql:1:23: "),
     ],
 )
 def test_what_is_no_query_is_refused(text: str, expected: str) -> None:
