@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from sqlglot import Token, exp
+from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.databricks import Databricks
 from sqlglot.errors import ParseError
 
@@ -175,6 +175,10 @@ def _parsed(text: str) -> exp.Expr:
         raise _parse_problem(error, tokens) from None
     except RecursionError:
         raise TextProblem(tokens[0].start, "the query is nested too deeply", "split it") from None
+    except Exception as error:
+        # The parser fails at some texts by errors of its own. One such query must not hide the
+        # place of its problem, nor all other problems of its project.
+        raise TextProblem(tokens[0].start, "the query is not understood", _hint(tokens)) from error
     if len(found) > 1:
         raise TextProblem(
             tokens[0].start, "expected one query, found several", "leave out the others"
@@ -193,7 +197,13 @@ def _parse_problem(error: ParseError, tokens: list[Token]) -> TextProblem:
     message = str(first.get("description") or "the query is not understood").rstrip(".")
     shown = str(first.get("highlight") or "")
     at = f" at '{shown}'" if shown else ""
-    return TextProblem(offset, f"{message[:1].lower()}{message[1:]}{at}", "a query is Spark's SQL")
+    return TextProblem(offset, f"{message[:1].lower()}{message[1:]}{at}", _hint(tokens))
+
+
+def _hint(tokens: list[Token]) -> str:
+    if any(token.token_type is TokenType.PIPE_GT for token in tokens):
+        return "some operators behind |> are not known here: write them as a subquery"
+    return "a query is Spark's SQL"
 
 
 def _nodes(tree: exp.Expr) -> Iterator[tuple[exp.Expr, frozenset[str]]]:

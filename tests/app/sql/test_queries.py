@@ -168,6 +168,10 @@ def test_a_subscription_has_an_object_and_times(text: str, subscribed: Subscribe
         ("", "there is no statement"),
         ("SELECT a\nFROM t.u.v", "sql:2:6: 't.u.v' is no object"),
         ("SELECT a FROM t TABLESAMPLE (3 ROWS)", "a clause that objects do not have"),
+        ("FROM t |> UNION ALL TABLE u", "sql:1:1: the query is not understood"),
+        ("FROM t |> INTERSECT VALUES (1)", "hint: some operators behind |> are not known here"),
+        ("FROM t |> LIMIT 2+3", "the query is not understood"),
+        ("FROM t |> DROP a", "hint: some operators behind |> are not known here"),
     ],
 )
 def test_what_is_no_query_is_refused(text: str, expected: str) -> None:
