@@ -2,9 +2,9 @@
 
     substituted("path '${landing}'", {"landing": "/data/in"}, "sources.sql")
 
-A value is put into the text with its single quotes doubled, since it mostly stands in a string.
-
 Invariants:
+    In quotes or backticks a value stands for itself: what would end them, or mean something else
+    there, such as a backslash, is written so that it does not. Elsewhere it is part of the text.
     The number of lines stays, so that later errors name the right one.
 """
 
@@ -14,10 +14,15 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from sqlglot import Token, TokenType
+
+from shardline.app.sql.problems import TextProblem
+from shardline.app.sql.tokens import tokens_of
 from shardline.datasource.errors import InvalidUsage, unknown_name
 
 __all__ = ["parse_variables", "substitute_variables"]
 
+_QUOTING: Final = frozenset({TokenType.STRING, TokenType.RAW_STRING, TokenType.IDENTIFIER})
 _VARIABLE: Final = re.compile(r"\$\{([^}\n]*)\}")
 
 
@@ -30,8 +35,10 @@ def substitute_variables(text: str, values: Mapping[str, str], file: str) -> str
         file: Name of the file, for errors.
 
     Raises:
-        InvalidUsage: A variable has no value; names the file and the line.
+        InvalidUsage: A variable has no value, or a raw string cannot hold it; names the file and
+            the line.
     """
+    tokens = _quoting_tokens(text)
 
     def value(found: re.Match[str]) -> str:
         name = found[1].strip()
@@ -43,9 +50,36 @@ def substitute_variables(text: str, values: Mapping[str, str], file: str) -> str
                 code=unknown.code,
                 hint=f"{unknown.hint}; --set NAME=VALUE gives it a value",
             )
-        return values[name].replace("'", "''")
+        around = next((one for one in tokens if one.start < found.start() <= one.end), None)
+        written = values[name] if around is None else _quoted(values[name], around, text)
+        if written is None:
+            line = text.count("\n", 0, found.start()) + 1
+            raise InvalidUsage(
+                f"{file}:{line}: the value of '{name}' has a quote, which ends a raw string",
+                code="INVALID_VARIABLE",
+                hint="write the string without the r in front of it",
+            )
+        return written
 
     return _VARIABLE.sub(value, text)
+
+
+def _quoting_tokens(text: str) -> list[Token]:
+    """Tokens in quotes or backticks; none of a text that cannot be split, which is said later."""
+    try:
+        return [token for token in tokens_of(text) if token.token_type in _QUOTING]
+    except TextProblem:
+        return []
+
+
+def _quoted(value: str, token: Token, text: str) -> str | None:
+    """A value as it is written inside of a token; None if it cannot stand there."""
+    mark = text[token.end]
+    if token.token_type is TokenType.RAW_STRING:
+        return None if mark in value else value
+    if token.token_type is TokenType.STRING:
+        value = value.replace("\\", "\\\\")
+    return value.replace(mark, mark * 2)
 
 
 def parse_variables(given: list[str]) -> dict[str, str]:

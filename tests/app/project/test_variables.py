@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from shardline.app.project.statements import read_statements
 from shardline.app.project.variables import parse_variables, substitute_variables
+from shardline.app.protocol.objects import SourceDescription
+from shardline.app.sql.problems import Script
 from shardline.datasource.errors import InvalidUsage
 
 
@@ -14,6 +19,41 @@ def test_values_take_the_place_of_variables() -> None:
     assert substitute_variables(text, {"in": "/x", "out": "it's"}, "f") == (
         "path '/x/a'\n, other '/x', out 'it''s'"
     )
+
+
+@pytest.mark.parametrize("mark", ["'", '"'])
+@given(
+    st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]) | st.sampled_from("\\'\"`n$"))
+)
+def test_a_value_in_quotes_is_itself(mark: str, value: str) -> None:
+    """Passwords and patterns have backslashes and quotes; what stands behind is not swallowed."""
+    text = f"CREATE SOURCE a USING kafka OPTIONS (x {mark}<${{v}}>{mark}, y 'z')"
+    reading = read_statements(Script("f", substitute_variables(text, {"v": value}, "f")))
+    assert reading.problems == []
+    (one,) = reading.written
+    assert isinstance(one.description, SourceDescription)
+    assert one.description.options == {"x": f"<{value}>", "y": "z"}
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("SELECT 1 AS `a${v}b`", "SELECT 1 AS `a\\'``\"b`"),
+        ("SELECT ${v} -- ${v}", "SELECT \\'`\" -- \\'`\""),
+        ("SELECT '' ${v} ''", "SELECT '' \\'`\" ''"),
+        ("SELECT r\"'\", 'it''s ${v}'", "SELECT r\"'\", 'it''s \\\\''`\"'"),
+    ],
+)
+def test_a_value_is_written_as_its_place_asks(text: str, written: str) -> None:
+    """In backticks only they are doubled; outside of quotes, and in comments, nothing is."""
+    assert substitute_variables(text, {"v": "\\'`\""}, "f") == written
+
+
+def test_a_raw_string_takes_what_it_can_hold() -> None:
+    """A backslash is one there, and a quote cannot be written."""
+    assert substitute_variables("r'${v}'", {"v": 'a\\b"'}, "f") == "r'a\\b\"'"
+    with pytest.raises(InvalidUsage, match=r"INVALID_VARIABLE.*f:2.*'v' has a quote"):
+        substitute_variables("a,\nr'${v}'", {"v": "it's"}, "f")
 
 
 def test_a_variable_without_a_value_is_named_with_its_line() -> None:
