@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, get_args
 
@@ -25,7 +25,14 @@ from shardline.app.sql.tokens import Cursor, compact_text
 from shardline.app.storage.formats import canonical_format
 from shardline.datasource.errors import InvalidUsage
 
-__all__ = ["ENVELOPES", "Clauses", "check_key", "names_in_parentheses", "read_clauses"]
+__all__ = [
+    "ENVELOPES",
+    "Clauses",
+    "check_key",
+    "check_new",
+    "names_in_parentheses",
+    "read_clauses",
+]
 
 ENVELOPES: Final[tuple[Envelope, ...]] = get_args(Envelope)
 
@@ -98,13 +105,22 @@ def names_in_parentheses(cursor: Cursor, what: str) -> dict[str, int]:
     while True:
         offset = cursor.offset
         name = cursor.name(f"a column of {what}")
-        if name.lower() in {known.lower() for known in names}:
-            raise TextProblem(offset, f"column '{name}' stands in {what} twice", "name it once")
+        check_new(name, names, offset, what)
         names[name] = offset
         if cursor.symbol(TokenType.R_PAREN):
             return names
         if not cursor.symbol(TokenType.COMMA):
             raise cursor.wrong(f"expected , or ) in {what}, found {cursor.written}")
+
+
+def check_new(name: str, known: Iterable[str], offset: int, what: str) -> None:
+    """Refuse a column that is among those before it.
+
+    Raises:
+        Wrong: They have one of its name, in any case.
+    """
+    if name.lower() in {other.lower() for other in known}:
+        raise TextProblem(offset, f"column '{name}' stands in {what} twice", "name it once")
 
 
 def check_key(clauses: Clauses, offset: int, name: str) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from shardline.app.project.clauses import ENVELOPES, Clauses, check_key
+from shardline.app.project.clauses import ENVELOPES, Clauses, check_key, check_new
 from shardline.app.project.statements import (
     ObjectDescription,
     ParsedStatements,
@@ -29,6 +29,7 @@ from shardline.app.protocol.objects import (
 from shardline.app.settings.durations import parse_duration_ms
 from shardline.app.sql.problems import Script, TextProblem, did_you_mean
 from shardline.app.sql.references import read_query
+from shardline.app.sql.tokens import statements_of
 from shardline.app.storage.formats import canonical_format
 from shardline.datasource.errors import InvalidUsage
 
@@ -68,7 +69,9 @@ def make_source(
 def make_view(name: str, text: str, retain: str | int | None, comment: str) -> ParsedStatements:
     """Make a view; arguments as in `Project.view`."""
     script = Script(f"view {name}", text)
+    start = 0
     try:
+        start, text = _one_statement(text)
         query = read_query(text)
         description = ViewDescription(
             name=name.lower(),
@@ -78,15 +81,21 @@ def make_view(name: str, text: str, retain: str | int | None, comment: str) -> P
             retain_ms=_retain_ms(retain),
         )
     except TextProblem as wrong:
+        wrong.offset += start
         return _broken(name, script, wrong)
-    return ParsedStatements([WrittenObject(description, script, {"query": 0}, query, comment)])
+    return ParsedStatements([WrittenObject(description, script, {"query": start}, query, comment)])
 
 
 def make_index(on: str, key: Iterable[str], name: str) -> ParsedStatements:
     """Make an index; arguments as in `Project.index`."""
     on, key = on.lower(), tuple(key)
     name = name.lower() or index_name(on, key)
-    return _made(IndexDescription(name=name, on=on, key=key), Script(f"index {name}", ""))
+    script = Script(f"index {name}", "")
+    try:
+        _check_columns(key)
+    except TextProblem as wrong:
+        return _broken(name, script, wrong)
+    return _made(IndexDescription(name=name, on=on, key=key), script)
 
 
 def make_sink(
@@ -137,13 +146,29 @@ def _check_envelope(name: str, envelope: str, key: tuple[str, ...]) -> None:
         raise TextProblem(0, f"'{envelope}' is no envelope", did_you_mean(envelope, known))
     spots = dict.fromkeys(("ENVELOPE", "KEY"), 0)
     check_key(Clauses(envelope=known[envelope], key=key, spots=spots), 0, name)
+    _check_columns(key)
+
+
+def _check_columns(key: tuple[str, ...]) -> None:
+    for place, column in enumerate(key):
+        check_new(column, key[:place], 0, "the key")
+
+
+def _one_statement(text: str) -> tuple[int, str]:
+    """Where the only statement of a text begins, and the statement, without what follows it."""
+    statements = list(statements_of(text))
+    if len(statements) != 1:
+        return 0, text  # refused as a query, with the reason
+    (tokens,) = statements
+    start = tokens[0].start
+    return start, text[start : tokens[-1].end + 1]
 
 
 def _retain_ms(retain: str | int | None) -> int | None:
-    if retain is None or isinstance(retain, int):
-        return retain
+    if retain is None:
+        return None
     try:
-        return parse_duration_ms(retain)
+        return parse_duration_ms(str(retain))
     except InvalidUsage as error:
         raise TextProblem(0, error.detail, error.hint, error.code) from None
 
