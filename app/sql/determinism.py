@@ -28,7 +28,11 @@ from sqlglot import TokenType
 
 from shardline.app.sql.plan_tree import Node
 from shardline.app.sql.tokens import tokens_of, word_of
-from shardline.app.sql.window_frames import find_unordered_function, is_order_insensitive
+from shardline.app.sql.window_frames import (
+    COLLECTED,
+    find_unordered_function,
+    is_order_insensitive,
+)
 
 __all__ = ["find_clock_literal", "find_nondeterminism", "has_computed_times", "is_clock_text"]
 
@@ -44,7 +48,6 @@ _STRINGS: Final = frozenset({TokenType.STRING, TokenType.RAW_STRING})
 _TIMES: Final = ("DATE", "TIMESTAMP")
 _PARSED: Final = frozenset({"ParseToDate", "ParseToTimestamp"})
 _FIRST: Final = frozenset({"First", "Last", "AnyValue"})
-_COLLECTED: Final = frozenset({"CollectList", "CollectSet"})
 _APPROXIMATE: Final = {
     "ApproximatePercentile": ("approx_percentile", "use percentile, which is exact"),
     "ApproxTopK": ("approx_top_k", "count, and keep the first by ORDER BY … LIMIT"),
@@ -168,8 +171,8 @@ def _calls(tree: Node) -> tuple[str, str] | None:
                 f"{name}() takes whichever row comes first",
                 "use min, max, or min_by and max_by with an order",
             )
-        if node.kind in _COLLECTED and not settled:
-            name = "collect_list" if node.kind == "CollectList" else "collect_set"
+        if node.kind in COLLECTED and not settled:
+            name = COLLECTED[node.kind]
             return (f"{name}() keeps rows as they come", f"write sort_array({name}(…))")
         if (rough := _approximate(node)) is not None:
             return rough

@@ -19,12 +19,18 @@ from typing import Final
 
 from shardline.app.sql.plan_tree import Node
 
-__all__ = ["find_unordered_function", "is_order_insensitive"]
+__all__ = ["COLLECTED", "find_unordered_function", "is_order_insensitive"]
 
-_BY_PLACE: Final = {
-    "AnyValue": "any_value",
+COLLECTED: Final = {
     "CollectList": "collect_list",
     "CollectSet": "collect_set",
+    "CollectUnion": "collect_union",
+}
+"""Aggregates that make an array of values in the order in which rows come, by their SQL names."""
+
+_BY_PLACE: Final = {
+    **COLLECTED,
+    "AnyValue": "any_value",
     "First": "first",
     "Lag": "lag",
     "Last": "last",
@@ -35,7 +41,6 @@ _BY_PLACE: Final = {
 }
 """Functions that depend on a row's place. Ranks do not: rows that tie have the same rank."""
 
-_COLLECTED: Final = frozenset({"CollectList", "CollectSet"})
 _UNORDERED: Final = frozenset({"ArraySize", "Cardinality", "Size", "SortArray"})
 """Functions of an array whose result does not depend on its order."""
 
@@ -117,7 +122,7 @@ def _ordered(spec: Node) -> bool:
 def _sorted_later(call: Node, named: Node, plan: Node) -> bool:
     """True if an array of the window is used only where its order does not matter."""
     function = call.children[0].children[0] if call.children[0].children else call
-    if function.kind not in _COLLECTED or not str(named.fields.get("name")).startswith("_we"):
+    if function.kind not in COLLECTED or not str(named.fields.get("name")).startswith("_we"):
         return False
     identity = _identity(named)
     parents = [

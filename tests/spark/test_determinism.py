@@ -32,6 +32,7 @@ def test_what_is_decided_is_taken(spark: SparkSession) -> None:
     queries = [
         "SELECT array_sort(collect_list(s)) AS x FROM t",
         "SELECT sort_array(collect_set(s)) AS x FROM t",
+        "SELECT sort_array(collect_union(array(s))) AS x FROM t",
         "SELECT a, sort_array(collect_list(s) OVER (PARTITION BY a)) AS x FROM t",
         "SELECT a, size(collect_set(s) OVER (PARTITION BY a)) AS x FROM t",
         "SELECT mode(s, true) AS x, approx_count_distinct(s) AS y, percentile(a, 0.5) AS z FROM t",

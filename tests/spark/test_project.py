@@ -192,6 +192,7 @@ def test_every_problem_is_found_at_its_place(spark: SparkSession) -> None:
             "SELECT",
             "collect_list() over a window",
         ),
+        ("SELECT collect_union(array(s)) AS f FROM t", "SELECT", "collect_union() keeps rows"),
         ("SELECT mode(s) AS f FROM t", "SELECT", "mode() takes whichever"),
         ("SELECT percentile_approx(a, 0.5) AS f FROM t", "SELECT", "approx_percentile() depends"),
         ("SELECT array_sort(collect_list(a), (l, r) -> 0) AS f FROM t", "SELECT", "collect_list()"),

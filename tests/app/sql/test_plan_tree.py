@@ -222,6 +222,7 @@ def limited(plan: Nodes) -> Nodes:
         (op("Filter", INPUT, condition=expr("ScalarSubquery", plan=limited(INPUT))), "LIMIT"),
         (op("Sample", INPUT), "sample"),
         (op("Aggregate", INPUT, e=[expr("aggregate.CollectSet")]), "collect_set()"),
+        (op("Aggregate", INPUT, e=[expr("aggregate.CollectUnion")]), "collect_union()"),
         (op("Aggregate", INPUT, e=[expr("SortArray", expr("AggregateExpression",
             expr("aggregate.CollectSet")))]), ""),
         (op("Aggregate", INPUT, e=[expr("SortArray", expr("Concat", expr("AggregateExpression",
