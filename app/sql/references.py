@@ -20,7 +20,6 @@ Invariants:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,7 +30,7 @@ from sqlglot.dialects.databricks import Databricks
 from sqlglot.errors import ParseError
 
 from shardline.app.sql.problems import TextProblem
-from shardline.app.sql.tokens import query_tokens
+from shardline.app.sql.tokens import query_tokens, word_of
 
 __all__ = ["INTROSPECTION", "BoundQuery", "Query", "Reference", "quote_name", "read_query"]
 
@@ -40,8 +39,6 @@ INTROSPECTION: Final = "introspection"
 
 _PLAIN: Final = frozenset({"this", "db", "alias", "joins", "laterals", "pivots"})
 """Arguments of sqlglot's `Table` that objects may have."""
-
-_BARE: Final = re.compile(r"\bTABLE\s+\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +144,10 @@ def read_query(text: str) -> Query:
     Raises:
         Wrong: The text is not one query, or reads something that is no object.
     """
-    tree = _parsed(text)
+    tokens = query_tokens(text)
+    tree = _parsed(tokens, text)
+    # Behind the word TABLE no alias may stand, whatever comments are between it and the name.
+    bare_starts = {b.start for a, b in pairwise(tokens) if word_of(a, text) == "TABLE"}
     references: list[Reference] = []
     columns: list[exp.Column] = []
     for node, hidden in _nodes(tree):
@@ -156,15 +156,14 @@ def read_query(text: str) -> Query:
         if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
             if node.args.get("db") is None and node.name.lower() in hidden:
                 continue
-            references.append(_reference(node, text))
+            references.append(_reference(node, text, bare_starts))
     references.sort(key=lambda reference: reference.start)
     bare = {r.name for r in references if not r.aliased}
     qualified = [q for column in columns if (q := _qualifier(column, bare)) is not None]
     return Query(text, tuple(references), tuple(qualified))
 
 
-def _parsed(text: str) -> exp.Expr:
-    tokens = query_tokens(text)
+def _parsed(tokens: list[Token], text: str) -> exp.Expr:
     if not tokens:
         raise TextProblem(0, "there is no query", "write SELECT …")
     try:
@@ -226,7 +225,7 @@ def _nodes(tree: exp.Expr) -> Iterator[tuple[exp.Expr, frozenset[str]]]:
                 open_nodes += [(child, hidden) for child in values if isinstance(child, exp.Expr)]
 
 
-def _reference(table: exp.Table, text: str) -> Reference:
+def _reference(table: exp.Table, text: str, bare_starts: set[int]) -> Reference:
     parts = table.parts
     start, end = _span(parts[0], text)[0], _span(parts[-1], text)[1]
     if len(parts) > 2 or (len(parts) == 2 and parts[0].name.lower() != INTROSPECTION):  # noqa: PLR2004
@@ -246,7 +245,7 @@ def _reference(table: exp.Table, text: str) -> Reference:
         )
     name = ".".join(part.name.lower() for part in parts)
     own_start, own_end = _span(parts[-1], text)
-    aliased = bool(table.args.get("alias")) or _BARE.search(text, 0, start) is not None
+    aliased = bool(table.args.get("alias")) or start in bare_starts
     return Reference(name, start, end, text[own_start:own_end], aliased)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import dropwhile
 from typing import Final
 
 from sqlglot import Token, TokenType
@@ -139,7 +140,10 @@ def _kind(tokens: Sequence[Token], place: int) -> TokenType:
     if kind in _WORDS and before in _NAMED:
         return TokenType.VAR
     if kind is TokenType.TABLE and after is not TokenType.L_PAREN:
-        opened = place > 1 and tokens[place - 2].token_type in _BEFORE_QUERY
+        outside = dropwhile(
+            lambda one: one.token_type is TokenType.L_PAREN, reversed(tokens[:place])
+        )
+        opened = next((one.token_type in _BEFORE_QUERY for one in outside), True)
         if before is None or before in _SETS or (before is TokenType.L_PAREN and opened):
             return TokenType.FROM
     return kind

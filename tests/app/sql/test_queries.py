@@ -23,6 +23,9 @@ NAMES = {"flights": "x1", "planes": "x2", "introspection.objects": "x3"}
     [
         ("SELECT flights.a FROM flights", "SELECT flights.a FROM `x1` AS flights"),
         ("TABLE flights", "TABLE `x1`"),
+        ("((TABLE flights)) EXCEPT TABLE planes", "((TABLE `x1`)) EXCEPT TABLE `x2`"),
+        ("TABLE /* c */ flights", "TABLE /* c */ `x1`"),
+        ("(table -- c\n`flights`) UNION TABLE planes", "(table -- c\n`x1`) UNION TABLE `x2`"),
         (
             "SELECT * FROM (TABLE flights) f UNION ALL table planes",
             "SELECT * FROM (TABLE `x1`) f UNION ALL table `x2`",
