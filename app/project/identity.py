@@ -34,7 +34,8 @@ def read_identity(folder: Path) -> ProjectIdentity:
     if not file.is_file():
         return ProjectIdentity(folder=place)
     try:
-        settings = tomllib.loads(file.read_text(encoding="utf-8"))
+        # Without the byte order mark that editors on Windows put in front.
+        settings = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidUsage(
             f"the project's settings '{file}' cannot be read: {error}",

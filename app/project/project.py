@@ -291,7 +291,8 @@ class Project:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        # Editors on Windows put a byte order mark in front, which nobody sees.
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidUsage(
             f"'{file}' cannot be read: {error}",
