@@ -439,8 +439,10 @@ class Application:
         each with the reason.
 
         Raises:
-            InvalidUsage: The query cannot be run.
-            Determinate: It was not answered in time, or failed.
+            InvalidUsage: The query cannot be run as it is: it is wrong, or fails on its rows.
+            Determinate: It was not answered in time, or failed by something that may pass.
+            MissingBlob: A part that it reads is not there.
+            Corrupt: Data that it reads is damaged.
         """
         return self._reads.sql(text, timeout_ms=timeout_ms, cancelled=cancelled)
 

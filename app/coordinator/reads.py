@@ -30,6 +30,7 @@ from shardline.app.controller.compute import ComputeController
 from shardline.app.controller.subscription import Subscription
 from shardline.app.coordinator.oracle import Oracle
 from shardline.app.introspection.live import DATABASE
+from shardline.app.protocol.error_kinds import class_of
 from shardline.app.protocol.graph import reachable_names
 from shardline.app.protocol.objects import (
     Description,
@@ -42,7 +43,13 @@ from shardline.app.protocol.objects import (
 )
 from shardline.app.sql.queries import SelectRequest, parse_explain, parse_select, parse_subscribe
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
+from shardline.datasource.errors import (
+    Determinate,
+    Indeterminate,
+    InvalidUsage,
+    ShardError,
+    unknown_name,
+)
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.read import check_begun, latest_readable
 
@@ -134,7 +141,7 @@ class Reads:
             cancelled=cancelled,
         )
         if response.rows is None:
-            raise _query_error(response.error or "the query was cancelled")
+            raise _query_error(response.error or "the query was cancelled", response.kind)
         return from_ipc(response.rows)
 
     def subscribe(self, text: str) -> Subscription:
@@ -278,12 +285,16 @@ class Reads:
         return [state.upper for state in self._client.readable(*sources)] if sources else []
 
 
-def _query_error(text: str) -> Determinate:
-    """The error of a query, with the code and the hint that its text has."""
+def _query_error(text: str, kind: str) -> ShardError:
+    """The error of a query, of its kind's class, with the code and the hint that its text has."""
+    made = class_of(kind)
+    if made is None or made is Indeterminate:
+        # A query has no outcome but its answer.
+        made = Determinate
     found = _CODED.fullmatch(text)
     if found is None:
-        return Determinate(text, code="QUERY_FAILED")
-    return Determinate(found[2], code=found[1], hint=found[3] or "")
+        return made(text, code="QUERY_FAILED")
+    return made(found[2], code=found[1], hint=found[3] or "")
 
 
 def _error_owners(running: Mapping[str, Description]) -> dict[str, str]:

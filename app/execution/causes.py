@@ -41,8 +41,9 @@ from shardline.app.execution.error_texts import (
     users_frame,
 )
 from shardline.app.logs import LOGGED_HINT
+from shardline.app.protocol.error_kinds import KINDS, class_of, kind_of
 from shardline.app.protocol.redaction import redact_option
-from shardline.datasource.errors import InvalidUsage, ShardError
+from shardline.datasource.errors import Corrupt, Determinate, InvalidUsage, ShardError
 
 __all__ = ["Cause", "find_cause", "whole_text", "without_run_ids", "without_state"]
 
@@ -58,13 +59,18 @@ class Cause:
         code: Ours or Spark's, without brackets; "" for an error that has none.
         message: What is wrong, in one line, with the file, the function or the piece of the query.
         hint: What to do about it.
-        is_usage: True if the request cannot work as it is, whatever the moment.
+        kind: What is to be done next, one of `error_kinds.KINDS`.
     """
 
     code: str
     message: str
     hint: str
-    is_usage: bool = False
+    kind: str = "determinate"
+
+    @property
+    def is_usage(self) -> bool:
+        """True if the request cannot work as it is, whatever the moment."""
+        return self.kind == "invalid_usage"
 
     @property
     def sentence(self) -> str:
@@ -77,7 +83,7 @@ def find_cause(error: BaseException) -> Cause:
     one: BaseException | None = error
     while one is not None:
         if isinstance(one, ShardError):
-            return Cause(one.code, one.detail, one.hint, isinstance(one, InvalidUsage))
+            return Cause(one.code, one.detail, one.hint, _kind_of_ours(one.code, type(one)))
         one = one.__cause__
     text = whole_text(error)
     # Not cleaned: it is our own sentence, and the same as where its class is still known.
@@ -111,6 +117,13 @@ _OURS: Final = re.compile(
 )
 """An error of ours as a class of Python, or raised at a row by an expression that we have made."""
 
+_CLASSES: Final = {made.__name__: made for kind in KINDS if (made := class_of(kind)) is not None}
+_RAISED: Final[dict[str, type[ShardError]]] = {
+    "DIFF_OVERFLOW": InvalidUsage,
+    "NEGATIVE_MULTIPLICITY": Corrupt,
+}
+"""What errors that are raised at a row would be as a class of Python (`rows.updates`)."""
+
 
 def _of_ours(text: str) -> Cause | None:
     every = list(_OURS.finditer(text))
@@ -118,7 +131,15 @@ def _of_ours(text: str) -> Cause | None:
         return None
     found = every[-1]
     message, _, hint = without_state(found["message"] or found["text"] or "").partition(" — hint: ")
-    return Cause(found["code"] or found["raised"], message, hint, found["kind"] == "InvalidUsage")
+    code = found["code"] or found["raised"]
+    made = _CLASSES.get(found["kind"]) or _RAISED.get(code, Determinate)
+    return Cause(code, message, hint, _kind_of_ours(code, made))
+
+
+def _kind_of_ours(code: str, made: type[ShardError]) -> str:
+    """The kind of an error of ours, by its class."""
+    # A part that is not there since the read's lease was lost: a read anew plans other parts.
+    return "determinate" if code == "LEASE_LOST" else kind_of(made)
 
 
 _MICRO_BATCH: Final = re.compile(
@@ -207,6 +228,11 @@ _CONDITION_HINTS: Final = {
     "USER_RAISED_EXCEPTION": "the query raises it itself: correct the rows or the query",
 }
 
+_USAGE_STATES: Final = ("0A", "21", "22", "42", "54", "P0")
+"""Classes of SQLSTATE by which a statement cannot work as it is: it is not supported, has a wrong
+number of rows, meets wrong data, is misspelt, exceeds a limit of the program, or raises the error
+itself. The others are about a moment or a system."""
+
 _REASONS: Final = (
     (re.compile(r"is not a Parquet file"), "it is not a Parquet file"),
     (re.compile(r"Malformed ORC file"), "it is not an ORC file"),
@@ -242,7 +268,8 @@ def _in_spark(text: str, error: BaseException) -> Cause | None:
         message += f', in "{fragment}"'
     useful = [one for one in advice if not _SETTINGS.search(one)]
     hint = _CONDITION_HINTS.get(condition.code.partition(".")[0]) or _as_hint(" ".join(useful))
-    return Cause(condition.code, message + place, hint or LOGGED_HINT)
+    kind = "invalid_usage" if condition.state.startswith(_USAGE_STATES) else "determinate"
+    return Cause(condition.code, message + place, hint or LOGGED_HINT, kind)
 
 
 def _as_hint(advice: str) -> str:
@@ -426,7 +453,7 @@ def _cleaned(cause: Cause) -> Cause:
     message = redact_option("", without_run_ids(" ".join(cause.message.split())))
     if len(message) > _LENGTH_MAX:
         message = message[: _LENGTH_MAX - 1] + "…"
-    return Cause(cause.code, message, redact_option("", cause.hint), cause.is_usage)
+    return Cause(cause.code, message, redact_option("", cause.hint), cause.kind)
 
 
 def _path(path: str) -> str:

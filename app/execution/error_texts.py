@@ -47,7 +47,7 @@ __all__ = [
 _PACKAGE: Final = Path(datasource.__file__).parent.parent
 
 _CODE: Final = re.compile(r"\[(?P<code>[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\] ")
-_STATE: Final = re.compile(r"\s*SQLSTATE: \w{5}")
+_STATE: Final = re.compile(r"\s*SQLSTATE: (\w{5})")
 _CARETS: Final = re.compile(r"\n== SQL[^\n]*==\n(?P<line>[^\n]*)\n(?P<carets> *\^+)(?=\n|\Z)")
 _PLAN: Final = re.compile(
     r"\n=== Streaming Query ===\n.*?(?=\nJVM stacktrace:|\n\s+at |\nCaused by: |\Z)", re.DOTALL
@@ -107,11 +107,13 @@ class Condition:
         code: Its name, without brackets.
         message: The message, without code and SQLSTATE; may have several lines.
         fragment: The piece of a query that has failed; "" if it is not known.
+        state: Its SQLSTATE.
     """
 
     code: str
     message: str
     fragment: str = ""
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,8 @@ def conditions(text: str) -> list[Condition]:
         state = _STATE.search(text, code.end(), end)
         if state is not None and code["code"].partition(".")[0] not in _WRAPPING_CONDITIONS:
             message = text[code.end() : state.start()].strip()
-            found.append(Condition(code["code"], message, _fragment(text, state.end(), end)))
+            fragment = _fragment(text, state.end(), end)
+            found.append(Condition(code["code"], message, fragment, state[1]))
     return found
 
 

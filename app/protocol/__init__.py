@@ -15,6 +15,7 @@ sent. So both sides, and tests, get the same result from the same commands.
     history      reduces a list of commands to the shortest one of the same meaning
     reconcile    the difference between what a runtime has and what a new controller wants
     codec        all of them as JSON, and back
+    error_kinds  what the reader of an error is to do next
     graph        order, cycles and reachability of objects
     redaction    options of objects without their secrets
 """

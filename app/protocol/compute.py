@@ -201,12 +201,14 @@ class PeekResponse(ProtocolValue, frozen=True, kw_only=True, tag="peek_response"
         rows: An Arrow IPC stream; None after an error or a cancellation.
         error: The error; "" if there is none.
         cancelled: True if it was cancelled before it was done.
+        kind: One of `error_kinds.KINDS`, by which the error's class is known; "" if it is not.
     """
 
     uuid: str
     rows: bytes | None = None
     error: str = ""
     cancelled: bool = False
+    kind: str = ""
 
 
 class SubscribeResponse(ProtocolValue, frozen=True, kw_only=True, tag="subscribe_response"):

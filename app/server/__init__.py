@@ -18,7 +18,6 @@ Never: changes anything by a GET, or answers a request that `access` has refused
     session_codes        one-time codes by which the page gets the token
     application_server   the routes of an application, and its announcement; `errors_route` is that
                          of bad rows, `shared_answer` computes once what many ask for
-    error_kinds          what the reader of an error is to do next
     http_server          a server in a thread of its own
     discovery            the file that says where the running application answers
     client               requests of other commands to the running application

@@ -36,10 +36,10 @@ from shardline.app.introspection.events import Acted, ClientsSeen
 from shardline.app.introspection.publisher import Publisher
 from shardline.app.introspection.relation import Scalar
 from shardline.app.introspection.store import Relations
+from shardline.app.protocol.error_kinds import kind_of
 from shardline.app.server.access import BODY_MAX, Access, Guard, error_response
 from shardline.app.server.action_log import recorded_action
 from shardline.app.server.any_text import ANY_TEXT
-from shardline.app.server.error_kinds import kind_of
 from shardline.app.server.metrics import CONTENT_TYPE, encode_metrics
 from shardline.app.server.open_clients import OpenClients
 from shardline.app.server.openapi import openapi
@@ -388,7 +388,7 @@ async def _failed(request: Request, error: Exception) -> Response:
         status = 413
     else:
         status = 400 if isinstance(error, InvalidUsage) else 503
-    return error_response(status, error.code, error.detail, error.hint, kind_of(error))
+    return error_response(status, error.code, error.detail, error.hint, kind_of(type(error)))
 
 
 async def _broken(request: Request, error: Exception) -> Response:

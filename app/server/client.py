@@ -28,10 +28,10 @@ from typing_extensions import override
 
 from shardline.app.compute.peek.results import from_ipc
 from shardline.app.project.permission import Permissions
+from shardline.app.protocol.error_kinds import class_of
 from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.app.server.api import ARROW
 from shardline.app.server.discovery import ApplicationAddress, request_headers
-from shardline.app.server.error_kinds import class_of
 from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
 
 __all__ = [

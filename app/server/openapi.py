@@ -12,8 +12,8 @@ import msgspec
 import pyarrow as pa
 
 from shardline.app.introspection.relation import Relation
+from shardline.app.protocol.error_kinds import KINDS
 from shardline.app.server.access import TOKEN_PROTOCOL
-from shardline.app.server.error_kinds import KINDS
 from shardline.app.server.subscription_messages import PROTOCOL, Request, ServerMessage
 
 __all__ = ["openapi"]

@@ -282,14 +282,15 @@ def test_a_query_without_objects_is_a_constant(desk: Desk) -> None:
 
 def test_errors_of_spark_are_sentences(desk: Desk, spark: SparkSession) -> None:
     """A wrong query, a failing one and an unknown relation: a code, a sentence, no stack."""
-    wrong = desk.ask("SELECT nmber FROM flights", 9, "flights").error
-    assert wrong.startswith("[UNRESOLVED_COLUMN")
-    assert "number" in wrong
-    zero = desk.ask("SELECT number / (number - number) FROM flights", 9, "flights").error
-    assert zero.startswith("[DIVIDE_BY_ZERO]")
-    unknown = desk.ask("SELECT * FROM introspection.objcts", 0, "introspection.objcts").error
-    assert "did you mean 'objects'" in unknown
-    assert not any("\n" in error for error in (wrong, zero, unknown))
+    wrong = desk.ask("SELECT nmber FROM flights", 9, "flights")
+    assert wrong.error.startswith("[UNRESOLVED_COLUMN")
+    assert "number" in wrong.error
+    zero = desk.ask("SELECT number / (number - number) FROM flights", 9, "flights")
+    assert zero.error.startswith("[DIVIDE_BY_ZERO]")
+    unknown = desk.ask("SELECT * FROM introspection.objcts", 0, "introspection.objcts")
+    assert "did you mean 'objects'" in unknown.error
+    assert not any("\n" in one.error for one in (wrong, zero, unknown))
+    assert {one.kind for one in (wrong, zero, unknown)} == {"invalid_usage"}
     assert not [t.name for t in spark.catalog.listTables() if t.name.startswith("peek_")]
 
 

@@ -54,6 +54,7 @@ from shardline.app.compute.peek.answer import (
     Relations,
 )
 from shardline.app.compute.peek.results import to_ipc
+from shardline.app.execution.causes import find_cause
 from shardline.app.execution.host import Host
 from shardline.app.execution.live_errors import Catalog
 from shardline.app.execution.spark_errors import error_sentence
@@ -284,7 +285,9 @@ class PeekServer:
                 # Jobs that were cancelled end as errors of Spark, which nobody has asked about.
                 return PeekResponse(uuid=uuid, cancelled=True)
             task.error = error
-            return PeekResponse(uuid=uuid, error=error_sentence(error, "QUERY_FAILED"))
+            return PeekResponse(
+                uuid=uuid, error=error_sentence(error, "QUERY_FAILED"), kind=find_cause(error).kind
+            )
 
 
 def _bucket(took_ms: float) -> int:

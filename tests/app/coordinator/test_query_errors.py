@@ -5,6 +5,13 @@ from __future__ import annotations
 import pytest
 
 from shardline.app.coordinator.reads import _query_error
+from shardline.datasource.errors import (
+    Corrupt,
+    Determinate,
+    InvalidUsage,
+    MissingBlob,
+    ShardError,
+)
 
 
 @pytest.mark.parametrize(
@@ -22,5 +29,26 @@ from shardline.app.coordinator.reads import _query_error
 )
 def test_an_error_is_told_once(text: str, code: str, detail: str, hint: str) -> None:
     """Not wrapped in another one that says to look above."""
-    error = _query_error(text)
+    error = _query_error(text, "")
     assert (error.code, error.detail, error.hint) == (code, detail, hint)
+
+
+@pytest.mark.parametrize(
+    ("kind", "made"),
+    [
+        ("invalid_usage", InvalidUsage),
+        ("determinate", Determinate),
+        ("missing_blob", MissingBlob),
+        ("corrupt", Corrupt),
+        # It changes nothing, so there is nothing that may have been done.
+        ("indeterminate", Determinate),
+        # A runtime of a former version says no kind, one of a later version perhaps another.
+        ("", Determinate),
+        ("fatal", Determinate),
+    ],
+)
+def test_an_error_is_of_the_class_that_it_had_where_it_arose(
+    kind: str, made: type[ShardError]
+) -> None:
+    """By it a program decides whether it asks again."""
+    assert type(_query_error("[A_CODE] a sentence", kind)) is made

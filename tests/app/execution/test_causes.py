@@ -14,7 +14,7 @@ from shardline.app.execution.causes import find_cause
 from shardline.app.logs import LOGGED_HINT
 from shardline.app.storage.sinks.interval import Interval
 from shardline.app.storage.sinks.others import FunctionTarget, register_function
-from shardline.datasource.errors import Fenced, InvalidUsage
+from shardline.datasource.errors import Corrupt, Determinate, Fenced, InvalidUsage, MissingBlob
 from shardline.datasource.frontier import Frontier
 from support.spark.failures import CAUSES, GOLDEN, SITUATIONS
 from support.spark.user_functions import hand_over
@@ -294,6 +294,31 @@ def test_an_error_of_ours_comes_first_wherever_it_is() -> None:
     )
     assert said(inside) == ("[NO_COLUMN] no task 3 in file:/x", "name another")
     assert find_cause(inside).is_usage
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (InvalidUsage("x"), "invalid_usage"),
+        (Determinate("x"), "determinate"),
+        (MissingBlob("gone", code="LEASE_LOST"), "determinate"),
+        (Corrupt("x"), "corrupt"),
+        (
+            OfSpark("shardline.datasource.errors.MissingBlob: [MISSING_BLOB] part 'a'"),
+            "missing_blob",
+        ),
+        (OfSpark("shardline.datasource.errors.MissingBlob: [LEASE_LOST] part 'a'"), "determinate"),
+        (OfSpark("[USER_RAISED_EXCEPTION] [NEGATIVE_MULTIPLICITY] -1 SQLSTATE: P0001"), "corrupt"),
+        (OfSpark("[USER_RAISED_EXCEPTION] no. SQLSTATE: P0001"), "invalid_usage"),
+        (OfSpark("[UNRESOLVED_COLUMN.X] no `a`. SQLSTATE: 42703"), "invalid_usage"),
+        (OfSpark("[DIVIDE_BY_ZERO] Division. SQLSTATE: 22012"), "invalid_usage"),
+        (OfSpark("[INTERNAL_ERROR] odd. SQLSTATE: XX000"), "determinate"),
+        (OSError("Connection refused"), "determinate"),
+    ],
+)
+def test_a_cause_says_what_is_to_be_done_next(error: Exception, kind: str) -> None:
+    """As the class of an error of ours does; of Spark's, its SQLSTATE says it."""
+    assert find_cause(error).kind == kind
 
 
 class OfLostJvm(Exception):

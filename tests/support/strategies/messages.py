@@ -72,7 +72,7 @@ MESSAGES: Mapping[str, Sequence[Any]] = {
         c.Frontiers(id="delays", write=8, creation=3),
         c.Frontiers(id="delays", write=None, input=3, output=2**63 - 1),
         c.PeekResponse(uuid="p", rows=b"\x00\xffARROW"),
-        c.PeekResponse(uuid="p", error="[SINCE_EXCEEDED] too early"),
+        c.PeekResponse(uuid="p", error="[SINCE_EXCEEDED] too early", kind="invalid_usage"),
         c.PeekResponse(uuid="p", cancelled=True),
         c.SubscribeResponse(id="t1", lower=5, upper=6, updates=b"", shard="s0f"),
         c.SubscribeResponse(id="t1", lower=6, upper=None, error="division by zero"),

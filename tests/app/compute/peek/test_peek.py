@@ -145,7 +145,9 @@ def test_unknown_objects_are_told(place: Place) -> None:
     """An object without a shard is an error with what there is."""
     peeks = peeks_of(place)
     asked = Peek(uuid="a", query="SELECT * FROM s", inputs=("s",), as_of=5, limit_bytes=1)
-    assert answer(place, peeks, asked).error.startswith("[SHARD_NOT_FOUND] no shard 's'")
+    found = answer(place, peeks, asked)
+    assert found.error.startswith("[SHARD_NOT_FOUND] no shard 's'")
+    assert found.kind == "invalid_usage"
     peeks.stop()
 
 

@@ -1,6 +1,6 @@
-"""Kinds of errors say over HTTP what classes say in Python: what their reader is to do next.
+"""Kinds of errors say to other processes what classes say in Python: what to do next.
 
-    kind_of(error)                  "indeterminate"
+    kind_of(Indeterminate)          "indeterminate"
     class_of("indeterminate")       Indeterminate
 
 A status of HTTP cannot: 503 stands for a store that is away (ask again) and for a part that is
@@ -38,9 +38,9 @@ KINDS: Final = tuple(_CLASSES)
 """All kinds; their meanings are those of the classes of `shardline.datasource.errors`."""
 
 
-def kind_of(error: ShardError) -> str:
-    """The kind of an error; of one of no class it is not known what has happened."""
-    found = (kind for kind, made in _CLASSES.items() if isinstance(error, made))
+def kind_of(made: type[ShardError]) -> str:
+    """The kind of a class of errors; of an error of no class it is not known what has happened."""
+    found = (kind for kind, known in _CLASSES.items() if issubclass(made, known))
     return next(found, "indeterminate")
 
 
