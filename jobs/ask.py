@@ -175,7 +175,11 @@ def _parser() -> argparse.ArgumentParser:
     sql = verbs.add_parser("sql", parents=[common], help="run a query once")
     sql.add_argument("query", help="SELECT … [AS OF t], over objects and introspection.<relation>")
     sql.add_argument("--format", choices=("table", "json", "csv"), default="table")
-    sql.add_argument("--timeout", default="60s", help="how long to wait; default: 60s")
+    sql.add_argument(
+        "--timeout",
+        default="60s",
+        help="how long to wait; default: 60s. The application ends a query after its query_timeout",
+    )
     subscribe = verbs.add_parser("subscribe", parents=[common], help="follow changes")
     subscribe.add_argument(
         "object",

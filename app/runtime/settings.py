@@ -45,6 +45,9 @@ _log = logging.getLogger(__name__)
 CHANGEABLE: Final = (*LANE_KNOBS, *PEEK_KNOBS, *SUBSCRIBE_KNOBS, *INDEX_KNOBS)
 """Names of the settings that may change while a runtime runs."""
 
+_ANSWERED_WITHIN_MS: Final = 2000
+"""At most so much of a query's time is kept for its error to arrive: it takes milliseconds."""
+
 _HEARTBEATS: Final = 3
 """Heartbeats of a connection per `controller_silence`: so many are missed before it is closed."""
 
@@ -145,11 +148,21 @@ def part_settings_of(settings: RuntimeSettings) -> PartSettings:
             start_threads=settings.start_concurrency, lease_ms=parse_positive_ms(settings.lease)
         ),
         peeks=PeekSettings(
-            threads=settings.query_concurrency, settle_ms=parse_positive_ms(settings.query_timeout)
+            threads=settings.query_concurrency,
+            settle_ms=_settle_ms(parse_positive_ms(settings.query_timeout)),
         ),
         connections=Limits(silence_ms=silence_ms, heartbeat_ms=max(silence_ms // _HEARTBEATS, 1)),
     )
     return fixed.changed(changeable_values(settings))
+
+
+def _settle_ms(query_timeout_ms: int) -> int:
+    """How long a query waits for its objects: less than for its answer.
+
+    The one who gives up first gives the reason: here it is the object that is behind, and
+    everywhere further out only the time that is over.
+    """
+    return query_timeout_ms - min(query_timeout_ms // 10, _ANSWERED_WITHIN_MS)
 
 
 def changeable_values(settings: RuntimeSettings) -> dict[str, str]:

@@ -72,6 +72,9 @@ _PROJECT_MAX: Final = 8 << 20
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
+_MORE_S: Final = 2.0
+"""Added to the application's own time-out: it gives up first, and its error has the reason."""
+
 _LOOK: Final = "look at `status` before you repeat it"
 """Hint for a change that may have been done in part."""
 
@@ -132,7 +135,7 @@ def serve_application(
             "expire_hold": lambda name, commit: acts.expire_hold(name, commit=commit),
         },
         ready=lambda: application.not_ready,
-        timeout_s=application.timeout_ms / 1000,
+        timeout_s=application.timeout_ms / 1000 + _MORE_S,
         routes=[
             session_route(codes),
             *application_routes(application, token, application.observing.put),

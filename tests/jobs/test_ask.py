@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from shardline.app.compute.peek.answer import PeekRun
 from shardline.app.coordinator.application import Application
 from shardline.app.server.application_server import serve_application
 from shardline.app.server.client import run_action
@@ -52,6 +53,26 @@ def test_a_setting_is_changed_until_the_next_start(
     assert "restart_pause=2s, until the next start" in said
     wanted = {"index_limit": "2g", "restart_pause": "2s"}
     Site.wait("the order has both", lambda: wanted.items() <= order.state.settings.items())
+
+
+@pytest.mark.server
+def test_a_query_that_waits_too_long_names_the_object_that_is_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three wait: the query for the object, the application for the query, the server for both."""
+    # Without Spark the source fails, and a query does not wait for one that fails.
+    monkeypatch.setattr(PeekRun, "_check_moving", lambda *_: None)
+    site = Site(tmp_path, monkeypatch)
+    with (
+        site.application(introspection=True, query_timeout="5s") as application,
+        serve_application(application, RuntimeSettings(), tmp_path),
+    ):
+        application.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in application.running())
+        assert main(["sql", "--data", str(tmp_path), "SELECT * FROM t AS OF 4000000000000"]) == 1
+    said = capsys.readouterr().err
+    assert "[NOT_YET_READABLE] shard 't' was not settled at 4000000000000" in said
+    site.place.close()
 
 
 @pytest.mark.server

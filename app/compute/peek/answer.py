@@ -100,7 +100,7 @@ class PeekSettings:
     Attributes:
         threads: Peeks that run at once; others wait in order. 4.
         waiting: Most peeks that wait; more are refused. 100.
-        settle_ms: Longest wait until a peek's objects are settled at its time. 60 s.
+        settle_ms: Longest wait until a peek's objects are settled at its time. 58 s.
         poll_ms: Longest pause between two looks at states while it waits. 50 ms.
         shard_bytes: A simple query is answered from the shard without Spark if at most so many
             encoded bytes must be read. 8 MiB: about as much is decoded while Spark starts a job.
@@ -109,7 +109,7 @@ class PeekSettings:
 
     threads: int = 4
     waiting: int = 100
-    settle_ms: int = 60_000
+    settle_ms: int = 58_000
     poll_ms: int = 50
     shard_bytes: int = 8 << 20
     index_wait_ms: int = 200
