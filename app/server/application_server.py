@@ -21,7 +21,6 @@ only say what they would do, without `commit`: `drop` (that route for one object
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import os
 import threading
@@ -56,6 +55,7 @@ from shardline.app.server.http_server import serve
 from shardline.app.server.session_codes import SessionCodes, session_route
 from shardline.app.server.shared_answer import SharedAnswer
 from shardline.app.settings.config import RuntimeSettings
+from shardline.app.transport.token_header import is_token
 from shardline.app.transport.websocket_server import server_options, websocket_route
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import InvalidUsage
@@ -209,7 +209,7 @@ def _configure(application: Application, text: str) -> None:
 
 
 def _is(token: str) -> Callable[[str], bool]:
-    return lambda given: hmac.compare_digest(given.encode(), token.encode())
+    return lambda given: is_token(given, token)
 
 
 def _address(text: str) -> tuple[str, int]:

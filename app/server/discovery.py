@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from shardline.app.transport.token_header import token_header
 from shardline.datasource.errors import InvalidUsage
 from shardline.installation import PROGRAM
 
@@ -59,8 +60,7 @@ class ApplicationAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 def request_headers(where: ApplicationAddress) -> dict[str, str]:
     """The headers of a request that only this application is to serve."""
-    headers = {"Authorization": f"Bearer {where.token}"} if where.token else {}
-    return headers | ({LOCATION_HEADER: where.location} if where.location else {})
+    return token_header(where.token) | ({LOCATION_HEADER: where.location} if where.location else {})
 
 
 def announce(folder: Path, whereabouts: ApplicationAddress) -> None:

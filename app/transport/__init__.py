@@ -12,6 +12,7 @@ Never: lets the runtime wait for a controller, or passes anything of an old conn
     endpoint           the runtime's side: sessions come and go, the runtime takes commands
     client             the controller's side, as a protocol
     in_process         a client in the runtime's own process
+    token_header       the token of those who connect, in a header
     websocket_server   the runtime's side of a socket, for the application's HTTP server
     websocket_client   the controller's side of a socket
 """

@@ -23,6 +23,7 @@ from shardline.app.protocol.codec import Codec
 from shardline.app.protocol.compute import Hello
 from shardline.app.transport.client import Client
 from shardline.app.transport.session import CloseCode, Closed, Limits
+from shardline.app.transport.token_header import token_header
 from shardline.datasource.errors import Determinate, InvalidUsage
 
 __all__ = ["WebSocketClient", "connect"]
@@ -63,7 +64,7 @@ def connect(
         socket = stack.enter_context(
             open_socket(
                 url,
-                additional_headers={"Authorization": f"Bearer {token}"} if token else None,
+                additional_headers=token_header(token),
                 compression=None,
                 proxy=None,
                 open_timeout=limits.opening_ms / 1000,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,13 @@ from msgspec.structs import replace
 
 from shardline.app.compute.peek.answer import PeekRun
 from shardline.app.coordinator.application import Application
+from shardline.app.protocol.codec import COMPUTE
 from shardline.app.server.application_server import serve_application
 from shardline.app.server.client import run_action
 from shardline.app.server.discovery import ApplicationAddress
+from shardline.app.server.relation_client import follow_relation
 from shardline.app.settings.config import RuntimeSettings
+from shardline.app.transport.websocket_client import connect
 from shardline.datasource.errors import InvalidUsage
 from shardline.jobs.ask import main
 from support.fakes.sites import Site, index, project, source
@@ -53,6 +57,27 @@ def test_a_setting_is_changed_until_the_next_start(
     assert "restart_pause=2s, until the next start" in said
     wanted = {"index_limit": "2g", "restart_pause": "2s"}
     Site.wait("the order has both", lambda: wanted.items() <= order.state.settings.items())
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("token", ["Schlüssel", "ключ"])
+def test_a_token_may_have_any_letters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    """Commands and controllers elsewhere send it as the application has it."""
+    site = Site(tmp_path, monkeypatch)
+    with (
+        site.application(introspection=True) as application,
+        serve_application(application, RuntimeSettings(token=token), tmp_path) as where,
+    ):
+        run_action(where, "configure", "index_limit=1g")
+        with closing(follow_relation(where, "objects")) as batches:
+            assert next(batches)["updates"] == []
+        url = f"{where.url.replace('http', 'ws', 1)}/v1/compute"
+        with pytest.raises(InvalidUsage, match="UNAUTHORIZED"):
+            connect(url, COMPUTE, "5e", token=f"{token}!")
+        connect(url, COMPUTE, "5f", token=token).close()
+    site.place.close()
 
 
 @pytest.mark.server
