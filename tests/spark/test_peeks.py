@@ -508,6 +508,8 @@ def test_an_index_serves_scans_by_a_cached_frame(desk: Desk) -> None:
     assert contents(desk.rows(query, 30, "carriers")) == Counter({(23, "zz"): 1})
     assert contents(desk.rows(query, 36, "carriers")) == Counter({(22, "name 9"): 1})
     running.stop()
+    # A reader that has found it before: nobody would give up what it makes now.
+    assert index.frame(36) is None
 
 
 def test_rows_that_spark_cannot_sum_are_added_by_a_new_cached_frame(desk: Desk) -> None:

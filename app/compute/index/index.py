@@ -465,6 +465,7 @@ class _Frames:
     base: CachedFrame | None = None
     as_of: int = 0
     made_ms: float = 0.0
+    closed: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -474,6 +475,8 @@ class _Frames:
     def at(self, arranged: Arrangement, as_of: int) -> DataFrame | None:
         """The contents at `as_of`: the base with the rows added since, or a new base; or None."""
         with self.lock:
+            if self.closed:
+                return None
             if self.base is not None and self.as_of <= as_of:
                 found = arranged.view.changed(self.as_of, as_of)
                 if found is not None and not found.num_rows:
@@ -502,6 +505,9 @@ class _Frames:
     def close(self) -> None:
         """Give up the cached frame; queries that still run on it read the shard instead."""
         with self.lock:
+            # A reader may have found the index before its end: nobody would ever give up a frame
+            # that it makes now, which would hold the shard's history as well.
+            self.closed = True
             self._drop()
 
     def _due(self) -> bool:
