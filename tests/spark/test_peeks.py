@@ -15,7 +15,8 @@ import pytest
 import sqlglot
 from sqlglot import exp
 
-from shardline.app.compute.index.index import IndexRegistry, IndexSettings, run_index
+from shardline.app.compute.index.arrangement import Arrangement
+from shardline.app.compute.index.index import Index, IndexRegistry, IndexSettings, run_index
 from shardline.app.compute.peek.answer import PeekSettings
 from shardline.app.compute.peek.explain import explain_peek
 from shardline.app.compute.peek.peek import PeekServer
@@ -25,6 +26,8 @@ from shardline.app.protocol.compute import Peek, PeekResponse
 from shardline.app.protocol.objects import IndexDescription
 from shardline.app.spark_session import open_session
 from shardline.datasource.errors import unknown_name
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.types.schema import ShardSchema
 from support.fakes.reads import Inputs, Place, Row, contents, incarnation, model_at, updates_of
 
 if TYPE_CHECKING:
@@ -510,6 +513,22 @@ def test_an_index_serves_scans_by_a_cached_frame(desk: Desk) -> None:
     running.stop()
     # A reader that has found it before: nobody would give up what it makes now.
     assert index.frame(36) is None
+
+
+def test_a_cached_frame_of_former_columns_is_not_read(desk: Desk) -> None:
+    """Until its index looks again, which then ends, queries read the shard."""
+    on = IndexDescription(name="i", on="carriers", key=("carrier",))
+    arranged = Arrangement(ShardSchema.from_arrow(CARRIERS), on.key, 9)
+    arranged.append(updates_of([(row, 9, diff) for row, _, diff in NAMES], CARRIERS), Frontier(10))
+    shard = desk.place.client.state("carriers").shard
+    index = Index(desk.place.host, on, shard, arranged, IndexSettings())
+    desk.indexes.add(desk.place.client.location.url, index)
+    assert index.frame(9) is not None
+    wider = ShardSchema.from_arrow(CARRIERS.append(pa.field("since", pa.int32())))
+    desk.place.client.evolve("carriers", wider)
+    found = desk.rows("SELECT * FROM carriers ORDER BY name", 9, "carriers")
+    assert found.column_names == ["carrier", "name", "since"]
+    index.close()
 
 
 def test_rows_that_spark_cannot_sum_are_added_by_a_new_cached_frame(desk: Desk) -> None:

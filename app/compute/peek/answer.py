@@ -47,7 +47,6 @@ from shardline.datasource.frontier import Frontier, meet
 from shardline.datasource.read import not_yet_readable_error
 from shardline.datasource.shard.plan import volume_of
 from shardline.datasource.shard.state import ShardState
-from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.waiting import poll_until
 
 if TYPE_CHECKING:
@@ -326,19 +325,26 @@ class PeekRun:
         result_schema = None if select is None else spark_schema(schema)
         if select is None or result_schema is None:
             return None
-        found = self._from_index(name, select, schema)
+        found = self._from_index(shard, select)
         if found is None:
             found = self._from_shard(shard, state, select)
         return None if found is None else select.shaped(found, result_schema)
 
-    def _from_index(self, name: str, select: Select, schema: ShardSchema) -> pa.Table | None:
+    def _indexes(self, shard: ShardFollower) -> list[Index]:
+        """The indexes that have what the peek reads of an object."""
         url = self._host.client.location.url
+        # One that has not looked yet still answers: without the new columns after a schema
+        # evolution, and of the former object after a drop.
+        return [
+            index
+            for index in self._means.indexes.of(url, shard.name)
+            if (index.shard, index.arranged.schema) == (shard.shard, shard.schema)
+        ]
+
+    def _from_index(self, shard: ShardFollower, select: Select) -> pa.Table | None:
         found = None
-        for index in self._means.indexes.of(url, name):
-            # One of columns from before a schema evolution still answers, but without the new ones.
-            if index.arranged.schema != schema:
-                continue
-            keys = lookup_keys(select, index.key, schema)
+        for index in self._indexes(shard):
+            keys = lookup_keys(select, index.key, shard.schema)
             if keys is not None or found is None:
                 found = (index, keys)
             if keys is not None:
@@ -420,8 +426,8 @@ class PeekRun:
         described = f"query {uuid}: {self._peek.query:.200}"
         with job_group(spark, self._task.group, pool=self._pool, description=described):
             try:
-                for name in held:
-                    views[name] = self._view(self._frame(name))
+                for name, shard in held.items():
+                    views[name] = self._view(self._frame(shard))
                 for name, table in relations.items():
                     views[name] = self._view(spark.createDataFrame(table))
                 bound = self._means.bind(self._peek.query, views)
@@ -435,12 +441,12 @@ class PeekRun:
                     with suppress(Exception):  # the session may be gone, and the views with it
                         spark.catalog.dropTempView(view)
 
-    def _frame(self, name: str) -> DataFrame:
+    def _frame(self, shard: ShardFollower) -> DataFrame:
         """The contents of an object at the peek's time: a frame of an index, or of its shard."""
         from shardline.datasource.spark_native.read import snapshot  # noqa: PLC0415 - loads pyspark
 
-        as_of, url = self._peek.as_of, self._host.client.location.url
-        for index in self._means.indexes.of(url, name):
+        as_of, url, name = self._peek.as_of, self._host.client.location.url, shard.name
+        for index in self._indexes(shard):
             with index.hold(as_of) as readable:
                 frame = index.frame(as_of) if readable else None
             if frame is not None:

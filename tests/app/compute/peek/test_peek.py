@@ -11,13 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from shardline.app.compute.index.index import IndexRegistry
+from shardline.app.compute.index.arrangement import Arrangement
+from shardline.app.compute.index.index import Index, IndexRegistry, IndexSettings
 from shardline.app.compute.peek.answer import FindBlockage, PeekSettings
 from shardline.app.compute.peek.peek import PeekServer
 from shardline.app.compute.peek.results import from_ipc
 from shardline.app.protocol.compute import Peek, PeekResponse
+from shardline.app.protocol.objects import IndexDescription
 from shardline.datasource.frontier import Frontier
-from support.fakes.reads import Inputs, Place, contents
+from shardline.datasource.types.schema import ShardSchema
+from support.fakes.reads import Inputs, Place, contents, updates_of
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 ERRORS = pa.schema([("error", pa.string())])
@@ -50,6 +53,7 @@ def peeks_of(
     place: Place,
     inputs: Inputs | None = None,
     find_blockage: FindBlockage = lambda _: None,
+    indexes: IndexRegistry | None = None,
     **chosen: Any,
 ) -> PeekServer:
     def nothing(name: str) -> pa.Table:
@@ -65,7 +69,7 @@ def peeks_of(
         catalog,
         nothing,
         bind,
-        indexes=IndexRegistry(),
+        indexes=indexes or IndexRegistry(),
         settings=settings,
         find_blockage=find_blockage,
     )
@@ -89,6 +93,20 @@ def test_rows_come_as_of_their_time(place: Place) -> None:
     assert contents(from_ipc(found.rows or b"")) == Counter({("b",): 2})
     assert not place.client.state("t").leased
     assert sum(one.count for one in peeks.durations()) == 2
+    peeks.stop()
+
+
+def test_an_index_of_a_former_object_of_the_name_is_not_asked(place: Place) -> None:
+    """Until it looks again, which then ends, it has what was dropped."""
+    arranged = Arrangement(ShardSchema.from_arrow(SCHEMA), ("k",), 5)
+    arranged.append(updates_of([((9, "gone"), 5, 1)], SCHEMA), Frontier(10))
+    on = IndexDescription(name="i", on="t", key=("k",))
+    former = Index(place.host, on, "s0f", arranged, IndexSettings())
+    indexes = IndexRegistry()
+    indexes.add(place.client.location.url, former)
+    peeks = peeks_of(place, indexes=indexes)
+    found = answer(place, peeks, peek("a", 5))
+    assert contents(from_ipc(found.rows or b"")) == Counter({(1, "a"): 1})
     peeks.stop()
 
 
