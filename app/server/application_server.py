@@ -335,7 +335,7 @@ async def _lines(subscription: Subscription) -> AsyncIterator[str]:
             # A thread only for a batch that is there. The loop has few of them, for all requests: a
             # few dozen subscriptions that wait in threads would keep all other requests waiting.
             while (batch := await asyncio.to_thread(subscription.take, 0.0)) is not None:
-                yield batch_line(batch)
+                yield await asyncio.to_thread(batch_line, batch)
                 if is_last(batch):
                     return
     finally:

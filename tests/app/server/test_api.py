@@ -13,6 +13,7 @@ from unittest.mock import Mock
 from urllib.parse import quote
 
 import msgspec
+import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.routing import Route, WebSocketRoute
@@ -33,8 +34,9 @@ from shardline.app.introspection.events import (
     Polled,
 )
 from shardline.app.protocol.storage import StatisticsUpdates
+from shardline.app.server import api
 from shardline.app.server.access import BODY_MAX, Access
-from shardline.app.server.api import Services, create_app
+from shardline.app.server.api import ARROW, Services, create_app
 from shardline.app.server.application_server import application_routes
 from shardline.app.server.discovery import ApplicationAddress
 from shardline.app.server.http_server import serve
@@ -190,6 +192,30 @@ def test_a_slow_query_is_given_up_and_told_so(site: Site) -> None:
     assert site.release.wait(30)
     assert site.given_up[0].is_set()
     assert site.ask("GET", "/api/v1/objects")[0] == 200
+
+
+@pytest.mark.parametrize(("accept", "encoder"), [("text/json", "json_rows"), (ARROW, "to_ipc")])
+def test_others_are_answered_while_a_result_is_encoded(
+    site: Site, monkeypatch: pytest.MonkeyPatch, accept: str, encoder: str
+) -> None:
+    """It may be millions of rows, and take many seconds."""
+    began, asked = threading.Event(), threading.Event()
+    encode = getattr(api, encoder)
+
+    def slow(table: pa.Table) -> Any:
+        began.set()
+        assert asked.wait(10), "nobody else was answered"
+        return encode(table)
+
+    monkeypatch.setattr(api, encoder, slow)
+    connection = HTTPConnection("127.0.0.1", site.served.port, timeout=30)
+    body = json.dumps({"query": "SELECT 1"})
+    connection.request("POST", "/api/v1/sql", body, {**JSON, "Accept": accept})
+    assert began.wait(30)
+    assert site.ask("GET", "/healthz")[0] == 200
+    asked.set()
+    assert connection.getresponse().status == 200
+    connection.close()
 
 
 def test_a_query_whose_client_has_gone_is_given_up(site: Site) -> None:

@@ -19,6 +19,7 @@ from shardline.app.project.dropping import DropPlan
 from shardline.app.project.plan import Plan
 from shardline.app.protocol.compute import SubscribeResponse
 from shardline.app.protocol.objects import SubscribeDescription
+from shardline.app.server import application_server
 from shardline.app.server.access import Access
 from shardline.app.server.api import Services, create_app
 from shardline.app.server.application_server import application_routes
@@ -118,6 +119,30 @@ def test_subscriptions_that_wait_keep_no_other_request_waiting(
         assert opened[number].closed.wait(WAIT_S)
     for stream in streams:
         stream.close()
+
+
+def test_others_are_answered_while_a_batch_is_encoded(
+    served: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be as large as a snapshot."""
+    began, asked = threading.Event(), threading.Event()
+    encode = application_server.batch_line
+
+    def slow(batch: SubscribeBatch) -> str:
+        began.set()
+        assert asked.wait(10), "nobody else was answered"
+        return encode(batch)
+
+    monkeypatch.setattr(application_server, "batch_line", slow)
+    stream = follow(served)
+    assert began.wait(WAIT_S)
+    connection = connect(served)
+    connection.request("GET", "/healthz")
+    assert connection.getresponse().status == 200
+    connection.close()
+    asked.set()
+    assert json.loads(stream.readline())["upper"] == 8
+    stream.close()
 
 
 class Changed:
