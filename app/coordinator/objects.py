@@ -32,7 +32,7 @@ from shardline.app.coordinator.planning import plan_project
 from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.coordinator.wakes import Wakes
 from shardline.app.execution.ending_holds import find_holds
-from shardline.app.execution.object_shards import create_object_shard
+from shardline.app.execution.object_shards import create_object_shard, drop_object_shard
 from shardline.app.introspection.events import WantedObject
 from shardline.app.lane.commands import UseProject
 from shardline.app.project.dropping import DropPlan, find_droppable, owned_shards
@@ -388,18 +388,8 @@ class Objects:
             )
 
     def _drop_shards(self, shards: Sequence[str]) -> list[str]:
-        # A drop is a write: a runtime that was fenced would drop the shards of the one that has
-        # taken over.
-        self._runtime.lane.check_fence()
-        dropped = []
-        for shard in shards:
-            if self._client.exists(shard):
-                state = self._client.state(shard)
-                self._client.drop(
-                    shard, shard=state.shard, despite_holders=[*state.critical, *state.leased]
-                )
-                dropped.append(shard)
-        return dropped
+        fence = self._runtime.lane.check_fence
+        return [name for name in shards if drop_object_shard(self._client, name, fence)]
 
     # -- the thread ------------------------------------------------------------------------------
 

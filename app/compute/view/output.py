@@ -37,7 +37,11 @@ import pyarrow as pa
 
 from shardline.app.compute.errors import ERRORS_SCHEMA
 from shardline.app.compute.view.next_step import FollowChanges, OutputProgress, Recompute, Unchanged
-from shardline.app.execution.object_shards import create_object_shard, parse_ddl_schema
+from shardline.app.execution.object_shards import (
+    create_object_shard,
+    drop_object_shard,
+    parse_ddl_schema,
+)
 from shardline.app.protocol.objects import ViewDescription, errors_shard
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
@@ -111,16 +115,14 @@ class ViewSink:
         the new contents beside the old ones: it is dropped and made again, even if it has readers.
         Views of it find that their checkpoint belongs to another shard, and are hydrated anew.
         """
-        # To make and to drop are writes, too: a runtime that was fenced would drop the output of
-        # the one that has taken over.
+        # To make is a write, too.
         self._gate()
         client, name = self._client, self._name
         if client.exists(name):
             # Before it is judged: what is made under that name after that is not what did not fit.
             state = client.state(name)
             if not self._fits(parse_ddl_schema(self._description.schema)):
-                holders = [*state.leased, *state.critical]
-                client.drop(name, shard=state.shard, despite_holders=holders)
+                drop_object_shard(client, name, self._gate, shard=state.shard)
         create_object_shard(client, self._description, self._description.schema)
         retain_ms = self._description.retain_ms
         self._make_errors()

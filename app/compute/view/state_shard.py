@@ -23,6 +23,7 @@ from shardline import datasource
 from shardline.app.compute.view.kept_jobs import FewRows
 from shardline.app.compute.view.output_correction import few_contents
 from shardline.app.execution.host import Host
+from shardline.app.execution.object_shards import drop_object_shard
 from shardline.datasource.frontier import TIME_MAX
 from shardline.datasource.read import current_schema
 from shardline.datasource.shard.commands.append import Appended
@@ -145,13 +146,7 @@ class StateShard:
 
     def drop(self) -> None:
         """Drop it, if it is there."""
-        client = self._host.client
-        if client.exists(self.name):
-            self._gate()
-            state = client.state(self.name)
-            client.drop(
-                self.name, shard=state.shard, despite_holders=[*state.leased, *state.critical]
-            )
+        drop_object_shard(self._host.client, self.name, self._gate)
 
     def append(
         self, rows: StagedInterval, lower: int, upper: int | None, *, at: int | None = None

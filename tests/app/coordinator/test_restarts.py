@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
+import pytest
+
 from shardline.app.coordinator.application import Application
 from shardline.app.protocol.objects import ViewDescription
+from shardline.datasource.errors import Fenced
+from shardline.datasource.frontier import Frontier
 from support.fakes.sites import Site, index, project, source
 
 
@@ -83,3 +89,24 @@ def test_a_drop_spares_what_is_called_like_a_shard_of_another_kind(site: Site) -
         assert "v_progress" in application.running()
         client = site.client()
         assert [name for name in ("v", *others) if client.exists(name)] == others
+
+
+def test_a_drop_that_was_overtaken_by_a_successor_spares_its_rows(site: Site) -> None:
+    """The first process rests right behind its look at the fence; the next one runs the source."""
+    with site.application() as first, ExitStack() as later:
+        first.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in first.running())
+        lane = first.runtime.lane
+        real = lane.check_fence
+
+        def rest() -> None:
+            real()
+            lane.check_fence = real  # type: ignore[method-assign]
+            second = later.enter_context(site.application(take_over=True))
+            second.apply(project(source()))
+            site.put([((2, "b"), 10, 1)], 11)
+
+        lane.check_fence = rest  # type: ignore[method-assign]
+        with pytest.raises(Fenced):
+            first.drop(["t"])
+    assert site.client().state("t").upper == Frontier(11)
