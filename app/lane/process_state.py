@@ -360,8 +360,8 @@ class ProcessState:
                 self._slots[name] = _Slot(known.kind, entered_ms=now_ms)
             self._slots[name].global_id = known.global_id
         # The three passes are lists, not one lazy chain, and in this order. Stops free hydration
-        # slots, which starts take in the same round. `_due_cleanups` removes the slots of objects
-        # that are not in the order any more, and `_due_starts` relies on that.
+        # slots, which starts take in the same round. Last of all starts: a name that the clean-ups
+        # have made free is not to be looked at again.
         stops = [e for name in list(self._slots) for e in self._due_stops(name, now_ms)]
         ready = [e for name in list(self._slots) for e in self._due_cleanups(name, now_ms)]
         return [*stops, *ready, *(self._due_starts(now_ms) if starts == "allowed" else [])]
@@ -432,8 +432,11 @@ class ProcessState:
             return
         ready: list[tuple[int, str, _Slot]] = []
         for name, slot in self._slots.items():
-            known = self._wanted[name]
-            if slot.step != "idle" or known.life != "live" or self._is_of_another(known):
+            # None of one that still stops here when its drop is done elsewhere: a follower's.
+            known = self._wanted.get(name)
+            if slot.step != "idle" or known is None or known.life != "live":
+                continue
+            if self._is_of_another(known):
                 continue
             if name in self._paused:
                 self._rest(name, slot, now_ms)
