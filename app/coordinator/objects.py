@@ -34,7 +34,7 @@ from shardline.app.coordinator.wakes import Wakes
 from shardline.app.execution.ending_holds import find_holds
 from shardline.app.execution.object_shards import create_object_shard, drop_object_shard
 from shardline.app.introspection.events import WantedObject
-from shardline.app.lane.commands import UseProject
+from shardline.app.lane.commands import READ_ONLY, UseProject
 from shardline.app.project.dropping import DropPlan, find_droppable, owned_shards
 from shardline.app.project.origin import ProjectOrigin
 from shardline.app.project.permission import Permissions, find_refusal
@@ -254,9 +254,7 @@ class Objects:
                 raise _nothing_applied_error()
             # What the other one has created meanwhile is no less wanted than before: it is named
             # before writes are allowed, or it would be dropped as unwanted.
-            running = self.running()
-            self._starter.adopt(self._runtime.lane.state.objects, running)
-            self._starter.run(running.values())
+            self._name_what_runs()
             self._compute.allow_writes()
             self._storage.allow_writes()
             self._wait_until(
@@ -267,7 +265,18 @@ class Objects:
             )
             self.follows = False
             then()
+            # Again: what was created between the two, which nothing else would ever drop.
+            self._name_what_runs()
             self._apply(*self._wanted)
+
+    def _name_what_runs(self) -> None:
+        """Name to the controllers what the lane keeps running, and nothing else."""
+        objects, running = self._runtime.lane.state.objects, self.running()
+        # Not what was named before and is dropped since: it would be made again, and a sink write
+        # all of its contents a second time. What was dropped for a successor waits for it.
+        self._starter.keep({*running, *(name for name, one in objects.items() if one.replaced)})
+        self._starter.adopt(objects, running)
+        self._starter.run(running.values())
 
     # -- steps, under the lock -------------------------------------------------------------------
 
@@ -485,7 +494,7 @@ def read_only_error(why: str) -> InvalidUsage:
     """The error for what a runtime cannot do while it follows another one."""
     return InvalidUsage(
         f"this runtime follows another one, and {why}",
-        code="READ_ONLY_RUNTIME",
+        code=READ_ONLY,
         hint="ask that one, or allow this one to write",
     )
 

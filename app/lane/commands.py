@@ -29,6 +29,7 @@ from shardline.datasource.errors import InvalidUsage
 __all__ = [
     "KINDS",
     "LANE",
+    "READ_ONLY",
     "AllowWrites",
     "CreateDataflow",
     "DropDataflow",
@@ -61,6 +62,9 @@ KINDS: Final[tuple[Kind, ...]] = ("compute", "storage")
 
 LANE: Final = "lane"
 """The producer of the commands that the lane submits itself."""
+
+READ_ONLY: Final = "READ_ONLY_RUNTIME"
+"""Code of the refusal of a change by a runtime that only follows another one."""
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,6 +46,7 @@ from shardline.app.execution.observations import Ended, Failed, Hydrated, Observ
 from shardline.app.execution.spark_errors import full_sentence
 from shardline.app.lane.commands import (
     LANE,
+    READ_ONLY,
     AllowWrites,
     CreateDataflow,
     Kind,
@@ -599,6 +600,6 @@ def _stopped() -> InvalidUsage:
 def _read_only(command: LaneCommand) -> InvalidUsage:
     return InvalidUsage(
         f"this runtime follows another one and cannot record {type(command).__name__}",
-        code="READ_ONLY_RUNTIME",
+        code=READ_ONLY,
         hint="allow it to write first (AllowWrites), which stops the other one",
     )

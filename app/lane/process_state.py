@@ -434,9 +434,7 @@ class ProcessState:
         for name, slot in self._slots.items():
             # None of one that still stops here when its drop is done elsewhere: a follower's.
             known = self._wanted.get(name)
-            if slot.step != "idle" or known is None or known.life != "live":
-                continue
-            if self._is_of_another(known):
+            if slot.step != "idle" or known is None or not self._is_to_run(known):
                 continue
             if name in self._paused:
                 self._rest(name, slot, now_ms)
@@ -462,14 +460,15 @@ class ProcessState:
                 slot.turn_until_ms = now_ms + self.settings.hydration_patience_ms
             yield self._start(name, slot, now_ms)
 
-    def _is_of_another(self, known: LaneObject) -> bool:
-        """True if the object serves a connection of the runtime that holds the order, if not ours.
+    def _is_to_run(self, known: LaneObject) -> bool:
+        """True if the object is wanted, and not of a connection of another runtime.
 
         Its client is not here, and it is dropped when another runtime takes the order over: started
         here it would keep leases and rows for nobody. A holder removes what it has left; a follower
         would keep one for each subscription that there ever was.
         """
-        return self.following == "definitions" and is_transient(known.description)
+        of_another = self.following == "definitions" and is_transient(known.description)
+        return known.life == "live" and not of_another
 
     def _rest(self, name: str, slot: _Slot, now_ms: int) -> None:
         """Keep a paused object idle, and report once that it is paused."""

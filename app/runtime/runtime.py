@@ -24,6 +24,7 @@ import queue
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from typing_extensions import override
@@ -35,7 +36,7 @@ from shardline.app.introspection.events import Following, PeekEnded, PeekStarted
 from shardline.app.introspection.feeds import RuntimeFeeds
 from shardline.app.introspection.spark_plan.operators import operators_of
 from shardline.app.lane import commands as lane_commands
-from shardline.app.lane.commands import Kind, LaneCommand, Record
+from shardline.app.lane.commands import READ_ONLY, Kind, LaneCommand, Record
 from shardline.app.lane.lane import Lane, Observer
 from shardline.app.lane.order_protocol import DurableOrder
 from shardline.app.lane.process_state import PhaseChange
@@ -75,6 +76,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["Runtime", "RuntimeWatcher"]
+
+_Named: TypeAlias = lane_commands.CreateDataflow | lane_commands.DropDataflow
 
 _log = logging.getLogger(__name__)
 
@@ -162,6 +165,7 @@ class Runtime(Observer):
         self._asked: dict[str, float] = {}
         self._follows = journal.role == "follower"
         self._doubts, self._said = set[Kind](), set[Kind]()
+        self._refused = set[str]()
         self.lane = Lane(
             journal,
             self._objects.renderers,
@@ -281,10 +285,11 @@ class Runtime(Observer):
         self._apply_changed_settings()
         if self._follows and self._journal.role == "holder":
             self._follows = False  # what was refused can be recorded from here on
-            self._doubts |= {"compute", "storage"}
-            for kind in [*self._said]:  # the others say all that they want when they come
+            for kind in [*self._said]:
                 with self._refusing(kind):
-                    self._catch_up(kind)
+                    self._repeat_refused(kind)
+            # The others say all that they want when they come.
+            self._doubts |= {"compute", "storage"} - self._said
         # Phases before observations: the workers throw away what comes from an incarnation that
         # they have not heard of, a hydration for good. The observations are counted first: the
         # lane tells the phase of each that has arrived by then before it, so it is among those
@@ -378,12 +383,29 @@ class Runtime(Observer):
             endpoint.refuse(str(error) if isinstance(error, ShardError) else repr(error))
 
     def _catch_up(self, kind: Kind) -> None:
-        """Give the lane what it lacks, where a step has failed before."""
+        """Give the lane what it lacks, where a step has failed before, or will be refused."""
+        if self._follows:
+            # The worker knows what there was at the start; the holder makes and drops without it.
+            self._doubts.add(kind)
         if kind in self._doubts and kind == "compute":
             self._do_compute(self._compute_worker.catch_up(self.lane.state.objects))
         elif kind in self._doubts:
             self._do_storage(self._storage_worker.catch_up(self.lane.state.objects))
         self._doubts.discard(kind)
+
+    def _repeat_refused(self, kind: Kind) -> None:
+        """Record what was asked for while this runtime followed another one.
+
+        Only that: what the holder has made and dropped in its last moments was in nobody's mind
+        when the controller said what it wants. A sink that is made again or dropped for that
+        writes everything a second time.
+        """
+        objects = self.lane.state.objects
+        worker = self._compute_worker if kind == "compute" else self._storage_worker
+        self._offer(kind, list(filter(self._was_refused, worker.catch_up(objects).commands)))
+
+    def _was_refused(self, command: LaneCommand) -> bool:
+        return isinstance(command, _Named) and command.id in self._refused
 
     def _do_compute(self, done: ComputeEffects) -> None:
         self._offer("compute", done.commands)
@@ -435,7 +457,18 @@ class Runtime(Observer):
     def _offer(self, producer: str, commands: Sequence[LaneCommand]) -> None:
         for command in commands:
             # A controller that says more than the lane takes is refused, and comes again.
-            self.lane.offer(producer, command, wait=False).add_done_callback(_note)
+            note = partial(self._note, command)
+            self.lane.offer(producer, command, wait=False).add_done_callback(note)
+
+    def _note(self, command: LaneCommand, position: Future[int]) -> None:
+        """Note a command that has no position: by a follower, or the lane was lost, or ends."""
+        error = position.exception()
+        if error is None:
+            return
+        # In the lane's thread, or in ours; a runtime that holds the order refuses none for this.
+        if getattr(error, "code", "") == READ_ONLY and isinstance(command, _Named):
+            self._refused.add(command.id)
+        _log.warning("a command was not recorded", extra={"context": {"error": str(error)}})
 
     def _put(self, news: _News) -> None:
         try:
@@ -445,13 +478,6 @@ class Runtime(Observer):
             if self._overrun == 1:
                 _log.error("the runtime's loop is behind: observations are lost")
         self._wake.set()
-
-
-def _note(position: Future[int]) -> None:
-    """A command that has no position: the lane was lost, or ends; both are told elsewhere."""
-    error = position.exception()
-    if error is not None:
-        _log.warning("a command was not recorded", extra={"context": {"error": str(error)}})
 
 
 def _no_relations(name: str) -> pa.Table:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -39,7 +37,6 @@ from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import (
     Corrupt,
     Determinate,
-    Fenced,
     InvalidUsage,
     ShardError,
 )
@@ -256,116 +253,6 @@ def test_a_date_before_an_object_began_is_refused(site: Site) -> None:
         assert application.sql("SELECT k FROM t AS OF '0'").to_pylist() == []
         began = application.sql("SELECT k FROM t AS OF '1970-01-01 00:00:00.001'")
         assert began.to_pylist() == [{"k": 1}]
-
-
-# -- two runtimes ----------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_follower_refuses_what_it_cannot_do(site: Site) -> None:
-    """At once and by name; the project that it was started with waits."""
-    with site.application() as first, site.application(read_only=True) as second:
-        first.apply(project(source()))
-        site.wait("the source is there", lambda: "t" in second.running())
-        with pytest.raises(InvalidUsage, match="NOTHING_APPLIED"):
-            second.allow_writes()
-        assert [step.name for step in second.apply(project(source(), index())).steps] == ["i"]
-        for act in (
-            lambda: second.apply(project(source(), index("k"))),
-            lambda: second.drop(["t"]),
-            lambda: second.subscribe("SUBSCRIBE t"),
-            lambda: second.configure({"index_limit": "1g"}),
-        ):
-            with pytest.raises(InvalidUsage, match="READ_ONLY_RUNTIME"):
-                act()
-        assert list(second.running()) == ["t"]
-        assert second.sql("SELECT k FROM t AS OF 5").to_pylist() == [{"k": 1}]
-
-
-def told(application: Application, relation: str) -> list[dict[str, object]]:
-    """Rows of a relation."""
-    assert application.observing is not None
-    return application.observing.relations.rows(relation)
-
-
-@pytest.mark.slow
-def test_who_holds_the_location_and_who_follows_is_told(site: Site) -> None:
-    """By both of them, as the same; a follower is seen for as long as it follows."""
-    with site.application(introspection=True) as first:
-        first.apply(project(source()))
-        controllers = {("controller", "compute"), ("controller", "storage")}
-
-        def connected(application: Application) -> set[tuple[str, str]]:
-            rows = told(application, "connections")
-            return {(str(row["kind"]), str(row["name"]).split()[0]) for row in rows}
-
-        site.wait("controllers", lambda: connected(first) == controllers)
-        with site.application(introspection=True, read_only=True) as second:
-            follower = ("follower", "shardline")
-            site.wait("it is seen", lambda: connected(first) == {*controllers, follower})
-            site.wait("it knows", lambda: bool(told(second, "location")))
-            # Commands of what was applied may still be on their way to a worker that is busy.
-            site.wait("the lane is empty", lambda: told(first, "location")[0]["queue"] == 0)
-            rows = [told(one, "location")[0] for one in (first, second)]
-            assert [row["read_only"] for row in rows] == [False, True]
-            assert len({(row["holder"], row["epoch"], row["location"]) for row in rows}) == 1
-            assert rows[0]["holder"] == f"shardline on {platform.node()}, process {os.getpid()}"
-            assert rows[0]["project"] is None
-        site.wait("it has gone", lambda: connected(first) == controllers)
-
-
-def test_a_promoted_follower_runs_its_own_project(site: Site) -> None:
-    """What is new is made, what the project lacks is dropped, and all else goes on untouched."""
-    with site.application() as first, site.application(read_only=True) as second:
-        first.apply(project(source(), index("old"), index("same")))
-        site.wait("all is there", lambda: len(second.running()) == 3)
-        second.apply(project(source(), index("same"), index("later"), index("new")))
-        first.apply(project(source(), index("old"), index("same"), index("later")))
-        site.wait("it follows", lambda: "later" in second.running())
-        before = {n: known.dataflow for n, known in second.runtime.lane.state.objects.items()}
-        second.allow_writes()
-        assert second.runtime.lane.state.writes == ("compute", "storage")
-        site.wait("it is", lambda: set(second.running()) == {"t", "same", "later", "new"})
-        objects = second.runtime.lane.state.objects
-        for name in ("t", "same", "later"):
-            assert objects[name].dataflow == before[name], name
-        site.wait("the first is fenced", lambda: first.lost is not None)
-        with pytest.raises(Fenced):
-            first.apply(project(source()))
-        assert first.not_ready
-
-
-@pytest.mark.slow
-def test_the_histories_of_a_promoted_follower_begin_with_its_promotion(site: Site) -> None:
-    """What it has noted as a follower is not what the holder has done."""
-
-    def noted(application: Application) -> set[str]:
-        rows = told(application, "status_history") + told(application, "events")
-        return {str(row["occurred_at"]) for row in rows}
-
-    with site.application(introspection=True) as first:
-        first.apply(project(source()))
-        with site.application(introspection=True, read_only=True) as second:
-            second.apply(project(source()))
-            site.wait("it follows", lambda: bool(told(second, "status_history")))
-            before = noted(second)
-            second.allow_writes()
-            site.wait("they begin anew", lambda: bool(noted(second)) and not noted(second) & before)
-            assert {row["object_id"] for row in told(second, "status_history")} == {"t"}
-            assert "start" in {row["kind"] for row in told(second, "events")}
-
-
-def test_a_controller_of_a_follower_gets_what_it_asked_for_after_the_promotion(site: Site) -> None:
-    """Also one that nobody reconnects: the runtime keeps what it could not do."""
-    with site.application() as first, site.application(read_only=True) as second:
-        first.apply(project(source(), index("old")))
-        site.wait("all is there", lambda: len(second.running()) == 2)
-        client: Any = InProcessClient(second.runtime.compute, "other", SystemClock())
-        created = CreateDataflow(dataflow=index("new"), as_of=5)
-        for command in (CreateInstance(), created, Schedule("new"), InitializationComplete()):
-            client.send(command)
-        client.send(AllowWrites())
-        site.wait("it is made", lambda: set(second.running()) == {"t", "new"})
 
 
 # -- starts ----------------------------------------------------------------------------------------
