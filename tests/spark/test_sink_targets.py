@@ -31,7 +31,7 @@ from shardline.app.storage.sinks.interval import Interval
 from shardline.app.storage.sinks.others import forget_collected
 from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.app.storage.sinks.target import Written
-from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.errors import Fenced, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.spark_native.java_names import java_class
 from shardline.datasource.types.schema import ShardSchema
@@ -41,6 +41,8 @@ from support.spark.sinks import SCHEMA, Input, diffs, host_of, life, parquet, pa
 from support.tree import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
@@ -161,6 +163,29 @@ def test_what_progress_has_is_not_deleted(host: Host, source: Input, tmp_path: P
 
     assert diffs(host.spark, sink) == [(1, "a", 10, 1), (2, "b", 20, 1)]
     assert not list(path.glob(".staging*"))
+
+
+def test_a_micro_batch_of_a_runtime_that_was_fenced_meanwhile_is_not_put_in_place(
+    host: Host, tmp_path: Path
+) -> None:
+    """Its job is done when another runtime has the same times in the folder, and more."""
+    rows = host.spark.createDataFrame([(1, "a")], "k BIGINT, v STRING")
+    sink = parquet(tmp_path)
+
+    def target(check_fence: Callable[[], None]) -> FileTarget:
+        return FileTarget(host.spark, sink, sink.options, "shard", None, check_fence=check_fence)
+
+    # It was opened before a file of the first was there, so it has found nothing to delete.
+    second = target(lambda: None)
+
+    def taken_over() -> None:
+        second.write(rows, Interval(0, Frontier(21)))
+        raise Fenced("another runtime")
+
+    with pytest.raises(Fenced):
+        target(taken_over).write(rows, Interval(0, Frontier(11)))
+    found = read(host.spark, sink).select("k", "v").collect()
+    assert [tuple(row) for row in found] == [(1, "a")]
 
 
 class DeltaTable:

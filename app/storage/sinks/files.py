@@ -35,7 +35,7 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -69,6 +69,8 @@ class FileTarget:
         options: Mapping[str, str],
         shard: str,
         recorded: Frontier | None,
+        *,
+        check_fence: Callable[[], None],
     ) -> None:
         """Take the folder, and delete what an earlier incarnation has left unfinished in it.
 
@@ -78,6 +80,7 @@ class FileTarget:
             options: Of the target.
             shard: Id of the shard that the sink reads.
             recorded: How far the folder is by the sink's progress; None if that has nothing.
+            check_fence: Raises if another runtime has taken over.
 
         Raises:
             InvalidUsage: It belongs to another sink, or to another definition of this one.
@@ -92,6 +95,7 @@ class FileTarget:
         self._options = dict(given.values())
         self._format = sink.format
         self._spark = spark
+        self._check_fence = check_fence
         self._path_class = java_class(spark, "org.apache.hadoop.fs.Path")
         # PySpark has no other door to file systems.
         conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001
@@ -122,6 +126,10 @@ class FileTarget:
             writer = writer.partitionBy(*self._partition_by)
         writer.mode("errorifexists").save(staged.toString())
         size = self._fs.getContentSummary(staged).getLength()
+        # Again: the job may have taken an hour. A runtime that has taken over meanwhile puts the
+        # same times in place up to an upper of its own, and readers would see them twice. What is
+        # staged stays then: it may be what that runtime is staging, and its next start deletes it.
+        self._check_fence()
         # Spark counts nothing where its optimiser found out that there are no rows.
         count = int(counter.get.get("rows", 0))
         if count == 0:

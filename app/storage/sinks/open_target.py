@@ -46,7 +46,8 @@ def open_target(host: Host, sink: SinkDescription, recorded: Frontier | None) ->
             target = FunctionTarget(options["function"])
         case name if name in FILES:
             shard = host.client.state(sink.on).shard
-            target = FileTarget(host.spark, sink, options, shard, recorded)
+            fence = host.check_fence
+            target = FileTarget(host.spark, sink, options, shard, recorded, check_fence=fence)
         case _:
             target = WriterTarget(sink, options)
     return target
