@@ -25,6 +25,7 @@ from typing import Final
 
 from shardline.app.coordinator.objects import Objects, read_only_error
 from shardline.app.coordinator.operator_commands import OPERATOR, record_command
+from shardline.app.execution.causes import encodable
 from shardline.app.lane.commands import Repaired, RepairErrors
 from shardline.app.protocol.graph import reachable_names
 from shardline.app.protocol.objects import (
@@ -227,7 +228,7 @@ class ErrorRepairs:
             context = {"source": command.id, "error": str(error)}
             _log.log(level, "errors are not repaired yet", extra={"context": context})
             return False
-        why = str(outcome) if isinstance(outcome, ShardError) else ""
+        why = encodable(str(outcome)) if isinstance(outcome, ShardError) else ""
         try:
             self._runtime.lane.submit(OPERATOR, Repaired(command.id, index, why))
         except ShardError as error:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import unquote
 
@@ -45,7 +45,14 @@ from shardline.app.protocol.error_kinds import KINDS, class_of, kind_of
 from shardline.app.protocol.redaction import redact_option
 from shardline.datasource.errors import Corrupt, Determinate, InvalidUsage, ShardError
 
-__all__ = ["Cause", "find_cause", "whole_text", "without_run_ids", "without_state"]
+__all__ = [
+    "Cause",
+    "encodable",
+    "find_cause",
+    "whole_text",
+    "without_run_ids",
+    "without_state",
+]
 
 _LENGTH_MAX: Final = 600
 """Longest sentence of a cause, in characters: a message can quote whole rows."""
@@ -79,7 +86,20 @@ class Cause:
 
 
 def find_cause(error: BaseException) -> Cause:
-    """Find the cause of an error of ours, of Spark, of Python or of the operating system."""
+    """Find the cause of an error of ours, of Spark, of Python or of the operating system.
+
+    Its texts are encodable: they are recorded.
+    """
+    cause = _find_cause(error)
+    return replace(cause, message=encodable(cause.message), hint=encodable(cause.hint))
+
+
+def encodable(text: str) -> str:
+    """The text with escapes for what has no encoding: bytes of a file's name that are no UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _find_cause(error: BaseException) -> Cause:
     one: BaseException | None = error
     while one is not None:
         if isinstance(one, ShardError):

@@ -45,6 +45,15 @@ def said(error: BaseException) -> tuple[str, str]:
     return cause.sentence, cause.hint
 
 
+def test_a_cause_can_be_recorded_whatever_bytes_a_name_has() -> None:
+    """Python reads a file name that is no UTF-8 with marks that no encoding has."""
+    name = b"/data/b\xfcro.csv".decode(errors="surrogateescape")
+    at = FileNotFoundError(2, "No such file or directory", name)
+    ours = InvalidUsage("no folder '\udcff'", code="NO_FOLDER", hint="rename '\udcff'")
+    assert "/data/b\\udcfcro.csv" in find_cause(at).sentence
+    assert said(ours) == ("[NO_FOLDER] no folder '\\udcff'", "rename '\\udcff'")
+
+
 def test_every_situation_was_recorded_and_has_a_cause() -> None:
     """None is left out by mistake."""
     assert {name for _, name, _, _ in RECORDED} == set(SITUATIONS) == set(CAUSES)
