@@ -28,7 +28,8 @@ from shardline.app.introspection.store import Relations
 from shardline.app.introspection.verdicts.wording import amount
 from shardline.app.project.plan import Plan
 from shardline.app.project.project import CheckedProject
-from shardline.app.protocol.objects import Description, ViewDescription, fingerprint
+from shardline.app.protocol.fingerprint import fingerprint
+from shardline.app.protocol.objects import Description, ViewDescription
 from shardline.app.protocol.view_plan import LookUpPlan, PlanRow, StatePlan, ViewPlan, plan_rows
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import unknown_name

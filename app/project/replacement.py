@@ -23,12 +23,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from shardline.app.protocol.fingerprint import fingerprint
 from shardline.app.protocol.objects import (
     IndexDescription,
     SinkDescription,
     SourceDescription,
     ViewDescription,
-    fingerprint,
     progress_shard,
 )
 from shardline.app.storage.formats import FILES, path_option

@@ -4,12 +4,14 @@ Owns the vocabulary of both sides: descriptions of objects, commands and respons
 a list of commands, and the difference between two lists (Materialize: compute and storage protocol,
 `CommandHistory`, reconciliation).
 
-May use: `datasource.errors`. Start at `objects`, then `compute`.
+May use: `datasource.errors`, and the names of `datasource.settings`. Start at `objects`, then
+`compute`.
 
 Never: does I/O, keeps a clock or a thread, or depends on what has happened since a command was
 sent. So both sides, and tests, get the same result from the same commands.
 
     objects      descriptions of sources, sinks, views, indexes, subscriptions
+    fingerprint  when two definitions are the same one
     compute      commands and responses of the compute protocol
     storage      the same of the storage protocol
     history      reduces a list of commands to the shortest one of the same meaning

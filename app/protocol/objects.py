@@ -10,7 +10,6 @@ Names are those of the project: unique, and, for objects with contents, the name
 
 from __future__ import annotations
 
-import hashlib
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
@@ -29,7 +28,6 @@ __all__ = [
     "Time",
     "ViewDescription",
     "errors_shard",
-    "fingerprint",
     "inputs_of",
     "progress_shard",
     "shards_of",
@@ -170,19 +168,6 @@ Dataflow: TypeAlias = ViewDescription | IndexDescription | SubscribeDescription
 """An object of the compute protocol."""
 
 Description: TypeAlias = SourceDescription | SinkDescription | Dataflow
-
-
-_PACING: Final = frozenset({"interval"})
-"""Options of a sink that decide how often it writes, and not its contents."""
-
-
-def fingerprint(description: Description) -> str:
-    """Return 16 hex digits that differ if descriptions do; a sink's `interval` is left out."""
-    if isinstance(description, SinkDescription):
-        options = {k: v for k, v in description.options.items() if k not in _PACING}
-        description = msgspec.structs.replace(description, options=options)
-    encoded = msgspec.json.encode(description, order="deterministic")
-    return hashlib.blake2b(encoded, digest_size=8).hexdigest()
 
 
 def inputs_of(description: Description) -> tuple[str, ...]:

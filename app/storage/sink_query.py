@@ -209,7 +209,7 @@ class _SinkRun:
         # and that must not be what a newer runtime is staging.
         host.check_fence()
         self._progress = SinkProgress.open(host.client, sink)
-        self._target = open_target(host, sink, self._progress.committed)
+        self._target = open_target(host, sink, self._progress)
         # Before the accounts are brought up to the target: times of another input mean nothing.
         self._check_input(self._progress, self._target)
         # After what can refuse this definition: a user who goes back to the one before, since the

@@ -416,6 +416,37 @@ def test_another_definition_starts_anew(host: Host, source: Input, tmp_path: Pat
     assert failed.error.startswith("[TARGET_TAKEN]")
 
 
+@pytest.mark.parametrize("format_", ["shard", "parquet"])
+def test_a_tuned_sink_goes_on_and_another_definition_is_refused(
+    host: Host, source: Input, tmp_path: Path, format_: Literal["shard", "parquet"]
+) -> None:
+    """An option that changes no row brings none again; a definition that would is refused."""
+    place = {"shard": {"shard": "copy"}, "parquet": {"path": str(tmp_path / "out")}}[format_]
+    tuned = {"shard": {"partBufferBytes": "1000000"}, "parquet": {"compression": "none"}}[format_]
+    sink = SinkDescription(name="out", on="in", format=format_, options=place)
+    source.step(10, (1, "a", 1))
+    with running(host, sink) as reports:
+        reports.reached(11)
+    source.step(20, (2, "b", 1))
+    sink = SinkDescription(name="out", on="in", format=format_, options={**place, **tuned})
+    with running(host, sink, life(2, dataflow=2)) as reports:
+        reports.reached(21)
+    source.step(30, (1, "a", -1))
+    other = SinkDescription(name="out", on="in", format=format_, options=place, key=("k",))
+    with running(host, other, life(3, dataflow=3)) as reports:
+        assert reports.failure().error.startswith("[TARGET_TAKEN]")
+    with running(host, sink, life(4, dataflow=4)) as reports:
+        reports.reached(31)
+
+    expected = [(1, "a", 10, 1), (1, "a", 30, -1), (2, "b", 20, 1)]
+    if format_ == "parquet":
+        assert diffs(host.spark, sink) == expected
+    else:
+        with host.client.reader("copy", since=10) as reader:
+            rows = [tuple(row.values()) for row in reader.snapshot().to_pylist()]
+        assert rows == [(2, "b")]
+
+
 def test_holds_on_former_inputs_are_given_up(
     host: Host, source: Input, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

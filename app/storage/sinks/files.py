@@ -41,9 +41,10 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
-from shardline.app.protocol.objects import SinkDescription, fingerprint
+from shardline.app.protocol.fingerprint import accepted_fingerprints, fingerprint
+from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sinks.interval import Interval, frontier_of
-from shardline.app.storage.sinks.target import Written
+from shardline.app.storage.sinks.target import Written, target_taken
 from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.spark_native.java_names import java_class
@@ -53,6 +54,8 @@ __all__ = ["FileTarget"]
 _OWNER: Final = "_shardline.json"
 _STAGING: Final = ".staging-"
 _DONE: Final = "_upper="
+
+_WAY_OUT: Final = "give the sink another path, or empty the folder"
 
 
 class FileTarget:
@@ -100,7 +103,7 @@ class FileTarget:
         # PySpark has no other door to file systems.
         conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001
         self._fs = self._path_class(self._path).getFileSystem(conf)
-        self.input = self._take(sink, shard)
+        self.input = self._take(sink, shard, recorded)
         # Of another input nothing could be written again: the sink is going to be refused.
         if self.input in ("", shard):
             self._delete_unfinished(recorded)
@@ -173,24 +176,33 @@ class FileTarget:
                 hint="look at the permissions of the folder",
             )
 
-    def _take(self, sink: SinkDescription, shard: str) -> str:
+    def _take(self, sink: SinkDescription, shard: str, recorded: Frontier | None) -> str:
         """Take the folder for the sink, and return the shard whose changes it has; "" if none.
 
         Raises:
             InvalidUsage: It holds what somebody else has written.
         """
-        mine = {"sink": sink.name, "definition": fingerprint(sink)}
+        mine = {"sink": sink.name, "definition": fingerprint(sink), "input": shard}
         owner = self._place(_OWNER)
         full = any(name.startswith(_DONE) for name in self._names())
         found = self._read(owner) if self._fs.exists(owner) else {}
-        if {name: found.get(name) for name in mine} == mine and full:
+        # Accounts of this definition are of this folder: its path is part of the definition. An
+        # earlier version has noted another fingerprint in it, which includes credentials.
+        ours = found.get("sink") == sink.name and (
+            found.get("definition") in accepted_fingerprints(sink) or recorded is not None
+        )
+        if ours and full:
             return str(found.get("input", ""))
-        if found and not mine.items() <= found.items():
-            raise self._taken(f"sink '{found.get('sink')}' as it was defined then")
+        if found and not ours:
+            raise target_taken(self._name, found.get("sink", ""), _WAY_OUT)
         if full:
-            raise self._taken("something else")
+            raise InvalidUsage(
+                f"{self._name} holds what something else has written",
+                code="TARGET_TAKEN",
+                hint=_WAY_OUT,
+            )
         out = self._fs.create(owner, True)
-        out.write(bytearray(json.dumps({**mine, "input": shard}).encode()))
+        out.write(bytearray(json.dumps(mine).encode()))
         out.close()
         return ""
 
@@ -205,12 +217,9 @@ class FileTarget:
             return {}
         return found
 
-    def _taken(self, owner: str) -> InvalidUsage:
-        return InvalidUsage(
-            f"folder '{self._path}' holds what {owner} has written",
-            code="TARGET_TAKEN",
-            hint="give the sink another path, or empty the folder",
-        )
+    @property
+    def _name(self) -> str:
+        return f"folder '{self._path}'"
 
     def _names(self) -> list[str]:
         path = self._path_class(self._path)

@@ -13,31 +13,31 @@ from shardline.app.storage.sinks.others import (
     MemoryTarget,
     WriterTarget,
 )
+from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.app.storage.sinks.shards import ShardTarget
 from shardline.app.storage.sinks.target import Target, options_of
-from shardline.datasource.frontier import Frontier
 
 __all__ = ["open_target"]
 
 
-def open_target(host: Host, sink: SinkDescription, recorded: Frontier | None) -> Target:
+def open_target(host: Host, sink: SinkDescription, progress: SinkProgress) -> Target:
     """Open the target of a sink.
 
     Args:
         host: Of the sink.
         sink: Says the format and the options.
-        recorded: How far the target is by the sink's progress; None if that has nothing.
+        progress: The sink's accounts: how far its target is, and which definition came before.
 
     Raises:
         InvalidUsage: The target cannot be used, or is somebody else's.
     """
-    options = options_of(sink)
+    options, recorded = options_of(sink), progress.committed
     target: Target
     match sink.format:
         case "shard":
-            target = ShardTarget(host, sink, options)
+            target = ShardTarget(host, sink, options, recorded)
         case "delta":
-            target = DeltaTarget(host.spark, sink, options)
+            target = DeltaTarget(host.spark, sink, options, progress.previous_definition)
         case "memory":
             target = MemoryTarget(sink)
         case "console":

@@ -19,7 +19,8 @@ from typing import Any, Final, TypeAlias
 
 from pyspark.sql import DataFrame, Row
 
-from shardline.app.protocol.objects import SinkDescription, fingerprint
+from shardline.app.protocol.fingerprint import fingerprint
+from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sinks.interval import Interval
 from shardline.app.storage.sinks.rows import as_messages
 from shardline.app.storage.sinks.target import Written, cached_rows

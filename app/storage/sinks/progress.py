@@ -30,7 +30,8 @@ from typing import Final, Self
 import msgspec
 import pyarrow as pa
 
-from shardline.app.protocol.objects import SinkDescription, fingerprint, progress_shard
+from shardline.app.protocol.fingerprint import accepted_fingerprints, fingerprint
+from shardline.app.protocol.objects import SinkDescription, progress_shard
 from shardline.app.storage.sinks.interval import Interval
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Fenced
@@ -82,6 +83,8 @@ class SinkProgress:
         committed: The upper that the target has of this definition; None if nothing.
         earliest: The least time that a new definition can begin at.
         previous_input: The input of the row, maybe of the definition before; "" if there is none.
+        previous_definition: The fingerprint of the definition before; "" if the row is of this one,
+            or of one that has committed nothing.
         shard_id: Id of the input's shard now.
         previous_shard: Its id at the last micro-batch; "" if that is not known.
     """
@@ -93,6 +96,7 @@ class SinkProgress:
     committed: Frontier | None
     earliest: int
     previous_input: str
+    previous_definition: str
     shard_id: str
     previous_shard: str
     _row: ProgressRow | None
@@ -105,7 +109,7 @@ class SinkProgress:
         shard = progress_shard(sink.name)
         _prepare(client, shard)
         row, state = _newest(client, shard)
-        mine = row is not None and row.definition == fingerprint(sink)
+        mine = row is not None and row.definition in accepted_fingerprints(sink)
         return cls(
             client=client,
             shard=shard,
@@ -114,6 +118,7 @@ class SinkProgress:
             committed=Frontier(row.upper) if row is not None and mine else None,
             earliest=state.upper.time or 0,
             previous_input="" if row is None else row.input,
+            previous_definition="" if row is None or mine else row.definition,
             shard_id=client.state(sink.on).shard if client.exists(sink.on) else "",
             previous_shard=(row.shard or "") if row is not None else "",
             _row=row,

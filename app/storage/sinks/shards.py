@@ -8,23 +8,27 @@ the input's, so that its contents at any time equal the input's. With the other 
 effect when they are committed.
 
 Invariants:
+    A shard that has the rows of another definition is refused, unless rows are written by key: the
+    contents that a sink begins with would be there twice.
     The shard remembers the token for ever: an interval that it has is not appended again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
 from shardline.app.execution.host import Host
-from shardline.app.protocol.objects import SinkDescription, fingerprint
+from shardline.app.protocol.fingerprint import accepted_fingerprints, fingerprint
+from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sinks.interval import Interval, frontier_of
 from shardline.app.storage.sinks.rows import DELETED
-from shardline.app.storage.sinks.target import Written, cached_rows
+from shardline.app.storage.sinks.target import Written, cached_rows, target_taken
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.state import Writer
 from shardline.datasource.shard_source.options import parse_sink
 from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.spark_native.save import save
@@ -32,17 +36,33 @@ from shardline.datasource.types.schema import TS
 
 __all__ = ["ShardTarget"]
 
+_SINKS: Final = "app:sink:"
+"""Writers of sinks begin so in the state of a shard: sink and definition come behind it."""
+
 
 class ShardTarget:
     """A shard that a sink writes to; with the envelope diff nothing else may write to it."""
 
     input = ""
 
-    def __init__(self, host: Host, sink: SinkDescription, options: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        sink: SinkDescription,
+        options: Mapping[str, str],
+        recorded: Frontier | None,
+    ) -> None:
         """Open the shard's location; the shard itself is made by the first write.
 
+        Args:
+            host: Of the sink.
+            sink: Writes to the shard.
+            options: Of the target.
+            recorded: How far the shard is by the sink's progress; None if that has nothing.
+
         Raises:
-            InvalidUsage: An option is unknown, or no shard is named.
+            InvalidUsage: An option is unknown, no shard is named, or it has the rows of another
+                definition, which this one would write once more.
         """
         given = dict(options)
         names = {name.lower() for name in given}
@@ -54,13 +74,16 @@ class ShardTarget:
         self._shard = parsed.shard
         self._client: ShardClient = open_client(parsed, create=True)
         self._app = f"sink:{sink.name}:{fingerprint(sink)}"
+        # An earlier version has written under another fingerprint of the same definition.
+        self._writers = [f"{_SINKS}{sink.name}:{one}" for one in accepted_fingerprints(sink)]
+        if recorded is None:
+            self._refuse_rows_of_others(sink)
 
     def committed(self) -> Frontier | None:
         """The upper of the sink's last append; None if there was none."""
-        if not self._client.exists(self._shard):
-            return None
-        writer = self._client.state(self._shard).writers.get(f"app:{self._app}")
-        return None if writer is None else frontier_of(writer.last)
+        known = self._known_writers()
+        last = [known[name].last for name in self._writers if name in known]
+        return frontier_of(max(last)) if last else None
 
     def write(self, rows: DataFrame, interval: Interval) -> Written:
         """Append the rows under the interval's number."""
@@ -80,6 +103,30 @@ class ShardTarget:
         upper = self._client.state(self._shard).upper
         if upper < interval.upper:
             self._client.writer(self._shard).compare_and_append(None, upper, interval.upper)
+
+    def _known_writers(self) -> Mapping[str, Writer]:
+        client = self._client
+        return client.state(self._shard).writers if client.exists(self._shard) else {}
+
+    def _refuse_rows_of_others(self, sink: SinkDescription) -> None:
+        """Refuse a shard to which the contents that the sink begins with would come twice.
+
+        Raises:
+            InvalidUsage: A sink has written them, and it was not this definition.
+        """
+        # By key they replace what is there; and a sink without a snapshot writes none.
+        if sink.envelope == "upsert" or (sink.envelope == "debezium" and sink.key):
+            return
+        known = self._known_writers()
+        if not sink.snapshot or any(name in known for name in self._writers):
+            return
+        # A copy has one writer. A shard that takes rows as they come may have those of many sinks.
+        others = _SINKS if self._mirror else f"{_SINKS}{sink.name}:"
+        found = next((name for name in known if name.startswith(others)), None)
+        if found is not None:
+            owner = found.removeprefix(_SINKS).rpartition(":")[0]
+            way_out = "give the sink another shard, or drop this one"
+            raise target_taken(f"shard '{self._shard}'", owner, way_out)
 
 
 def _envelope(sink: SinkDescription) -> dict[str, str]:

@@ -45,6 +45,7 @@ __all__ = [
     "interval_ms",
     "missing_package",
     "options_of",
+    "target_taken",
 ]
 
 Guarantee: TypeAlias = Literal["exactly once", "at least once"]
@@ -101,6 +102,21 @@ def cached_rows(rows: DataFrame) -> Iterator[DataFrame]:
         yield persisted
     finally:
         persisted.unpersist()
+
+
+def target_taken(target: str, sink: str, way_out: str) -> InvalidUsage:
+    """The error for a target that has the rows of another definition, which would come twice.
+
+    Args:
+        target: Kind and name, such as "folder 'out'".
+        sink: Name of the sink that has written them.
+        way_out: What to do, other than to go back to the definition before.
+    """
+    return InvalidUsage(
+        f"{target} holds what sink '{sink}' as it was defined then has written",
+        code="TARGET_TAKEN",
+        hint=f"{way_out}, or go back to the definition before",
+    )
 
 
 def guarantee(sink: SinkDescription) -> Guarantee:

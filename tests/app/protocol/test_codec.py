@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardline.app.protocol.codec import COMPUTE, PROTOCOL_VERSION, STORAGE, Codec
 from shardline.app.protocol.compute import ComputeCommand, ComputeResponse, Hello
-from shardline.app.protocol.objects import fingerprint
+from shardline.app.protocol.fingerprint import fingerprint
 from shardline.app.protocol.storage import StorageCommand, StorageResponse
 from shardline.datasource.errors import InvalidUsage
 from support.fakes.replicas import thorough

@@ -1,0 +1,186 @@
+"""Targets of sinks without Spark: what they accept of a definition that has changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+
+from shardline.app.execution.host import Host
+from shardline.app.protocol.fingerprint import accepted_fingerprints, fingerprint
+from shardline.app.protocol.objects import SinkDescription
+from shardline.app.storage.sinks import delta
+from shardline.app.storage.sinks.delta import DeltaTarget
+from shardline.app.storage.sinks.interval import Interval
+from shardline.app.storage.sinks.progress import SinkProgress
+from shardline.app.storage.sinks.shards import ShardTarget
+from shardline.app.storage.sinks.target import options_of
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.types.schema import ShardSchema
+from support.spark.sinks import SCHEMA
+
+COPY = SinkDescription(
+    name="out", on="in", format="shard", options={"shard": "copy", "s3.pool-size": "5"}
+)
+ROTATED = replace(COPY, options={"shard": "copy", "s3.pool-size": "9"})
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> ShardClient:
+    return ShardClient.open(str(tmp_path / "lake"))
+
+
+def opened(
+    client: ShardClient, sink: SinkDescription, recorded: Frontier | None = None
+) -> ShardTarget:
+    host = cast("Host", SimpleNamespace(client=client, storage={}))
+    return ShardTarget(host, sink, options_of(sink), recorded)
+
+
+def written(client: ShardClient, sink: str, definition: str, time: int) -> None:
+    """A row in the copy, as a sink of that name and fingerprint appends it."""
+    if not client.exists("copy"):
+        client.create("copy", ShardSchema.from_arrow(SCHEMA))
+    columns = SCHEMA.append(pa.field("_ts", pa.int64())).append(pa.field("_diff", pa.int64()))
+    rows = pa.Table.from_pylist([{"k": 1, "v": "a", "_ts": time, "_diff": 1}], columns)
+    writer = client.writer("copy", f"app:sink:{sink}:{definition}")
+    writer.compare_and_append(
+        rows, client.state("copy").upper, Frontier(time + 1), sequence=time + 1
+    )
+
+
+def test_a_copy_goes_on_when_a_credential_changes(client: ShardClient) -> None:
+    """What decides no row, such as a credential or a size, leaves a copy what it is."""
+    written(client, "out", fingerprint(COPY), 10)
+
+    assert opened(client, COPY).committed() == opened(client, ROTATED).committed() == Frontier(11)
+
+
+def test_a_copy_of_an_earlier_version_goes_on(client: ShardClient) -> None:
+    """Fingerprints had credentials in them: such a copy is the sink's, and so is what comes now."""
+    _, former = accepted_fingerprints(COPY)
+    written(client, "out", former, 10)
+    assert opened(client, COPY).committed() == Frontier(11)
+    written(client, "out", fingerprint(COPY), 20)
+    assert opened(client, COPY).committed() == Frontier(21)
+    assert opened(client, ROTATED, Frontier(21)).committed() == Frontier(21)
+
+
+def test_a_copy_of_an_earlier_version_is_known_by_its_accounts(client: ShardClient) -> None:
+    """Nothing was written since the update: the accounts have the sink, and it goes on by them."""
+    _, former = accepted_fingerprints(COPY)
+    written(client, "out", former, 10)
+
+    assert opened(client, ROTATED, Frontier(15)).committed() is None
+    with pytest.raises(InvalidUsage, match="TARGET_TAKEN"):
+        opened(client, ROTATED)
+
+
+@pytest.mark.parametrize(
+    ("changes", "writer", "refused"),
+    [
+        ({}, "out", True),
+        ({}, "another", True),
+        ({"envelope": "none"}, "out", True),
+        ({"envelope": "none"}, "another", False),  # a shard of rows from many sinks
+        ({"envelope": "debezium"}, "out", True),
+        ({"envelope": "debezium", "key": ("k",)}, "out", False),
+        ({"envelope": "upsert", "key": ("k",)}, "out", False),
+        ({"snapshot": False}, "out", False),
+    ],
+)
+def test_a_copy_of_another_definition_is_refused(
+    client: ShardClient, changes: dict[str, Any], writer: str, refused: bool
+) -> None:
+    """Where the contents that a sink begins with would come to those that are there."""
+    written(client, writer, "0123456789abcdef", 10)
+    sink = replace(COPY, **changes)
+    if not refused:
+        assert opened(client, sink).committed() is None
+        return
+    with pytest.raises(InvalidUsage) as error:
+        opened(client, sink)
+    assert str(error.value).startswith("[TARGET_TAKEN] shard 'copy' holds what sink")
+    assert "go back to the definition before" in str(error.value)
+    client.drop("copy")
+    assert opened(client, sink).committed() is None
+
+
+def test_rows_of_others_keep_no_copy_from_its_start(client: ShardClient) -> None:
+    """A shard that no sink has written is anybody's, as it was."""
+    client.create("copy", ShardSchema.from_arrow(SCHEMA))
+    client.writer("copy", "loader").append_now(None)
+
+    assert opened(client, COPY).committed() is None
+
+
+class Table:
+    """A table of Delta, as far as it is asked for the numbers of its appends."""
+
+    def __init__(self, numbers: dict[str, int]) -> None:
+        self.numbers = numbers
+
+    def forTable(self, *_: Any) -> Table:  # noqa: N802 - Delta's name
+        return self
+
+    def startTransaction(self) -> Table:  # noqa: N802
+        return self
+
+    def txnVersion(self, app: str) -> int:  # noqa: N802
+        return self.numbers.get(app, -1)
+
+
+def delta_target(
+    monkeypatch: pytest.MonkeyPatch, sink: SinkDescription, table: Table, previous: str
+) -> DeltaTarget:
+    def java(_: object, name: str) -> Any:
+        other = SimpleNamespace(toScalaMap=lambda given: given)
+        return table if name.endswith("DeltaLog") else other if "Utils" in name else str
+
+    monkeypatch.setattr(delta, "java_class", java)
+    spark = cast("Any", SimpleNamespace(_jsparkSession=None))
+    return DeltaTarget(spark, sink, options_of(sink), previous)
+
+
+TABLE = SinkDescription(name="out", on="in", format="delta", options={"path": "t", "a.token": "1"})
+
+
+def test_a_table_goes_on_when_a_credential_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one whose newest append is of an earlier version."""
+    now, former = accepted_fingerprints(TABLE)
+    table = Table({f"sink:out:{former}": 11})
+    assert delta_target(monkeypatch, TABLE, table, "").committed() == Frontier(11)
+    table.numbers[f"sink:out:{now}"] = 21
+    rotated = replace(TABLE, options={**TABLE.options, "a.token": "2"})
+    for sink in (TABLE, rotated):
+        assert delta_target(monkeypatch, sink, table, "").committed() == Frontier(21)
+
+
+def test_a_table_of_the_definition_before_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows would come twice; another table takes the sink, and so does one without snapshot."""
+    table = Table({"sink:out:before": 11})
+    with pytest.raises(InvalidUsage, match=r"TARGET_TAKEN.*table 't' holds what sink 'out'"):
+        delta_target(monkeypatch, TABLE, table, "before")
+    later = replace(TABLE, snapshot=False)
+    assert delta_target(monkeypatch, later, table, "before").committed() is None
+    assert delta_target(monkeypatch, TABLE, Table({}), "before").committed() is None
+
+
+def test_accounts_of_an_earlier_version_are_the_sinks(client: ShardClient) -> None:
+    """An update is no new definition; after the first note a credential may change as well."""
+    _, former = accepted_fingerprints(COPY)
+    written_then = SinkProgress.open(client, COPY)
+    written_then.definition = former
+    written_then.record(Interval(0, Frontier(11)), 1)
+
+    assert SinkProgress.open(client, ROTATED).previous_definition == former
+    progress = SinkProgress.open(client, COPY)
+    assert (progress.committed, progress.previous_definition) == (Frontier(11), "")
+    progress.record(Interval(11, Frontier(21)), 1)
+    assert SinkProgress.open(client, ROTATED).committed == Frontier(21)
