@@ -12,7 +12,8 @@ part, so that every read works and means the same.
 Start with `types` (the types that Spark reads as we wrote them), `scan` (parts to a relation),
 `consolidate`, `row_shape` and `arrow_fallback` (parts that Spark cannot read), then `frames`, which
 puts these together, `leases`, `read` and `micro_batch`. For writes: `footers` and `save`,
-`small_results` (no file of Spark's), `transaction`, and `time_interval`, which chooses among them.
+`small_results` (no file of Spark's), `local_sync`, `transaction`, and `time_interval`, which
+chooses among them.
 
 `plan_rule` puts the same frames in the place of plain reads of `format("shard")`; the rule itself
 is `ShardScanRule.java`, compiled when it is installed. `load_plans` plans what it asks for,

@@ -18,7 +18,6 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -49,6 +48,7 @@ from shardline.datasource.spark_native.jvm import (
     rebind_session,
     save_parquet,
 )
+from shardline.datasource.spark_native.local_sync import sync_path
 from shardline.datasource.spark_native.micro_batch import covers_of
 from shardline.datasource.spark_native.types import (
     can_cast_in_place,
@@ -310,7 +310,7 @@ class NativeWrite:
             # Spark does not sync what it writes. A record that survives a power cut must not refer
             # to a file that did not; object stores have no such gap.
             if local is not None:
-                _sync(f"{local}/{entry.key}")
+                sync_path(f"{local}/{entry.key}")
             return describer.describe(entry)
 
         with ThreadPoolExecutor(_THREADS, "footers") as pool:
@@ -331,7 +331,7 @@ class NativeWrite:
         if local is not None:
             # With the folder of the shard itself: Spark may have made `part` in it.
             for place in (directory, *map(str, list(Path(directory).parents)[:2])):
-                _sync(f"{local}/{place}")
+                sync_path(f"{local}/{place}")
         empty = [e.key for e, part in zip(entries, found, strict=True) if part is None]
         delete_blobs(blob, empty)
         parts = [part for part in found if part is not None]
@@ -360,12 +360,3 @@ def _shard_column(found: StructField | None, wanted: StructField) -> Column | st
         )
         column = F.coalesce(column, F.raise_error(F.lit(str(refusal))).cast(wanted.dataType))
     return column.alias(wanted.name)
-
-
-def _sync(path: str) -> None:
-    """Make a file, or the names in a directory, survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

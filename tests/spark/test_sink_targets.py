@@ -188,6 +188,40 @@ def test_a_micro_batch_of_a_runtime_that_was_fenced_meanwhile_is_not_put_in_plac
     assert [tuple(row) for row in found] == [(1, "a")]
 
 
+def test_files_survive_a_power_cut_before_they_count(
+    host: Host, source: Input, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When progress has a micro-batch its files, folders and all their names are synced."""
+    sink = parquet(tmp_path, key=())
+    path = Path(sink.options["path"])
+    synced: list[tuple[int, int]] = []
+    genuine, record = os.fsync, SinkProgress.record
+
+    def fsync(descriptor: int) -> None:
+        # Renames keep the number of a file; a folder is synced as it was then.
+        synced.append((os.fstat(descriptor).st_ino, len(list(path.glob("_upper=*")))))
+        genuine(descriptor)
+
+    def recorded(self: SinkProgress, interval: Interval, rows: int) -> None:
+        done = path / f"_upper={interval.number}"
+        files = {file for file in done.rglob("*") if file.is_file()}
+        assert any(file.suffix == ".parquet" for file in files)
+        before = {inode for inode, _ in synced}
+        assert not [p for p in (*done.rglob("*"), done) if p.stat().st_ino not in before]
+        assert (path.stat().st_ino, len(list(path.glob("_upper=*")))) in synced
+        assert {place.stat().st_ino for place in (tmp_path, tmp_path.parent)} <= before
+        owner = path / "_shardline.json"
+        assert owner.stat().st_ino in before
+        record(self, interval, rows)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(SinkProgress, "record", recorded)
+    source.step(10, (1, "a", 1))
+    with running(host, sink) as reports:
+        reports.reached(11)
+        reports.reached(source.step(20, (2, "b", 1)))
+
+
 class DeltaTable:
     """A table that takes an append as Delta does, and answers for itself as its classes do.
 

@@ -28,6 +28,8 @@ Invariants:
     A sub-folder counts if nothing is left of its hidden one, or the sink's progress has its times:
     those are noted after the rename, and the input may have forgotten them since.
     One that counts is never written again, and never deleted: its interval is left alone.
+    On a local disk a sub-folder is durable, with its name, before it counts: a power cut takes back
+    nothing that progress has.
     One that does not count is deleted before what is left of its hidden folder. In the other order
     a crash in between would leave a part that counts.
 """
@@ -48,6 +50,7 @@ from shardline.app.storage.sinks.target import Written, target_taken
 from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.spark_native.java_names import java_class
+from shardline.datasource.spark_native.local_sync import sync_names_above, sync_path, sync_tree
 
 __all__ = ["FileTarget"]
 
@@ -103,10 +106,14 @@ class FileTarget:
         # PySpark has no other door to file systems.
         conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001
         self._fs = self._path_class(self._path).getFileSystem(conf)
+        self._is_local = self._fs.getUri().getScheme() == "file"
         self.input = self._take(sink, shard, recorded)
         # Of another input nothing could be written again: the sink is going to be refused.
         if self.input in ("", shard):
             self._delete_unfinished(recorded)
+        # What an earlier incarnation has renamed counts from now on: it may have been killed before
+        # the name was durable.
+        self._sync_names()
 
     def committed(self) -> Frontier | None:
         """The greatest upper of the sub-folders in place; None if there are none."""
@@ -128,6 +135,10 @@ class FileTarget:
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
         writer.mode("errorifexists").save(staged.toString())
+        if self._is_local:
+            # A rename flushes no file, and progress, which is durable, keeps them from being
+            # written again.
+            sync_tree(self._disk_path(staged))
         size = self._fs.getContentSummary(staged).getLength()
         # Again: the job may have taken an hour. A runtime that has taken over meanwhile puts the
         # same times in place up to an upper of its own, and readers would see them twice. What is
@@ -145,6 +156,7 @@ class FileTarget:
                 code="NOT_RENAMED",
                 hint="look at the permissions of the folder",
             )
+        self._sync_names()
         return Written(count, size)
 
     def skip(self, interval: Interval) -> None:
@@ -204,6 +216,9 @@ class FileTarget:
         out = self._fs.create(owner, True)
         out.write(bytearray(json.dumps(mine).encode()))
         out.close()
+        if self._is_local:
+            sync_path(self._disk_path(owner))
+            sync_names_above(self._disk_path(owner))
         return ""
 
     def _read(self, owner: Any) -> dict[str, str]:
@@ -226,6 +241,14 @@ class FileTarget:
         if not self._fs.exists(path):
             return []
         return [status.getPath().getName() for status in self._fs.listStatus(path)]
+
+    def _sync_names(self) -> None:
+        """Make the names in the folder survive a power cut, where it is on a local disk."""
+        if self._is_local:
+            sync_path(self._disk_path(self._path_class(self._path)))
+
+    def _disk_path(self, place: Any) -> str:
+        return str(self._fs.makeQualified(place).toUri().getPath())
 
     def _place(self, name: str) -> Any:
         return self._path_class(self._path, name)
