@@ -374,12 +374,20 @@ class _SinkRun:
         )
 
     def _catch_up(self, progress: SinkProgress, target: Target) -> None:
-        """Bring the accounts up to the target: a crash may have come between the two."""
-        there = target.committed()
-        if there is None or (progress.committed is not None and there <= progress.committed):
+        """Bring the target and the accounts up to what the target has of either.
+
+        A crash may have come between the two, and between the steps of a target.
+        """
+        there, committed = target.committed(), progress.committed
+        if there is None or (committed is not None and there < committed):
             return
-        lower = 0 if progress.committed is None else progress.committed.time or 0
-        progress.record(Interval(lower, there), 0)
+        interval = Interval(0 if committed is None else committed.time or 0, there)
+        # Rows may be there without their times having passed, of what progress has as well. Nothing
+        # else makes up for that where no change comes any more: readers would wait for ever.
+        self._check()
+        target.skip(interval)
+        if there != committed:
+            progress.record(interval, 0)
 
     def _pass_idle_time(self, progress: SinkProgress, target: Target) -> None:
         """Move past times without changes while the sink was away: they cause no micro-batch."""

@@ -86,7 +86,7 @@ class Target(Protocol):
         ...
 
     def skip(self, interval: Interval) -> None:
-        """Take note that nothing has changed in `interval`."""
+        """Take note that nothing else has changed before the interval's upper; idempotent."""
         ...
 
 

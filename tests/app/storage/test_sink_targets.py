@@ -11,8 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from shardline.app.execution.host import Host
+from shardline.app.execution.live_errors import EMPTY_CATALOG
 from shardline.app.protocol.fingerprint import accepted_fingerprints, fingerprint
 from shardline.app.protocol.objects import SinkDescription
+from shardline.app.storage.sink_query import _SinkRun
 from shardline.app.storage.sinks import delta
 from shardline.app.storage.sinks.delta import DeltaTarget
 from shardline.app.storage.sinks.interval import Interval
@@ -21,9 +23,9 @@ from shardline.app.storage.sinks.shards import ShardTarget
 from shardline.app.storage.sinks.target import options_of
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.frontier import Frontier
+from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.types.schema import ShardSchema
-from support.spark.sinks import SCHEMA
+from support.spark.sinks import SCHEMA, host_of, life
 
 COPY = SinkDescription(
     name="out", on="in", format="shard", options={"shard": "copy", "s3.pool-size": "5"}
@@ -36,14 +38,20 @@ def client(tmp_path: Path) -> ShardClient:
     return ShardClient.open(str(tmp_path / "lake"))
 
 
+def host_without_spark(client: ShardClient, folder: Path) -> Host:
+    return host_of(cast("Any", None), client.location.url, folder)
+
+
 def opened(
     client: ShardClient, sink: SinkDescription, recorded: Frontier | None = None
 ) -> ShardTarget:
-    host = cast("Host", SimpleNamespace(client=client, storage={}))
+    host = host_without_spark(client, Path("unused"))
     return ShardTarget(host, sink, options_of(sink), recorded)
 
 
-def written(client: ShardClient, sink: str, definition: str, time: int) -> None:
+def written(
+    client: ShardClient, sink: str, definition: str, time: int, number: int | None = None
+) -> None:
     """A row in the copy, as a sink of that name and fingerprint appends it."""
     if not client.exists("copy"):
         client.create("copy", ShardSchema.from_arrow(SCHEMA))
@@ -51,7 +59,7 @@ def written(client: ShardClient, sink: str, definition: str, time: int) -> None:
     rows = pa.Table.from_pylist([{"k": 1, "v": "a", "_ts": time, "_diff": 1}], columns)
     writer = client.writer("copy", f"app:sink:{sink}:{definition}")
     writer.compare_and_append(
-        rows, client.state("copy").upper, Frontier(time + 1), sequence=time + 1
+        rows, client.state("copy").upper, Frontier(time + 1), sequence=number or time + 1
     )
 
 
@@ -118,6 +126,24 @@ def test_rows_of_others_keep_no_copy_from_its_start(client: ShardClient) -> None
     client.writer("copy", "loader").append_now(None)
 
     assert opened(client, COPY).committed() is None
+
+
+@pytest.mark.parametrize("end", [Frontier(15), EMPTY])
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_copy_ends_where_its_input_does_though_a_step_has_failed(
+    client: ShardClient, tmp_path: Path, end: Frontier, noted: bool
+) -> None:
+    """The rows of a micro-batch were appended; its times were not, be it that progress has them."""
+    interval = Interval(0, end)
+    written(client, "out", fingerprint(COPY), 10, interval.number)
+    progress = SinkProgress.open(client, COPY)
+    if noted:
+        progress.record(interval, 1)
+    run = _SinkRun(host_without_spark(client, tmp_path), life(), COPY, EMPTY_CATALOG)
+    run._catch_up(progress, opened(client, COPY, progress.committed))
+
+    assert client.state("copy").upper == end
+    assert SinkProgress.open(client, COPY).committed == end
 
 
 class Table:
