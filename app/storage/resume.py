@@ -20,6 +20,7 @@ nothing: `rate` its time zero, Kafka where it began.
 
 Invariants:
     Nothing in a checkpoint is believed that the bindings do not say.
+    One is kept only if Spark can read it: a power cut leaves files that are empty or cut.
     A checkpoint is complete or not there: it is written beside its place and renamed.
 """
 
@@ -36,6 +37,7 @@ import msgspec
 
 from shardline.app.execution.checkpoint_log import (
     VERSION,
+    can_be_resumed,
     logged_numbers,
     read_planned_offset,
     remove_unfinished_plan,
@@ -160,6 +162,8 @@ def _agrees(folder: Path, bound: BoundOffsets, *, committed: bool) -> bool:
     assert bound.last is not None
     offsets, commits = logged_numbers(folder / "offsets"), logged_numbers(folder / "commits")
     last = bound.last.number
+    if not can_be_resumed(folder):
+        return False
     # One micro-batch may have been planned and not bound: it is run again, or bound then.
     if not (folder / "metadata").is_file() or max(offsets, default=EMPTY_SNAPSHOT) not in {
         last,
@@ -176,7 +180,14 @@ def _agrees(folder: Path, bound: BoundOffsets, *, committed: bool) -> bool:
     if max(commits, default=EMPTY_SNAPSHOT) < max(offsets, default=EMPTY_SNAPSHOT) - 1:
         return False
     # A file that is missing in Spark's log would be read a second time.
-    return bound.files <= Checkpoint(folder).planned_files().files
+    written = Checkpoint(folder).planned_files().files
+    return bound.files <= written and not any(_is_cut(file, bound) for file in written)
+
+
+def _is_cut(file: SourceFile, bound: BoundOffsets) -> bool:
+    """True if what the source has written is empty, or no whole lines where it logs files."""
+    logs_files = any(_entry(known.text) is not None for known in bound.files)
+    return not file.text or (logs_files and _entry(file.text) is None)
 
 
 def _source_paths(folder: Path) -> list[Path]:
@@ -188,7 +199,7 @@ def _source_paths(folder: Path) -> list[Path]:
 
 
 def _lines(path: Path) -> Iterable[SourceFile]:
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8", errors="replace")
     lines = [line for line in text.split("\n")[1:] if line]
     entries = [_entry(line) for line in lines]
     if text.startswith(VERSION) and entries and all(entries):

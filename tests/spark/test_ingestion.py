@@ -89,7 +89,7 @@ def test_the_snapshot_is_one_binding(runtime: Runtime, inbox: Path) -> None:
     assert not source.told(Failed)
 
 
-LOSSES = ["nothing", "all", "commits", "offsets", "sources", "foreign"]
+LOSSES = ["nothing", "all", "commits", "offsets", "sources", "foreign", "torn"]
 
 
 def test_restarts_go_on_where_the_bindings_end(runtime: Runtime, inbox: Path) -> None:
@@ -104,12 +104,17 @@ def test_restarts_go_on_where_the_bindings_end(runtime: Runtime, inbox: Path) ->
     bound = bindings(runtime.client, "flights")
     assert len(bound) == 12, "past the first compaction of the source's log"
     for number, lost in enumerate(LOSSES, 12):
-        harm(runtime.checkpoints / "u-flights-1", lost)
+        folder = runtime.checkpoints / "u-flights-1"
+        (folder / ".mark").touch()
+        if lost != "nothing":
+            harm(folder, lost)
         drop(inbox, f"{number}.csv", f"{number},row {number}")
         with running(runtime, csv(inbox)) as source:
             source.wait_for_rows(*rows[: number + 1])
             after = source.bindings()
         assert bound.items() <= after.items(), lost
+        kept = (folder / ".mark").exists()
+        assert kept == (lost == "nothing"), "what Spark itself has written is not made again"
         assert sorted(n for n, _ in after) == list(range(number + 1)), lost
         bound = after
 
@@ -118,8 +123,9 @@ def harm(folder: Path, lost: str) -> None:
     """Do to a checkpoint what may be done to one."""
     newest = max(int(path.name) for path in (folder / "offsets").glob("[0-9]*"))
     match lost:
-        case "nothing":
-            pass
+        case "torn":  # by a power cut, since Spark syncs nothing
+            for name in (f"offsets/{newest + 1}", f"sources/0/{newest + 1}", f"commits/{newest}"):
+                (folder / name).write_text("")
         case "all":
             shutil.rmtree(folder)
         case "commits":  # rolled back

@@ -24,9 +24,10 @@ from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage import sink_query as sink_module
 from shardline.app.storage.sink_holds import drop_sink, hold_name
 from shardline.app.storage.sink_query import run_sink
+from shardline.app.storage.sinks.interval import may_continue
 from shardline.app.storage.sinks.others import collected, forget_collected, register_function
 from shardline.datasource.errors import Fenced
-from shardline.datasource.frontier import EMPTY
+from shardline.datasource.frontier import EMPTY, Frontier
 from support.spark.sinks import Input, Reports, diffs, host_of, life, parquet, read, running
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def test_files_get_every_update_once(
     measured = [o.added for o in reports.all if isinstance(o, Measured)]
     assert [m["messages_committed"] for m in measured] == [2, 2]
     assert all(m["bytes_staged"] > 0 for m in measured)
+    assert may_continue(host.checkpoints / "u1-1", Frontier(21)), "as Spark itself has written it"
 
 
 def test_a_lost_checkpoint_costs_nothing(host: Host, source: Input, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from shardline.app.execution.checkpoint_log import logged_numbers
+from shardline.app.execution.checkpoint_log import can_be_resumed, logged_numbers
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import TIME_MAX, Frontier
 from shardline.datasource.shard_source.offsets import ShardOffset, parse_offset
@@ -82,6 +82,8 @@ def may_continue(checkpoint: Path, committed: Frontier | None) -> bool:
         committed: How far the target is; None if it has nothing.
     """
     try:
+        if not can_be_resumed(checkpoint):
+            return False
         done = end_of(checkpoint, max(logged_numbers(checkpoint / "commits"), default=-1))
         if committed is None:
             # A target without anything begins with the snapshot, and so does what was planned.

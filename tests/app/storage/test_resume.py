@@ -67,6 +67,20 @@ HARMS: dict[str, Callable[[Path], object]] = {
     "another version": lambda f: (f / "offsets" / "7").write_text('v2\n{}\n{"logOffset": 7}'),
     "two ahead": lambda f: [(f / "offsets" / n).write_text("v1\n{}\n1") for n in ("8", "9")],
     "one committed that is not bound": lambda f: (f / "commits" / "8").write_text("v1\n{}"),
+    "a plan without contents": lambda f: (f / "offsets" / "8").write_text(""),
+    "half a plan": lambda f: (f / "offsets" / "8").write_text('v1\n{}\n{"logOff'),
+    "a plan of zeros": lambda f: (f / "offsets" / "8").write_bytes(b"\0" * 80),
+    "a plan that is no text": lambda f: (f / "offsets" / "8").write_bytes(b"v1\n{}\n\xff"),
+    "a commit without contents": lambda f: (f / "commits" / "7").write_text(""),
+    "half a commit": lambda f: (f / "commits" / "7").write_text("v1\n{"),
+    "metadata without contents": lambda f: (f / "metadata").write_text(""),
+    "half of metadata": lambda f: (f / "metadata").write_text('{"id":"01'),
+    "a newer file of the source without contents": lambda f: (f / "sources" / "0" / "9").write_text(
+        ""
+    ),
+    "half a newer file of the source": lambda f: (f / "sources" / "0" / "9").write_text(
+        'v1\n{"path":"file:///in/b","times'
+    ),
     "a file of the source is gone": lambda f: shutil.rmtree(f / "sources"),
     "a commit is missing that one ahead needs": lambda f: (
         (f / "commits" / "7").rename(f / "commits" / "6"),

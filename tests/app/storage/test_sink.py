@@ -35,6 +35,7 @@ def checkpoint(folder: Path, ends: list[int | None], commits: int) -> Path:
     """A checkpoint with micro-batches that end at `ends`, the first `commits` of them committed."""
     for log in ("offsets", "commits"):
         (folder / log).mkdir(parents=True)
+    (folder / "metadata").write_text('{"id":"0123-4567"}')
     for number, end in enumerate(ends):
         offset = {"v": 1, "shard": "s" + "0" * 32, "hold": "h", "as_of": 1, "frontier": end}
         text = f"v1\n{{}}\n{json.dumps(offset)}"
@@ -92,6 +93,29 @@ def test_a_damaged_checkpoint_is_none(tmp_path: Path) -> None:
     (folder / "offsets" / "0").unlink()
     assert not may_continue(folder, Frontier(11))
     assert may_continue(tmp_path / "missing", Frontier(11))
+
+
+@pytest.mark.parametrize(
+    ("file", "left"),
+    [
+        ("offsets/1", b""),
+        ("offsets/1", b"\0\0\0"),
+        ("offsets/1", b'v1\n{}\n{"v": 1, "sh'),
+        ("offsets/0", b""),
+        ("commits/0", b""),
+        ("commits/0", b"v1\n{"),
+        ("metadata", b""),
+    ],
+)
+def test_a_checkpoint_that_a_power_cut_has_torn_is_none(
+    tmp_path: Path, file: str, left: bytes
+) -> None:
+    """Spark syncs nothing of it, and cannot begin with a file that is empty or cut."""
+    folder = checkpoint(tmp_path / "c", [11, 21], 1)
+    assert may_continue(folder, Frontier(11))
+    (folder / file).write_bytes(left)
+
+    assert not may_continue(folder, Frontier(11))
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(1, 1 << 60)), min_size=2, max_size=2))
