@@ -6,8 +6,9 @@ work and proves nothing: a merge is applied because its inputs are still there (
 never because of a claim, and a claim that was lost, taken over because of a wrong clock, or never
 taken costs at most the work.
 
-All that may be concluded from a claim: its owner was at work less than the claim's lease ago. One
-that is not renewed runs out, and its batches are free.
+All that may be concluded from a claim: its owner was at work less than the claim's lease ago, as
+far as clocks agree. One that is not renewed runs out, and its batches are free; so are those of one
+that lies further in the future than its lease, by a clock that was wrong.
 
 Invariants:
     When a claim is taken its inputs are in the trace, and no other live claim covers any of them.

@@ -228,6 +228,33 @@ def test_a_merger_that_was_suspended_finds_its_work_done(world: World) -> None:
     assert contents(fresh) == before
 
 
+def test_a_claim_of_a_clock_that_was_ahead_ends_when_it_is_right(world: World) -> None:
+    """A merger died while its clock was years ahead: its batches are free, and soon all merged."""
+    client = batches(world)
+    years_ms = 10 * 365 * 86_400_000
+    world.clock.advance(years_ms)
+    claimed_by_the_dead(world, 0, 4)
+    world.clock.advance(-years_ms)
+
+    assert live_claims(client.state(SHARD), world.clock.now_ms()) == ()
+    assert client.compact(SHARD, force=True) == 1
+    assert client.state(SHARD).claims == {}
+    assert contents(client) == contents(batches(World()))
+
+
+def test_a_claim_of_a_clock_that_is_a_little_ahead_counts(world: World) -> None:
+    """Clocks differ: one that is ahead by less than a lease keeps its range, and no longer."""
+    client = batches(world)
+    world.clock.advance(CLAIM_LEASE_MS)
+    dead = claimed_by_the_dead(world, 0, 4)
+    world.clock.advance(-CLAIM_LEASE_MS)
+
+    claims = client.state(SHARD).claims
+    assert live_claims(client.state(SHARD), world.clock.now_ms()) == tuple(claims.values())
+    assert dead.held
+    assert live_claims(client.state(SHARD), world.clock.now_ms() - 1) == ()
+
+
 def test_a_merger_stops_when_somebody_else_is_at_it(world: World) -> None:
     """It ran out of time, and the other one has not finished yet: two would make the same."""
     client = batches(world)
