@@ -95,7 +95,12 @@ def collect_garbage(machine: Machine) -> int:
     last = seqno_since(expire_leases(state, machine.clock.now_ms()))
     # Parts first, the log last: its records are the only list of the parts that are garbage.
     deleted = _collect_parts(machine, state, last)
-    oldest = oldest_whole(machine.state())
+    state = machine.state()
+    oldest = oldest_whole(state)
+    # A rollup that was recorded after the last note makes those before it needless. Forgotten
+    # first: one that a state names and nobody finds is damage, to whoever checks the shard.
+    if any(seqno < oldest for seqno in state.rollups):
+        machine.apply(partial(note_cleaned, seqno=state.cleaned_seqno))
     deleted += _delete_rollups(machine, oldest)
     machine.location.consensus.truncate(machine.directory, oldest)
     return deleted

@@ -12,6 +12,7 @@ import pytest
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, MissingBlob, ShardError
+from shardline.datasource.inspect.fsck import check_location
 from shardline.datasource.overwrite import overwrite
 from shardline.datasource.shard.commands.garbage_collection import give_up_states, note_cleaned
 from shardline.datasource.shard.commands.readers import pin_critical
@@ -224,6 +225,30 @@ def test_a_rollup_that_comes_too_late_is_refused_and_deleted(world: World) -> No
     assert not client.machine(SHARD).write_rollup(old)
     state = client.machine(SHARD).state()
     assert stored(world.objects(), "rollup") == {ref.key for ref in state.rollups.values()}
+
+
+def test_a_rollup_that_is_recorded_late_leaves_none_that_is_named_and_gone(world: World) -> None:
+    """It makes the one before it needless: that is forgotten before it is deleted."""
+    client = filled(world)
+    machine = client.machine(SHARD)
+    assert machine.write_rollup(machine.state())
+    for number in (7, 8):
+        client.writer(SHARD).append_now(table((number, "x")))
+    slow = machine.state()
+    client.writer(SHARD).append_now(table((9, "x")))
+    merged(client)
+    client.collect_garbage(SHARD)
+    assert machine.write_rollup(slow)
+    assert min(machine.state().rollups) < oldest_whole(machine.state()) == slow.seqno
+    client.collect_garbage(SHARD)
+
+    names = {ref.key for ref in client.state(SHARD).rollups.values()}
+    assert stored(world.objects(), "rollup") == names
+    (checked,) = check_location(world.objects(), world.clock, shard=SHARD).shards
+    assert checked.findings == ()
+    seqno = client.state(SHARD).seqno
+    client.collect_garbage(SHARD)
+    assert client.state(SHARD).seqno == seqno, "nothing is left to be noted"
 
 
 def test_a_rollup_that_was_never_recorded_goes_away(world: World) -> None:
