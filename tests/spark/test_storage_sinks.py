@@ -449,6 +449,27 @@ def test_a_tuned_sink_goes_on_and_another_definition_is_refused(
         assert rows == [(2, "b")]
 
 
+def test_a_definition_that_wrote_nothing_can_be_corrected(
+    host: Host, source: Input, tmp_path: Path
+) -> None:
+    """Its first micro-batch failed: the folder has no row of it, and takes the one that is right.
+
+    The folder of another sink is left alone: that one may be about to write.
+    """
+    source.step(10, (1, "a", 1), (1, "b", 1))
+    wrong = parquet(tmp_path, envelope="upsert", key=("k",))
+    with running(host, wrong) as reports:
+        assert "[KEY_NOT_UNIQUE]" in reports.failure().error
+    other = parquet(tmp_path, name="other")
+    with running(host, other, life(2, dataflow=2)) as reports:
+        assert reports.failure().error.startswith("[TARGET_TAKEN]")
+    right = parquet(tmp_path)
+    with running(host, right, life(3, dataflow=3)) as reports:
+        reports.reached(11)
+
+    assert diffs(host.spark, right) == [(1, "a", 10, 1), (1, "b", 10, 1)]
+
+
 def test_holds_on_former_inputs_are_given_up(
     host: Host, source: Input, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

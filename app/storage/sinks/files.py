@@ -62,7 +62,7 @@ _WAY_OUT: Final = "give the sink another path, or empty the folder"
 
 
 class FileTarget:
-    """A folder that belongs to one definition of one sink.
+    """A folder that belongs to one sink, and from its first rows on to one definition of it.
 
     Without the owner's file a folder with rows is refused. A sub-folder that is deleted by hand is
     not written again, since the sink's progress has its times.
@@ -89,7 +89,7 @@ class FileTarget:
             check_fence: Raises if another runtime has taken over.
 
         Raises:
-            InvalidUsage: It belongs to another sink, or to another definition of this one.
+            InvalidUsage: It belongs to another sink, or has rows of another definition of this one.
         """
         given = {name.lower(): (name, text) for name, text in options.items()}
         self._path = given.pop("path")[1].rstrip("/")
@@ -205,7 +205,9 @@ class FileTarget:
         )
         if ours and full:
             return str(found.get("input", ""))
-        if found and not ours:
+        # One of this sink that has written nothing gives way to the definition that corrects it;
+        # another sink may be about to write.
+        if found and not ours and (full or found.get("sink") != sink.name):
             raise target_taken(self._name, found.get("sink", ""), _WAY_OUT)
         if full:
             raise InvalidUsage(
