@@ -131,6 +131,12 @@ class InputReplaced(InvalidUsage):
     default_code = "INPUT_REPLACED"
 
 
+class InputWentBack(InputReplaced):
+    """The target has changes that its input has not had yet: the input is an older copy."""
+
+    default_code = "INPUT_WENT_BACK"
+
+
 class _SinkRun:
     """One incarnation of a sink.
 
@@ -373,13 +379,31 @@ class _SinkRun:
             f"one; it is not tried again by itself: `restart {name}` does",
         )
 
+    def _went_back_error(self, there: Frontier, upper: Frontier) -> InputWentBack:
+        name, on = self._sink.name, self._sink.on
+        return InputWentBack(
+            f"the target of sink '{name}' has everything up to {there}, and '{on}' is at {upper}: "
+            "it was restored from a copy, and what it is given now may be there already",
+            hint="restore the target to the same moment; or drop the sink, empty its target and "
+            f"create it again; it is not tried again by itself: `restart {name}` does",
+        )
+
     def _catch_up(self, progress: SinkProgress, target: Target) -> None:
         """Bring the target and the accounts up to what the target has of either.
 
         A crash may have come between the two, and between the steps of a target.
+
+        Raises:
+            InputWentBack: The target is beyond its input.
         """
         there, committed = target.committed(), progress.committed
-        if there is None or (committed is not None and there < committed):
+        if there is None:
+            return
+        # Looked at after the target: an upper that is read later can only be further.
+        (state,) = self._host.client.readable(self._sink.on)
+        if there > state.upper:
+            raise self._went_back_error(there, state.upper)
+        if committed is not None and there < committed:
             return
         interval = Interval(0 if committed is None else committed.time or 0, there)
         # Rows may be there without their times having passed, of what progress has as well. Nothing

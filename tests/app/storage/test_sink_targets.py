@@ -14,7 +14,7 @@ from shardline.app.execution.host import Host
 from shardline.app.execution.live_errors import EMPTY_CATALOG
 from shardline.app.protocol.fingerprint import accepted_fingerprints, fingerprint
 from shardline.app.protocol.objects import SinkDescription
-from shardline.app.storage.sink_query import _SinkRun
+from shardline.app.storage.sink_query import InputReplaced, _SinkRun
 from shardline.app.storage.sinks import delta
 from shardline.app.storage.sinks.delta import DeltaTarget
 from shardline.app.storage.sinks.interval import Interval
@@ -128,6 +128,11 @@ def test_rows_of_others_keep_no_copy_from_its_start(client: ShardClient) -> None
     assert opened(client, COPY).committed() is None
 
 
+def there_is_an_input(client: ShardClient, upper: Frontier) -> None:
+    client.create("in", ShardSchema.from_arrow(SCHEMA))
+    client.writer("in").compare_and_append(None, Frontier(0), upper)
+
+
 @pytest.mark.parametrize("end", [Frontier(15), EMPTY])
 @pytest.mark.parametrize("noted", [True, False])
 def test_a_copy_ends_where_its_input_does_though_a_step_has_failed(
@@ -135,6 +140,7 @@ def test_a_copy_ends_where_its_input_does_though_a_step_has_failed(
 ) -> None:
     """The rows of a micro-batch were appended; its times were not, be it that progress has them."""
     interval = Interval(0, end)
+    there_is_an_input(client, end)
     written(client, "out", fingerprint(COPY), 10, interval.number)
     progress = SinkProgress.open(client, COPY)
     if noted:
@@ -144,6 +150,23 @@ def test_a_copy_ends_where_its_input_does_though_a_step_has_failed(
 
     assert client.state("copy").upper == end
     assert SinkProgress.open(client, COPY).committed == end
+
+
+def test_a_target_ahead_of_its_input_is_given_nothing(client: ShardClient, tmp_path: Path) -> None:
+    """The input was restored from a copy: what comes to it now may be what the target has.
+
+    Nothing is noted meanwhile: a target that is restored as well goes on.
+    """
+    there_is_an_input(client, Frontier(11))
+    written(client, "out", fingerprint(COPY), 20)
+    progress = SinkProgress.open(client, COPY)
+    run = _SinkRun(host_without_spark(client, tmp_path), life(), COPY, EMPTY_CATALOG)
+    with pytest.raises(InputReplaced, match=r"INPUT_WENT_BACK.*up to \[21\].*at \[11\]"):
+        run._catch_up(progress, opened(client, COPY))
+    assert SinkProgress.open(client, COPY).committed is None
+    client.writer("in").compare_and_append(None, Frontier(11), Frontier(21))
+    run._catch_up(progress, opened(client, COPY))
+    assert SinkProgress.open(client, COPY).committed == Frontier(21)
 
 
 class Table:
