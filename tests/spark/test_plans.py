@@ -117,6 +117,11 @@ class User:
     def shards(self) -> dict[str, str]:
         return {name: self.client.state(name).shard for name in ("orders", "large", "spent")}
 
+    def shards_of_orders(self) -> dict[str, str]:
+        names = ("orders", "orders_errors", "orders_progress")
+        client = self.client
+        return {name: client.state(name).shard for name in names if client.exists(name)}
+
 
 @pytest.fixture
 def user(kept_session: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> User:
@@ -138,12 +143,13 @@ def test_a_project_loses_nothing_that_was_not_agreed_to(user: User) -> None:
         another_project_is_shown_and_refused(user)
         what_is_allowed_is_done(user, job)
         a_drop_is_shown_and_done(user, job)
+        a_view_takes_the_name_of_a_source(user, job)
         assert job.interrupt() == 130
     # With nothing that runs, a process of its own says the same, and starts nothing.
     with running_job(user.folder, *user.other) as job:
         assert job.finish() == 2
         assert "error: [OTHER_PROJECT]" in job.said
-        assert user.objects() == {"orders", "customers", "spent"}
+        assert user.objects() == {"raw", "orders", "customers", "large", "spent"}
     a_source_that_is_stalled_already_is_replaced(user)
 
 
@@ -213,6 +219,25 @@ def a_drop_is_shown_and_done(user: User, job: RunningJob) -> None:
     assert not user.client.exists("large")
 
 
+def a_view_takes_the_name_of_a_source(user: User, job: RunningJob) -> None:
+    """The source gets another name, what reads the view is right, and nothing of it is left."""
+    renamed = WITHOUT_CENTS[: WITHOUT_CENTS.index("CREATE SINK")].replace(
+        "CREATE SOURCE orders USING", "CREATE SOURCE raw USING"
+    )
+    view = "CREATE MATERIALIZED VIEW orders AS SELECT * FROM raw WHERE id > 1;"
+    user.writes(renamed + view)
+    assert "orders: a source has filled the shard that is there" in user.runs(2, *user.mine)
+    before = user.shards_of_orders()
+    user.runs(0, "--allow-replace", *user.mine)
+    job.wait_for("it is right", lambda: user.holds("large", (2, 60), (3, 70), (4, 55)))
+    job.wait_for("so is a view that had read it", lambda: user.holds("spent", (1, 70), (2, 115)))
+    after = user.shards_of_orders()
+    assert before.keys() == {"orders", "orders_errors", "orders_progress"}
+    assert after.keys() == {"orders", "orders_errors"}
+    assert before.items().isdisjoint(after.items())
+    assert "unchanged" in user.runs(0, "--plan", *user.mine)
+
+
 def a_source_that_is_stalled_already_is_replaced(user: User) -> None:
     """Its shard is one that its definition, which stays, cannot fill: an older version left it."""
     client = user.client
@@ -223,7 +248,7 @@ def a_source_that_is_stalled_already_is_replaced(user: User) -> None:
     client.create("customers", ShardSchema.from_arrow(there.schema), key=("customer",))
     client.writer("customers").append_now(there)
     said = user.runs(0, "--plan", *user.mine)
-    assert "1 to change, 1 of them to replace, 2 unchanged" in said
+    assert "1 to change, 1 of them to replace, 4 unchanged" in said
     assert "customers: column 'customer' cannot change from string to integer" in said
     assert "it is stalled already, and stays so without --allow-replace" in said
     with running_job(user.folder, "--allow-replace", *user.mine) as job:
