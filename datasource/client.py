@@ -462,7 +462,9 @@ class ShardClient:
     def sweep(self, name: str, *, dry_run: bool = False) -> SweepResult:
         """Delete orphans of shard `name`: unreferenced blobs that cannot be committed any more.
 
-        Also of a shard that was dropped. Only blobs that are more than 25 hours old.
+        Also of a shard that was dropped. Only blobs that are more than 25 hours old. Unlike
+        maintenance, this also lets a shard be written again to which a clock that was ahead has
+        kept everybody from writing (`STAGED_TOO_LONG`): be sure that this machine's clock is right.
 
         Args:
             name: The shard's name.
@@ -474,7 +476,7 @@ class ShardClient:
             Indeterminate: The same.
         """
         needed = partial(self.door.pending_parts, name)
-        return sweep(self.machine(name), needed=needed, dry_run=dry_run)
+        return sweep(self.machine(name), needed=needed, dry_run=dry_run, takes_back=not dry_run)
 
     def usage(self, name: str) -> ShardUsage:
         """The bytes of shard `name`, by the reason that they are kept for.

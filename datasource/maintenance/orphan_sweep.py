@@ -49,6 +49,7 @@ from shardline.datasource.shard.commands.orphan_sweep import (
     sweep_due,
     write_barrier,
 )
+from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.references import Amount, part_blobs
 from shardline.datasource.shard.state import ShardState
@@ -103,18 +104,20 @@ def sweep(
     *,
     needed: NeededKeys = no_keys_needed,
     dry_run: bool = False,
+    takes_back: bool = False,
 ) -> SweepResult:
     """Delete the blobs of the shard that nothing refers to and that are older than 25 hours.
 
     Args:
         machine: The shard's machine; the shard may have been dropped.
         needed: Gives the keys of parts that a transaction which is not applied yet refers to.
-            Called once, after the blobs have been listed, with the time before which a part that
-            may be deleted was begun. Its answer must stay true: a transaction with such a part that
-            it does not name must not be committed after it. (So it writes a record into the
-            transactions shard before it reads that.) Called with None by a dry run, whose answer is
-            of this moment only.
+            Called after the blobs have been listed, and again if the shard is registered meanwhile,
+            with the time before which a part that may be deleted was begun. Its answer must stay
+            true: a transaction with such a part that it does not name must not be committed after
+            it. (So it writes a record into the transactions shard before it reads that.) Called
+            with None by a dry run, whose answer is of this moment only.
         dry_run: True only lists, and writes nothing.
+        takes_back: As of `write_barrier`; for a person, who knows which clock is right.
 
     Raises:
         InvalidUsage: There is no such shard; or it is registered with a transactions shard, and
@@ -128,12 +131,14 @@ def sweep(
     before_ms = machine.clock.now_ms() - SWEEP_AGE_MS
     known = machine.state()
     candidates = _old_and_unknown(machine.location, machine.directory, known, before_ms)
-    if candidates or known.swept_before_ms > machine.clock.now_ms():
+    if candidates or (takes_back and known.swept_before_ms > machine.clock.now_ms()):
         # By what is there, and not by `before_ms`: if the clock of this process is ahead by years,
         # nobody could write for years.
         newest_ms = max((entry.modified_ms for entry in candidates), default=0)
         begun_before_ms = newest_ms + SWEEP_MARGIN_MS + 1
-        upstream = needed(None) if dry_run else _bar(machine, known, needed, begun_before_ms)
+        barrier = partial(write_barrier, begun_before_ms=begun_before_ms, takes_back=takes_back)
+        asked = partial(needed, None if dry_run else begun_before_ms)
+        upstream = asked() if dry_run else _bar(machine, known, barrier, asked)
         live = _live(machine, needed)
         candidates = [e for e in candidates if e.key not in live and e.key not in upstream]
     swept = _report(candidates)
@@ -146,12 +151,15 @@ def sweep(
 
 
 def _bar(
-    machine: Machine, known: ShardState, needed: NeededKeys, begun_before_ms: int
+    machine: Machine,
+    known: ShardState,
+    barrier: Callable[[ShardState, int], Transition[bool]],
+    needed: Callable[[], Collection[str]],
 ) -> Collection[str]:
-    """Let nothing come in any more that was begun before; return the keys that are needed still."""
+    """Record the barrier, and return the keys that are needed in spite of it."""
     for _ in range(_OVERTAKEN_MAX):
-        upstream = needed(begun_before_ms)
-        machine.apply(partial(write_barrier, begun_before_ms=begun_before_ms))
+        upstream = needed()
+        machine.apply(barrier)
         newest = machine.state()
         if newest.registered == known.registered:
             return upstream

@@ -151,15 +151,16 @@ class Transactions:
         def judge(ledger: Ledger) -> Rows:
             # First: a `forget` that is not applied yet would remove the new mark as its own.
             apply_ledger(self.home, ledger)
-            rows, least = [], 0
+            rows, least, barrier_ms = [], 0, 0
             for name in dict.fromkeys(names):
                 # The mark before the row: otherwise a direct append could come in between, at a
                 # time that readers have already taken as complete.
                 marked = self._mark(name, ledger, takes_over=takes_over)
                 if marked.shard not in ledger.registered:
-                    self._take_over_barrier(marked.swept_before_ms)
+                    barrier_ms = max(barrier_ms, marked.swept_before_ms)
                     rows.append(self._row("register", name, marked.shard))
                     least = max(least, marked.upper)
+            self._take_over_barrier(barrier_ms)
             return Rows(rows, least)
 
         return self._change(judge, at)
@@ -398,10 +399,10 @@ class Transactions:
         return marked
 
     def _take_over_barrier(self, begun_before_ms: int) -> None:
-        """Refuse what sweeps of a shard may have deleted, before a transaction can bring it in."""
-        if begun_before_ms:
-            barrier = partial(write_barrier, begun_before_ms=begun_before_ms)
-            self.home.machine(self.name).apply(barrier)
+        """Refuse what sweeps of shards may have deleted, before a transaction can bring it in."""
+        machine = self.home.machine(self.name)
+        if begun_before_ms > machine.state().swept_before_ms:
+            machine.apply(partial(write_barrier, begun_before_ms=begun_before_ms))
 
     def _remove_stale_mark(self, name: str) -> None:
         """Remove a mark that names an earlier transactions shard of this name, which was dropped.

@@ -22,8 +22,8 @@ the store (when it was written). A commit after 2 and a deletion exclude each ot
 ahead of the second by less than the margin, an hour. S3 refuses requests of a client that differs
 from it by a quarter. That of the sweeper only says when it is time to delete: if it is ahead, parts
 that wait for their commit are lost, and their commits are refused. If the store's was ahead as well
-(a file system on the same machine), so is the barrier: the next sweep by a right clock takes it
-back.
+(a file system on the same machine), so is the barrier, and nobody can write until it has passed, or
+a person takes it back.
 
 Invariants:
     A blob that a sweep deletes can never be committed, however long its writer was suspended.
@@ -50,18 +50,24 @@ SWEEP_AGE_MS: Final = STAGE_LIFE_MS + SWEEP_MARGIN_MS
 """A blob that nothing refers to may be deleted when it is older than this."""
 
 
-def write_barrier(state: ShardState, now_ms: int, *, begun_before_ms: int) -> Transition[bool]:
+def write_barrier(
+    state: ShardState, now_ms: int, *, begun_before_ms: int, takes_back: bool = False
+) -> Transition[bool]:
     """Record that nothing which was begun before `begun_before_ms` may come in any more.
 
-    A time that lies in the future is taken back to `now_ms`: it was recorded by a clock that was
-    ahead, and would keep everybody from writing until then.
+    Args:
+        begun_before_ms: The time, by the clock of the store.
+        takes_back: True moves a barrier that lies in the future back to `now_ms`. It was recorded
+            by a clock that was ahead, or this one is behind, and then what a sweep has deleted may
+            come in again: which of the two, only a person knows.
     """
     if is_tombstone(state):
         # No blob can come into it any more, and its log is to stay one record.
         return Transition(None, result=False)
     # A copy also where it changes nothing: the machine then writes a record all the same, and a
     # commit that is under way has to look at the state again.
-    begun_before_ms = max(min(state.swept_before_ms, now_ms), begun_before_ms)
+    known_ms = min(state.swept_before_ms, now_ms) if takes_back else state.swept_before_ms
+    begun_before_ms = max(known_ms, begun_before_ms)
     return Transition(msgspec.structs.replace(state, swept_before_ms=begun_before_ms), result=True)
 
 
@@ -75,14 +81,11 @@ def note_swept(state: ShardState, now_ms: int) -> Transition[bool]:
 def sweep_due(state: ShardState, now_ms: int, every_ms: int) -> bool:
     """True if the last sweep of the shard is at least `every_ms` ago.
 
-    A shard that was dropped is swept once, when everything that was staged for it is old. One whose
-    barrier lies in the future is swept at once: it cannot be written to.
+    A shard that was dropped is swept once, when everything that was staged for it is old.
     """
     if is_tombstone(state):
         return state.swept_ms < state.walltime_ms and _is_settled(state, now_ms)
-    # Not by times of clocks that were ahead: nobody would sweep for as long as they were.
-    times = (t for t in (state.swept_ms, state.created_ms) if t <= now_ms + SWEEP_MARGIN_MS)
-    return state.swept_before_ms > now_ms or now_ms - max(times, default=0) >= every_ms
+    return now_ms - max(state.swept_ms, state.created_ms) >= every_ms
 
 
 def _is_settled(state: ShardState, now_ms: int) -> bool:

@@ -122,15 +122,23 @@ def refuse_direct_writes(
 
     Raises:
         InvalidUsage: The shard is finished: nothing can be written to it in any way. Or its times
-            are another writer's (`TIMES_OF_WRITER`).
+            are another writer's (`TIMES_OF_WRITER`). Or a clock that was ahead keeps everybody from
+            writing to it (`SWEPT_IN_THE_FUTURE`).
     """
-    del now_ms
     upper = state.upper.time
     if upper is None:
         raise InvalidUsage(
             f"shard '{state.name}' is finished: its upper is empty, nothing can be added",
             code="SHARD_FINISHED",
             hint="write to another shard, or make this one again after dropping it",
+        )
+    if state.registered is None and state.swept_before_ms > now_ms:
+        # It would take its barrier along, and keep everybody from writing to any shard.
+        raise InvalidUsage(
+            f"nothing that is begun before {state.swept_before_ms} ms can come into shard "
+            f"'{state.name}', and that is in the future: a clock was ahead when it was swept",
+            code="SWEPT_IN_THE_FUTURE",
+            hint="set clocks right; then sweep the shard, which takes that back",
         )
     if state.registered is not None:
         return Transition(None, Marked(state.shard, state.registered, upper, state.swept_before_ms))
