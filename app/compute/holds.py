@@ -171,7 +171,9 @@ def end_group_hold(client: ShardClient, hold: str, inputs: Sequence[str]) -> Non
     end_hold(client, hold, inputs)
 
 
-def end_other_holds(client: ShardClient, own: str, inputs: Sequence[str]) -> None:
+def end_other_holds(
+    client: ShardClient, own: str, inputs: Sequence[str], check_fence: Callable[[], None]
+) -> None:
     """End the holds that other runtimes, and other definitions, left for the same view.
 
     Only a runtime that may write calls this: one that warms up would take the holds away from the
@@ -181,13 +183,18 @@ def end_other_holds(client: ShardClient, own: str, inputs: Sequence[str]) -> Non
         client: Client of the location.
         own: The hold that stays.
         inputs: Shards that may have such holds.
+        check_fence: As of `end_holds`.
     """
     view = own.rsplit(":", 2)[0]
-    end_holds(client, inputs, lambda name: name != own and name.startswith(f"{view}:"))
+    others = f"{view}:"
+    end_holds(client, inputs, lambda n: n != own and n.startswith(others), check_fence)
 
 
 def end_start_holds(
-    client: ShardClient, shards: Sequence[str], abandoned: Callable[[str], bool]
+    client: ShardClient,
+    shards: Sequence[str],
+    abandoned: Callable[[str], bool],
+    check_fence: Callable[[], None],
 ) -> None:
     """End the holds of subscriptions that nobody will ever begin; may be repeated.
 
@@ -195,13 +202,14 @@ def end_start_holds(
         client: Client of the location.
         shards: Shards that may have such holds.
         abandoned: True for the name of a subscription that will never begin.
+        check_fence: As of `end_holds`.
     """
 
     def ended(hold: str) -> bool:
         found = _SUBSCRIPTION.fullmatch(hold)
         return found is not None and abandoned(found[1])
 
-    end_holds(client, shards, ended)
+    end_holds(client, shards, ended, check_fence)
 
 
 def end_former_holds(
@@ -209,6 +217,7 @@ def end_former_holds(
     shard: str,
     found: Mapping[str, str],
     readers: Mapping[str, Collection[str]],
+    check_fence: Callable[[], None],
 ) -> None:
     """End the holds of dataflows on a shard that they read no more; may be repeated.
 
@@ -221,6 +230,7 @@ def end_former_holds(
         found: Its holds with their owners. A hold that was taken since then stays.
         readers: By name of an object, all shards that it reads, or may still read, at a time after
             `found` was read. Holds of others stay.
+        check_fence: As of `end_holds`.
     """
     ended = {}
     for hold, epoch in found.items():
@@ -230,9 +240,15 @@ def end_former_holds(
         if owner.id in readers and shard not in readers[owner.id]:
             ended[hold] = epoch
     if ended:
+        check_fence()
         end_found_holds(client, shard, ended)
 
 
-def end_hold(client: ShardClient, own: str, inputs: Sequence[str]) -> None:
+def end_hold(
+    client: ShardClient,
+    own: str,
+    inputs: Sequence[str],
+    check_fence: Callable[[], None] = allow_any,
+) -> None:
     """End one hold whose checkpoint is gone; does nothing if the hold is not there."""
-    end_holds(client, inputs, own.__eq__)
+    end_holds(client, inputs, own.__eq__, check_fence)

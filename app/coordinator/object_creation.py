@@ -5,7 +5,7 @@ before the source's first snapshot, and the view would show an empty world. So o
 their inputs, and are tried again. What runs already waits for nothing: it has begun, or has been
 promised its beginning, and goes on until what replaces it can begin.
 
-    creator = ObjectCreator(client, compute, storage, beginnings)
+    creator = ObjectCreator(client, compute, storage, beginnings, check_fence)
     creator.adopt(running, wanted)     names what the last start has left running
     creator.run(descriptions)          creates what can be created; the rest waits
     creator.again()                    tries again what waits
@@ -19,7 +19,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -65,12 +65,14 @@ class ObjectCreator:
         compute: ComputeController,
         storage: StorageController,
         beginnings: StartHolds,
+        check_fence: Callable[[], None],
     ) -> None:
-        """Make one without objects."""
+        """Make one without objects; `check_fence` raises if another runtime has taken over."""
         self._client = client
         self._compute = compute
         self._storage = storage
         self._beginnings = beginnings
+        self._check_fence = check_fence
         self._waiting: dict[str, _WaitingObject] = {}
         self._former_inputs: dict[str, set[str]] = {}
 
@@ -196,7 +198,8 @@ class ObjectCreator:
             if not self._compute.reads_by_itself(view):
                 continue
             try:
-                end_view_holds(self._client, view, sorted(filter(self._client.exists, left)))
+                there = sorted(filter(self._client.exists, left))
+                end_view_holds(self._client, view, there, self._check_fence)
             except Exception:  # noqa: BLE001 - as above
                 context = {"id": view}
                 _log.warning("inputs not let go yet", exc_info=True, extra={"context": context})

@@ -130,7 +130,8 @@ class Objects:
         self._wanted: tuple[CheckedProject, Permissions] | None = None
         self._asked: dict[str, ObjectDescription] = {}
         self._replacing: dict[str, SourceDescription | ViewDescription] = {}
-        self._starter = ObjectCreator(client, compute, storage, beginnings)
+        self._check_fence = runtime.lane.check_fence
+        self._starter = ObjectCreator(client, compute, storage, beginnings, self._check_fence)
         # Without this thread nothing that waits would ever be created: a look that fails is logged,
         # and another one is taken.
         self._thread = PeriodicThread(
@@ -413,7 +414,8 @@ class Objects:
             pause_ms = self._pause_ms()
         if not self._swept and not self.follows:
             objects = self._runtime.lane.state.objects
-            self._beginnings.sweep(objects, self._compute.knows, self._ending.is_set)
+            ours, ending = self._compute.knows, self._ending.is_set
+            self._beginnings.sweep(objects, ours, self._check_fence, ending)
             self._end_former_holds()
             self._swept = True
         return pause_ms
@@ -431,7 +433,7 @@ class Objects:
             readers = self._readers()
         for shard in self._until_the_end(found):
             with _swept_later(shard):
-                end_former_holds(self._client, shard, found[shard], readers)
+                end_former_holds(self._client, shard, found[shard], readers, self._check_fence)
 
     def _until_the_end(self, shards: Iterable[str]) -> Iterator[str]:
         """The shards, as long as the application does not end."""

@@ -102,6 +102,7 @@ class StartHolds:
         self,
         objects: Collection[str],
         is_ours: Callable[[str], bool],
+        check_fence: Callable[[], None],
         ending: Callable[[], bool] = lambda: False,
     ) -> None:
         """Give up the start holds of subscriptions whose runtime died before it recorded them.
@@ -109,15 +110,18 @@ class StartHolds:
         Args:
             objects: Names in the lane: holds of these are given up when the object is dropped.
             is_ours: True for a subscription of this runtime's controllers.
+            check_fence: As of `end_holds`.
             ending: True if the runtime ends: the rest is left to the next start.
         """
+
+        def abandoned(one: str) -> bool:
+            return one not in objects and not is_ours(one)
+
         for shard in self._client.shards():
             if ending():
                 return
             try:
-                end_start_holds(
-                    self._client, [shard], lambda one: one not in objects and not is_ours(one)
-                )
+                end_start_holds(self._client, [shard], abandoned, check_fence)
             except ShardError:
                 context = {"shard": shard}
                 _log.info(

@@ -64,7 +64,7 @@ def give_up(
     client: ShardClient,
     shards: Iterable[str],
     sink: str,
-    check_fence: Callable[[], None] = allow_any,
+    check_fence: Callable[[], None],
 ) -> None:
     """Give up a sink's holds on shards, without regard to the runtime that took them."""
     end_holds(client, shards, hold_name(sink).__eq__, check_fence)

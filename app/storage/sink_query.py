@@ -222,7 +222,8 @@ class _SinkRun:
         # target is taken, finds its history. Before the accounts change: nothing else has the name.
         self._release_previous_input(self._progress)
         # The same for errors: of the definition before, and of what its input was made of before.
-        give_up(host.client, error_shards(host.client, self._times.objects()), sink.name)
+        others = error_shards(host.client, self._times.objects())
+        give_up(host.client, others, sink.name, host.check_fence)
         self._progress.note_input()
         self._catch_up(self._progress, self._target)
         if self._progress.committed == EMPTY:
@@ -429,7 +430,7 @@ class _SinkRun:
         """Give up the hold on the input of the previous definition, if that was another one."""
         previous = progress.previous_input
         if previous not in ("", self._sink.on):
-            give_up(self._host.client, [previous], self._sink.name)
+            give_up(self._host.client, [previous], self._sink.name, self._host.check_fence)
 
     def _next_time(self, progress: SinkProgress) -> int:
         """The first time that the target lacks; or, if it has none, the time to begin with."""

@@ -232,7 +232,8 @@ class RunningView:
                 if self._starts_anew:
                     # Not before: the query takes its own hold when it plans its first micro-batch,
                     # and until then this one alone keeps the as_of readable.
-                    end_hold(self._host.client, self._start_hold, self.inputs)
+                    host = self._host
+                    end_hold(host.client, self._start_hold, self.inputs, host.check_fence)
                     self._starts_anew = False
                 assert self._trigger is not None
                 interval = self._trigger.interval(frame, batch_id)
@@ -273,10 +274,9 @@ class RunningView:
         """End the holds of other runtimes and definitions, once."""
         if self._others_ended:
             return
-        # Behind the fence: only now is it certain that the others are of runtimes that can never
-        # write again.
-        self._check_may_append()
-        end_other_holds(self._host.client, self._hold, self.inputs)
+        # Those that were there before a look at the fence: only of them is it certain that they are
+        # of runtimes that can never write again.
+        end_other_holds(self._host.client, self._hold, self.inputs, self._check_may_append)
         self._others_ended = True
 
     def _wait_for_writer(self, upper: int | None) -> bool:
@@ -592,7 +592,7 @@ class RunningView:
         """Throw the checkpoint away, and then the hold that belongs to it."""
         # In this order: a checkpoint without its hold could be continued into history that is gone.
         shutil.rmtree(self._checkpoint, ignore_errors=True)
-        end_hold(self._host.client, self._hold, self.inputs)
+        end_hold(self._host.client, self._hold, self.inputs, self._host.check_fence)
 
 
 def _all_finished(states: Sequence[ShardState]) -> bool:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from shardline.app.compute.holds import (
+    end_former_holds,
     end_group_hold,
     end_hold,
     end_other_holds,
+    end_start_holds,
     end_view_holds,
     group_hold_name,
     hold_name,
     use_in_group,
 )
+from shardline.app.execution.ending_holds import find_holds
 from shardline.app.execution.host import Incarnation
+from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Fenced
 from support.models.shards import World, schema_of
 
@@ -44,7 +49,7 @@ def test_holds_end_with_whom_they_belong_to() -> None:
 
     for name in names:
         client.hold("in", name)
-    end_other_holds(client, "view:v:2:aa", ["in", "absent"])
+    end_other_holds(client, "view:v:2:aa", ["in", "absent"], lambda: None)
     assert held() == ["mine", "view:v:2:aa", "view:w:1:aa"]
     client.hold("in", "view:v:1:aa")
     end_hold(client, "view:v:1:aa", ["in"])
@@ -52,6 +57,43 @@ def test_holds_end_with_whom_they_belong_to() -> None:
     end_view_holds(client, "v", ["in"])
     end_view_holds(client, "v", ["in"])
     assert held() == ["mine", "view:w:1:aa"]
+
+
+TOKEN = "0123456789abcdef" * 2
+
+ENDS: dict[str, Callable[[ShardClient, Callable[[], None]], None]] = {
+    "of the view": lambda client, fence: end_view_holds(client, "v", ["in"], fence),
+    "of others": lambda client, fence: end_other_holds(client, "view:v:2:0a1b2c3d", ["in"], fence),
+    "of a start": lambda client, fence: end_hold(client, "view:v:1:0a1b2c3d", ["in"], fence),
+    "of a subscription": lambda client, fence: end_start_holds(
+        client, ["in"], lambda _: True, fence
+    ),
+    "of former inputs": lambda client, fence: end_former_holds(
+        client, "in", find_holds(client, "in"), {"v": {"other"}}, fence
+    ),
+}
+
+
+@pytest.mark.parametrize("which", ENDS)
+def test_a_hold_that_another_runtime_takes_behind_the_look_stays(which: str) -> None:
+    """Whatever ends them: under the same name, and one that was not there before."""
+    world = World()
+    client, other = world.client(), world.client()
+    client.create("in", schema_of())
+    taken = ["view:v:1:0a1b2c3d", f"view:t{TOKEN}:0:begin"]
+    for name in taken:
+        client.hold("in", name)
+    looked = list[int]()
+
+    def take_over() -> None:
+        """The look is good; behind it another runtime begins with the same objects."""
+        looked.append(0)
+        for name in (*taken, "view:v:3:4e5f6a7b"):
+            other.hold("in", name)
+
+    ENDS[which](client, take_over)
+    assert looked
+    assert {*taken, "view:v:3:4e5f6a7b"} == set(client.state("in").critical)
 
 
 def test_what_was_taken_over_since_the_fence_was_looked_at_does_not_end() -> None:

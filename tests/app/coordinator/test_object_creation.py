@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -57,12 +57,14 @@ def place() -> Iterator[Place]:
     found.close()
 
 
-def made(place: Place) -> tuple[ObjectCreator, ComputeController]:
+def made(
+    place: Place, check_fence: Callable[[], None] = lambda: None
+) -> tuple[ObjectCreator, ComputeController]:
     """A creator, and its controller of views, which never connects."""
     beginnings = StartHolds(place.client)
     compute = ComputeController(MagicMock(), SystemClock(), SystemIds(), hold=beginnings.hold)
     storage = MagicMock(**{"wanted.return_value": {}})
-    return ObjectCreator(place.client, compute, storage, beginnings), compute
+    return ObjectCreator(place.client, compute, storage, beginnings, check_fence), compute
 
 
 def tell_of_progress(compute: ComputeController) -> None:
@@ -96,6 +98,22 @@ def test_a_former_input_is_held_until_the_new_definition_reads(
     tell_of_progress(compute)
     creator.again()
     assert (held(place, "a"), creator.has_left()) == ([], False)
+
+
+def test_a_former_input_that_another_runtime_has_taken_over_is_held_on(place: Place) -> None:
+    """Behind this runtime's look it runs the former definition, under the same name."""
+
+    def take_over() -> None:
+        place.client.hold("a", OWN, since=7)
+
+    creator, compute = made(place, take_over)
+    creator.run([view("a")])
+    place.client.hold("a", OWN, since=7)
+    place.put("c", [((1, "x"), 5, 1)], 10, SCHEMA)
+    creator.run([view("c")])
+    tell_of_progress(compute)
+    creator.again()
+    assert held(place, "a") == [OWN]
 
 
 def test_a_change_that_fails_leaves_the_holds_of_what_runs(
