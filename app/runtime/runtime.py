@@ -36,7 +36,7 @@ from shardline.app.introspection.events import Following, PeekEnded, PeekStarted
 from shardline.app.introspection.feeds import RuntimeFeeds
 from shardline.app.introspection.spark_plan.operators import operators_of
 from shardline.app.lane import commands as lane_commands
-from shardline.app.lane.commands import READ_ONLY, Kind, LaneCommand, Record
+from shardline.app.lane.commands import KINDS, READ_ONLY, Kind, LaneCommand, Record
 from shardline.app.lane.lane import Lane, Observer
 from shardline.app.lane.order_protocol import DurableOrder
 from shardline.app.lane.process_state import PhaseChange
@@ -289,7 +289,7 @@ class Runtime(Observer):
                 with self._refusing(kind):
                     self._repeat_refused(kind)
             # The others say all that they want when they come.
-            self._doubts |= {"compute", "storage"} - self._said
+            self._doubts |= {*KINDS} - self._said
         # Phases before observations: the workers throw away what comes from an incarnation that
         # they have not heard of, a hydration for good. The observations are counted first: the
         # lane tells the phase of each that has arrived by then before it, so it is among those
