@@ -36,11 +36,12 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from shardline.app.execution.ending_holds import allow_any, end_found_holds, end_holds
+from shardline.app.execution.ending_holds import allow_any, do_all, end_found_holds, end_holds
 from shardline.app.execution.hold_owners import find_hold_owner
 from shardline.app.execution.host import Incarnation
 from shardline.app.execution.observations import GROUP
@@ -139,12 +140,19 @@ def end_view_holds(
         inputs: Shards that may have such holds.
         check_fence: As of `end_holds`.
     """
-    end_holds(client, inputs, lambda name: name.startswith(f"view:{view}:"), check_fence)
     with _in_groups_lock:
         used = _in_groups.get(client, Counter())
         left = [name for name in inputs if not used[name]]
     # Of groups that have ended without it: a process was killed. None can need it any more.
-    end_holds(client, left, lambda name: name.startswith(GROUP), check_fence)
+    ends = ((inputs, f"view:{view}:"), (left, GROUP))
+    do_all(
+        partial(end_holds, client, shards, partial(_begins_with, prefix), check_fence)
+        for shards, prefix in ends
+    )
+
+
+def _begins_with(prefix: str, name: str) -> bool:
+    return name.startswith(prefix)
 
 
 def group_hold_name(group: str, checkpoints: Path) -> str:

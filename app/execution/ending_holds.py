@@ -11,6 +11,7 @@ the write is refused where one has changed:
     those holds are ended                   one compare-and-set at each shard; others stay
 
 Invariants:
+    A shard that is damaged, or does not answer, keeps no hold on the others from its end.
     To end a hold again, or one that is gone, changes nothing.
 """
 
@@ -20,10 +21,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Determinate, Fenced, Indeterminate, ShardError
 from shardline.datasource.shard.commands.readers import expire_owned
 from shardline.datasource.shard.state import is_tombstone
 
-__all__ = ["allow_any", "end_found_holds", "end_holds", "find_holds"]
+__all__ = ["allow_any", "do_all", "end_found_holds", "end_holds", "find_holds"]
 
 
 def allow_any() -> None:
@@ -46,14 +48,40 @@ def end_holds(
 
     Raises:
         Fenced: It has: nothing more was ended.
-        ShardError: An error of the store; the rest is left.
+        ShardError: An error of a shard; on the others the holds have ended. One that says that it
+            is to be tried again comes before any other.
     """
-    for shard in shards:
+
+    def end(shard: str) -> None:
         owners = {name: epoch for name, epoch in find_holds(client, shard).items() if ended(name)}
         if owners:
             # After the read, for every shard again: see the module.
             check_fence()
             end_found_holds(client, shard, owners)
+
+    do_all(partial(end, shard) for shard in shards)
+
+
+def do_all(acts: Iterable[Callable[[], None]]) -> None:
+    """Do all of `acts`, each also where one before it has failed.
+
+    Raises:
+        Fenced: At once; nothing more was done.
+        ShardError: The first error that says that it is to be tried again, or else the first one.
+        OSError: The same.
+    """
+    errors: list[ShardError | OSError] = []
+    for act in acts:
+        try:
+            act()
+        except Fenced:
+            raise
+        except (ShardError, OSError) as error:
+            errors.append(error)
+    if errors:
+        # What is damaged for good would hide what can still be done.
+        again = (error for error in errors if isinstance(error, Determinate | Indeterminate))
+        raise next(again, errors[0])
 
 
 def find_holds(client: ShardClient, shard: str) -> dict[str, str]:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shardline.app.compute.holds import end_view_holds
+from shardline.app.execution.ending_holds import do_all
 from shardline.app.lane.state import LaneObject
 from shardline.app.protocol.objects import (
     IndexDescription,
@@ -48,11 +49,26 @@ def forget(
         Fenced: One has; what was not removed by then stays.
         Determinate: Something is not removed yet: it is to be tried again.
         Indeterminate: The same.
+        ShardError: An input is damaged, or of a newer version; all else is removed.
+        OSError: The same of the folder of checkpoints.
     """
+    # Each by itself: nobody looks again for what can never be removed, nor for what is behind it.
+    do_all(
+        (
+            lambda: _delete_checkpoints(checkpoints, dropped),
+            lambda: _end_holds(client, dropped, check_fence),
+        )
+    )
+
+
+def _delete_checkpoints(checkpoints: Path, dropped: LaneObject) -> None:
     # By the global id, for all of the object's dataflow numbers: an object that was changed has a
     # folder for each definition.
     for folder in checkpoints.glob(f"{dropped.global_id}-*"):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_holds(client: ShardClient, dropped: LaneObject, check_fence: Callable[[], None]) -> None:
     match dropped.description:
         case ViewDescription(name=name, inputs=inputs):
             end_view_holds(client, name, inputs, check_fence)

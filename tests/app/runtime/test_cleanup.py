@@ -1,0 +1,105 @@
+"""A clean-up removes all that it can of what a dropped object has left, whatever it cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shardline.app.execution import ending_holds
+from shardline.app.lane.state import LaneObject
+from shardline.app.protocol.objects import ViewDescription
+from shardline.app.runtime.cleanup import forget
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Corrupt, Determinate, Fenced, ShardError
+from support.models.shards import World, schema_of
+
+HOLDS = ["group:0123abcd:0a1b2c3d", "view:v:1:0a1b2c3d"]
+INPUTS = ("a", "b", "c")
+
+
+class NoFolder(type(Path())):  # type: ignore[misc]
+    """A folder of checkpoints that cannot be read."""
+
+    def glob(self, pattern: str) -> None:
+        raise PermissionError(13, "Permission denied", pattern)
+
+
+@pytest.fixture
+def client() -> ShardClient:
+    """Three inputs with what a view has held."""
+    client = World().client()
+    for name in INPUTS:
+        client.create(name, schema_of())
+        for hold in HOLDS:
+            client.hold(name, hold)
+    return client
+
+
+def drop(client: ShardClient, checkpoints: Path, fence: ShardError | None = None) -> None:
+    view = ViewDescription(name="v", query="SELECT 1", inputs=INPUTS, schema="k BIGINT")
+    dropped = LaneObject(
+        description=view,
+        as_of=9,
+        global_id="u1",
+        dataflow=1,
+        operators=(1, 1),
+        epoch=1,
+        created=1,
+    )
+
+    def check_fence() -> None:
+        if fence is not None:
+            raise fence
+
+    forget(client, checkpoints, dropped, check_fence)
+
+
+def held(client: ShardClient) -> dict[str, list[str]]:
+    return {name: sorted(client.state(name).critical) for name in INPUTS}
+
+
+def damage(monkeypatch: pytest.MonkeyPatch, errors: dict[str, ShardError]) -> None:
+    """Inputs that cannot be read."""
+    real = ending_holds.find_holds
+
+    def find_holds(client: ShardClient, shard: str) -> dict[str, str]:
+        if shard in errors:
+            raise errors[shard]
+        return real(client, shard)
+
+    monkeypatch.setattr(ending_holds, "find_holds", find_holds)
+
+
+def test_a_damaged_input_keeps_no_hold_on_the_others(
+    client: ShardClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would look at them again, and they would keep all of their history."""
+    damage(monkeypatch, {"a": Corrupt("no such blob")})
+    with pytest.raises(Corrupt):
+        drop(client, tmp_path)
+    assert held(client) == {"a": HOLDS, "b": [], "c": []}
+
+
+def test_an_input_that_does_not_answer_is_tried_again_beside_one_that_is_damaged(
+    client: ShardClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lane repeats a clean-up by its error: it must be that of what can still be done."""
+    damage(monkeypatch, {"a": Corrupt("no such blob"), "b": Determinate("no answer")})
+    with pytest.raises(Determinate):
+        drop(client, tmp_path)
+    assert held(client) == {"a": HOLDS, "b": HOLDS, "c": []}
+
+
+def test_checkpoints_that_cannot_be_listed_keep_no_hold(client: ShardClient) -> None:
+    """The disk is no reason for inputs to keep their history."""
+    with pytest.raises(PermissionError):
+        drop(client, NoFolder("checkpoints"))
+    assert held(client) == {"a": [], "b": [], "c": []}
+
+
+def test_nothing_ends_behind_a_fence(client: ShardClient, tmp_path: Path) -> None:
+    """Not even where other shards could still be reached."""
+    with pytest.raises(Fenced):
+        drop(client, tmp_path, Fenced("another runtime"))
+    assert held(client) == dict.fromkeys(INPUTS, HOLDS)
