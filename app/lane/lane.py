@@ -46,7 +46,6 @@ from shardline.app.execution.observations import Ended, Failed, Hydrated, Observ
 from shardline.app.execution.spark_errors import full_sentence
 from shardline.app.lane.commands import (
     LANE,
-    READ_ONLY,
     AllowWrites,
     CreateDataflow,
     Kind,
@@ -69,6 +68,7 @@ from shardline.app.lane.process_state import (
     StartPermission,
     Stop,
 )
+from shardline.app.lane.refusals import as_shard_error, read_only_error, stopped_error
 from shardline.app.lane.settings import LANE_KNOBS, LaneSettings
 from shardline.app.lane.state import LaneObject, LaneState, would_change
 from shardline.app.protocol.objects import Description
@@ -265,7 +265,7 @@ class Lane:
         if self._thread.was_started:
             rested = self._clock.wait(self._rested, timeout_ms)
         else:
-            self._inbox.close(_stopped())
+            self._inbox.close(stopped_error())
         # Not before the rest: it gives up the holder's lease, and the next runtime would start the
         # same objects while ours still work. (The fence would hold; the work would be wasted.)
         self._journal.close()
@@ -284,9 +284,9 @@ class Lane:
                 # If the thread just ended, everything would run on and nothing could stop it. The
                 # loop goes on until all has stopped: stops need rounds, too.
                 _log.error("the lane has failed", exc_info=error)
-                self._lose(_as_shard_error(error))
+                self._lose(as_shard_error(error))
         # Again: a stop that comes right behind the last round has had none.
-        self._refuse_all(self._lost or _stopped())
+        self._refuse_all(self._lost or stopped_error())
         self._rested.set()
 
     def step(self) -> None:
@@ -294,14 +294,17 @@ class Lane:
         # Before the inbox is emptied: what arrives between the two then costs a round for nothing;
         # the other way round it would lie there until the next tick.
         self._inbox.wake.clear()
-        now_ms = self._clock.now_ms()
+        # Timers by the clock that never goes back: set back by an hour, the other one would let
+        # nothing start again for an hour. Observers are told the time of day.
+        now_ms = int(self._clock.elapsed_ms())
+        ahead_ms = self._clock.now_ms() - now_ms
         done, reports = self._inbox.take()
         for completion in done:
             self._take_completion(completion, now_ms)
         for report in reports:
             self._take_report(report, now_ms)
         if self._stopping.is_set():
-            self._refuse_all(_stopped())
+            self._refuse_all(stopped_error())
         # Completions and reports are folded above, so that the restarts and drops that they lead to
         # share this append; effects are decided below, so that none comes before its record.
         if not self._is_ending():
@@ -322,7 +325,7 @@ class Lane:
         try:
             # Before anything starts: an observer throws away what an incarnation reports that it
             # has not heard of, and one that reports its hydration does so once.
-            self._notify_observer(now_ms)
+            self._notify_observer(now_ms, ahead_ms)
         finally:
             # Each is decided once: one that is not handed out would be waited for, for ever.
             for effect in effects:
@@ -467,7 +470,7 @@ class Lane:
                 self._promote()
                 self._append()
             elif would_change(self.state, offer.command):
-                self._inbox.refuse([offer], _read_only(offer.command))
+                self._inbox.refuse([offer], read_only_error(offer.command))
             else:
                 self._inbox.answer(offer, self._newest())
 
@@ -501,7 +504,7 @@ class Lane:
                 # It may have waited in the pool for long. One that begins just before the end is
                 # harmless: its completion finds the process halted, and it is stopped again.
                 case Start() if self._is_ending():
-                    return Completion(effect, error=self._lost or _stopped())
+                    return Completion(effect, error=self._lost or stopped_error())
                 case Start(incarnation, description):
                     host = self._host_of(kind_of(description))
                     render = self._renderers[type(description)]
@@ -547,8 +550,13 @@ class Lane:
 
     # what observers see
 
-    def _notify_observer(self, now_ms: int) -> None:
-        """Pass records and phases to the observer, and log what takes too long."""
+    def _notify_observer(self, now_ms: int, ahead_ms: int) -> None:
+        """Pass records and phases to the observer, and log what takes too long.
+
+        Args:
+            now_ms: By the clock of the process state.
+            ahead_ms: How far the time of day is ahead of that.
+        """
         for late in self._process_state.take_overdue(now_ms):
             context = {"id": late.id, "phase": late.phase}
             _log.error("a start or stop takes too long", extra={"context": context})
@@ -561,7 +569,7 @@ class Lane:
                 if record.index < self._notified_to:
                     self._observer.on_record(record)
             for change in changes:
-                self._observer.on_phase(change)
+                self._observer.on_phase(change.moved_by(ahead_ms))
 
     # what is offered
 
@@ -584,22 +592,3 @@ class Lane:
             )
         count = max(self._operators_of(command.description), 1)
         return msgspec.structs.replace(command, operators=count)
-
-
-def _as_shard_error(error: Exception) -> ShardError:
-    """The error that producers get: `error`, or `LANE_FAILED` if it is of no class of ours."""
-    if isinstance(error, ShardError):
-        return error
-    return Indeterminate(f"the lane has failed: {error!r}", code="LANE_FAILED")
-
-
-def _stopped() -> InvalidUsage:
-    return InvalidUsage("the lane was stopped", code="LANE_STOPPED", hint="start the runtime anew")
-
-
-def _read_only(command: LaneCommand) -> InvalidUsage:
-    return InvalidUsage(
-        f"this runtime follows another one and cannot record {type(command).__name__}",
-        code=READ_ONLY,
-        hint="allow it to write first (AllowWrites), which stops the other one",
-    )

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from shardline.app.execution.host import Incarnation
@@ -105,7 +105,7 @@ class PhaseChange:
         phase: The phase.
         incarnation: The present or last incarnation; None if it had none in this process yet.
         description: The description of that incarnation; None as well.
-        at_ms: Time of the change, ms since the epoch.
+        at_ms: Time of the change; for observers, ms since the epoch.
         error: The reason, if something is wrong; "" otherwise.
         failures: Failures in a row.
         retry_at_ms: When a suspended object is started again; None for any other.
@@ -123,6 +123,11 @@ class PhaseChange:
     failures: int = 0
     retry_at_ms: int | None = None
     global_id: str = ""
+
+    def moved_by(self, ms: int) -> PhaseChange:
+        """The same change by another clock."""
+        retry = None if self.retry_at_ms is None else self.retry_at_ms + ms
+        return replace(self, at_ms=self.at_ms + ms, retry_at_ms=retry)
 
 
 @dataclass(slots=True)

@@ -226,6 +226,30 @@ def test_pauses_between_failures_grow_and_end() -> None:
     assert stage.a.lives()["s"].epoch == 8
 
 
+def test_a_clock_that_is_set_back_delays_no_restart() -> None:
+    """Timers run on; who looks on is told the time of day, as it is then."""
+    stage = Stage()
+    stage.do(CreateDataflow(description=view("v")))
+    stage.effects()
+    stage.a.fail("v")
+    stage.a.lane.step()
+    stage.effects()
+    stage.clock.set_back(3_600_000)
+    stage.a.phases.clear()
+    stage.clock.advance(5_000)
+    stage.a.lane.step()
+    stage.effects()
+    assert set(stage.a.runs()) == {"v"}
+    assert {change.at_ms for change in stage.a.phases} == {stage.clock.now_ms()}
+    stage.a.fail("v")
+    stage.a.lane.step()
+    stage.effects()
+    stage.a.lane.step()
+    (suspended,) = (one for one in stage.a.phases if one.phase == "suspended")
+    assert suspended.retry_at_ms is not None
+    assert 0 < suspended.retry_at_ms - stage.clock.now_ms() <= 30_000
+
+
 @pytest.mark.parametrize("refused", ["append", "renewal of the lease"])
 def test_a_life_that_could_not_be_recorded_does_not_begin(refused: str) -> None:
     """While the store does not answer nothing is started again; then the next life is recorded."""
