@@ -28,13 +28,14 @@ from shardline.app.controller.storage import StorageController
 from shardline.app.coordinator.desired_state import desired_objects, live_objects, refuse_if_read
 from shardline.app.coordinator.existing_shards import read_drop_plan
 from shardline.app.coordinator.object_creation import ObjectCreator
+from shardline.app.coordinator.operator_commands import record_command
 from shardline.app.coordinator.planning import plan_project
 from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.coordinator.wakes import Wakes
 from shardline.app.execution.ending_holds import find_holds
 from shardline.app.execution.object_shards import create_object_shard, drop_object_shard
 from shardline.app.introspection.events import WantedObject
-from shardline.app.lane.commands import READ_ONLY, UseProject
+from shardline.app.lane.commands import READ_ONLY, DropDataflow, UseProject
 from shardline.app.project.dropping import DropPlan, find_droppable, owned_shards
 from shardline.app.project.origin import ProjectOrigin
 from shardline.app.project.permission import Permissions, find_refusal
@@ -216,8 +217,15 @@ class Objects:
             return [one for name in names for one in self._drop_shards(shards[name])]
 
     def _known(self) -> dict[str, ObjectDescription]:
-        """The objects that run, wait to be created, or are being replaced, by name."""
-        return {**self.running(), **self._starter.readers(), **self._replacing}
+        """The objects that run or are about to, wait to be created, or are being replaced."""
+        return {**self._told(), **self.running(), **self._uncreated()}
+
+    def _told(self) -> dict[str, ObjectDescription]:
+        """What the controllers were told; of what comes last the lane has nothing yet."""
+        return {**self._compute.wanted(), **self._storage.wanted()}
+
+    def _uncreated(self) -> dict[str, ObjectDescription]:
+        return {**self._starter.readers(), **self._replacing}
 
     def _check_droppable(self, names: Sequence[str]) -> None:
         known = self._known()
@@ -226,7 +234,9 @@ class Objects:
         for name in names:
             if name not in droppable:
                 raise unknown_name("object", name, droppable)
-        refuse_if_read(names, known)
+        # What was changed a moment ago may read one by its former definition or by its new one.
+        for wanted in (self.running(), self._told()):
+            refuse_if_read(names, {**wanted, **self._uncreated()})
 
     def _is_there(self, shard: str) -> bool:
         try:
@@ -388,8 +398,24 @@ class Objects:
             self._clock.wait(self._wakes.lane, min(left_ms, _RETRY_MS))
 
     def _wait_until_gone(self, names: Sequence[str]) -> None:
-        """Wait until nothing of objects runs any more: a shard that is written must not go."""
+        """Wait until nothing of objects runs any more: a shard that is written must not go.
+
+        Raises:
+            Indeterminate: `NOT_RECORDED`: the store does not take what comes before that.
+            ShardError: As of `_wait_until`.
+        """
+        passed = self._runtime.pass_on()
+        self._wait_until(
+            passed.is_set,
+            "what was asked for before has not been recorded yet",
+            code="NOT_STOPPED",
+            hint="drop it again",
+        )
         for name in names:
+            # Behind a creation that is on its way to the lane: without a place of its own in the
+            # order, one that the lane does not have yet would count as gone.
+            end = DropDataflow(name, if_unfollowed=True)
+            record_command(self._runtime.lane, end, self._timeout_ms)
             self._wait_until(
                 lambda name=name: name not in self._runtime.lane.state.objects,  # type: ignore[misc]
                 f"'{name}' is being dropped, and has not stopped yet",

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -166,6 +167,7 @@ class Runtime(Observer):
         self._follows = journal.role == "follower"
         self._doubts, self._said = set[Kind](), set[Kind]()
         self._refused = set[str]()
+        self._passing: queue.SimpleQueue[threading.Event] = queue.SimpleQueue()
         self.lane = Lane(
             journal,
             self._objects.renderers,
@@ -237,6 +239,13 @@ class Runtime(Observer):
             name, lambda one: inputs_of(objects[one].description) if one in objects else ()
         )
 
+    def pass_on(self) -> threading.Event:
+        """Have all that controllers have sent by now given to the lane; set once it is."""
+        passed = threading.Event()
+        self._passing.put(passed)
+        self._wake.set()
+        return passed
+
     def report(self, observation: Observation) -> None:
         """Take what a running object tells; returns at once, and never raises."""
         # To the lane by a way of its own: a failure must be heard, or the object is never started
@@ -282,6 +291,8 @@ class Runtime(Observer):
         return _STATISTICS_MS
 
     def _step(self) -> None:
+        # As many as there are now: what is put later may be behind a command that comes later.
+        asked = [self._passing.get_nowait() for _ in range(self._passing.qsize())]
         self._apply_changed_settings()
         if self._follows and self._journal.role == "holder":
             self._follows = False  # what was refused can be recorded from here on
@@ -306,6 +317,8 @@ class Runtime(Observer):
             self._take_compute(step)
         while (order := self.storage.take()) is not None:
             self._take_storage(order)
+        for passed in asked:
+            passed.set()
         if self._clock.elapsed_ms() - self._counted_ms >= _STATISTICS_MS:
             self._counted_ms = self._clock.elapsed_ms()
             # Once a second, not with each observation: they are sums, and the newest one says all.

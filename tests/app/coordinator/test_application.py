@@ -15,6 +15,7 @@ from shardline.app.compute.worker import ComputeWorker
 from shardline.app.coordinator.application import Application
 from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.lane.lane import Lane
+from shardline.app.lane.log import LaneLog
 from shardline.app.lane.state import LaneObject
 from shardline.app.protocol.compute import (
     AllowCompaction,
@@ -37,6 +38,7 @@ from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import (
     Corrupt,
     Determinate,
+    Indeterminate,
     InvalidUsage,
     ShardError,
 )
@@ -322,6 +324,57 @@ def test_what_runs_is_not_dropped_before_a_project_is_applied(site: Site) -> Non
         with pytest.raises(InvalidUsage, match=r"STILL_READ.*'i' reads 'u'"):
             application.drop(["u"])
         assert "t" in application.drop(["t"])
+
+
+def hold_back(store: pytest.MonkeyPatch) -> None:
+    """Nothing is recorded any more."""
+
+    def refuse(_self: object, _attempt: object) -> None:
+        raise Determinate("no answer")
+
+    store.setattr(LaneLog, "_commit", refuse)
+
+
+def drops(application: Application, name: str) -> bool:
+    """Drop an object; False if it is too early."""
+    try:
+        application.drop([name])
+    except Determinate:
+        return False
+    return True
+
+
+def test_what_was_asked_for_a_moment_ago_keeps_what_it_reads(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is on its way to the lane, which has nothing of it yet."""
+    with site.application(query_timeout="500ms") as application:
+        application.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in application.running())
+        with monkeypatch.context() as store:
+            hold_back(store)
+            application.apply(project(source(), index()))
+            with pytest.raises(InvalidUsage, match="STILL_READ"):
+                application.drop(["t"])
+        site.wait("the index is there", lambda: "i" in application.running())
+
+
+def test_what_is_on_its_way_to_the_lane_has_not_gone(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its shard stays until nothing can begin to write it any more."""
+    with site.application(query_timeout="500ms") as application:
+        application.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in application.running())
+        with monkeypatch.context() as store:
+            hold_back(store)
+            application.apply(project(source(), source("x")))
+            with pytest.raises(Indeterminate, match="NOT_RECORDED"):
+                application.drop(["x"])
+            assert site.client().exists("x")
+        site.wait("it can be dropped", lambda: drops(application, "x"))
+        assert "x" not in application.running()
+        assert not site.client().exists("x")
 
 
 def test_a_copy_of_a_shard_in_the_location_does_not_keep_objects(site: Site) -> None:
