@@ -370,8 +370,10 @@ class LaneLog:
                 continue
             if former is not None:
                 # Its lease would hold back the lane's past for as long as it is believed to live.
-                # Only after `Opened`: in a race that we lose it would be a living holder's.
-                self._machine.apply(partial(expire_leased, reader=former.lease))
+                # Only after `Opened`: in a race that we lose it would be a living holder's. What is
+                # taken stays taken, also if the store does not take this: it ends by itself.
+                with suppress(ShardError):
+                    self._machine.apply(partial(expire_leased, reader=former.lease))
             return
         raise Determinate(
             f"the lane of {self._client.location.url} could not be taken: somebody was always "

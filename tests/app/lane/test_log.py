@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -388,6 +389,26 @@ def test_a_record_that_cannot_be_read_is_named(world: World) -> None:
         read_lane(world.client())
     with pytest.raises(Corrupt, match="newer version"):
         opened(world, "b", "by-force")
+
+
+def test_a_lane_that_is_taken_is_not_reported_as_not_taken() -> None:
+    """Both runtimes would be down: the former one is fenced. At each moment of an outage."""
+    taken = 0
+    for at in range(40):
+        world = World()
+        opened(world)
+        store = Mortal(world.objects(), at, "none", lasts=1_000)
+        with suppress(Determinate, Indeterminate):
+            log = opened(world, "b", "by-force", world.client(objects=store))
+            assert log.role == "holder"
+            taken += 1
+            log.close()
+            continue
+        holder = read_lane(world.client())[0].holder
+        assert holder is not None
+        assert holder.application == "a", at
+        world.close()
+    assert taken
 
 
 # -- processes -----------------------------------------------------------------------------------
