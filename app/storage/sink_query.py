@@ -190,6 +190,7 @@ class _SinkRun:
                 query = self._begin()
                 if query is not None:
                     query.awaitTermination()
+                    self._refuse_foreign_stop()
         except InputReplaced as error:
             self._stall(error)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it ends the sink
@@ -200,6 +201,20 @@ class _SinkRun:
                 self._stall(self._replaced_error())
             else:
                 self._reports.failed(self._error or error, fenced=self._is_fenced())
+
+    def _refuse_foreign_stop(self) -> None:
+        """Raise if the query has ended without an error, and neither by `stop` nor at the end.
+
+        Raises:
+            Determinate: `QUERY_STOPPED`: it was stopped through Spark.
+        """
+        assert self._progress is not None
+        if not self._stopping.is_set() and self._progress.committed != EMPTY:
+            raise Determinate(
+                "the streaming query of the sink was stopped by somebody else",
+                code="QUERY_STOPPED",
+                hint="drop the sink to stop it; it starts again by itself",
+            )
 
     def _stall(self, error: InputReplaced) -> None:
         """Say once why nothing is written any more, and wait to be stopped."""

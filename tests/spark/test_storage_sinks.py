@@ -400,6 +400,22 @@ def test_the_end(host: Host, source: Input) -> None:
     assert len(collected(sink)) == 1
 
 
+def test_a_query_that_somebody_stops_through_spark_has_failed(
+    host: Host, source: Input, tmp_path: Path
+) -> None:
+    """It is started again; without a word of it the sink would seem to run, and write nothing."""
+    sink = parquet(tmp_path)
+    with running(host, sink) as reports:
+        reports.reached(source.step(10, (1, "a", 1)))
+        for query in host.spark.streams.active:
+            if query.name == life().query_name:
+                query.stop()
+        assert reports.failure().error.startswith("[QUERY_STOPPED] ")
+    with running(host, sink, life(2)) as reports:
+        reports.reached(source.step(20, (2, "b", 1)))
+    assert diffs(host.spark, sink) == [(1, "a", 10, 1), (2, "b", 20, 1)]
+
+
 def test_another_definition_starts_anew(host: Host, source: Input, tmp_path: Path) -> None:
     """A sink that is defined anew gives its new target everything; a foreign folder is refused."""
     source.step(10, (1, "a", 1))
