@@ -115,34 +115,50 @@ class Application:
         self._ids: IdGenerator = client.ids
         self.timeout_ms = float(parse_duration_ms(settings.query_timeout))
         self._bounds = part_settings_of(settings)
+        # What can be wrong with the settings is found before anything is taken.
+        options = self._options(settings, data, storage or {}, follows=read_only)
+        self._result_bytes = parse_size_bytes(settings.result_limit)
+        self._retain_ms = parse_duration_ms(settings.retain_history)
         holder = describe_process(name, self._clock, self._ids)
         if read_only:
             journal = LaneLog(client, holder, self._bounds.lane)
         else:
             how: Takeover = "by-force" if take_over else "if-free"
             journal = LaneLog.open(client, holder, self._bounds.lane, how=how)
+        self._journal = journal
+        try:
+            self._assemble(settings, data, options, follows=read_only)
+        except BaseException:
+            # Its heartbeat runs: the location would be this process's until that ends, and refuse
+            # the next try.
+            journal.close()
+            raise
+
+    def _assemble(
+        self, settings: RuntimeSettings, data: Path, options: RuntimeOptions, *, follows: bool
+    ) -> None:
+        """Make the parts of the application; none of them has started yet."""
+        spark, client = self._spark, self._client
         # Two sessions are what a unified runtime does away with: kept to compare.
         other = spark if settings.unified else spark.newSession()
         sessions: dict[Kind, SparkSession] = {"compute": spark, "storage": other}
-        options = self._options(settings, data, storage or {}, follows=read_only)
         self.observing = (
             self._observe(sessions, data, options.checkpoints) if settings.introspection else None
         )
-        wakes, retain_ms = Wakes(), parse_duration_ms(settings.retain_history)
+        wakes, retain_ms = Wakes(), self._retain_ms
         self.runtime = Runtime(
             sessions,
             client,
-            journal,
+            self._journal,
             options,
             clock=self._clock,
             ids=self._ids,
             observing=self.observing,
             watcher=wakes,
         )
-        self._journal = journal
         self._beginnings = StartHolds(client)
-        self._compute, self._storage = self._controllers(writes=not read_only)
-        self._reads = self._reading(settings)
+        self._compute, self._storage = self._controllers(writes=not follows)
+        self._reads = self._reading()
         self._configure(changeable_values(settings))
         self._maintainer = self._make_maintainer() if settings.maintenance else None
         self._maintains = False
@@ -156,7 +172,7 @@ class Application:
             wakes=wakes,
             retain_ms=retain_ms,
             timeout_ms=self.timeout_ms,
-            follows=read_only,
+            follows=follows,
             observer=(lambda _: None) if self.observing is None else self.observing.on_wanted,
         )
         self.control = ObjectControl(self.runtime, self._objects, self.timeout_ms)
@@ -215,12 +231,12 @@ class Application:
             bounds=self._bounds,
         )
 
-    def _reading(self, settings: RuntimeSettings) -> Reads:
+    def _reading(self) -> Reads:
         return Reads(
             self._client,
             self._compute,
             self.running,
-            limit_bytes=parse_size_bytes(settings.result_limit),
+            limit_bytes=self._result_bytes,
             timeout_ms=self.timeout_ms,
             zone=lambda: self._spark.conf.get("spark.sql.session.timeZone") or "UTC",
             shard_bytes=lambda: self._bounds.peeks.shard_bytes,
@@ -245,8 +261,17 @@ class Application:
     # -- life ------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        """Start the runtime; nothing of the project runs until `apply`."""
-        self._reads.begin(self._beginnings.latest(self.running().values()))
+        """Start the runtime; nothing of the project runs until `apply`.
+
+        Raises:
+            ShardError: The store did not answer; nothing runs, and the location is let go.
+        """
+        try:
+            self._reads.begin(self._beginnings.latest(self.running().values()))
+        except BaseException:
+            # Nobody calls `__exit__` then.
+            self._journal.close()
+            raise
         self.runtime.start()
         self._objects.start()
         self.repairs.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +258,30 @@ def test_a_date_before_an_object_began_is_refused(site: Site) -> None:
 
 
 # -- starts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["settings", "parts", "first reads"])
+def test_a_start_that_fails_lets_the_location_go(
+    site: Site, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Its process lives on, in a notebook: what is corrected must not be refused by it."""
+    with site.application() as application:
+        application.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in application.running())
+
+    def fail(*_: object, **_named: object) -> None:
+        raise Determinate("no answer")
+
+    wrong: dict[str, Any] = {"result_limit": "lots"} if when == "settings" else {}
+    with monkeypatch.context() as broken, ExitStack() as stack:
+        if when == "parts":
+            broken.setattr(Application, "_reading", fail)
+        if when == "first reads":
+            broken.setattr(StartHolds, "latest", fail)
+        with pytest.raises((Determinate, InvalidUsage)):
+            stack.enter_context(site.application(**wrong))
+    with site.application() as application:
+        site.wait("it goes on", lambda: "t" in application.running())
 
 
 def test_one_object_that_cannot_be_created_keeps_no_other_from_it(
