@@ -328,7 +328,7 @@ class Application:
 
         Raises:
             InvalidUsage: No project has been applied yet.
-            Determinate: It has not happened in time; asking again goes on.
+            Indeterminate: It has not happened in time. It goes on, and so does what comes after it.
             ShardError: As of `apply`; the location is taken over.
         """
         self._objects.allow_writes(self._has_taken_over, self._begin_to_write)

@@ -43,6 +43,7 @@ from shardline.app.project.plan import Plan
 from shardline.app.project.project import CheckedProject
 from shardline.app.protocol.objects import (
     SourceDescription,
+    SubscribeDescription,
     ViewDescription,
     inputs_of,
     shards_of,
@@ -55,6 +56,7 @@ from shardline.datasource.clock import Clock
 from shardline.datasource.errors import (
     Corrupt,
     Determinate,
+    Indeterminate,
     InvalidUsage,
     ShardError,
     unknown_name,
@@ -127,6 +129,7 @@ class Objects:
         self._timeout_ms = timeout_ms
         self._lock = threading.Lock()
         self._connected = False
+        self._promotion: tuple[Callable[[], bool], Callable[[], None]] | None = None
         self._swept = False
         self._wanted: tuple[CheckedProject, Permissions] | None = None
         self._asked: dict[str, ObjectDescription] = {}
@@ -222,7 +225,8 @@ class Objects:
 
     def _told(self) -> dict[str, ObjectDescription]:
         """What the controllers were told; of what comes last the lane has nothing yet."""
-        return {**self._compute.wanted(), **self._storage.wanted()}
+        told = {**self._compute.wanted(), **self._storage.wanted()}
+        return {n: one for n, one in told.items() if not isinstance(one, SubscribeDescription)}
 
     def _uncreated(self) -> dict[str, ObjectDescription]:
         return {**self._starter.readers(), **self._replacing}
@@ -255,11 +259,11 @@ class Objects:
 
         Raises:
             InvalidUsage: No project has been applied yet.
-            Determinate: It has not happened in time; asking again goes on.
+            Indeterminate: It has not happened in time. It goes on, and so does what comes after it.
             ShardError: As of `apply`; the location is taken over.
         """
         with self._lock:
-            if not self.follows:
+            if not self.follows and self._promotion is None:
                 return
             if self._wanted is None:
                 raise _nothing_applied_error()
@@ -268,17 +272,43 @@ class Objects:
             self._name_what_runs()
             self._compute.allow_writes()
             self._storage.allow_writes()
+            # From here on it may happen at any time, whoever waits for it.
+            self._promotion = taken_over, then
+            self._wakes.creation.set()
             self._wait_until(
                 taken_over,
                 "the location has not been taken over yet",
                 code="NOT_TAKEN_OVER",
-                hint="the store may be slow, or away: ask again",
+                hint="the store may be slow, or away: it goes on by itself, or ask again",
+                error=Indeterminate,
             )
-            self.follows = False
+            self._promote(then)
+
+    def _promote(self, then: Callable[[], None]) -> None:
+        """Run the project that was applied, in a location that has been taken over."""
+        assert self._wanted is not None
+        self.follows = False
+        try:
             then()
             # Again: what was created between the two, which nothing else would ever drop.
             self._name_what_runs()
             self._apply(*self._wanted)
+        except InvalidUsage:
+            # Refused: to ask again would change nothing.
+            self._promotion = None
+            raise
+        self._promotion = None
+
+    def _go_on_with_promotion(self) -> None:
+        """Do what follows a take-over that nobody has waited for to its end."""
+        if self._promotion is None:
+            return
+        taken_over, then = self._promotion
+        if taken_over():
+            try:
+                self._promote(then)
+            except Exception:  # noqa: BLE001 - it must not keep back what waits to be created
+                _log.warning("the project does not run yet", exc_info=True)
 
     def _name_what_runs(self) -> None:
         """Name to the controllers what the lane keeps running, and nothing else."""
@@ -378,11 +408,19 @@ class Objects:
             self._storage.start()
             self._compute.start()
 
-    def _wait_until(self, happened: Callable[[], bool], what: str, *, code: str, hint: str) -> None:
+    def _wait_until(
+        self,
+        happened: Callable[[], bool],
+        what: str,
+        *,
+        code: str,
+        hint: str,
+        error: type[ShardError] = Determinate,
+    ) -> None:
         """Wait for something that the lane's state shows.
 
         Raises:
-            Determinate: It has not happened in time, or the application ends.
+            ShardError: `error`: it has not happened in time, or the application ends.
             ShardError: Another runtime has taken over, or another controller.
         """
         deadline_ms = self._clock.elapsed_ms() + self._timeout_ms
@@ -394,7 +432,7 @@ class Objects:
             self.check_in_charge()
             left_ms = deadline_ms - self._clock.elapsed_ms()
             if left_ms <= 0 or self._ending.is_set():
-                raise Determinate(what, code=code, hint=hint)
+                raise error(what, code=code, hint=hint)
             self._clock.wait(self._wakes.lane, min(left_ms, _RETRY_MS))
 
     def _wait_until_gone(self, names: Sequence[str]) -> None:
@@ -432,6 +470,7 @@ class Objects:
     def _look(self) -> float:
         """Try what waits again; how long to wait for a signal before the next look."""
         with self._lock:
+            self._go_on_with_promotion()
             self._wakes.await_inputs(self._starter.awaited())
             self._starter.again()
             self._replace()
@@ -480,7 +519,8 @@ class Objects:
 
     def _pause_ms(self) -> float:
         waiting = self._starter.waiting()
-        if self._replacing or any(waiting.values()) or self._starter.has_left():
+        is_under_way = self._replacing or self._promotion is not None
+        if is_under_way or any(waiting.values()) or self._starter.has_left():
             return _RETRY_MS
         return _UNREPORTED_MS if waiting else _IDLE_MS
 

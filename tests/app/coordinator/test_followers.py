@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from shardline.app.protocol.compute import (
 )
 from shardline.app.transport.in_process import InProcessClient
 from shardline.datasource.clock import SystemClock
-from shardline.datasource.errors import Fenced, InvalidUsage
+from shardline.datasource.errors import Fenced, Indeterminate, InvalidUsage
 from support.fakes.sites import Site, index, project, source
 
 
@@ -154,6 +155,31 @@ def test_what_the_holder_has_dropped_does_not_come_back_by_a_promotion(site: Sit
         second.allow_writes()
         site.wait("it is", lambda: set(second.running()) == {"t", "same"})
         assert since_take_over(second, "old") == []
+
+
+def test_a_take_over_that_nobody_waits_for_any_more_is_gone_through_with(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first runtime is fenced whenever it happens; the other one has its own project to run."""
+    happened = threading.Event()
+    real = Application._has_taken_over
+    monkeypatch.setattr(
+        Application, "_has_taken_over", lambda self: happened.is_set() and real(self)
+    )
+    with (
+        site.application() as first,
+        site.application(read_only=True, query_timeout="300ms") as second,
+    ):
+        first.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in second.running())
+        second.apply(project(source(), index()))
+        with pytest.raises(Indeterminate, match="NOT_TAKEN_OVER"):
+            second.allow_writes()
+        with pytest.raises(InvalidUsage, match="READ_ONLY_RUNTIME"):
+            second.drop(["t"])
+        happened.set()
+        site.wait("its project runs", lambda: "i" in second.running())
+        assert [step.name for step in second.apply(project(source())).steps] == ["i"]
 
 
 def test_what_the_holder_makes_in_its_last_moment_is_not_made_anew(site: Site) -> None:
