@@ -20,6 +20,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotDone
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,6 +62,9 @@ _log = logging.getLogger(__name__)
 
 _RETRY_MS: Final = 1000.0
 """Pause between two looks at the order, and before a repair that failed is tried again."""
+
+_LOOK_S: Final = 0.5
+"""How soon who waits for the store finds out that the application ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +235,9 @@ class ErrorRepairs:
             return False
         why = encodable(str(outcome)) if isinstance(outcome, ShardError) else ""
         try:
-            self._runtime.lane.submit(OPERATOR, Repaired(command.id, index, why))
+            ended = Repaired(command.id, index, why)
+            if not self._is_recorded(self._runtime.lane.offer(OPERATOR, ended, wait=False)):
+                return False
         except ShardError as error:
             # The next holder finds it done by its number.
             _log.info(
@@ -244,6 +251,17 @@ class ErrorRepairs:
                 del self._outcomes[old]
             self._news.notify_all()
         return True
+
+    def _is_recorded(self, position: Future[int]) -> bool:
+        """Wait until the order has it; False if the application ends before."""
+        while True:
+            try:
+                position.result(_LOOK_S)
+            except NotDone:
+                if self._thread.stopping.is_set():
+                    return False
+            else:
+                return True
 
 
 def _pending_error(name: str) -> Indeterminate:

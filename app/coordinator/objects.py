@@ -28,7 +28,7 @@ from shardline.app.controller.storage import StorageController
 from shardline.app.coordinator.desired_state import desired_objects, live_objects, refuse_if_read
 from shardline.app.coordinator.existing_shards import read_drop_plan
 from shardline.app.coordinator.object_creation import ObjectCreator
-from shardline.app.coordinator.operator_commands import record_command
+from shardline.app.coordinator.operator_commands import OPERATOR
 from shardline.app.coordinator.planning import plan_project
 from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.coordinator.wakes import Wakes
@@ -370,9 +370,29 @@ class Objects:
 
     def _record_project(self, resolved: CheckedProject) -> None:
         """Record whose objects run, if that is known and not recorded yet."""
-        lane, identity = self._runtime.lane, resolved.identity
-        if identity is not None and lane.state.project != identity:
-            lane.submit("project", UseProject(identity))
+        identity = resolved.identity
+        if identity is not None and self._runtime.lane.state.project != identity:
+            self._record("project", UseProject(identity))
+
+    def _record(self, producer: str, command: DropDataflow | UseProject) -> None:
+        """Give a command its place in the order.
+
+        Raises:
+            Indeterminate: `NOT_RECORDED`: the store has not taken it in time, or the application
+                ends; it may have its place, or get it later.
+            ShardError: As of `_wait_until`.
+        """
+        # With a limit, and not beyond the end: a store that takes nothing would keep the lock, and
+        # with it whoever asks for anything, and the end of the application.
+        position = self._runtime.lane.offer(producer, command, wait=False)
+        self._wait_until(
+            position.done,
+            "the order has not taken it in time",
+            code="NOT_RECORDED",
+            hint="it may yet when the store answers: look at `status`, or ask again",
+            error=Indeterminate,
+        )
+        position.result()
 
     def _replace(self) -> None:
         """Make the shards of replaced objects anew, each once no source writes the old one.
@@ -452,8 +472,7 @@ class Objects:
         for name in names:
             # Behind a creation that is on its way to the lane: without a place of its own in the
             # order, one that the lane does not have yet would count as gone.
-            end = DropDataflow(name, if_unfollowed=True)
-            record_command(self._runtime.lane, end, self._timeout_ms)
+            self._record(OPERATOR, DropDataflow(name, if_unfollowed=True))
             self._wait_until(
                 lambda name=name: name not in self._runtime.lane.state.objects,  # type: ignore[misc]
                 f"'{name}' is being dropped, and has not stopped yet",

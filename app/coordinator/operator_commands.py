@@ -13,7 +13,6 @@ from concurrent.futures import TimeoutError as NotDone
 from typing import Final, TypeAlias
 
 from shardline.app.lane.commands import (
-    DropDataflow,
     PauseDataflow,
     RepairErrors,
     RestartDataflow,
@@ -27,9 +26,7 @@ __all__ = ["OPERATOR", "OperatorCommand", "record_command"]
 OPERATOR: Final = "operator"
 """Name under which the order has what a person has asked for."""
 
-OperatorCommand: TypeAlias = (
-    PauseDataflow | ResumeDataflow | RestartDataflow | RepairErrors | DropDataflow
-)
+OperatorCommand: TypeAlias = PauseDataflow | ResumeDataflow | RestartDataflow | RepairErrors
 
 
 def record_command(lane: Lane, command: OperatorCommand, timeout_ms: float) -> int:

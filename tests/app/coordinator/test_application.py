@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -31,9 +32,11 @@ from shardline.app.protocol.compute import (
     SubscribeResponse,
 )
 from shardline.app.protocol.objects import SubscribeDescription
+from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.app.runtime.cleanup import forget
 from shardline.app.transport.in_process import InProcessClient
 from shardline.app.transport.session import CloseCode
+from shardline.datasource.background import BackgroundThread
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import (
     Corrupt,
@@ -399,6 +402,27 @@ def test_what_is_on_its_way_to_the_lane_has_not_gone(
         site.wait("it can be dropped", lambda: drops(application, "x"))
         assert "x" not in application.running()
         assert not site.client().exists("x")
+
+
+def test_a_store_that_takes_nothing_keeps_nobody_for_ever(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither who asks for what is to be recorded, nor who waits behind it, nor the end."""
+    caught = list[BaseException]()
+    identity = ProjectIdentity(name="mine", folder="here")
+    mine = dataclasses.replace(project(source()), identity=identity)
+    with site.application(query_timeout="500ms") as application, monkeypatch.context() as store:
+        hold_back(store)
+
+        def ask() -> None:
+            application.apply(mine)
+
+        asks = BackgroundThread("asks", ask, on_error=caught.append)
+        asks.start()
+        assert asks.join(30_000), "it waits for the store"
+        with pytest.raises(Indeterminate, match="NOT_RECORDED"):
+            raise caught[0]
+        assert application.waiting() == {}
 
 
 def test_a_copy_of_a_shard_in_the_location_does_not_keep_objects(site: Site) -> None:

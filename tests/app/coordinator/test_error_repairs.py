@@ -31,16 +31,20 @@ class Lane:
     def check_fence(self) -> None:
         pass
 
-    def offer(self, _producer: str, command: RepairErrors) -> Future[int]:
-        self.offered.append(command)
+    def offer(
+        self, _producer: str, command: RepairErrors | Repaired, *, wait: bool = True
+    ) -> Future[int]:
+        del wait
         ticket: Future[int] = Future()
+        if isinstance(command, Repaired):
+            if self.answers:
+                del self.state.repairs[command.index]
+                ticket.set_result(0)
+            return ticket
+        self.offered.append(command)
         if self.answers:
             ticket.set_result(self.add(command))
         return ticket
-
-    def submit(self, _producer: str, command: Repaired) -> int:
-        del self.state.repairs[command.index]
-        return 0
 
     def add(self, command: RepairErrors) -> int:
         index = len(self.offered) + len(self.state.repairs)
@@ -117,3 +121,16 @@ def test_a_stop_ends_the_wait_for_a_repair(monkeypatch: pytest.MonkeyPatch) -> N
     assert thread.join(WHOLE_TEST_MS / 4), "it waits out its time"
     with pytest.raises(Indeterminate, match="REPAIR_PENDING"):
         raise caught[0]
+
+
+def test_a_stop_ends_the_wait_for_the_record_of_a_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store takes nothing: the next start finds the repair done by its number."""
+    world = World(monkeypatch, WHOLE_TEST_MS)
+    world.lane.state.repairs = {1: repair("a")}
+    world.lane.answers = False
+    world.repairs.start()
+    wait_until("it is done", lambda: bool(world.done), 30)
+    stopping = BackgroundThread("stops", world.repairs.stop)
+    stopping.start()
+    assert stopping.join(WHOLE_TEST_MS), "it waits for the store"
+    assert list(world.lane.state.repairs) == [1]
