@@ -261,6 +261,15 @@ def test_what_prose_names_exists() -> None:
     assert lost == set()
 
 
+def test_the_page_of_the_lane_names_its_modules() -> None:
+    """All of them, in the first column of its table, and none that is not there."""
+    page = (ROOT / "docs" / "lane.md").read_text(encoding="utf-8")
+    table = page.partition("| module | is |")[2].partition("\n\n")[0]
+    column = [row.partition(" | ")[0] for row in table.splitlines()]
+    named = {name for cell in column for name in re.findall(r"`(\w+)`", cell)}
+    assert named == {path.stem for path in (ROOT / "app" / "lane").glob("[a-z]*.py")}
+
+
 def is_there(parts: list[str]) -> bool:
     """Whether a path below the installed package is a module, or a name that its module has."""
     place = ROOT / "src" / "shardline"

@@ -8,9 +8,9 @@ often, with twice as much at once. When all views follow easily, sources speed u
 the steps' durations allow: a step takes about as long whatever is in it, so the load at a shorter
 interval can be computed beforehand.
 
-    pace = Pace(clock, interval_ms=1000, most_ms=10_000)
-    pace.behind("delays", 4200)       by a view: its distance behind its inputs' uppers
-    pace.rest_ms()                    by a source after a commit: how long to wait for the next
+    pace = CommitPacing(clock, interval_ms=1000, most_ms=10_000)
+    pace.report_lag("delays", 4200)   by a view: its distance behind its inputs' uppers
+    pace.commit_pause_ms()            by a source after a commit: how long to wait for the next
 
 While nothing changes uppers still move at every interval: idle views cost no Spark job.
 

@@ -6,9 +6,9 @@ ones come last (shortest job first). A blocked step must not block others: one t
 longer than `_PATIENCE_MS` is no longer counted, and one that has waited for so long goes on without
 a slot.
 
-    with TURNS.turn(clock, threading.Event(), expected_ms=120):
-        …                                  a step
-    TURNS.busy_ms(clock.elapsed_ms())      how long steps have kept all cores busy
+    with STEP_SCHEDULER.turn(clock, threading.Event(), expected_ms=120):
+        …                                            a step
+    STEP_SCHEDULER.busy_ms(clock.elapsed_ms())       how long steps have kept all cores busy
 
 Invariants:
     No step waits for longer than `_PATIENCE_MS`, whatever others do.

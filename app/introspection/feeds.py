@@ -1,6 +1,6 @@
 """The feeds connect the sink with everything that runs, and start and stop it as a whole.
 
-    observing = Observing(client, clock)
+    observing = RuntimeFeeds(client, clock)
     observing.attach(session)             its queries are observed, its SQL knows `introspection`
     observing.start(writes, check_fence)
     observing.pause()                     for a while, to measure what it costs

@@ -1,8 +1,8 @@
 """The process state compares the objects that should run with those that do, and picks effects.
 
-    fleet.want(state.objects, paused)  the desired objects, and which of them are not to run
-    fleet.started(id, epoch, now_ms)   the outcome of an effect, or a report of what runs
-    fleet.advance(now_ms)              the effects that are due now
+    here.want(state.objects, paused)   the desired objects, and which of them are not to run
+    here.started(id, epoch, now_ms)    the outcome of an effect, or a report of what runs
+    here.advance(now_ms)               the effects that are due now
 
 Commands come faster than Spark starts and stops queries. If each were carried out as it comes, a
 storm of creations and drops would queue up, and a restart could bring back what a drop has removed

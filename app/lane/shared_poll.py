@@ -3,7 +3,7 @@
 Every object checks the fence before each of its commits; with a read of the store each, hundreds of
 views would mostly read. (The same idea as a group commit in a database, for a read.)
 
-    look = SharedLook(lambda: …)       the read; an error is an answer, too
+    look = SharedPoll(lambda: …)       the read; an error is an answer, too
     look.fresh()                       one of the waiting threads reads, for all of them
 
 Invariants:
