@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from shardline.app.execution.host import Running
 from shardline.app.execution.observations import Ended, Failed, Hydrated
-from shardline.app.lane.commands import LaneCommand
+from shardline.app.lane.commands import LaneCommand, check_recordable
 from shardline.app.lane.process_state import Effect
 from shardline.datasource.errors import Determinate, ShardError
 
@@ -71,8 +71,11 @@ class LaneInbox:
         """Put a command in, as soon as there is room, and return the future of its position.
 
         Raises:
+            InvalidUsage: `NOT_RECORDABLE`: what would be recorded could not be read again.
             Determinate: `LANE_FULL`: there is no room, and `wait` is not set.
         """
+        # Here, where it is refused to its producer alone: an append has those of all others, too.
+        check_recordable(command)
         offer = PendingCommand(producer, sequence, command, Future())
         if not self._room.acquire(blocking=wait):
             raise Determinate(

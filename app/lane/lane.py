@@ -52,7 +52,6 @@ from shardline.app.lane.commands import (
     LaneCommand,
     Record,
     Submission,
-    check_recordable,
     kind_of,
 )
 from shardline.app.lane.effects import EffectPool, Pool
@@ -211,9 +210,8 @@ class Lane:
                 if the first is kept no more. None takes the next one.
 
         Raises:
-            InvalidUsage: The lane was stopped; or no renderer takes such an object; or the command
-                has a value that could not be read again; or this runtime only follows another one,
-                and the command would change something.
+            InvalidUsage: The lane was stopped; no renderer takes such an object; the command could
+                not be read again; or this runtime follows another one, and it changes something.
             Fenced: Another runtime has taken over.
             Indeterminate: The lane has failed; the command may have a position.
         """
@@ -233,14 +231,11 @@ class Lane:
             A future of the position, which raises what `submit` raises.
 
         Raises:
+            InvalidUsage: No renderer takes such an object, or the command could not be read again.
             Determinate: `LANE_FULL`: too many commands wait, and `wait` is not set.
         """
         assert producer != LANE, command
-        complete = self._with_operator_count(command)
-        # Here, where it is refused to its producer alone: the lane's thread has those of all others
-        # in the same append.
-        check_recordable(complete)
-        return self._inbox.offer(producer, complete, sequence, wait=wait)
+        return self._inbox.offer(producer, self._with_operator_count(command), sequence, wait=wait)
 
     def report(self, observation: Observation) -> None:
         """Take an observation of a running object; all but its end and hydration are ignored.
