@@ -61,9 +61,13 @@ class DeltaTarget:
         self._spark = spark
         self._options: dict[str, Any] = dict(options)
         self._sink = sink
-        # Without a snapshot nothing comes that the table has.
-        begins = sink.snapshot and self.committed() is None
-        if begins and previous_definition and self._newest([previous_definition]) >= 0:
+        if not previous_definition:
+            return
+        mine = self._newest(accepted_fingerprints(sink))
+        # Without a snapshot nothing comes that the table has. One that has been here before goes on
+        # where it was, and what the definition before has written since would come again.
+        repeats = mine >= 0 or sink.snapshot
+        if repeats and self._newest([previous_definition]) > mine:
             raise target_taken(
                 f"table '{path_option(options)}'", sink.name, "give the sink another table"
             )

@@ -109,20 +109,25 @@ class ShardTarget:
         return client.state(self._shard).writers if client.exists(self._shard) else {}
 
     def _refuse_rows_of_others(self, sink: SinkDescription) -> None:
-        """Refuse a shard to which the contents that the sink begins with would come twice.
+        """Refuse a shard to which what the sink begins with would come twice.
 
         Raises:
-            InvalidUsage: A sink has written them, and it was not this definition.
+            InvalidUsage: A sink has written it, and it was not this definition.
         """
-        # By key they replace what is there; and a sink without a snapshot writes none.
+        # By key rows replace what is there.
         if sink.envelope == "upsert" or (sink.envelope == "debezium" and sink.key):
             return
         known = self._known_writers()
-        if not sink.snapshot or any(name in known for name in self._writers):
+        mine = max((known[name].last for name in self._writers if name in known), default=None)
+        # Without a snapshot nothing comes that is there. One that has been here before goes on
+        # where it was, and what others have written since would come again.
+        if mine is None and not sink.snapshot:
             return
         # A copy has one writer. A shard that takes rows as they come may have those of many sinks.
         others = _SINKS if self._mirror else f"{_SINKS}{sink.name}:"
-        found = next((name for name in known if name.startswith(others)), None)
+        since = -1 if mine is None else mine
+        newer = (n for n, w in known.items() if n.startswith(others) and w.last > since)
+        found = next(newer, None)
         if found is not None:
             owner = found.removeprefix(_SINKS).rpartition(":")[0]
             way_out = "give the sink another shard, or drop this one"

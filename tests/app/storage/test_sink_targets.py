@@ -120,6 +120,19 @@ def test_a_copy_of_another_definition_is_refused(
     assert opened(client, sink).committed() is None
 
 
+def test_a_definition_that_others_have_followed_is_refused(client: ShardClient) -> None:
+    """It would go on where it was, and bring again what they have written since."""
+    later = replace(COPY, envelope="none", snapshot=False)
+    written(client, "out", "0123456789abcdef", 10)
+    written(client, "out", fingerprint(later), 20)
+    assert opened(client, later).committed() == Frontier(21)
+    written(client, "out", "fedcba9876543210", 30)
+
+    with pytest.raises(InvalidUsage, match="TARGET_TAKEN"):
+        opened(client, later)
+    assert opened(client, later, Frontier(41)).committed() == Frontier(21)
+
+
 def test_rows_of_others_keep_no_copy_from_its_start(client: ShardClient) -> None:
     """A shard that no sink has written is anybody's, as it was."""
     client.create("copy", ShardSchema.from_arrow(SCHEMA))
@@ -219,6 +232,11 @@ def test_a_table_of_the_definition_before_is_refused(monkeypatch: pytest.MonkeyP
     later = replace(TABLE, snapshot=False)
     assert delta_target(monkeypatch, later, table, "before").committed() is None
     assert delta_target(monkeypatch, TABLE, Table({}), "before").committed() is None
+    table.numbers[f"sink:out:{fingerprint(later)}"] = 7
+    with pytest.raises(InvalidUsage, match="TARGET_TAKEN"):
+        delta_target(monkeypatch, later, table, "before")
+    table.numbers[f"sink:out:{fingerprint(later)}"] = 21
+    assert delta_target(monkeypatch, later, table, "before").committed() == Frontier(21)
 
 
 def test_accounts_of_an_earlier_version_are_the_sinks(client: ShardClient) -> None:
