@@ -21,7 +21,7 @@ from sqlglot import TokenType
 from shardline.app.protocol.objects import Envelope
 from shardline.app.settings.durations import parse_duration_ms
 from shardline.app.sql.problems import TextProblem, did_you_mean
-from shardline.app.sql.tokens import Cursor, compact_text
+from shardline.app.sql.tokens import Cursor
 from shardline.app.storage.formats import canonical_format
 from shardline.datasource.errors import InvalidUsage
 
@@ -182,7 +182,7 @@ def _schema(cursor: Cursor, clauses: Clauses) -> None:
     start, end = cursor.enclosed("SCHEMA")
     clauses.spots["columns"] = start
     clauses.schema = cursor.text[start:end]
-    if not compact_text(clauses.schema):
+    if not clauses.schema:
         raise TextProblem(start, "SCHEMA has no column", "write SCHEMA (name TYPE, …)")
 
 

@@ -57,10 +57,10 @@ def tokens_of(text: str) -> list[Token]:
     """The tokens of `text`, without comments.
 
     Raises:
-        Wrong: A quoted text, name or comment does not end, or Spark reads a comment otherwise.
+        Wrong: A quoted text, name or comment does not end.
     """
     try:
-        tokens = Spark().tokenize(text)
+        return Spark().tokenize(text)
     except (TokenError, IndexError) as error:
         opened = re.search(r"Missing (\S+) from \d+:(\d+)", str(error.__cause__ or error))
         if opened is None:
@@ -70,16 +70,15 @@ def tokens_of(text: str) -> list[Token]:
         raise TextProblem(
             int(opened[2]), f"what {mark} opens here does not end", f"close it with {mark}"
         ) from None
-    _check_comments(text, tokens)
-    return tokens
 
 
-def _check_comments(text: str, tokens: Iterable[Token]) -> None:
+def _check_comments(text: str, tokens: Iterable[Token], begin: int = 0) -> None:
     """Refuse text that is a comment to sqlglot, and something else to Spark, or only a part of one.
 
     Spark would run another query than the one whose inputs are known here and whose text is kept.
+    So it is for text that Spark gets, from `begin` to the end, and not for what stands around it.
     """
-    end = 0
+    end = begin
     for start, after in (*((token.start, token.end + 1) for token in tokens), (len(text), 0)):
         at = end
         while at < start:
@@ -120,9 +119,10 @@ def query_tokens(text: str) -> list[Token]:
     `select` or `from`.
 
     Raises:
-        Wrong: A quoted text, name or comment does not end.
+        Wrong: A quoted text, name or comment does not end, or Spark reads a comment otherwise.
     """
     tokens = tokens_of(text)
+    _check_comments(text, tokens)
     kinds = [_kind(tokens, place) for place in range(len(tokens))]
     return [
         token if kind is token.token_type else _retyped(token, kind)
@@ -171,10 +171,15 @@ def compact_text(text: str) -> str:
 
     Texts that differ in layout only have the same compact text, so that a view is not made anew
     when its file is formatted. Hints (`/*+ … */`) stay.
+
+    Raises:
+        Wrong: A quoted text, name or comment does not end, or Spark reads a comment otherwise.
     """
+    tokens = tokens_of(text)
+    _check_comments(text, tokens)
     pieces: list[str] = []
     end = 0
-    for token in tokens_of(text):
+    for token in tokens:
         if token.start < end:
             continue  # `1L` is three tokens to sqlglot, a cast: all of them stand at one place
         pieces += [" " if token.start > end and pieces else "", text[token.start : token.end + 1]]
@@ -342,10 +347,13 @@ class Cursor:
         return ".".join(parts)
 
     def enclosed(self, what: str) -> tuple[int, int]:
-        """Step over a parenthesis; returns the offsets of the text inside of it."""
+        """Step over a parenthesis; returns the offsets of the text inside of it, which Spark gets.
+
+        The text begins with its first token, so it is "" if there is none.
+        """
         opened = self.offset
         self.open(what)
-        start, depth = self.offset, 1
+        start, depth, first = self.offset, 1, self._index
         while not self.done:
             token = self._tokens[self._index]
             depth += (token.token_type is TokenType.L_PAREN) - (
@@ -353,6 +361,8 @@ class Cursor:
             )
             self._index += 1
             if depth == 0:
+                inside = self._tokens[first : self._index - 1]
+                _check_comments(self.text[: token.start], inside, start)
                 return start, token.start
         raise TextProblem(opened, f"the ( of {what} is never closed", "close it with )")
 

@@ -209,7 +209,36 @@ def test_a_comment_that_spark_reads_otherwise_is_refused(text: str) -> None:
     """What would be kept is another query than the one that is analysed."""
     with pytest.raises(TextProblem, match="Spark reads a comment here otherwise"):
         compact_text(text)
-    assert "Spark reads a comment" in wrong(f"CREATE MATERIALIZED VIEW v AS {text}").message
+    # In parentheses: what follows the last token of a query is no part of it.
+    whole = f"CREATE MATERIALIZED VIEW v AS ({text}\n)"
+    assert "Spark reads a comment" in wrong(whole).message
+
+
+def test_a_comment_that_spark_never_gets_is_not_refused() -> None:
+    """Around statements, and in those that are not Spark's, as in a heading or a Windows path."""
+    written = read(
+        "-- files are in C:\\in\\\n"
+        "CREATE SOURCE a /* /*+ */ */ USING csv OPTIONS (path 'C:\\in') -- \\\n"
+        "SCHEMA (-- \\\n show STRING, b INT);\n"
+        "-- ====== \\\n"
+        "CREATE MATERIALIZED VIEW v AS -- \\\n SELECT b FROM a; -- \\\n"
+        "CREATE INDEX ON v (b); -- {# \\\n"
+    )
+    assert [one.description.name for one in written] == ["a", "v", "v_b_idx"]
+    source, view, _ = (one.description for one in written)
+    assert isinstance(source, SourceDescription)
+    assert source.schema == "show STRING, b INT"
+    assert isinstance(view, ViewDescription)
+    assert view.query == "SELECT b FROM a"
+
+
+def test_a_comment_in_a_schema_is_what_spark_takes_for_one() -> None:
+    """A column would be missing, and nothing would say so."""
+    text = "CREATE SOURCE a USING csv SCHEMA (a INT -- C:\\in\\\n, b INT)"
+    problem = wrong(text)
+    assert "Spark reads a comment here otherwise" in problem.message
+    assert problem.place is not None
+    assert problem.place.column == text.index("--") + 1
 
 
 @pytest.mark.parametrize(
