@@ -30,7 +30,7 @@ from sqlglot.dialects.databricks import Databricks
 from sqlglot.errors import ParseError
 
 from shardline.app.sql.problems import TextProblem
-from shardline.app.sql.tokens import query_tokens, word_of
+from shardline.app.sql.tokens import check_comments, query_tokens, word_of
 
 __all__ = ["INTROSPECTION", "BoundQuery", "Query", "Reference", "quote_name", "read_query"]
 
@@ -142,10 +142,13 @@ def read_query(text: str) -> Query:
     """Read a query and find its references.
 
     Raises:
-        Wrong: The text is not one query, or reads something that is no object.
+        Wrong: The text is not one query, reads something that is no object, or Spark reads one of
+            its comments otherwise.
     """
     tokens = query_tokens(text)
     tree = _parsed(tokens, text)
+    # Now that it is known to be a query: of a command the tokens have only a part.
+    check_comments(text, tokens)
     # Behind the word TABLE no alias may stand, whatever comments are between it and the name.
     bare_starts = {b.start for a, b in pairwise(tokens) if word_of(a, text) == "TABLE"}
     references: list[Reference] = []

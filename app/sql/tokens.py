@@ -28,6 +28,7 @@ from shardline.app.sql.problems import TextProblem, did_you_mean
 
 __all__ = [
     "Cursor",
+    "check_comments",
     "compact_text",
     "query_tokens",
     "quoted_names",
@@ -72,11 +73,15 @@ def tokens_of(text: str) -> list[Token]:
         ) from None
 
 
-def _check_comments(text: str, tokens: Iterable[Token], begin: int = 0) -> None:
+def check_comments(text: str, tokens: Iterable[Token], begin: int = 0) -> None:
     """Refuse text that is a comment to sqlglot, and something else to Spark, or only a part of one.
 
     Spark would run another query than the one whose inputs are known here and whose text is kept.
     So it is for text that Spark gets, from `begin` to the end, and not for what stands around it.
+    Nor is it for commands: sqlglot's tokens leave out most of what follows a word such as SHOW.
+
+    Raises:
+        Wrong: There is such a comment.
     """
     end = begin
     for start, after in (*((token.start, token.end + 1) for token in tokens), (len(text), 0)):
@@ -119,10 +124,9 @@ def query_tokens(text: str) -> list[Token]:
     `select` or `from`.
 
     Raises:
-        Wrong: A quoted text, name or comment does not end, or Spark reads a comment otherwise.
+        Wrong: A quoted text, name or comment does not end.
     """
     tokens = tokens_of(text)
-    _check_comments(text, tokens)
     kinds = [_kind(tokens, place) for place in range(len(tokens))]
     return [
         token if kind is token.token_type else _retyped(token, kind)
@@ -176,7 +180,7 @@ def compact_text(text: str) -> str:
         Wrong: A quoted text, name or comment does not end, or Spark reads a comment otherwise.
     """
     tokens = tokens_of(text)
-    _check_comments(text, tokens)
+    check_comments(text, tokens)
     pieces: list[str] = []
     end = 0
     for token in tokens:
@@ -362,7 +366,7 @@ class Cursor:
             self._index += 1
             if depth == 0:
                 inside = self._tokens[first : self._index - 1]
-                _check_comments(self.text[: token.start], inside, start)
+                check_comments(self.text[: token.start], inside, start)
                 return start, token.start
         raise TextProblem(opened, f"the ( of {what} is never closed", "close it with )")
 

@@ -232,6 +232,16 @@ def test_a_comment_that_spark_never_gets_is_not_refused() -> None:
     assert view.query == "SELECT b FROM a"
 
 
+def test_a_command_is_named_and_hides_no_other_statement() -> None:
+    """Its words between the first and the last are no comment, as the tokens have it."""
+    text = "CREATE SOURCE a USING rate; EXPLAIN SELECT * FROM a; CREATE INDEX ON a (b)"
+    reading = read_statements(Script("a.sql", text))
+    assert [str(problem).splitlines()[0] for problem in reading.problems] == [
+        "a.sql:1:29: 'EXPLAIN' starts no statement of a project"
+    ]
+    assert [one.description.name for one in reading.written] == ["a", "a_b_idx"]
+
+
 def test_a_comment_in_a_schema_is_what_spark_takes_for_one() -> None:
     """A column would be missing, and nothing would say so."""
     text = "CREATE SOURCE a USING csv SCHEMA (a INT -- C:\\in\\\n, b INT)"

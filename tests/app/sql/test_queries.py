@@ -168,6 +168,11 @@ def test_a_subscription_has_an_object_and_times(text: str, subscribed: Subscribe
         ("SELECT a FROM t AS OF " + "9" * 5000, "is no time"),
         ("SELECT 1; SELECT 2", "sql:1:11: expected one statement"),
         ("DROP TABLE t", "sql:1:1: this is no query"),
+        # Commands of which sqlglot's tokens have only the first and the last word.
+        ("SHOW TABLES IN x", "sql:1:1: this is no query"),
+        ("-- all\nEXPLAIN SELECT * FROM t", "sql:2:1: this is no query"),
+        ("VACUUM t RETAIN 3 HOURS", "sql:1:1: "),
+        ("SELECT 1 -- \\\n, 2", "sql:1:10: Spark reads a comment here otherwise"),
         ("", "there is no statement"),
         ("SELECT a\nFROM t.u.v", "sql:2:6: 't.u.v' is no object"),
         ("SELECT a FROM t TABLESAMPLE (3 ROWS)", "a clause that objects do not have"),
