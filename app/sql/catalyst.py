@@ -193,7 +193,7 @@ class Catalyst:
         with _refusing(text):
             parsed = state.sqlParser().parsePlan(text)
             # Before it is analysed: the analyzer would look into a file for its columns.
-            refuse_foreign_relations(parsed.toJSON(), self.views.values())
+            refuse_foreign_relations(parsed.toJSON(), self.views.values(), text)
             execution = state.executePlan(parsed, skip)
             execution.assertAnalyzed()
         plan = execution.analyzed()

@@ -5,19 +5,24 @@ Spark makes of an expression: ``IDENTIFIER('text.`/etc/passwd`')`` reads a file 
 machine, or a table of any catalog, with the application's rights. So Spark's parsed plan has to
 read nothing but the views that stand for objects, and the query's own common table expressions.
 
-    refuse_foreign_relations(plan.toJSON(), {"peek_7"})
+    refuse_foreign_relations(plan.toJSON(), {"peek_7"}, text)
 
 Invariants:
     Nothing is resolved for it: to resolve a file is to read it.
-    What the query means is judged by Spark's plan, and never by its text.
+    What the query means is judged by Spark's plan. Where the plan's JSON does not show it, the text
+    has to be without IDENTIFIER, so that `references` has seen every name.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
+from itertools import pairwise
 from typing import Any, Final
 
+from sqlglot import TokenType
+
+from shardline.app.sql.tokens import tokens_of, word_of
 from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["refuse_foreign_relations"]
@@ -25,28 +30,48 @@ __all__ = ["refuse_foreign_relations"]
 _RELATION: Final = "org.apache.spark.sql.catalyst.analysis.UnresolvedRelation"
 _COMPUTED: Final = "org.apache.spark.sql.catalyst.analysis.PlanWithUnresolvedIdentifier"
 _WITH: Final = "org.apache.spark.sql.catalyst.plans.logical.UnresolvedWith"
+_WINDOWS: Final = "org.apache.spark.sql.catalyst.plans.logical.WithWindowDefinition"
+"""A WINDOW clause. Its windows are in a map, and Spark writes null for any map: what their
+expressions read is not in the JSON."""
 
 
-def refuse_foreign_relations(parsed: str, views: Collection[str]) -> None:
+def refuse_foreign_relations(parsed: str, views: Collection[str], text: str) -> None:
     """Refuse a query that reads anything but `views`.
 
     Args:
         parsed: The parsed plan, in Spark's JSON.
         views: Names of the temporary views of its objects.
+        text: The query, as Spark has parsed it.
 
     Raises:
         InvalidUsage: `UNKNOWN_OBJECT`.
     """
     nodes = list(_nodes(json.loads(parsed)))
+    makes_names = _makes_names(text)
     ctes = {cte["_1"] for node in nodes if node["class"] == _WITH for cte in node["cteRelations"]}
     # Spark's JSON has the parts of a name in one text. Of two parts it has a comma, as a quoted
     # name of one part may have, which is refused with them: nothing else tells the two apart.
     known = {f"[{name}]".lower() for name in (*views, *ctes) if "," not in name}
     for node in nodes:
+        if node["class"] == _WINDOWS and makes_names:
+            raise InvalidUsage(
+                "what IDENTIFIER names in a WINDOW clause is not known to be an object",
+                code="UNKNOWN_OBJECT",
+                hint="write names as they are, or the windows behind OVER",
+            )
         if node["class"] == _COMPUTED:
             raise _foreign("a name that IDENTIFIER computes")
         if node["class"] == _RELATION and node["multipartIdentifier"].lower() not in known:
             raise _foreign(f"'{node['multipartIdentifier'][1:-1].replace(', ', '.')}'")
+
+
+def _makes_names(text: str) -> bool:
+    """True if a name in a query may be another than what stands there."""
+    # Compared in upper case, as by Spark's lexer, to which a dotless i is an I.
+    return any(
+        word_of(word, text) == "IDENTIFIER" and behind.token_type is TokenType.L_PAREN
+        for word, behind in pairwise(tokens_of(text))
+    )
 
 
 def _nodes(value: Any) -> Iterator[dict[str, Any]]:

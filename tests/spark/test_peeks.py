@@ -307,6 +307,10 @@ def test_errors_of_spark_are_sentences(desk: Desk, spark: SparkSession) -> None:
         "WITH `text, {path}` AS (SELECT 1) SELECT * FROM IDENTIFIER('text.`{path}`')",
         "SELECT * FROM IDENTIFIER('spark_catalog.default.elsewhere')",
         "SELECT * FROM carriers, LATERAL (SELECT * FROM IDENTIFIER('elsewhere'))",
+        (
+            "SELECT count(*) OVER w AS n FROM carriers WINDOW w AS "
+            "(ORDER BY CAST((SELECT max(value) FROM IDENTIFIER('text.`{path}`')) AS INT))"
+        ),
     ],
 )
 def test_a_query_reads_its_objects_and_nothing_else(

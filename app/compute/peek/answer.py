@@ -431,7 +431,7 @@ class PeekRun:
                 for name, table in relations.items():
                     views[name] = self._view(spark.createDataFrame(table))
                 bound = self._means.bind(self._peek.query, views)
-                refuse_foreign_relations(_parsed(spark, bound), views.values())
+                refuse_foreign_relations(_parsed(spark, bound), views.values(), bound)
                 frame = spark.sql(bound)
                 refuse_outside_calls(frame._jdf.queryExecution().analyzed())  # noqa: SLF001
                 self._check_cancelled()

@@ -59,7 +59,7 @@ def within(name: str, inner: dict[str, object], outer: dict[str, object]) -> lis
 )
 def test_views_and_common_table_expressions_are_read(plan: list[object]) -> None:
     """In any case, as Spark compares names."""
-    refuse_foreign_relations(json.dumps(plan), {"peek_1"})
+    refuse_foreign_relations(json.dumps(plan), {"peek_1"}, "")
 
 
 @pytest.mark.parametrize(
@@ -80,5 +80,34 @@ def test_views_and_common_table_expressions_are_read(plan: list[object]) -> None
 def test_anything_else_is_refused(plan: list[object], named: str) -> None:
     """Wherever it stands, and the error names it."""
     with pytest.raises(InvalidUsage, match="UNKNOWN_OBJECT") as refused:
-        refuse_foreign_relations(json.dumps(plan), {"peek_1"})
+        refuse_foreign_relations(json.dumps(plan), {"peek_1"}, "")
     assert named in str(refused.value)
+
+
+HIDDEN = "SELECT sum(a) OVER w FROM peek_1 WINDOW w AS (ORDER BY (SELECT max(b) FROM {}))"
+WINDOWS: list[object] = [
+    # As Spark 4.3 writes it: nothing of what is in the windows.
+    {
+        "class": f"{SPARK}.plans.logical.WithWindowDefinition",
+        "num-children": 1,
+        "windowDefinitions": None,
+        "child": 0,
+        "forPipeSQL": False,
+    },
+    relation("peek_1"),
+]
+
+
+@pytest.mark.parametrize("word", ["IDENTIFIER", "identifier", "Identifier /* a */ ", "ıdentıfıer"])
+def test_a_window_clause_is_no_place_for_names_that_are_made(word: str) -> None:
+    """The plan's JSON does not show what it reads, and the query's own parser no such name."""
+    text = HIDDEN.format(f"{word}('text.`/etc/passwd`')")
+    with pytest.raises(InvalidUsage, match="UNKNOWN_OBJECT") as refused:
+        refuse_foreign_relations(json.dumps(WINDOWS), {"peek_1"}, text)
+    assert "WINDOW" in str(refused.value)
+
+
+@pytest.mark.parametrize("read", ["peek_1", "peek_1 WHERE identifier = 'IDENTIFIER('"])
+def test_a_window_clause_is_read_where_names_are_what_they_are(read: str) -> None:
+    """A column may be called so, and a text may have the word."""
+    refuse_foreign_relations(json.dumps(WINDOWS), {"peek_1"}, HIDDEN.format(read))
