@@ -3,7 +3,8 @@
 The objects of a query are found by another parser (`references`), which does not see a name that
 Spark makes of an expression: ``IDENTIFIER('text.`/etc/passwd`')`` reads a file of the application's
 machine, or a table of any catalog, with the application's rights. So Spark's parsed plan has to
-read nothing but the views that stand for objects, and the query's own common table expressions.
+read nothing but the views that stand for objects, and the query's own common table expressions;
+the latter only if no name in it is computed.
 
     refuse_foreign_relations(plan.toJSON(), {"peek_7"}, text)
 
@@ -49,6 +50,10 @@ def refuse_foreign_relations(parsed: str, views: Collection[str], text: str) -> 
     nodes = list(_nodes(json.loads(parsed)))
     makes_names = _makes_names(text)
     ctes = {cte["_1"] for node in nodes if node["class"] == _WITH for cte in node["cteRelations"]}
+    if makes_names:
+        # Outside of its WITH such a name is that of a table. `references` knows where it is, but
+        # not of a name that is made.
+        ctes = set()
     # Spark's JSON has the parts of a name in one text. Of two parts it has a comma, as a quoted
     # name of one part may have, which is refused with them: nothing else tells the two apart.
     known = {f"[{name}]".lower() for name in (*views, *ctes) if "," not in name}
@@ -91,6 +96,6 @@ def _foreign(what: str) -> InvalidUsage:
     return InvalidUsage(
         f"the query reads {what}, which is no object",
         code="UNKNOWN_OBJECT",
-        hint="write the names of sources and views as they are; anything else, such as files or a "
-        "catalog's tables, becomes readable with CREATE SOURCE",
+        hint="write the names of sources and views as they are, without IDENTIFIER; anything else, "
+        "such as files or a catalog's tables, becomes readable with CREATE SOURCE",
     )

@@ -308,6 +308,10 @@ def test_errors_of_spark_are_sentences(desk: Desk, spark: SparkSession) -> None:
         "SELECT * FROM IDENTIFIER('spark_catalog.default.elsewhere')",
         "SELECT * FROM carriers, LATERAL (SELECT * FROM IDENTIFIER('elsewhere'))",
         (
+            "SELECT x.* FROM IDENTIFIER('elsewhere') x, "
+            "(WITH elsewhere AS (SELECT 1) SELECT * FROM elsewhere) y"
+        ),
+        (
             "SELECT count(*) OVER w AS n FROM carriers WINDOW w AS "
             "(ORDER BY CAST((SELECT max(value) FROM IDENTIFIER('text.`{path}`')) AS INT))"
         ),

@@ -84,6 +84,16 @@ def test_anything_else_is_refused(plan: list[object], named: str) -> None:
     assert named in str(refused.value)
 
 
+def test_a_made_name_is_no_common_table_expression() -> None:
+    """Where it stands it may be out of scope, and is a table of the session there."""
+    plan = json.dumps(within("elsewhere", relation("peek_1"), relation("elsewhere")))
+    read = "SELECT a FROM (WITH elsewhere AS (SELECT a FROM peek_1) SELECT a FROM elsewhere)"
+    refuse_foreign_relations(plan, {"peek_1"}, read)
+    with pytest.raises(InvalidUsage, match="UNKNOWN_OBJECT") as refused:
+        refuse_foreign_relations(plan, {"peek_1"}, f"{read}, IDENTIFIER('elsewhere') x")
+    assert "'elsewhere'" in str(refused.value)
+
+
 HIDDEN = "SELECT sum(a) OVER w FROM peek_1 WINDOW w AS (ORDER BY (SELECT max(b) FROM {}))"
 WINDOWS: list[object] = [
     # As Spark 4.3 writes it: nothing of what is in the windows.
