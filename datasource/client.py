@@ -475,8 +475,23 @@ class ShardClient:
             Determinate: The store did not answer: run it again.
             Indeterminate: The same.
         """
-        needed = partial(self.door.pending_parts, name)
-        return sweep(self.machine(name), needed=needed, dry_run=dry_run, takes_back=not dry_run)
+        takes_back = not dry_run and self.is_closed_by_a_clock(name)
+        needed = partial(self.door.pending_parts, name, takes_back=takes_back)
+        return sweep(self.machine(name), needed=needed, dry_run=dry_run, takes_back=takes_back)
+
+    def is_closed_by_a_clock(self, name: str) -> bool:
+        """True if a sweep keeps all parts out of a shard, or out of its transactions shard, as yet.
+
+        A clock that was ahead at an earlier sweep has closed it, or this process's is behind.
+
+        Raises:
+            InvalidUsage: There is no such shard.
+        """
+        state = self.machine(name).state()
+        states = [state]
+        if state.registered is not None:
+            states.append(self.machine(state.registered.txns).state())
+        return any(one.swept_before_ms > self.clock.now_ms() for one in states)
 
     def usage(self, name: str) -> ShardUsage:
         """The bytes of shard `name`, by the reason that they are kept for.

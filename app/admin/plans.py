@@ -110,11 +110,19 @@ class GcPlan(msgspec.Struct, frozen=True, tag="gc"):
 
 
 class SweepPlan(msgspec.Struct, frozen=True, tag="sweep"):
-    """Blobs that nothing refers to and nobody can commit any more; the first thousand keys."""
+    """Blobs that nothing refers to and nobody can commit any more.
+
+    Attributes:
+        parts: Files of rows.
+        rollups: Rollups.
+        keys: The first thousand keys.
+        reopens: True if a clock that was ahead keeps everybody from writing, which ends with this.
+    """
 
     parts: Amount
     rollups: Amount
     keys: tuple[str, ...]
+    reopens: bool = False
 
 
 class FinalisePlan(msgspec.Struct, frozen=True, tag="finalise"):

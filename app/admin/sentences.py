@@ -80,10 +80,13 @@ def _garbage(plan: GcPlan) -> list[str]:
 
 def _orphans(plan: SweepPlan) -> list[str]:
     count = plan.parts.count + plan.rollups.count
-    if not count:
-        return ["There is nothing that nothing refers to."]
-    both = Amount(count, plan.parts.size_bytes + plan.rollups.size_bytes)
-    return [f"{_objects(both)} that nothing refers to, left by crashes: deleted."]
+    said = ["There is nothing that nothing refers to."]
+    if count:
+        both = Amount(count, plan.parts.size_bytes + plan.rollups.size_bytes)
+        said = [f"{_objects(both)} that nothing refers to, left by crashes: deleted."]
+    if plan.reopens:
+        said.append("A clock was ahead at an earlier sweep: the shard can be written again.")
+    return said
 
 
 def _objects(found: Amount) -> str:

@@ -121,16 +121,19 @@ class Sweep(ChangingVerb[SweepPlan]):
         if self.shard is not None:
             read_state(client, self.shard)
         swept = self._sweep(client, dry_run=True)
-        return SweepPlan(swept.parts, swept.rollups, swept.keys)
+        return SweepPlan(swept.parts, swept.rollups, swept.keys, self._reopens(client))
 
     @override
     def has_work(self, plan: SweepPlan) -> bool:
-        return plan.parts.count + plan.rollups.count > 0
+        return plan.reopens or plan.parts.count + plan.rollups.count > 0
 
     @override
     def do(self, client: ShardClient, plan: SweepPlan) -> str:
         total = self._sweep(client, dry_run=False).total
         return f"deleted {count_text(total.count, 'blob')} of {total.size_bytes:,} bytes"
+
+    def _reopens(self, client: ShardClient) -> bool:
+        return self.shard is not None and client.is_closed_by_a_clock(self.shard)
 
     def _sweep(self, client: ShardClient, *, dry_run: bool) -> SweepResult:
         if self.shard is None:

@@ -131,11 +131,11 @@ def sweep(
     before_ms = machine.clock.now_ms() - SWEEP_AGE_MS
     known = machine.state()
     candidates = _old_and_unknown(machine.location, machine.directory, known, before_ms)
-    if candidates or (takes_back and known.swept_before_ms > machine.clock.now_ms()):
+    if candidates or takes_back:
         # By what is there, and not by `before_ms`: if the clock of this process is ahead by years,
         # nobody could write for years.
-        newest_ms = max((entry.modified_ms for entry in candidates), default=0)
-        begun_before_ms = newest_ms + SWEEP_MARGIN_MS + 1
+        newest_ms = max((entry.modified_ms for entry in candidates), default=None)
+        begun_before_ms = 0 if newest_ms is None else newest_ms + SWEEP_MARGIN_MS + 1
         barrier = partial(write_barrier, begun_before_ms=begun_before_ms, takes_back=takes_back)
         asked = partial(needed, None if dry_run else begun_before_ms)
         upstream = asked() if dry_run else _bar(machine, known, barrier, asked)

@@ -106,7 +106,9 @@ class ShardViews:
             return state
         return with_logical_upper(state, known[2])
 
-    def pending_parts(self, name: str, begun_before_ms: int | None) -> set[str]:
+    def pending_parts(
+        self, name: str, begun_before_ms: int | None, *, takes_back: bool = False
+    ) -> set[str]:
         """Keys of blobs of shard `name` that are committed and may not be in its state yet.
 
         The orphan sweep must not delete these. The sweep has to call this *before* it reads the
@@ -117,6 +119,7 @@ class ShardViews:
             begun_before_ms: Nothing that was begun before this may be committed any more, but for
                 the keys of the answer: this call writes that to the transactions shard. None writes
                 nothing: the answer is about this moment only.
+            takes_back: As of `write_barrier`.
 
         Raises:
             Corrupt: A row cannot be read.
@@ -131,7 +134,8 @@ class ShardViews:
             return set()
         # The fence before the ledger: then each commit that came before the fence is in the ledger.
         if begun_before_ms is not None:
-            machine.apply(partial(write_barrier, begun_before_ms=begun_before_ms))
+            barrier = partial(write_barrier, begun_before_ms=begun_before_ms, takes_back=takes_back)
+            machine.apply(barrier)
         ledger = self.ledger(mark.txns).read()
         rows = [] if ledger is None else ledger.pending(state.shard)
         runs = (run for row in rows if row.data for run in row.commit().runs)

@@ -131,6 +131,8 @@ def _garbage(plan: GcPlan) -> Iterable[RenderableType]:
 def _orphans(plan: SweepPlan) -> Iterable[RenderableType]:
     """Blobs that nothing refers to."""
     yield facts_table({"parts": _amount(plan.parts), "rollups": _amount(plan.rollups)})
+    if plan.reopens:
+        yield Text("lets it be written again: a clock was ahead at an earlier sweep")
     if plan.keys:
         yield Text()
         yield Group(*(Text(f"  {key}", overflow="fold") for key in plan.keys[:_KEYS_MAX]))

@@ -46,6 +46,10 @@ clock of a process may be ahead of the store's. Beside versions that go by the c
 commits, twice as much as any two clocks may differ. No setting, for the same reason as
 `STAGE_LIFE_MS`."""
 
+_CLOCKS_MS: Final = 24 * 3600 * 1000
+"""A time that is further in the future is of a clock that was ahead. With less, two maintainers whose
+clocks differ by a few hours would sweep in turns, all the time."""
+
 SWEEP_AGE_MS: Final = STAGE_LIFE_MS + SWEEP_MARGIN_MS
 """A blob that nothing refers to may be deleted when it is older than this."""
 
@@ -85,7 +89,9 @@ def sweep_due(state: ShardState, now_ms: int, every_ms: int) -> bool:
     """
     if is_tombstone(state):
         return state.swept_ms < state.walltime_ms and _is_settled(state, now_ms)
-    return now_ms - max(state.swept_ms, state.created_ms) >= every_ms
+    # Not by times of clocks that were ahead: nobody would sweep for as long as they were.
+    times = (t for t in (state.swept_ms, state.created_ms) if t <= now_ms + _CLOCKS_MS)
+    return now_ms - max(times, default=0) >= every_ms
 
 
 def _is_settled(state: ShardState, now_ms: int) -> bool:

@@ -22,11 +22,13 @@ from shardline.app.admin.plans import (
     SweepPlan,
 )
 from shardline.app.admin.readers import ExpireReaders
+from shardline.app.admin.sentences import describe_plan
 from shardline.app.admin.upkeep import CollectGarbage, Compact, Sweep
 from shardline.app.admin.verb import carry_out
 from shardline.datasource.errors import InvalidUsage, LeaseExpired
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.codec import CODE_VERSION
+from shardline.datasource.shard.commands.orphan_sweep import write_barrier
 from shardline.datasource.shard.commands.readers import pin_critical
 from shardline.datasource.stores.metered import Metered
 from support.faults.damage import Lake
@@ -263,6 +265,20 @@ def test_a_sweep_takes_what_was_never_appended(busy: ShardClient) -> None:
     carry_out(Sweep(SHARD), busy, commit=True)
     assert busy.location.blob.get(leaked) is None
     assert not carry_out(Sweep(SHARD), busy, commit=False).todo
+
+
+def test_sweep_says_that_it_lets_a_shard_be_written_again(world: World) -> None:
+    """There is something to do then, though there is nothing to delete."""
+    client = world.client(SETTINGS)
+    client.create(SHARD, schema_of())
+    ahead_ms = world.clock.now_ms() + 1000
+    client.machine(SHARD).apply(partial(write_barrier, begun_before_ms=ahead_ms))
+    found = carry_out(Sweep(SHARD), client, commit=False)
+    assert found.todo
+    assert isinstance(found.plan, SweepPlan)
+    assert "can be written again" in describe_plan(found.plan)[-1]
+    carry_out(Sweep(SHARD), client, commit=True)
+    assert not carry_out(Sweep(SHARD), client, commit=False).todo
 
 
 # --- the shard -----------------------------------------------------------------------------------

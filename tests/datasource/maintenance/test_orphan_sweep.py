@@ -142,6 +142,8 @@ def test_only_a_person_takes_back_the_barrier_of_a_clock_that_was_ahead(world: W
     assert client.sweep(SHARD).parts.count == 1
     world.clock.advance(-10 * YEAR_MS)
     late = world.client(BLOBS)
+    # Its time of the sweep keeps nobody from the next one.
+    assert sweep_due(late.state(SHARD), world.clock.now_ms() + PERIOD_MS, PERIOD_MS)
     before = late.state(SHARD).swept_before_ms
     sweep(late.machine(SHARD))
     late.sweep(SHARD, dry_run=True)
@@ -153,6 +155,25 @@ def test_only_a_person_takes_back_the_barrier_of_a_clock_that_was_ahead(world: W
     assert late.sweep(SHARD) == SweepResult()
     late.writer(SHARD).append_now(table((5, "new")))
     late.transactions().register(SHARD)
+
+
+def test_a_person_takes_back_the_barrier_of_the_transactions_shard_as_well(world: World) -> None:
+    """What is written through it is written again after one sweep of the shard."""
+    client = filled(world)
+    client.transactions().register(SHARD)
+    world.clock.advance(10 * YEAR_MS)
+    stage(client)
+    world.clock.advance(SWEEP_AGE_MS + 1)
+    client.sweep(SHARD)
+    world.clock.advance(-10 * YEAR_MS)
+    late = world.client(BLOBS)
+    assert late.is_closed_by_a_clock(SHARD)
+    with pytest.raises(Determinate, match="STAGED_TOO_LONG"), late.transaction() as transaction:
+        transaction.append(SHARD, table((5, "new")))
+    late.sweep(SHARD)
+    assert not late.is_closed_by_a_clock(SHARD)
+    with late.transaction() as transaction:
+        transaction.append(SHARD, table((5, "new")))
 
 
 # --- transactions --------------------------------------------------------------------------------
