@@ -400,13 +400,12 @@ def test_the_end(host: Host, source: Input) -> None:
     assert len(collected(sink)) == 1
 
 
-def test_a_query_that_somebody_stops_through_spark_has_failed(
-    host: Host, source: Input, tmp_path: Path
-) -> None:
+def test_a_query_that_somebody_stops_has_failed(host: Host, source: Input) -> None:
     """It is started again; without a word of it the sink would seem to run, and write nothing."""
-    sink = parquet(tmp_path)
+    sink = parquet(host.checkpoints.parent)
+    upper = source.step(10, (1, "a", 1))
     with running(host, sink) as reports:
-        reports.reached(source.step(10, (1, "a", 1)))
+        reports.reached(upper)
         for query in host.spark.streams.active:
             if query.name == life().query_name:
                 query.stop()

@@ -371,35 +371,23 @@ def drops(application: Application, name: str) -> bool:
     return True
 
 
-def test_what_was_asked_for_a_moment_ago_keeps_what_it_reads(
+def test_what_is_on_its_way_to_the_lane_is_there(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is on its way to the lane, which has nothing of it yet."""
+    """What it reads is not dropped; its own shard stays until nothing can begin to write it."""
     with site.application(query_timeout="500ms") as application:
         application.apply(project(source()))
         site.wait("the source is there", lambda: "t" in application.running())
         with monkeypatch.context() as store:
             hold_back(store)
-            application.apply(project(source(), index()))
+            application.apply(project(source(), index(), source("x")))
             with pytest.raises(InvalidUsage, match="STILL_READ"):
                 application.drop(["t"])
-        site.wait("the index is there", lambda: "i" in application.running())
-
-
-def test_what_is_on_its_way_to_the_lane_has_not_gone(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its shard stays until nothing can begin to write it any more."""
-    with site.application(query_timeout="500ms") as application:
-        application.apply(project(source()))
-        site.wait("the source is there", lambda: "t" in application.running())
-        with monkeypatch.context() as store:
-            hold_back(store)
-            application.apply(project(source(), source("x")))
             with pytest.raises(Indeterminate, match="NOT_RECORDED"):
                 application.drop(["x"])
             assert site.client().exists("x")
         site.wait("it can be dropped", lambda: drops(application, "x"))
+        site.wait("the index is there", lambda: "i" in application.running())
         assert "x" not in application.running()
         assert not site.client().exists("x")
 

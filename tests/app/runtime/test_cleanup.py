@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,15 +39,8 @@ def client() -> ShardClient:
 
 def drop(client: ShardClient, checkpoints: Path, fence: ShardError | None = None) -> None:
     view = ViewDescription(name="v", query="SELECT 1", inputs=INPUTS, schema="k BIGINT")
-    dropped = LaneObject(
-        description=view,
-        as_of=9,
-        global_id="u1",
-        dataflow=1,
-        operators=(1, 1),
-        epoch=1,
-        created=1,
-    )
+    numbers: dict[str, Any] = {"dataflow": 1, "operators": (1, 1), "epoch": 1, "created": 1}
+    dropped = LaneObject(description=view, as_of=9, global_id="u1", **numbers)
 
     def check_fence() -> None:
         if fence is not None:
