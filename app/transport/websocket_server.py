@@ -123,7 +123,8 @@ class _ControllerRoute(Generic[Command, Response]):
         if self._token_check is None:
             return True
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        return self._token_check(token.strip() if scheme.lower() == "bearer" else "")
+        # Blanks and tabs only: a byte of a letter in UTF-8 may be white space of Latin-1.
+        return self._token_check(token.strip(" \t") if scheme.lower() == "bearer" else "")
 
     async def _open(self, socket: WebSocket) -> Closed:
         limit_ms = self._endpoint.limits.opening_ms
