@@ -72,7 +72,8 @@ def _token(given: argparse.Namespace, environment: Mapping[str, str]) -> str:
     if given.token_file is None:
         return environment.get(TOKEN_VARIABLE, "")
     try:
-        text: str = given.token_file.read_text(encoding="utf-8")
+        # Without the byte order mark that editors on Windows put in front.
+        text: str = given.token_file.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InvalidUsage(
             f"the file with the token cannot be read: {error}",

@@ -56,7 +56,8 @@ def storage_options(given: Sequence[str]) -> dict[str, str]:
 
 def _text_of(name: str, file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8").strip()
+        # Without the byte order mark that editors on Windows put in front.
+        return file.read_text(encoding="utf-8-sig").strip()
     except OSError as error:
         raise InvalidUsage(
             f"the file of option '{name}' cannot be read: {error}",

@@ -254,7 +254,8 @@ def _read(file: Path | None) -> Tree:
     if file is None and not path.is_file():
         return {}
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        # Without the byte order mark that editors on Windows put in front.
+        tree = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidUsage(
             f"the settings '{path}' cannot be read: {error}",

@@ -53,6 +53,14 @@ def test_a_token_on_the_command_line_is_warned_of(capsys: pytest.CaptureFixture[
     assert "hunter2" not in said
 
 
+def test_a_byte_order_mark_is_no_part_of_a_secret(tmp_path: Path) -> None:
+    """Editors on Windows put one in front, which nobody sees."""
+    file = tmp_path / "secret"
+    file.write_bytes(b"\xef\xbb\xbfhunter2\r\n")
+    assert seen_with("--token-file", str(file)) == "hunter2"
+    assert storage_options([f"s3.secret_key=@{file}"]) == {"s3.secret_key": "hunter2"}
+
+
 def test_secrets_of_a_store_come_from_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

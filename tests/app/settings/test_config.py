@@ -46,6 +46,11 @@ def test_every_key_is_explained() -> None:
     assert all(explained)
 
 
+def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
+    """Editors on Windows put one in front, which nobody sees."""
+    assert load(written(tmp_path, "\ufeffdemo.days = 7\n")).demo.days == 7
+
+
 def test_the_command_line_wins_over_the_file_over_the_defaults(tmp_path: Path) -> None:
     """Each key is taken from the first of the three that has it."""
     file = written(
