@@ -254,8 +254,8 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
                 if given_up or waiting.done.is_set()
                 else f"the query was not answered within {timeout_ms:.0f} ms",
                 code="PEEK_TIMEOUT",
-                hint="ask for less, let queries take longer (runtime.query_timeout), or look at "
-                "`status`: an input may be behind",
+                hint="ask for less, let it take longer (runtime.query_timeout, or the call's own "
+                "timeout_ms), or look at `status`: an input may be behind",
             )
         finally:
             with self._link.lock:

@@ -4,7 +4,7 @@ A Spark job costs tens of milliseconds before it reads a row. Many queries ask f
 object, and are answered from memory or from a few parts; all others go to Spark. The contract of a
 peek, and the threads that run it, are in `peek`.
 
-    task = Task(peek, came_ms)
+    task = Task(peek, came_ms, came_elapsed_ms)
     table = Answer(means, task, pool="peek-0").table()
 
 Invariants:
@@ -99,7 +99,8 @@ class PeekSettings:
     Attributes:
         threads: Peeks that run at once; others wait in order. 4.
         waiting: Most peeks that wait; more are refused. 100.
-        settle_ms: Longest wait until a peek's objects are settled at its time. 58 s.
+        settle_ms: Longest wait, from a peek's arrival, until its objects are settled at its time
+            and have no errors. 58 s.
         poll_ms: Longest pause between two looks at states while it waits. 50 ms.
         shard_bytes: A simple query is answered from the shard without Spark if at most so many
             encoded bytes must be read. 8 MiB: about as much is decoded while Spark starts a job.
@@ -145,6 +146,7 @@ class PeekTask:
     Attributes:
         peek: The command.
         came_ms: Its arrival, ms since the epoch.
+        came_elapsed_ms: Its arrival by the clock's `elapsed_ms`, from which its waits count.
         number: Distinguishes it from another run of the same peek, for a later connection.
         cancelled: Set once the answer is not needed any more.
         strategy: Its strategy; "" while that is not decided.
@@ -153,6 +155,7 @@ class PeekTask:
 
     peek: Peek
     came_ms: int
+    came_elapsed_ms: float
     number: int = 0
     cancelled: threading.Event = field(default_factory=threading.Event)
     strategy: PeekStrategy | Literal[""] = ""
@@ -244,6 +247,9 @@ class PeekRun:
     def _wait_until_settled(self, held: Mapping[str, ShardFollower]) -> dict[str, ShardState]:
         """Wait for states of the shards in which all are settled at the peek's time.
 
+        All waits of a peek, that for a thread included, share `settle_ms`: whoever asks waits only
+        a little longer, and is to be told the name of what is behind.
+
         Raises:
             Cancelled: It was cancelled meanwhile.
             Determinate: One was not settled in time, or does not move any more; says which.
@@ -264,7 +270,10 @@ class PeekRun:
             look,
             self._host.clock,
             self._task.cancelled,
-            timeout_ms=settings.settle_ms,
+            # 0 or less looks once: a peek that had to queue is answered if all are settled by now.
+            timeout_ms=self._task.came_elapsed_ms
+            + settings.settle_ms
+            - self._host.clock.elapsed_ms(),
             poll_ms=settings.poll_ms,
         )
         # Before the timeout is concluded: `poll_until` returns None for either.

@@ -146,7 +146,8 @@ class PeekServer:
         with self._lock:
             if peek.uuid in self._tasks:
                 return
-            task = PeekTask(peek, self._host.clock.now_ms(), next(self._numbers))
+            clock = self._host.clock
+            task = PeekTask(peek, clock.now_ms(), clock.elapsed_ms(), next(self._numbers))
             if self._stopped:
                 refused = "[STOPPED] the runtime is stopping — hint: ask again when it runs"
             elif len(self._queue) >= self._settings.waiting:

@@ -20,6 +20,7 @@ from shardline.app.protocol.compute import Peek, PeekResponse
 from shardline.app.protocol.objects import IndexDescription
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.types.schema import ShardSchema
+from support.fakes.clock import SharedClock
 from support.fakes.reads import Inputs, Place, contents, updates_of
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
@@ -126,6 +127,44 @@ def test_waiting_has_an_end(place: Place) -> None:
     error = answer(place, peeks, peek("a", 500)).error
     assert error.startswith("[NOT_YET_READABLE] shard 't' was not settled at 500")
     assert "its upper is [10]" in error
+    peeks.stop()
+
+
+def test_a_peek_that_had_to_queue_waits_no_longer_than_the_others(place: Place) -> None:
+    """Its time began when it came: whoever asked would be gone before the name is told."""
+    clock = SharedClock()
+    place.host = replace(place.host, clock=clock)
+    late = [peek("b", 500), peek("c", 5)]
+
+    def come_now(_: str) -> None:
+        while late:
+            peeks.start(late.pop(0))
+
+    peeks = peeks_of(place, find_blockage=come_now, threads=1, settle_ms=100)
+    first = answer(place, peeks, peek("a", 500))
+    second, third = place.next(PeekResponse), place.next(PeekResponse)
+    assert [one.uuid for one in (first, second, third)] == ["a", "b", "c"]
+    assert "shard 't' was not settled at 500" in first.error
+    assert "shard 't' was not settled at 500" in second.error
+    assert third.rows is not None, "what is settled is answered, however late"
+    assert clock.elapsed_ms() == 100
+    peeks.stop()
+
+
+def test_objects_and_their_errors_are_waited_for_no_longer_than_one_of_them(place: Place) -> None:
+    """The error shard that is behind is named while somebody waits for it."""
+    clock = SharedClock()
+    place.host = replace(place.host, clock=clock)
+    place.put("t_errors", [], 10, ERRORS)
+
+    def settle_late(_: str) -> None:
+        if clock.elapsed_ms() >= 60 and place.client.state("t").upper == Frontier(10):
+            place.put("t", [], 501, SCHEMA)
+
+    peeks = peeks_of(place, find_blockage=settle_late, settle_ms=100)
+    error = answer(place, peeks, peek("a", 500)).error
+    assert error.startswith("[NOT_YET_READABLE] shard 't_errors' was not settled at 500")
+    assert clock.elapsed_ms() == 100
     peeks.stop()
 
 
