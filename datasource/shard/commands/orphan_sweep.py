@@ -47,8 +47,8 @@ commits, twice as much as any two clocks may differ. No setting, for the same re
 `STAGE_LIFE_MS`."""
 
 _CLOCKS_MS: Final = 24 * 3600 * 1000
-"""A time that is further in the future is of a clock that was ahead. With less, two maintainers whose
-clocks differ by a few hours would sweep in turns, all the time."""
+"""A time that is further in the future is of a clock that was ahead. With less, two maintainers
+whose clocks differ by a few hours would sweep in turns, all the time."""
 
 SWEEP_AGE_MS: Final = STAGE_LIFE_MS + SWEEP_MARGIN_MS
 """A blob that nothing refers to may be deleted when it is older than this."""
