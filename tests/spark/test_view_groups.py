@@ -311,7 +311,9 @@ def test_a_view_of_a_view_that_was_made_anew_begins_anew(
     # Or it has looked between the end of the one shard and the beginning of the other.
     assert failed.error.startswith(("[INPUT_CHANGED]", "[SHARD_DROPPED]", "[HISTORY_GONE]"))
     views.runs["number"].stop()
-    views.start(NUMBER)  # as the lane does
+    # As the lane does, which tries again where this finds no shard yet.
+    wait_until("its input is there again", lambda: bench.client.exists("dear"), PATIENCE_S)
+    views.start(NUMBER)
     views.wait_for(21, "dear", "number")
     assert contents(bench.client, "number", 20) == {(2,): 1}
     orders.push(30, ((2, "bob", 60), -1))
