@@ -327,7 +327,8 @@ class Application:
         What the project says otherwise than the order of that one takes effect then.
 
         Raises:
-            InvalidUsage: No project has been applied yet.
+            InvalidUsage: No project has been applied yet. Or the project is refused, as of `apply`,
+                by this call or since an earlier one; the location is taken over.
             Indeterminate: It has not happened in time. It goes on, and so does what comes after it.
             ShardError: As of `apply`; the location is taken over.
         """

@@ -29,7 +29,7 @@ from shardline.app.coordinator.desired_state import desired_objects, live_object
 from shardline.app.coordinator.existing_shards import read_drop_plan
 from shardline.app.coordinator.object_creation import ObjectCreator
 from shardline.app.coordinator.operator_commands import OPERATOR
-from shardline.app.coordinator.planning import plan_project
+from shardline.app.coordinator.planning import objects_to_replace, plan_project
 from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.coordinator.wakes import Wakes
 from shardline.app.execution.ending_holds import find_holds
@@ -130,6 +130,7 @@ class Objects:
         self._lock = threading.Lock()
         self._connected = False
         self._promotion: tuple[Callable[[], bool], Callable[[], None]] | None = None
+        self._refused: InvalidUsage | None = None
         self._swept = False
         self._wanted: tuple[CheckedProject, Permissions] | None = None
         self._asked: dict[str, ObjectDescription] = {}
@@ -258,11 +259,14 @@ class Objects:
             then: Called once it is, before anything is created or dropped.
 
         Raises:
-            InvalidUsage: No project has been applied yet.
+            InvalidUsage: No project has been applied yet. Or the project is refused, as of `apply`,
+                by this call or since an earlier one; the location is taken over.
             Indeterminate: It has not happened in time. It goes on, and so does what comes after it.
             ShardError: As of `apply`; the location is taken over.
         """
         with self._lock:
+            if self._refused is not None:
+                raise self._refused
             if not self.follows and self._promotion is None:
                 return
             if self._wanted is None:
@@ -293,9 +297,10 @@ class Objects:
             # Again: what was created between the two, which nothing else would ever drop.
             self._name_what_runs()
             self._apply(*self._wanted)
-        except InvalidUsage:
-            # Refused: to ask again would change nothing.
-            self._promotion = None
+        except InvalidUsage as error:
+            # Nothing but another project, or a permission, would change it. It is kept, as nobody
+            # may have waited for it, and who asks again must not take it for done.
+            self._promotion, self._refused = None, error
             raise
         self._promotion = None
 
@@ -336,12 +341,13 @@ class Objects:
         else:
             # Before anything is dropped: once it is, the objects are no longer the other project's.
             self._record_project(resolved)
-        replacing = {} if self.follows else _objects_to_replace(plan, allowed)
+        replacing = {} if self.follows else objects_to_replace(plan, allowed)
         kept = {name: one for name, one in wanted.items() if name not in replacing}
         for description in () if self.follows else kept.values():
             if isinstance(description, SourceDescription | ViewDescription):
                 create_object_shard(self._client, description, resolved.schemas[description.name])
         self._wanted, self._replacing = (resolved, allowed), replacing
+        self._refused = None
         # What another runtime does with the objects that it runs is for that one's lane to say.
         self._asked = {} if self.follows else dict(wanted)
         # What is replaced is left out here, which stops the source: see `_replace`.
@@ -552,29 +558,6 @@ def _swept_later(shard: str) -> Iterator[None]:
     except ShardError:
         context = {"shard": shard}
         _log.info("not swept; the next start does", exc_info=True, extra={"context": context})
-
-
-def _objects_to_replace(
-    plan: Plan, allowed: Permissions
-) -> dict[str, SourceDescription | ViewDescription]:
-    """The sources that get a new shard, and views that come after a source.
-
-    Any other view makes its own shard anew: it alone writes it.
-    """
-    found: dict[str, SourceDescription | ViewDescription] = {}
-    for one in plan.replaced:
-        wanted = plan.wanted[one.name]
-        # What a change loses was agreed to, or the plan was refused. One that is stalled may wait.
-        if one.stalled and one.loses_history and not allowed.replace:
-            continue
-        match wanted:
-            case SourceDescription():
-                found[one.name] = wanted
-            case ViewDescription() if one.of_source:
-                found[one.name] = wanted
-            case _:
-                pass
-    return found
 
 
 def read_only_error(why: str) -> InvalidUsage:

@@ -12,14 +12,15 @@ from shardline.app.coordinator.desired_state import desired_objects, live_object
 from shardline.app.coordinator.existing_shards import read_existing_shards
 from shardline.app.lane.log import LANE_SHARD, read_lane
 from shardline.app.lane.state import EMPTY_STATE, LaneState
-from shardline.app.project.permission import refuse_unreachable
+from shardline.app.project.permission import Permissions, refuse_unreachable
 from shardline.app.project.plan import Plan, make_plan
 from shardline.app.project.project import CheckedProject
+from shardline.app.protocol.objects import SourceDescription, ViewDescription
 from shardline.app.settings.config import RuntimeSettings
 from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.client import ShardClient
 
-__all__ = ["plan_project", "planned"]
+__all__ = ["objects_to_replace", "plan_project", "planned"]
 
 
 def plan_project(
@@ -51,3 +52,26 @@ def planned(client: ShardClient, settings: RuntimeSettings, resolved: CheckedPro
     """
     state = read_lane(client)[0] if client.exists(LANE_SHARD) else EMPTY_STATE
     return plan_project(client, resolved, state, parse_duration_ms(settings.retain_history))
+
+
+def objects_to_replace(
+    plan: Plan, allowed: Permissions
+) -> dict[str, SourceDescription | ViewDescription]:
+    """The sources that get a new shard, and views that come after a source.
+
+    Any other view makes its own shard anew: it alone writes it.
+    """
+    found: dict[str, SourceDescription | ViewDescription] = {}
+    for one in plan.replaced:
+        wanted = plan.wanted[one.name]
+        # What a change loses was agreed to, or the plan was refused. One that is stalled may wait.
+        if one.stalled and one.loses_history and not allowed.replace:
+            continue
+        match wanted:
+            case SourceDescription():
+                found[one.name] = wanted
+            case ViewDescription() if one.of_source:
+                found[one.name] = wanted
+            case _:
+                pass
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ import pytest
 from shardline.app.coordinator.application import Application
 from shardline.app.lane.commands import CreateDataflow as CreateRecord
 from shardline.app.lane.commands import DropDataflow, Opened
+from shardline.app.project.permission import Permissions
+from shardline.app.project.project import CheckedProject
+from shardline.app.project.statements import ObjectDescription
 from shardline.app.protocol.compute import (
     AllowWrites,
     CreateDataflow,
@@ -19,6 +23,7 @@ from shardline.app.protocol.compute import (
     InitializationComplete,
     Schedule,
 )
+from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.app.transport.in_process import InProcessClient
 from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import Fenced, Indeterminate, InvalidUsage
@@ -29,6 +34,11 @@ def told(application: Application, relation: str) -> list[dict[str, object]]:
     """Rows of a relation."""
     assert application.observing is not None
     return application.observing.relations.rows(relation)
+
+
+def owned(name: str, *wanted: ObjectDescription) -> CheckedProject:
+    """A project that says which one it is."""
+    return replace(project(*wanted), identity=ProjectIdentity(name=name, folder=name))
 
 
 @pytest.mark.slow
@@ -180,6 +190,37 @@ def test_a_take_over_that_nobody_waits_for_any_more_is_gone_through_with(
         happened.set()
         site.wait("its project runs", lambda: "i" in second.running())
         assert [step.name for step in second.apply(project(source())).steps] == ["i"]
+
+
+def test_a_project_that_is_refused_after_the_take_over_is_refused_until_one_is_not(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it was found out while nobody waited: to ask again is no consent."""
+    happened = threading.Event()
+    real = Application._has_taken_over
+    monkeypatch.setattr(
+        Application, "_has_taken_over", lambda self: happened.is_set() and real(self)
+    )
+    with (
+        site.application() as first,
+        site.application(read_only=True, query_timeout="300ms") as second,
+    ):
+        first.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in second.running())
+        mine = owned("mine", source(), index())
+        second.apply(mine)
+        first.apply(owned("other", source()))
+        with pytest.raises(Indeterminate, match="NOT_TAKEN_OVER"):
+            second.allow_writes()
+        happened.set()
+        site.wait("it is through", lambda: second._objects._promotion is None)
+        for _ in range(2):
+            with pytest.raises(InvalidUsage, match="OTHER_PROJECT"):
+                second.allow_writes()
+        assert list(second.running()) == ["t"]
+        second.apply(mine, Permissions(adopt=True))
+        second.allow_writes()
+        site.wait("its project runs", lambda: "i" in second.running())
 
 
 def test_what_the_holder_makes_in_its_last_moment_is_not_made_anew(site: Site) -> None:
