@@ -265,6 +265,7 @@ class Objects:
             ShardError: As of `apply`; the location is taken over.
         """
         with self._lock:
+            self.check_in_charge()
             if self._refused is not None:
                 raise self._refused
             if not self.follows and self._promotion is None:
@@ -291,6 +292,8 @@ class Objects:
     def _promote(self, then: Callable[[], None]) -> None:
         """Run the project that was applied, in a location that has been taken over."""
         assert self._wanted is not None
+        # The take-over stays true of a runtime that has been pushed aside since.
+        self.check_in_charge()
         self.follows = False
         try:
             then()
@@ -306,6 +309,9 @@ class Objects:
 
     def _go_on_with_promotion(self) -> None:
         """Do what follows a take-over that nobody has waited for to its end."""
+        if self._runtime.lane.lost is not None:
+            # What happens here is for another runtime to say, for good.
+            self._promotion = None
         if self._promotion is None:
             return
         taken_over, then = self._promotion

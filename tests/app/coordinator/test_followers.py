@@ -26,7 +26,7 @@ from shardline.app.protocol.compute import (
 from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.app.transport.in_process import InProcessClient
 from shardline.datasource.clock import SystemClock
-from shardline.datasource.errors import Fenced, Indeterminate, InvalidUsage
+from shardline.datasource.errors import Determinate, Fenced, Indeterminate, InvalidUsage
 from support.fakes.sites import Site, index, project, source
 
 
@@ -221,6 +221,36 @@ def test_a_project_that_is_refused_after_the_take_over_is_refused_until_one_is_n
         second.apply(mine, Permissions(adopt=True))
         second.allow_writes()
         site.wait("its project runs", lambda: "i" in second.running())
+
+
+def test_a_promotion_ends_with_the_loss_of_the_location(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store was away behind the take-over, and when it answers another runtime has it."""
+    answers = threading.Event()
+    real = Application._begin_to_write
+
+    def begin(self: Application) -> None:
+        if not answers.is_set():
+            raise Determinate("no answer")
+        real(self)
+
+    monkeypatch.setattr(Application, "_begin_to_write", begin)
+    with site.application() as first, site.application(read_only=True) as second:
+        first.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in second.running())
+        second.apply(project(source(), source("u")))
+        with pytest.raises(Determinate, match="no answer"):
+            second.allow_writes()
+        with site.application(take_over=True):
+            site.wait("the second is fenced", lambda: second.lost is not None)
+            answers.set()
+            second._objects._look()
+            with pytest.raises(Fenced):
+                second.allow_writes()
+            second._objects._look()
+            assert second._objects._promotion is None
+            assert not site.client().exists("u")
 
 
 def test_what_the_holder_makes_in_its_last_moment_is_not_made_anew(site: Site) -> None:
