@@ -222,15 +222,16 @@ class Objects:
 
     def _known(self) -> dict[str, ObjectDescription]:
         """The objects that run or are about to, wait to be created, or are being replaced."""
-        return {**self._told(), **self.running(), **self._uncreated()}
+        return {name: one for known in self._definitions() for name, one in known.items()}
 
-    def _told(self) -> dict[str, ObjectDescription]:
-        """What the controllers were told; of what comes last the lane has nothing yet."""
+    def _definitions(self) -> tuple[dict[str, ObjectDescription], ...]:
+        """The objects of `_known`; of one that is being changed each of its definitions."""
+        # Of what the controllers were told last the lane has nothing yet.
         told = {**self._compute.wanted(), **self._storage.wanted()}
-        return {n: one for n, one in told.items() if not isinstance(one, SubscribeDescription)}
-
-    def _uncreated(self) -> dict[str, ObjectDescription]:
-        return {**self._starter.readers(), **self._replacing}
+        asked: dict[str, ObjectDescription] = {
+            n: one for n, one in told.items() if not isinstance(one, SubscribeDescription)
+        }
+        return asked, self.running(), {**self._starter.readers(), **self._replacing}
 
     def _check_droppable(self, names: Sequence[str]) -> None:
         known = self._known()
@@ -239,9 +240,9 @@ class Objects:
         for name in names:
             if name not in droppable:
                 raise unknown_name("object", name, droppable)
-        # What was changed a moment ago may read one by its former definition or by its new one.
-        for wanted in (self.running(), self._told()):
-            refuse_if_read(names, {**wanted, **self._uncreated()})
+        # What is being changed may read one by its former definition or by its new one.
+        for wanted in self._definitions():
+            refuse_if_read(names, wanted)
 
     def _is_there(self, shard: str) -> bool:
         try:

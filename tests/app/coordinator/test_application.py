@@ -392,6 +392,19 @@ def test_what_is_on_its_way_to_the_lane_is_there(
         assert not site.client().exists("x")
 
 
+def test_what_runs_until_its_new_definition_can_begin_keeps_what_it_reads(site: Site) -> None:
+    """The new one reads another source, which has not begun."""
+    with site.application() as application:
+        application.apply(project(source(), index()))
+        site.wait("both are there", lambda: len(application.running()) == 2)
+        application.apply(project(source("u"), index("i", "u")))
+        assert application.waiting() == {"i": ""}
+        for name in "tu":
+            with pytest.raises(InvalidUsage, match=f"STILL_READ.*'i' reads '{name}'"):
+                application.drop([name])
+        assert site.client().exists("t")
+
+
 def test_a_store_that_takes_nothing_keeps_nobody_for_ever(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
