@@ -226,6 +226,9 @@ class Objects:
 
     def _definitions(self) -> tuple[dict[str, ObjectDescription], ...]:
         """The objects of `_known`; of one that is being changed each of its definitions."""
+        if self.follows:
+            # Nobody tells its controllers what the holder has changed since they were told.
+            return (self.running(),)
         # Of what the controllers were told last the lane has nothing yet.
         told = {**self._compute.wanted(), **self._storage.wanted()}
         asked: dict[str, ObjectDescription] = {

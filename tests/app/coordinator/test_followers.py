@@ -62,6 +62,21 @@ def test_a_follower_refuses_what_it_cannot_do(site: Site) -> None:
         assert second.sql("SELECT k FROM t AS OF 5").to_pylist() == [{"k": 1}]
 
 
+def test_a_follower_plans_a_drop_by_what_the_holder_runs_now(site: Site) -> None:
+    """And not by what it ran when the follower began."""
+    with site.application() as first, site.application(read_only=True) as second:
+        first.apply(project(source(), index()))
+        site.wait("both are there", lambda: len(second.running()) == 2)
+        second.apply(project(source(), index()))
+        with pytest.raises(InvalidUsage, match="STILL_READ"):
+            second.plan_drop(["t"])
+        first.apply(project(source()))
+        site.wait("the index is gone", lambda: list(second.running()) == ["t"])
+        assert [one.name for one in second.plan_drop(["t"]).objects] == ["t"]
+        with pytest.raises(InvalidUsage, match="'i'"):
+            second.plan_drop(["i"])
+
+
 @pytest.mark.slow
 def test_who_holds_the_location_and_who_follows_is_told(site: Site) -> None:
     """By both of them, as the same; a follower is seen for as long as it follows."""
