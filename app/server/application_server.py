@@ -124,7 +124,7 @@ def serve_application(
             "pause": application.control.pause,
             "resume": application.control.resume,
             "restart": application.control.restart,
-            "allow_writes": lambda _: application.allow_writes(),
+            "allow_writes": lambda _: _allow_writes(application),
             "configure": lambda text: _configure(application, text),
         },
         confirmed={
@@ -197,6 +197,12 @@ def batch_line(batch: SubscribeResponse | SubscribeDropped) -> str:
 
 def _run_sql(application: Application, text: str, given_up: threading.Event) -> pa.Table:
     return application.sql(text, cancelled=given_up)
+
+
+def _allow_writes(application: Application) -> None:
+    hint = "it goes on by itself: look at `status`, or ask again"
+    with steps_of("the take-over of the location", hint):
+        application.allow_writes()
 
 
 def _configure(application: Application, text: str) -> None:

@@ -6,6 +6,7 @@ import os
 import platform
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,9 @@ from shardline.app.protocol.compute import (
     Schedule,
 )
 from shardline.app.protocol.project_identity import ProjectIdentity
+from shardline.app.server.application_server import serve_application
+from shardline.app.server.client import run_action
+from shardline.app.settings.config import RuntimeSettings
 from shardline.app.transport.in_process import InProcessClient
 from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import Determinate, Fenced, Indeterminate, InvalidUsage
@@ -236,6 +240,29 @@ def test_a_project_that_is_refused_after_the_take_over_is_refused_until_one_is_n
         second.apply(mine, Permissions(adopt=True))
         second.allow_writes()
         site.wait("its project runs", lambda: "i" in second.running())
+
+
+@pytest.mark.server
+def test_what_fails_behind_a_take_over_is_not_told_as_if_nothing_had_happened(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The location is taken over, and the rest is tried again."""
+
+    def fail(_: Application) -> None:
+        raise Determinate("no answer")
+
+    monkeypatch.setattr(Application, "_begin_to_write", fail)
+    with (
+        site.application() as first,
+        site.application(read_only=True, introspection=True) as second,
+        serve_application(second, RuntimeSettings(), tmp_path) as where,
+    ):
+        first.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in second.running())
+        second.apply(project(source()))
+        with pytest.raises(Indeterminate, match=r"no answer.*goes on by itself"):
+            run_action(where, "allow_writes", "")
+        site.wait("the first is fenced", lambda: first.lost is not None)
 
 
 def test_a_promotion_ends_with_the_loss_of_the_location(
