@@ -11,7 +11,7 @@ the write is refused where one has changed:
     those holds are ended                   one compare-and-set at each shard; others stay
 
 Invariants:
-    A shard that is damaged, or does not answer, keeps no hold on the others from its end.
+    A shard that is damaged keeps no hold on the others from its end.
     To end a hold again, or one that is gone, changes nothing.
 """
 
@@ -48,8 +48,9 @@ def end_holds(
 
     Raises:
         Fenced: It has: nothing more was ended.
-        ShardError: An error of a shard; on the others the holds have ended. One that says that it
-            is to be tried again comes before any other.
+        Determinate: A shard did not answer: the end of the holds is to be tried again.
+        Indeterminate: The same.
+        ShardError: A shard is damaged, or of a newer version; on the others the holds have ended.
     """
 
     def end(shard: str) -> None:
@@ -63,25 +64,27 @@ def end_holds(
 
 
 def do_all(acts: Iterable[Callable[[], None]]) -> None:
-    """Do all of `acts`, each also where one before it has failed.
+    """Do all of `acts`, each also where one before it has met something that is damaged for good.
 
     Raises:
         Fenced: At once; nothing more was done.
-        ShardError: The first error that says that it is to be tried again, or else the first one.
+        Determinate: At once: all of it is to be tried again.
+        Indeterminate: The same.
+        ShardError: The first other error, after all that could be done.
         OSError: The same.
     """
     errors: list[ShardError | OSError] = []
     for act in acts:
         try:
             act()
-        except Fenced:
+        except (Fenced, Determinate, Indeterminate):
+            # A store that does not answer would be waited for once for each of them, and the whole
+            # is repeated anyway.
             raise
         except (ShardError, OSError) as error:
             errors.append(error)
     if errors:
-        # What is damaged for good would hide what can still be done.
-        again = (error for error in errors if isinstance(error, Determinate | Indeterminate))
-        raise next(again, errors[0])
+        raise errors[0]
 
 
 def find_holds(client: ShardClient, shard: str) -> dict[str, str]:

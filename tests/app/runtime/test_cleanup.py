@@ -12,7 +12,7 @@ from shardline.app.lane.state import LaneObject
 from shardline.app.protocol.objects import ViewDescription
 from shardline.app.runtime.cleanup import forget
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import Corrupt, Determinate, Fenced, ShardError
+from shardline.datasource.errors import Corrupt, Determinate, Fenced, Indeterminate, ShardError
 from support.models.shards import World, schema_of
 
 HOLDS = ["group:0123abcd:0a1b2c3d", "view:v:1:0a1b2c3d"]
@@ -79,10 +79,31 @@ def test_an_input_that_does_not_answer_is_tried_again_beside_one_that_is_damaged
     client: ShardClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lane repeats a clean-up by its error: it must be that of what can still be done."""
-    damage(monkeypatch, {"a": Corrupt("no such blob"), "b": Determinate("no answer")})
-    with pytest.raises(Determinate):
+    with monkeypatch.context() as outage:
+        damage(outage, {"a": Corrupt("no such blob"), "b": Determinate("no answer")})
+        with pytest.raises(Determinate):
+            drop(client, tmp_path)
+    damage(monkeypatch, {"a": Corrupt("no such blob")})
+    with pytest.raises(Corrupt):
         drop(client, tmp_path)
-    assert held(client) == {"a": HOLDS, "b": HOLDS, "c": []}
+    assert held(client) == {"a": HOLDS, "b": [], "c": []}
+
+
+@pytest.mark.parametrize("error", [Determinate, Indeterminate])
+def test_a_store_that_does_not_answer_is_asked_once(
+    client: ShardClient, error: type[ShardError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request waits for its time-out, and whoever ends holds is waited for."""
+    asked: list[str] = []
+
+    def find_holds(_: ShardClient, shard: str) -> dict[str, str]:
+        asked.append(shard)
+        raise error("no answer")
+
+    monkeypatch.setattr(ending_holds, "find_holds", find_holds)
+    with pytest.raises(error):
+        ending_holds.end_holds(client, INPUTS, lambda _: True)
+    assert asked == ["a"]
 
 
 def test_checkpoints_that_cannot_be_listed_keep_no_hold(client: ShardClient) -> None:
