@@ -43,6 +43,12 @@ Not the rule by which secrets are hidden (`redaction`): that one grows, and a fi
 change with it.
 """
 
+_CREDENTIAL_OF_STORE: Final = re.compile(
+    r"fsspec\.(?:key|client_id)$|fs\.azure\.(?:sas\.|account\.oauth2\.client\.id(?:\.|$))"
+)
+"""Names of credentials, in lower case, of file systems whose plain words may mean something else in
+other options. `fsspec.connection_string` is none of them: it also says which store it is."""
+
 _FORM: Final = frozenset({"codec", "compression", "maxrecordsperfile", "mergeschema"})
 """Options of writers, in lower case, that decide how rows are stored or that new columns are taken.
 
@@ -79,10 +85,13 @@ def accepted_fingerprints(description: Description) -> tuple[str, ...]:
     if not isinstance(description, SinkDescription):
         return (_digest(description),)
     sink, options = description, description.options
-    deciding = {k: v for k, v in options.items() if _decides(sink.format, k.lower())}
-    # Earlier versions: only the pacing was left out, and only in lower case.
+    known = {k: v for k, v in options.items() if _decides(sink.format, k.lower())}
+    deciding = {k: v for k, v in known.items() if not _CREDENTIAL_OF_STORE.match(k.lower())}
+    # Earlier versions: first only the pacing was left out, and only in lower case; then all that is
+    # left out now but credentials of stores, which is `known`.
     formerly = {k: v for k, v in options.items() if k not in _PACING}
-    found = [_digest(msgspec.structs.replace(sink, options=o)) for o in (deciding, formerly)]
+    kept = (deciding, known, formerly)
+    found = [_digest(msgspec.structs.replace(sink, options=o)) for o in kept]
     return tuple(dict.fromkeys(found))
 
 

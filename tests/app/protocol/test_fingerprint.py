@@ -21,8 +21,16 @@ COPY = SinkDescription(
     },
 )
 
-STORED = {"e3103ccb11ce8c40": SINK, "677178c4ee6bb868": COPY}
-"""Fingerprints as versions have stored them that left out the interval alone."""
+ELSEWHERE = replace(COPY, options={"path": "oss://b/copy", "fsspec.key": "a", "fsspec.secret": "b"})
+
+STORED = {
+    "e3103ccb11ce8c40": SINK,
+    "677178c4ee6bb868": COPY,
+    "36021d69f2526453": ELSEWHERE,
+    "29a9db22d013ea44": ELSEWHERE,
+}
+"""Fingerprints as versions have stored them: the last one by a version that did not know that
+`fsspec.key` is a credential, the others by one that left out the interval alone."""
 
 
 def test_how_often_a_sink_writes_is_not_what_it_is() -> None:
@@ -40,7 +48,10 @@ def test_how_often_a_sink_writes_is_not_what_it_is() -> None:
         ("csv", ["codec", "maxRecordsPerFile", "fs.s3a.access.key", "fs.s3a.session.token"]),
         ("shard", ["s3.access-key-id", "s3.secret-access-key", "s3.session-token", "mergeSchema"]),
         ("shard", ["partBufferBytes", "LEASEMS", "s3.pool-size", "comment", "fsspec.token"]),
+        ("shard", ["fsspec.key", "fsspec.secret", "fsspec.account_key", "fsspec.client_id"]),
         ("delta", ["mergeSchema", "fs.azure.account.key.me.dfs.core.windows.net"]),
+        ("orc", ["fs.azure.sas.box.me.blob.core.windows.net", "fs.azure.account.oauth2.client.id"]),
+        ("json", ["fs.azure.account.oauth2.client.id.me.dfs.core.windows.net"]),
         ("kafka", ["kafka.sasl.jaas.config", "kafka.ssl.keystore.location", "kafka.linger.ms"]),
         ("jdbc", ["password"]),
     ],
@@ -59,7 +70,9 @@ def test_a_credential_or_a_size_is_not_what_a_sink_is(format_: str, harmless: li
     [
         ("parquet", ["partitionBy", "fs.s3a.endpoint"]),
         ("csv", ["sep", "header"]),
-        ("shard", ["location", "shard", "s3.endpoint", "fsspec.endpoint_url"]),
+        ("shard", ["location", "shard", "s3.endpoint", "fsspec.endpoint_url", "key"]),
+        ("shard", ["fsspec.connection_string", "fsspec.account_name", "fsspec.keyspace"]),
+        ("mqtt", ["clientId", "client_id", "key", "account.oauth2.client.id"]),
         ("kafka", ["topic", "kafka.bootstrap.servers"]),
         ("jdbc", ["url", "dbtable", "user"]),
     ],
