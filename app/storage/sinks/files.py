@@ -206,8 +206,10 @@ class FileTarget:
         if ours and full:
             return str(found.get("input", ""))
         # One of this sink that has written nothing gives way to the definition that corrects it;
-        # another sink may be about to write.
-        if found and not ours and (full or found.get("sink") != sink.name):
+        # another sink may be about to write. So may one of this name in another location, which
+        # reads another shard: ids of shards are unique.
+        gives_way = not full and (found.get("sink"), found.get("input")) == (sink.name, shard)
+        if found and not ours and not gives_way:
             raise target_taken(self._name, found.get("sink", ""), _WAY_OUT)
         if full:
             raise InvalidUsage(

@@ -1,0 +1,99 @@
+"""Folders of sinks without Spark: which owner gives way to another definition."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import replace
+
+from shardline.app.protocol.objects import SinkDescription
+from shardline.app.storage.sinks import files
+from shardline.app.storage.sinks.files import FileTarget
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import Frontier
+
+
+class Place:
+    """A path of Hadoop's, on a disk whose file system is asked in Java's names."""
+
+    def __init__(self, *parts: str) -> None:
+        self.path = Path(*parts)
+
+    def getFileSystem(self, _: object) -> Disk:  # noqa: N802 - Hadoop's name
+        return Disk()
+
+
+class Disk:
+    """A file system of Hadoop's, as far as an opened folder asks it."""
+
+    def getUri(self) -> Any:  # noqa: N802
+        return SimpleNamespace(getScheme=lambda: "hdfs")
+
+    def exists(self, place: Place) -> bool:
+        return place.path.exists()
+
+    def listStatus(self, place: Place) -> list[Any]:  # noqa: N802
+        names = [SimpleNamespace(getName=lambda name=p.name: name) for p in place.path.iterdir()]
+        return [SimpleNamespace(getPath=lambda name=name: name) for name in names]
+
+    def open(self, place: Place) -> Any:
+        return SimpleNamespace(readAllBytes=place.path.read_bytes, close=lambda: None)
+
+    def create(self, place: Place, _: bool) -> Any:
+        place.path.parent.mkdir(exist_ok=True)
+        return SimpleNamespace(write=place.path.write_bytes, close=lambda: None)
+
+    def delete(self, place: Place, _: bool) -> bool:
+        if not place.path.is_dir():
+            return False
+        place.path.rmdir()
+        return True
+
+
+@pytest.fixture
+def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SinkDescription:
+    monkeypatch.setattr(files, "java_class", lambda *_: Place)
+    options = {"path": str(tmp_path / "out")}
+    return SinkDescription(name="out", on="in", format="parquet", options=options)
+
+
+def opened(sink: SinkDescription, shard: str, recorded: Frontier | None = None) -> FileTarget:
+    spark = SimpleNamespace(_jsc=SimpleNamespace(hadoopConfiguration=lambda: None))
+    return FileTarget(
+        cast("Any", spark), sink, sink.options, shard, recorded, check_fence=lambda: None
+    )
+
+
+def test_a_folder_of_the_same_name_elsewhere_is_left_alone(sink: SinkDescription) -> None:
+    """Two locations of a project have sinks of the same names, and their inputs are two shards."""
+    folder = Path(sink.options["path"])
+    opened(sink, "shard-1")
+    staged = folder / ".staging-11"
+    staged.mkdir()
+    other = replace(sink, envelope="none")
+    with pytest.raises(InvalidUsage, match=r"TARGET_TAKEN.*what sink 'out'"):
+        opened(other, "shard-2")
+    assert json.loads((folder / "_shardline.json").read_text())["input"] == "shard-1"
+    assert staged.exists()
+
+    opened(other, "shard-1")
+    assert not staged.exists()
+    staged.mkdir()
+    with pytest.raises(InvalidUsage, match="TARGET_TAKEN"):
+        opened(replace(other, name="another"), "shard-1")
+    assert staged.exists()
+
+
+def test_a_folder_with_rows_keeps_its_definition(sink: SinkDescription) -> None:
+    """Also for the same input; its own definition finds what it has, and of which input."""
+    folder = Path(sink.options["path"])
+    opened(sink, "shard-1")
+    (folder / "_upper=11").mkdir()
+    with pytest.raises(InvalidUsage, match="TARGET_TAKEN"):
+        opened(replace(sink, envelope="none"), "shard-1")
+    target = opened(sink, "shard-2")
+    assert (target.input, target.committed()) == ("shard-1", Frontier(11))
