@@ -60,7 +60,7 @@ from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.membership import Membership
 from shardline.app.compute.view.view_inputs import InputChanged
 from shardline.app.execution.batch_errors import micro_batch_error
-from shardline.app.execution.checkpoint_log import remove_unfinished_plan
+from shardline.app.execution.checkpoint_log import can_be_resumed, remove_unfinished_plan
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.observations import Ended, Started
 from shardline.app.execution.spark_errors import UNREADABLE_HINT, find_unreadable_part
@@ -111,9 +111,10 @@ class RunningView:
         self._start_hold = f"{self._hold}:begin"
         remove_unfinished_plan(self._checkpoint)
         # Of the offsets, not of the folder: Spark makes the folder, with its metadata, before the
-        # first micro-batch is planned, and until then there is nothing to go on from.
+        # first micro-batch is planned, and until then there is nothing to go on from. Nor is there
+        # where a power cut has left a file empty or cut: Spark would fail at it at each start.
         view: View | None = None
-        if (self._checkpoint / "offsets").is_dir():
+        if (self._checkpoint / "offsets").is_dir() and can_be_resumed(self._checkpoint):
             view = View(host, incarnation, description, self._check_may_append)
         # Contents of another definition (other settings, an input made anew) are replaced by the
         # first micro-batch. One that goes on from a checkpoint comes with the next news of an
