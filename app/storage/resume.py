@@ -181,11 +181,17 @@ def _agrees(folder: Path, bound: BoundOffsets, *, committed: bool) -> bool:
         return False
     # A file that is missing in Spark's log would be read a second time.
     written = Checkpoint(folder).planned_files().files
-    return bound.files <= written and not any(_is_cut(file, bound) for file in written)
+    return bound.files <= written and not any(_may_be_cut(file, bound) for file in written)
 
 
-def _is_cut(file: SourceFile, bound: BoundOffsets) -> bool:
-    """True if what the source has written is empty, or no whole lines where it logs files."""
+def _may_be_cut(file: SourceFile, bound: BoundOffsets) -> bool:
+    """True if what the source has written is empty, or not known to be whole lines of files."""
+    assert bound.last is not None
+    # Behind an empty snapshot, with which all is bound that a source writes once, only a source of
+    # files has written more: the log of a plan that is not bound, and planning it again loses
+    # nothing. No line that is bound says yet how a whole one looks.
+    if not bound.files and bound.last.number == EMPTY_SNAPSHOT:
+        return True
     logs_files = any(_entry(known.text) is not None for known in bound.files)
     return not file.text or (logs_files and _entry(file.text) is None)
 

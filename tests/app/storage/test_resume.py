@@ -154,6 +154,22 @@ def test_a_snapshot_of_nothing(tmp_path: Path) -> None:
     assert [path.name for path in (folder / "offsets").iterdir()] == ["0"]
 
 
+@pytest.mark.parametrize("log", ["", "\0\0\0", 'v1\n{"path":"file:///in/a","times', "v1\n"])
+def test_a_torn_log_of_the_first_files_is_forgotten(tmp_path: Path, log: str) -> None:
+    """The folder was empty, so nothing that is bound tells that the source logs files."""
+    nothing = BoundOffsets(1, Binding(EMPTY_SNAPSHOT, 0, None))
+    folder = rebuilt(tmp_path / "c", nothing)
+    assert reconcile_checkpoint(folder, nothing, committed=True, query=QUERY) == "kept"
+    planned, logged = folder / "offsets" / "0", folder / "sources" / "0" / "0"
+    for path in (planned, logged):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    planned.write_text('v1\n{}\n{"logOffset":0}')
+    logged.write_text(log)
+    rebuilt(folder, nothing)
+    assert not planned.exists()
+    assert not logged.exists()
+
+
 def test_a_micro_batch_that_is_not_there(tmp_path: Path) -> None:
     """A checkpoint that loses what is under way is damaged."""
     with pytest.raises(Corrupt, match="CHECKPOINT_DAMAGED"):
