@@ -165,21 +165,26 @@ def test_a_copy_ends_where_its_input_does_though_a_step_has_failed(
     assert SinkProgress.open(client, COPY).committed == end
 
 
-def test_a_target_ahead_of_its_input_is_given_nothing(client: ShardClient, tmp_path: Path) -> None:
+@pytest.mark.parametrize("envelope", ["diff", "none", "upsert"])
+def test_a_target_ahead_of_its_input_is_given_nothing(
+    client: ShardClient, tmp_path: Path, envelope: Any
+) -> None:
     """The input was restored from a copy: what comes to it now may be what the target has.
 
-    Nothing is noted meanwhile: a target that is restored as well goes on.
+    By key as well: a key that only the target has would never be deleted. Nothing is noted
+    meanwhile: a target that is restored as well goes on.
     """
+    copy = replace(COPY, envelope=envelope, key=("k",) if envelope == "upsert" else ())
     there_is_an_input(client, Frontier(11))
-    written(client, "out", fingerprint(COPY), 20)
-    progress = SinkProgress.open(client, COPY)
-    run = _SinkRun(host_without_spark(client, tmp_path), life(), COPY, EMPTY_CATALOG)
+    written(client, "out", fingerprint(copy), 20)
+    progress = SinkProgress.open(client, copy)
+    run = _SinkRun(host_without_spark(client, tmp_path), life(), copy, EMPTY_CATALOG)
     with pytest.raises(InputReplaced, match=r"INPUT_WENT_BACK.*up to \[21\].*at \[11\]"):
-        run._catch_up(progress, opened(client, COPY))
-    assert SinkProgress.open(client, COPY).committed is None
+        run._catch_up(progress, opened(client, copy))
+    assert SinkProgress.open(client, copy).committed is None
     client.writer("in").compare_and_append(None, Frontier(11), Frontier(21))
-    run._catch_up(progress, opened(client, COPY))
-    assert SinkProgress.open(client, COPY).committed == Frontier(21)
+    run._catch_up(progress, opened(client, copy))
+    assert SinkProgress.open(client, copy).committed == Frontier(21)
 
 
 class Table:
