@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from shardline.app.execution.ending_holds import allow_any, end_holds
+from shardline.app.execution.ending_holds import allow_any, do_all, end_holds
 from shardline.app.protocol.objects import SinkDescription, errors_shard, progress_shard
 from shardline.app.storage.sinks.progress import read_progress
 from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Determinate, Fenced, Indeterminate, ShardError
 
 __all__ = ["drop_sink", "error_shards", "give_up", "hold_name"]
 
@@ -37,7 +38,7 @@ def drop_sink(
 
     What its target has stays there. A hold that is not given up keeps the input's history for ever.
     A definition that never got as far as its own input still has the hold of the one before, whose
-    input is in the progress.
+    input is in the progress. Something that is damaged keeps nothing else of the sink.
 
     Args:
         client: Of the persist location.
@@ -45,13 +46,36 @@ def drop_sink(
         check_fence: As of `end_holds`.
 
     Raises:
-        Determinate: Its progress has changed meanwhile: it is dropped by another call, if at all.
+        Determinate: A shard did not answer. Or its progress has changed meanwhile: it is dropped by
+            another call, if at all.
+        ShardError: As of `end_holds`; all else of the sink is gone.
     """
-    row = read_progress(client, description.name)
+    name = description.name
+    do_all(
+        (
+            lambda: give_up(client, _held_shards(client, description), name, check_fence),
+            # Last: nothing else says which input it was. Also after a damaged shard, maybe of
+            # errors of another object: a sink of this name would go on by it later.
+            lambda: _drop_progress(client, name, check_fence),
+        )
+    )
+
+
+def _held_shards(client: ShardClient, description: SinkDescription) -> list[str]:
+    """The shards that a sink may have a hold on."""
+    try:
+        row = read_progress(client, description.name)
+    except (Fenced, Determinate, Indeterminate):
+        raise
+    except ShardError:
+        # It is damaged for good, and its input may be any of them.
+        return client.shards()
     inputs = {description.on} if row is None else {description.on, row.input}
-    give_up(client, [*inputs, *error_shards(client)], description.name, check_fence)
-    # Last: nothing else says which input it was.
-    shard = progress_shard(description.name)
+    return [*inputs, *error_shards(client)]
+
+
+def _drop_progress(client: ShardClient, sink: str, check_fence: Callable[[], None]) -> None:
+    shard = progress_shard(sink)
     if client.exists(shard):
         seen = client.state(shard)
         check_fence()

@@ -9,14 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardline.app.execution import ending_holds
 from shardline.app.protocol.objects import Envelope, SinkDescription
+from shardline.app.storage import sink_holds
 from shardline.app.storage.sink_holds import drop_sink, hold_name
 from shardline.app.storage.sink_query import check_sink
 from shardline.app.storage.sinks.interval import LAST, Interval, end_of, frontier_of, may_continue
 from shardline.app.storage.sinks.progress import SinkProgress, read_progress
 from shardline.app.storage.sinks.target import guarantee, interval_ms, options_of
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import Determinate, Fenced, InvalidUsage
+from shardline.datasource.errors import (
+    Corrupt,
+    Determinate,
+    Fenced,
+    InvalidUsage,
+    MissingBlob,
+    ShardError,
+)
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.types.schema import ShardSchema
 from support.spark.sinks import SCHEMA
@@ -214,6 +223,62 @@ def test_a_drop_leaves_what_another_runtime_has_taken_over_meanwhile(client: Sha
     with pytest.raises(Fenced):
         drop_sink(client, described(), fenced)
     assert list(client.state("in").critical) == [hold_name("out")]
+
+
+@pytest.fixture
+def dropped_sink(client: ShardClient) -> SinkDescription:
+    """A sink that reads `in`, and by the definition before still has a hold on `old`."""
+    for name in ("in", "old", "other_errors"):
+        client.create(name, ShardSchema.from_arrow(SCHEMA))
+        client.writer(name).append_now(None)
+    for name in ("in", "old"):
+        client.hold(name, hold_name("out"))
+    SinkProgress.open(client, described(on="old")).record(Interval(0, Frontier(11)), 1)
+    return described()
+
+
+def test_damaged_errors_of_another_object_keep_nothing_of_a_dropped_sink(
+    client: ShardClient, dropped_sink: SinkDescription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its accounts a new sink of that name would leave out all that came before."""
+    real = ending_holds.find_holds
+
+    def find_holds(client: ShardClient, shard: str) -> dict[str, str]:
+        if shard == "other_errors":
+            raise Corrupt("damaged")
+        return real(client, shard)
+
+    monkeypatch.setattr(ending_holds, "find_holds", find_holds)
+    with pytest.raises(Corrupt):
+        drop_sink(client, dropped_sink)
+    assert [list(client.state(name).critical) for name in ("in", "old")] == [[], []]
+    assert not client.exists("out_progress")
+
+
+@pytest.mark.parametrize("error", [Corrupt, MissingBlob, Determinate])
+def test_accounts_that_are_damaged_keep_nothing_of_a_dropped_sink(
+    client: ShardClient,
+    dropped_sink: SinkDescription,
+    error: type[ShardError],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which input it has a hold on is found without them; if they do not answer, they stay."""
+
+    def read(*_: object) -> None:
+        raise error("cannot be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sink_holds, "read_progress", read)
+        if error is Determinate:
+            with pytest.raises(Determinate):
+                drop_sink(client, dropped_sink)
+            assert client.exists("out_progress")
+        else:
+            drop_sink(client, dropped_sink)
+    if error is Determinate:
+        drop_sink(client, dropped_sink)
+    assert [list(client.state(name).critical) for name in ("in", "old")] == [[], []]
+    assert not client.exists("out_progress")
 
 
 def test_an_input_is_noted_before_anything_is_written(client: ShardClient) -> None:
