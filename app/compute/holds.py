@@ -172,11 +172,13 @@ def use_in_group(client: ShardClient, inputs: Sequence[str]) -> None:
         _in_groups.setdefault(client, Counter()).update(inputs)
 
 
-def end_group_hold(client: ShardClient, hold: str, inputs: Sequence[str]) -> None:
-    """End the hold of a group whose streaming query has ended."""
+def end_group_hold(
+    client: ShardClient, hold: str, inputs: Sequence[str], check_fence: Callable[[], None]
+) -> None:
+    """End the hold of a group whose streaming query has ended; see `end_holds`."""
     with _in_groups_lock:
         _in_groups.setdefault(client, Counter()).subtract(inputs)
-    end_hold(client, hold, inputs)
+    end_hold(client, hold, inputs, check_fence)
 
 
 def end_other_holds(

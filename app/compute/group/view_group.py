@@ -190,12 +190,20 @@ class ViewGroup:
         with self._step_lock:
             pass  # a step that time has asked for may be under way
         self._pool.close()
-        shutil.rmtree(self._checkpoint, ignore_errors=True)
+        host = self._host
         try:
-            end_group_hold(self._host.client, self._hold, self.inputs)
+            end_group_hold(host.client, self._hold, self.inputs, host.check_fence)
+            # The step may have taken minutes: a runtime that has taken over from the same folder
+            # has a group with this checkpoint by now.
+            host.check_fence()
+            shutil.rmtree(self._checkpoint, ignore_errors=True)
         except ShardError as error:
-            # It holds a little history back until the next group of these inputs ends.
-            _log.info("a hold could not be ended", extra={"context": {"error": str(error)}})
+            # It holds a little history back until the next group of these inputs ends, and the next
+            # group that takes its checkpoint begins with an empty one.
+            _log.info(
+                "what a group has left could not be removed",
+                extra={"context": {"error": str(error)}},
+            )
 
     def add(self, member: GroupMember) -> None:
         """Take a member in, whose inputs are the group's, or members, and which has caught up."""

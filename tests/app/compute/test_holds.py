@@ -68,6 +68,9 @@ ENDS: dict[str, Callable[[ShardClient, Callable[[], None]], None]] = {
     "of a subscription": lambda client, fence: end_start_holds(
         client, ["in"], lambda _: True, fence
     ),
+    "of a group": lambda client, fence: end_group_hold(
+        client, "group:0123abcd:0a1b2c3d", ["in"], fence
+    ),
     "of former inputs": lambda client, fence: end_former_holds(
         client, "in", find_holds(client, "in"), {"v": {"other"}}, fence
     ),
@@ -80,7 +83,7 @@ def test_a_hold_that_another_runtime_takes_behind_the_look_stays(which: str) -> 
     world = World()
     client, other = world.client(), world.client()
     client.create("in", schema_of())
-    taken = ["view:v:1:0a1b2c3d", f"view:t{TOKEN}:0:begin"]
+    taken = ["group:0123abcd:0a1b2c3d", "view:v:1:0a1b2c3d", f"view:t{TOKEN}:0:begin"]
     for name in taken:
         client.hold("in", name)
     looked = list[int]()
@@ -134,7 +137,7 @@ def test_what_a_killed_group_held_goes_with_a_view_of_its_input(tmp_path: Path) 
     end_view_holds(client, "v", ["in", "other"])
     assert sorted(client.state("in").critical) == [hold, "mine"]
     assert sorted(client.state("other").critical) == ["mine"]
-    end_group_hold(client, hold, ["in"])
+    end_group_hold(client, hold, ["in"], lambda: None)
     assert sorted(client.state("in").critical) == ["mine"]
     client.hold("in", hold)
     end_view_holds(client, "v", ["in"])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+import pytest
 
 from shardline.app.compute.group import group_registry
 from shardline.app.compute.group.group_registry import GroupRegistry, home_of
-from shardline.app.compute.holds import end_group_hold
+from shardline.app.compute.group.view_group import ViewGroup
+from shardline.app.compute.holds import end_group_hold, group_hold_name
+from shardline.datasource.errors import Fenced
 from support.models.shards import World, schema_of, table
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_a_view_is_at_home_where_all_that_it_reads_is_waited_for() -> None:
@@ -53,7 +55,7 @@ def test_a_group_that_has_ended_leaves_the_hold_of_the_next_one_alone(
         def stop(self) -> None:
             if not self.stopped:
                 self.runs, self.stopped = False, True
-                end_group_hold(client, "group:x", self.inputs)
+                end_group_hold(client, "group:x", self.inputs, lambda: None)
 
     monkeypatch.setattr(group_registry, "ViewGroup", Group)
     groups = GroupRegistry(cast("Any", SimpleNamespace(client=client)))
@@ -66,4 +68,27 @@ def test_a_group_that_has_ended_leaves_the_hold_of_the_next_one_alone(
     assert "group:x" in client.state("x").critical
     groups._end_if_empty(second)
     assert client.state("x").critical == {}
+    world.close()
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_a_group_that_ends_after_another_runtime_has_taken_over_leaves_it_what_it_has(
+    tmp_path: Path, fenced: bool
+) -> None:
+    """From the same folder it has the same hold, and the same checkpoint."""
+    world = World()
+    client = world.client()
+    client.create("x", schema_of())
+
+    def check_fence() -> None:
+        if fenced:
+            raise Fenced("another runtime")
+
+    host: Any = SimpleNamespace(client=client, checkpoints=tmp_path, check_fence=check_fence)
+    group = ViewGroup(host, ("x",), 1)
+    client.hold("x", group_hold_name(group.name, tmp_path))
+    checkpoint = tmp_path / f"{group.name.replace(':', '-')}-1"
+    checkpoint.mkdir()
+    group.stop()
+    assert (bool(client.state("x").critical), checkpoint.exists()) == (fenced, fenced)
     world.close()
