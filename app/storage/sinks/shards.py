@@ -131,6 +131,8 @@ class ShardTarget:
         if found is not None:
             owner = found.removeprefix(_SINKS).rpartition(":")[0]
             way_out = "give the sink another shard, or drop this one"
+            if not self._mirror:
+                way_out += ", or rename the sink if another location has one that fills it"
             raise target_taken(f"shard '{self._shard}'", owner, way_out)
 
 

@@ -116,6 +116,8 @@ def test_a_copy_of_another_definition_is_refused(
         opened(client, sink)
     assert str(error.value).startswith("[TARGET_TAKEN] shard 'copy' holds what sink")
     assert "go back to the definition before" in str(error.value)
+    # A copy has one writer, of whatever name.
+    assert ("rename the sink" in str(error.value)) == (sink.envelope != "diff")
     client.drop("copy")
     assert opened(client, sink).committed() is None
 
