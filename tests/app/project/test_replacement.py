@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from shardline.app.cli.explain_plan import plan_summary, plan_view
-from shardline.app.coordinator.objects import _objects_to_replace
+from shardline.app.coordinator.planning import objects_to_replace
 from shardline.app.project.permission import Permissions, find_refusal, refuse_unreachable
 from shardline.app.project.plan import Plan, make_plan, plan_from_json, plan_json
 from shardline.app.project.project import CheckedProject
@@ -224,14 +224,14 @@ def test_a_view_that_comes_after_a_source_gets_a_shard_of_its_own(there: Existin
         assert refusal is not None
         assert refusal.code == "REPLACEMENT_REFUSED"
         assert plan_from_json(json.loads(json.dumps(plan_json(plan)))) == plan
-        assert _objects_to_replace(plan, Permissions(replace=True)) == named(after)
+        assert objects_to_replace(plan, Permissions(replace=True)) == named(after)
 
 
 def test_a_view_makes_its_own_shard_anew() -> None:
     """It alone writes it, so nothing has to be stopped first."""
     plan = lossy()
     assert [one.name for one in plan.replaced] == ["v"]
-    assert _objects_to_replace(plan, Permissions(replace=True)) == {}
+    assert objects_to_replace(plan, Permissions(replace=True)) == {}
 
 
 UNFIT = [
@@ -256,8 +256,8 @@ def test_a_source_that_an_earlier_change_has_stalled_can_be_replaced(
     assert "it is stalled already, and stays so without --allow-replace" in text
     assert find_refusal(plan, Permissions()) is None
     assert plan_from_json(json.loads(json.dumps(plan_json(plan)))) == plan
-    assert _objects_to_replace(plan, Permissions()) == {}
-    assert _objects_to_replace(plan, Permissions(replace=True)) == named(source())
+    assert objects_to_replace(plan, Permissions()) == {}
+    assert objects_to_replace(plan, Permissions(replace=True)) == named(source())
 
 
 def lossy(*sinks: SinkDescription, before: dict[str, ObjectDescription] | None = None) -> Plan:
