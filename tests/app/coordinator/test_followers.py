@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,25 @@ def told(application: Application, relation: str) -> list[dict[str, object]]:
 def owned(name: str, *wanted: ObjectDescription) -> CheckedProject:
     """A project that says which one it is."""
     return replace(project(*wanted), identity=ProjectIdentity(name=name, folder=name))
+
+
+@contextmanager
+def overdue(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Application, Application, threading.Event]]:
+    """A holder of a source, a follower, and what its take-overs wait for longer than it does."""
+    happened = threading.Event()
+    real = Application._has_taken_over
+    monkeypatch.setattr(
+        Application, "_has_taken_over", lambda self: happened.is_set() and real(self)
+    )
+    with (
+        site.application() as first,
+        site.application(read_only=True, query_timeout="300ms") as second,
+    ):
+        first.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in second.running())
+        yield first, second, happened
 
 
 @pytest.mark.slow
@@ -190,17 +211,7 @@ def test_a_take_over_that_nobody_waits_for_any_more_is_gone_through_with(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first runtime is fenced whenever it happens; the other one has its own project to run."""
-    happened = threading.Event()
-    real = Application._has_taken_over
-    monkeypatch.setattr(
-        Application, "_has_taken_over", lambda self: happened.is_set() and real(self)
-    )
-    with (
-        site.application() as first,
-        site.application(read_only=True, query_timeout="300ms") as second,
-    ):
-        first.apply(project(source()))
-        site.wait("the source is there", lambda: "t" in second.running())
+    with overdue(site, monkeypatch) as (_, second, happened):
         second.apply(project(source(), index()))
         with pytest.raises(Indeterminate, match="NOT_TAKEN_OVER"):
             second.allow_writes()
@@ -215,17 +226,7 @@ def test_a_project_that_is_refused_after_the_take_over_is_refused_until_one_is_n
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if it was found out while nobody waited: to ask again is no consent."""
-    happened = threading.Event()
-    real = Application._has_taken_over
-    monkeypatch.setattr(
-        Application, "_has_taken_over", lambda self: happened.is_set() and real(self)
-    )
-    with (
-        site.application() as first,
-        site.application(read_only=True, query_timeout="300ms") as second,
-    ):
-        first.apply(project(source()))
-        site.wait("the source is there", lambda: "t" in second.running())
+    with overdue(site, monkeypatch) as (first, second, happened):
         mine = owned("mine", source(), index())
         second.apply(mine)
         first.apply(owned("other", source()))
