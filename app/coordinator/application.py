@@ -398,6 +398,8 @@ class Application:
                 permission that it does not have, and has changed nothing. Or a shard of one of the
                 names is there and cannot be this object's; or `READ_ONLY_RUNTIME`: this runtime
                 follows another one, which runs something else.
+            Indeterminate: `NOT_RECORDED`: the store has not taken in time whose project it is; also
+                at the start. Nothing of it runs yet; apply it again.
             ShardError: Another runtime has taken over, or another controller.
         """
         return self._objects.apply(resolved, allowed or Permissions())
@@ -444,7 +446,13 @@ class Application:
         Raises:
             InvalidUsage: There is no such object, or another one reads it; or it runs, and no
                 project has been applied yet; or this runtime only follows another one.
-            Determinate: It has not stopped in time; nothing of its shards was dropped.
+            Determinate: `NOT_STOPPED`: it has not stopped in time, and none of its shards was
+                dropped. `SHARD_CHANGED`: a shard changes all the time and stays, while those
+                before it are gone. Or the store did not answer, and some of them may be gone. To
+                drop again does the rest.
+            Indeterminate: `NOT_RECORDED`: the store has not taken it in time; no shard was dropped,
+                but the objects may stop yet. Or a shard may have been dropped. To drop again does
+                the rest.
             ShardError: Another runtime has taken over, or another controller.
         """
         return self._objects.drop(names)
