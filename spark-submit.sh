@@ -567,12 +567,12 @@ run_tests() {
   cd "$root"
   # JVMs of tests live for minutes at most, of which the second compiler would take a third.
   export SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m ${SPARK_SUBMIT_OPTS-}"
-  # Everything, or a choice out of everything (tests/support), runs in parallel, by three processes
-  # more than there are cores, since each waits half of its time, but never so many JVMs that memory
+  # Everything, or a choice out of everything (tests/support), runs in parallel, by two processes
+  # more than there are cores, since each waits a third of its time, but never so many JVMs that memory
   # decides.
   # What pytest is told of paths and names may follow, and wins.
   local argument parallel=() all workers
-  workers=$("$python" -ISc 'import os; print(min(len(os.sched_getaffinity(0)) + 3, 5))' 2>/dev/null) || workers=5
+  workers=$("$python" -ISc 'import os; print(min(len(os.sched_getaffinity(0)) + 2, 4))' 2>/dev/null) || workers=4
   all=(-n "$workers" --dist loadgroup)
   ((${#job[@]})) || parallel=("${all[@]}")
   for argument in ${job[@]+"${job[@]}"}; do
