@@ -322,5 +322,5 @@ BUGS: Final = (
     Bug("a sweep that ignores age", _age_ignored, "outages", 400),
     Bug("transactions applied out of order", _applied_newest_first, "transactions", 400),
     Bug("a change at the next time unseen", _neighbours_unseen, "transactions", 400, 71),
-    Bug("a ledger read on beyond since", _ledger_read_on, "transactions", 400, 379),
+    Bug("a ledger read on beyond since", _ledger_read_on, "transactions", 400, 125),
 )
