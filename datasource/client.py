@@ -475,14 +475,15 @@ class ShardClient:
             Determinate: The store did not answer: run it again.
             Indeterminate: The same.
         """
-        takes_back = not dry_run and self.is_closed_by_a_clock(name)
+        takes_back = not dry_run and self.has_future_barrier(name)
         needed = partial(self.door.pending_parts, name, takes_back=takes_back)
         return sweep(self.machine(name), needed=needed, dry_run=dry_run, takes_back=takes_back)
 
-    def is_closed_by_a_clock(self, name: str) -> bool:
-        """True if a sweep keeps all parts out of a shard, or out of its transactions shard, as yet.
+    def has_future_barrier(self, name: str) -> bool:
+        """True if the barrier of a sweep, in the shard or its transactions shard, is in the future.
 
-        A clock that was ahead at an earlier sweep has closed it, or this process's is behind.
+        No part can come in before that time (`STAGED_TOO_LONG`). A clock was ahead when it was
+        recorded, or this process's is behind.
 
         Raises:
             InvalidUsage: There is no such shard.

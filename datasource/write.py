@@ -47,6 +47,7 @@ from shardline.datasource.shard.commands.append import (
     abandon,
     committed_before,
 )
+from shardline.datasource.shard.commands.orphan_sweep import CLOCKS_WRONG
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.types.schema import ShardSchema
 
@@ -344,8 +345,7 @@ class WriteHandle:
                     f"updates for shard '{self.machine.name}' were staged longer ago than staged "
                     f"parts are kept ({age_ms} ms, by this machine's clock)",
                     code="STAGED_TOO_LONG",
-                    hint="write them again; if it persists, clocks were wrong: set them right and "
-                    "sweep the shard",
+                    hint=f"write them again; if it persists, {CLOCKS_WRONG}",
                 )
             case Abandoned():
                 raise Determinate(

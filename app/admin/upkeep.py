@@ -133,7 +133,7 @@ class Sweep(ChangingVerb[SweepPlan]):
         return f"deleted {count_text(total.count, 'blob')} of {total.size_bytes:,} bytes"
 
     def _reopens(self, client: ShardClient) -> bool:
-        return self.shard is not None and client.is_closed_by_a_clock(self.shard)
+        return self.shard is not None and client.has_future_barrier(self.shard)
 
     def _sweep(self, client: ShardClient, *, dry_run: bool) -> SweepResult:
         if self.shard is None:

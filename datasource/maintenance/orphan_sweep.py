@@ -60,7 +60,7 @@ from shardline.datasource.stores.shard_names import shard_directory, shard_name
 __all__ = ["NeededKeys", "SweepResult", "no_keys_needed", "sweep", "sweep_due", "sweep_orphans"]
 
 NeededKeys: TypeAlias = Callable[[int | None], Collection[str]]
-"""What asks for the parts that transactions still need; see `sweep`."""
+"""Asks for the parts that transactions still need; see `sweep`."""
 
 _REQUEST_BLOBS: Final = 256
 """Blobs deleted at a time."""
@@ -138,7 +138,7 @@ def sweep(
         begun_before_ms = 0 if newest_ms is None else newest_ms + SWEEP_MARGIN_MS + 1
         barrier = partial(write_barrier, begun_before_ms=begun_before_ms, takes_back=takes_back)
         asked = partial(needed, None if dry_run else begun_before_ms)
-        upstream = asked() if dry_run else _bar(machine, known, barrier, asked)
+        upstream = asked() if dry_run else _record_barrier(machine, known, barrier, asked)
         live = _live(machine, needed)
         candidates = [e for e in candidates if e.key not in live and e.key not in upstream]
     swept = _report(candidates)
@@ -150,7 +150,7 @@ def sweep(
     return swept
 
 
-def _bar(
+def _record_barrier(
     machine: Machine,
     known: ShardState,
     barrier: Callable[[ShardState, int], Transition[bool]],

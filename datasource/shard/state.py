@@ -260,16 +260,14 @@ class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
         return (seqno, self.rollups[seqno]) if seqno >= self.base else None
 
 
-def begun_too_early(state: ShardState, now_ms: int, begun_ms: int | None) -> bool:
+def begun_too_early(state: ShardState, now_ms: int, begun_ms: int) -> bool:
     """True if a blob may not come into the state any more, as a sweep may have deleted it.
 
     Args:
         state: The state that the blob is to come into.
         now_ms: Now, by the clock of the committing process.
-        begun_ms: When the blob, or the oldest of several, was begun; None if there is none.
+        begun_ms: When the blob, or the oldest of several, was begun.
     """
-    if begun_ms is None:
-        return False
     # By what sweeps have recorded, too: the process may have been paused with all of its clocks.
     return now_ms - begun_ms > STAGE_LIFE_MS or begun_ms < state.swept_before_ms
 

@@ -193,7 +193,7 @@ class NumberedLog(Consensus):
             seqno = 1 if newest is None else newest.seqno + 1
             # Before the request, here and everywhere below: a stall in between must make the
             # observation look older than it is, never younger.
-            asked_at = now(self._clock, self._objects)
+            asked_at = self._now()
             found = self._read(shard, seqno)
             # Also where nothing was found: a record that was truncated is as absent as one that was
             # never written, and only the floor tells them apart.
@@ -210,7 +210,7 @@ class NumberedLog(Consensus):
 
     def _find_head_by_listing(self, shard: str) -> VersionedData | None:
         for _ in range(_ROUNDS_MAX):
-            asked_at = now(self._clock, self._objects)
+            asked_at = self._now()
             # The floor is not read: the head is never deleted, and what a stalled writer puts back
             # is below it. So the first key of a LIST is the head, however old our memory is.
             newest = newest_entry(self._objects, f"{shard}/log/")
@@ -250,7 +250,7 @@ class NumberedLog(Consensus):
         # it, so the look after the create is the one that decides.
         if not self._is_above_floor(shard, seqno):
             return ExpectationMismatch(None)  # our head is older than the grace, and deleted since
-        began_at = now(self._clock, self._objects)
+        began_at = self._now()
         winner = self._create_and_resolve(shard, "log", seqno, data)
         if winner is not None:
             return self._answer_lost_race(shard, winner, began_at)
@@ -362,7 +362,7 @@ class NumberedLog(Consensus):
         """Records as `scan` gives them; None if `first` turns out to be below the floor."""
         records: list[VersionedData] = []
         prefix = f"{shard}/log/"
-        asked_at = now(self._clock, self._objects)
+        asked_at = self._now()
         # If there was nothing a moment ago, there is most likely still nothing: a reader that polls
         # pays for one request each time.
         width = 1 if self._observations(shard).missed == first else _CHUNK_MIN
@@ -470,13 +470,13 @@ class NumberedLog(Consensus):
         view = self._observations(shard)
         index, floor = view.floor_index, view.floor
         for _ in range(_PROBES if view.floor_at != NEVER else 0):
-            asked_at = now(self._clock, self._objects)
+            asked_at = self._now()
             key = entry_key(prefix, index + 1)
             value = self._objects.get(key)
             if value is None:
                 return self._note_floor(shard, index, floor, asked_at)
             index, floor = index + 1, self._decode_floor(key, value)
-        asked_at = now(self._clock, self._objects)
+        asked_at = self._now()
         newest = newest_entry(self._objects, prefix)
         if newest is not None and entry_seqno(newest.key) != index:
             value = self._objects.get(newest.key) or b""
@@ -495,6 +495,9 @@ class NumberedLog(Consensus):
         return floor
 
     # ---------------------------------------------------------------------------------- memory
+
+    def _now(self) -> Instant:
+        return now(self._clock, self._objects)
 
     def _age_ms(self, at: Instant) -> float:
         return age_ms(self._clock, self._objects, at)

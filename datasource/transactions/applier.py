@@ -24,6 +24,7 @@ from shardline.datasource.parts.stage import Stager, UncommittedParts
 from shardline.datasource.read import current_schema
 from shardline.datasource.shard.batch import Run
 from shardline.datasource.shard.commands.append import InlineBackpressure, StagedTooLong
+from shardline.datasource.shard.commands.orphan_sweep import CLOCKS_WRONG
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.commands.txns import Applied, Commit, apply_commits
 from shardline.datasource.shard.machine import Machine
@@ -126,8 +127,7 @@ def _apply_as_blobs(
             f"({outcome.age_ms} ms, by this machine's clock); what was committed for it is not "
             "applied yet",
             code="STAGED_TOO_LONG",
-            hint="try again: they are then written again; if it persists, clocks were wrong: set "
-            "them right and sweep the shard",
+            hint=f"try again: they are then written again; if it persists, {CLOCKS_WRONG}",
         )
 
 

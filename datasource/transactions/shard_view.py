@@ -132,7 +132,7 @@ class ShardViews:
         machine = self.home.machine(mark.txns)
         if machine.refresh() is None:
             return set()
-        # The fence before the ledger: then each commit that came before the fence is in the ledger.
+        # The barrier before the ledger is read: each commit that came before it is in the ledger.
         if begun_before_ms is not None:
             barrier = partial(write_barrier, begun_before_ms=begun_before_ms, takes_back=takes_back)
             machine.apply(barrier)

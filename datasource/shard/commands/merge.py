@@ -20,6 +20,7 @@ import msgspec
 from shardline.datasource.errors import Corrupt, Determinate
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.batch import Batch, Part
+from shardline.datasource.shard.commands.orphan_sweep import CLOCKS_WRONG
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.description import Description
 from shardline.datasource.shard.state import ShardState, begun_too_early
@@ -66,8 +67,8 @@ def apply_merge(
             f"a merge in shard '{state.name}' took longer than staged parts are kept "
             f"({now_ms - staged_ms} ms, by this machine's clock)",
             code="STAGED_TOO_LONG",
-            hint="merge it with more tasks, or on a faster machine; if it took no time, clocks "
-            "were wrong: set them right and sweep the shard",
+            hint="merge it with more tasks, or on a faster machine; if it took no time, "
+            f"{CLOCKS_WRONG}",
         )
     claims = {name: held for name, held in state.claims.items() if name != claim}
     trace = state.trace

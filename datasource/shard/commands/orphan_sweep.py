@@ -38,13 +38,23 @@ import msgspec
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.state import STAGE_LIFE_MS, ShardState, is_tombstone
 
-__all__ = ["SWEEP_AGE_MS", "SWEEP_MARGIN_MS", "note_swept", "sweep_due", "write_barrier"]
+__all__ = [
+    "CLOCKS_WRONG",
+    "SWEEP_AGE_MS",
+    "SWEEP_MARGIN_MS",
+    "note_swept",
+    "sweep_due",
+    "write_barrier",
+]
 
 SWEEP_MARGIN_MS: Final = 3600 * 1000
-"""How much longer than `STAGE_LIFE_MS` a sweep spares blobs that nothing refers to. More than the
-clock of a process may be ahead of the store's. Beside versions that go by the clock of whoever
+"""A sweep spares blobs that nothing refers to for so much longer than `STAGE_LIFE_MS`. More than
+the clock of a process may be ahead of the store's. Beside versions that go by the clock of whoever
 commits, twice as much as any two clocks may differ. No setting, for the same reason as
 `STAGE_LIFE_MS`."""
+
+CLOCKS_WRONG: Final = "clocks were wrong: set them right and sweep the shard"
+"""Hint of `STAGED_TOO_LONG`, where new parts are refused as well: see `write_barrier`."""
 
 _CLOCKS_MS: Final = 24 * 3600 * 1000
 """A time that is further in the future is of a clock that was ahead. With less, two maintainers

@@ -48,7 +48,7 @@ def add_rollup(
         rollup: Where it is stored.
         begun_ms: When its writer began, by the writer's clock; None if there is no blob to lose.
     """
-    if begun_too_early(state, now_ms, begun_ms):
+    if begun_ms is not None and begun_too_early(state, now_ms, begun_ms):
         return Transition(None, result=False)
     existing = state.rollups.get(seqno)
     if existing is not None or seqno < oldest_whole(state):
