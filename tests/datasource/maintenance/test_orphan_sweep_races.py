@@ -21,6 +21,7 @@ from shardline.datasource.parts.stage import Staged
 from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS
 from shardline.datasource.shard.state import STAGE_LIFE_MS
 from shardline.datasource.stores.objects import Objects
+from support.fakes.clock import SkewedClock
 from support.faults.leftovers import (
     BLOBS,
     HOUR_MS,
@@ -33,7 +34,6 @@ from support.faults.leftovers import (
     stored,
 )
 from support.models.shards import Crash, Mortal, World, dangling, table
-from support.models.skewed_clock import Skewed, client_of
 from support.strategies.rows import bounded
 
 MINUTE_MS = HOUR_MS // 60
@@ -42,6 +42,12 @@ FILLED = Counter({(number, "x"): 1 for number in range(4)})
 
 def stage(client: ShardClient) -> Staged:
     return client.writer(SHARD).stager().stage([table((77, "late"))])
+
+
+def client_of(world: World, clock: SkewedClock, objects: Objects) -> ShardClient:
+    """A client of a process with this clock, which tries for weeks and makes every part a blob."""
+    plain = world.client(replace(BLOBS, commit_timeout_ms=1000 * HOUR_MS), objects)
+    return ShardClient(plain.location, plain.settings, clock, world.ids)
 
 
 @dataclass
@@ -55,7 +61,7 @@ class Sleeper:
     clocks_stand_still: bool
 
     def __post_init__(self) -> None:
-        self.clock = Skewed(self.world)
+        self.clock = SkewedClock(self.world.clock)
 
     def sleep(self, ms: int) -> None:
         self.world.clock.advance(ms)
@@ -226,16 +232,18 @@ def test_a_sweep_and_a_commit_never_both_win(
     pause, sleep = pauses
     world = World()
     filled(world)
-    staged = stage(client_of(world, Skewed(world, stager), world.objects()))
+    staged = stage(client_of(world, SkewedClock(world.clock, stager), world.objects()))
     world.clock.advance(waits)
 
     def commit(objects: Objects) -> None:
         with suppress(Determinate):
-            writer = client_of(world, Skewed(world, committer), objects).writer(SHARD, "etl")
+            writer = client_of(world, SkewedClock(world.clock, committer), objects).writer(
+                SHARD, "etl"
+            )
             writer.commit(staged, sequence=1, attempt="t1")
 
     def swept(objects: Objects) -> None:
-        client_of(world, Skewed(world, sweeper), objects).sweep(SHARD)
+        client_of(world, SkewedClock(world.clock, sweeper), objects).sweep(SHARD)
 
     outer, inner = (commit, swept) if first == "commit" else (swept, commit)
 

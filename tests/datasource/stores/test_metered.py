@@ -6,15 +6,18 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
+from typing_extensions import override
 
 from shardline.datasource.errors import Determinate
 from shardline.datasource.stores.faulty import Fault, Faulty
 from shardline.datasource.stores.metered import Metered
-from shardline.datasource.stores.objects import EXISTS
+from shardline.datasource.stores.objects import EXISTS, Objects
 from shardline.datasource.stores.retry import Retrying
 from support.fakes.clock import ManualClock, SeededIds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shardline.datasource.stores.location import OperationStatistics
     from support.processes.places import Place
 
@@ -48,6 +51,32 @@ def test_calls_bytes_errors_and_latencies_are_counted(memory_place: Place) -> No
     assert (found["put"].calls, found["put"].bytes) == (1, 5)
     assert (found["get"].calls, found["get"].errors, found["get"].bytes) == (5, 1, 11)
     assert (found["list"].calls, found["delete"].calls) == (1, 0)
+
+
+class Telling(Faulty):
+    """A store that tells its time."""
+
+    @override
+    def latest_ms(self) -> float:
+        return 7.0
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda inner, clock, _: Metered(inner, clock),
+        lambda inner, clock, ids: Retrying(inner, clock=clock, ids=ids),
+        lambda inner, clock, ids: Faulty(inner, clock=clock, ids=ids),
+    ],
+    ids=["metered", "retrying", "faulty"],
+)
+def test_the_time_of_the_store_passes_through(
+    memory_place: Place, wrap: Callable[[Objects, ManualClock, SeededIds], Objects]
+) -> None:
+    """A wrapper that told none would take the age of what was observed for less than it is."""
+    clock, ids = ManualClock(), SeededIds()
+    inner = Telling(memory_place.objects(clock), clock=clock, ids=ids)
+    assert wrap(inner, clock, ids).latest_ms() == 7.0
 
 
 def test_a_snapshot_does_not_move(memory_place: Place) -> None:

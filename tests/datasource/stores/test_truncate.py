@@ -14,7 +14,7 @@ from shardline.datasource.stores.faulty import Fault, Faulty
 from shardline.datasource.stores.location import Committed, ExpectationMismatch, VersionedData
 from shardline.datasource.stores.log import CLOCK_DIFFERENCE_MS, NumberedLog
 from shardline.datasource.stores.objects import CREATED, Unresolved
-from support.fakes.clock import ManualClock, SeededIds
+from support.fakes.clock import ManualClock, SeededIds, SkewedClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,22 +46,6 @@ class Stalling(Faulty):
             after, self.after = self.after, None
             after()
         return outcome
-
-
-class Skewed(ManualClock):
-    """The wall clock of somebody else, ahead of `other`; time passes alike."""
-
-    def __init__(self, other: ManualClock, ahead_ms: int) -> None:
-        super().__init__()
-        self._other, self._ahead_ms = other, ahead_ms
-
-    @override
-    def now_ms(self) -> int:
-        return self._other.now_ms() + self._ahead_ms
-
-    @override
-    def elapsed_ms(self) -> float:
-        return self._other.elapsed_ms()
 
 
 class Paused(ManualClock):
@@ -137,7 +121,7 @@ class World:
     def skewed(self, ahead_ms: int) -> NumberedLog:
         """A process whose wall clock is ahead of the store's."""
         store = self._place.objects(self.clock, self.ids)
-        clock = Skewed(self.clock, ahead_ms)
+        clock = SkewedClock(self.clock, ahead_ms)
         return NumberedLog(store, clock=clock, ids=self.ids, grace_ms=_GRACE_MS)
 
     def sleeper(self, how: str, objects: Objects | None = None) -> NumberedLog:

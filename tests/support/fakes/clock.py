@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import threading
+from dataclasses import dataclass
 
 from typing_extensions import override
 
-__all__ = ["ManualClock", "RecordingClock", "SeededIds", "SharedClock"]
+__all__ = ["ManualClock", "RecordingClock", "SeededIds", "SharedClock", "SkewedClock"]
 
 
 class ManualClock:
@@ -53,6 +54,25 @@ class ManualClock:
         """Let the wall clock jump back, as a correction of a wrong clock does."""
         with self._lock:
             self._offset_ms -= milliseconds
+
+
+@dataclass
+class SkewedClock:
+    """The clocks of one process, ahead of those of all others by `ahead_ms`; time passes alike."""
+
+    others: ManualClock
+    ahead_ms: int = 0
+
+    def now_ms(self) -> int:
+        return self.others.now_ms() + self.ahead_ms
+
+    def elapsed_ms(self) -> float:
+        return self.others.elapsed_ms() + self.ahead_ms
+
+    def wait(self, signal: object, timeout_ms: float) -> bool:
+        del signal
+        self.others.advance(timeout_ms)
+        return False
 
 
 class SharedClock(ManualClock):
