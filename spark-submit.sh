@@ -567,8 +567,8 @@ run_tests() {
   cd "$root"
   # JVMs of tests live for minutes at most, of which the second compiler would take a third.
   export SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m ${SPARK_SUBMIT_OPTS-}"
-  # Everything, or a choice out of everything (tests/support), runs in parallel, by two processes
-  # more than there are cores, since each waits a third of its time, but never so many JVMs that memory
+  # Everything, or a choice out of everything (tests/support), runs in parallel, by two processes more
+  # than there are cores, since each waits a third of its time, but never so many JVMs that memory
   # decides.
   # What pytest is told of paths and names may follow, and wins.
   local argument parallel=() all workers

@@ -64,7 +64,7 @@ _RETRY_MS: Final = 1000.0
 """Pause between two looks at the order, and before a repair that failed is tried again."""
 
 _LOOK_S: Final = 0.5
-"""How soon who waits for the store finds out that the application ends."""
+"""Pause between two looks, while it is waited for the store, at whether the application ends."""
 
 
 @dataclass(frozen=True, slots=True)

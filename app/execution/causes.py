@@ -142,7 +142,7 @@ _RAISED: Final[dict[str, type[ShardError]]] = {
     "DIFF_OVERFLOW": InvalidUsage,
     "NEGATIVE_MULTIPLICITY": Corrupt,
 }
-"""What errors that are raised at a row would be as a class of Python (`rows.updates`)."""
+"""The class of Python that an error would have which is raised at a row (`rows.updates`)."""
 
 
 def _of_ours(text: str) -> Cause | None:

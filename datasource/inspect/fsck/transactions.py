@@ -33,7 +33,7 @@ from shardline.datasource.types.schema import ShardSchema
 __all__ = ["TransactionsCheck"]
 
 _LOOKS_MAX: Final = 16
-"""How often in a row parts of the transactions shard may be collected during a read of its rows."""
+"""Reads of the rows in a row during which parts of the transactions shard may be collected."""
 
 _GONE: Final = frozenset({"TXNS_PART_MISSING", "PART_MISSING"})
 """Findings of a part that is not there, before or while it is read."""

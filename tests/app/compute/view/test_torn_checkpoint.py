@@ -24,7 +24,7 @@ CHECKPOINT = {
     "offsets/0": 'v1\n{"batchWatermarkMs":0}\n{"time":11}',
     "commits/0": 'v1\n{"nextBatchWatermarkMs":0}',
 }
-"""What Spark leaves of a query with one micro-batch."""
+"""Files that Spark leaves of a query with one micro-batch."""
 
 
 class Rendered:
