@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from shardline.app.server.discovery import ApplicationAddress, find
-from shardline.app.settings.config import load, local_folder
+from shardline.app.settings.config import FILE_ENCODING, load, local_folder
 from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["TOKEN_VARIABLE", "add_address_arguments", "application_address"]
@@ -72,8 +72,7 @@ def _token(given: argparse.Namespace, environment: Mapping[str, str]) -> str:
     if given.token_file is None:
         return environment.get(TOKEN_VARIABLE, "")
     try:
-        # Without the byte order mark that editors on Windows put in front.
-        text: str = given.token_file.read_text(encoding="utf-8-sig")
+        text: str = given.token_file.read_text(encoding=FILE_ENCODING)
     except OSError as error:
         raise InvalidUsage(
             f"the file with the token cannot be read: {error}",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shardline.app.protocol.redaction import HIDDEN, redact_option
+from shardline.app.settings.config import FILE_ENCODING
 from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["add_option_argument", "storage_options"]
@@ -56,8 +57,7 @@ def storage_options(given: Sequence[str]) -> dict[str, str]:
 
 def _text_of(name: str, file: Path) -> str:
     try:
-        # Without the byte order mark that editors on Windows put in front.
-        return file.read_text(encoding="utf-8-sig").strip()
+        return file.read_text(encoding=FILE_ENCODING).strip()
     except OSError as error:
         raise InvalidUsage(
             f"the file of option '{name}' cannot be read: {error}",

@@ -36,7 +36,6 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -143,16 +142,14 @@ def end_view_holds(
     with _in_groups_lock:
         used = _in_groups.get(client, Counter())
         left = [name for name in inputs if not used[name]]
-    # Of groups that have ended without it: a process was killed. None can need it any more.
-    ends = ((inputs, f"view:{view}:"), (left, GROUP))
+    own = f"view:{view}:"
     do_all(
-        partial(end_holds, client, shards, partial(_begins_with, prefix), check_fence)
-        for shards, prefix in ends
+        (
+            lambda: end_holds(client, inputs, lambda name: name.startswith(own), check_fence),
+            # Of groups that have ended without it: a process was killed. None can need it any more.
+            lambda: end_holds(client, left, lambda name: name.startswith(GROUP), check_fence),
+        )
     )
-
-
-def _begins_with(prefix: str, name: str) -> bool:
-    return name.startswith(prefix)
 
 
 def group_hold_name(group: str, checkpoints: Path) -> str:

@@ -67,11 +67,8 @@ def objects_to_replace(
         # What a change loses was agreed to, or the plan was refused. One that is stalled may wait.
         if one.stalled and one.loses_history and not allowed.replace:
             continue
-        match wanted:
-            case SourceDescription():
-                found[one.name] = wanted
-            case ViewDescription() if one.of_source:
-                found[one.name] = wanted
-            case _:
-                pass
+        if isinstance(wanted, SourceDescription) or (
+            isinstance(wanted, ViewDescription) and one.of_source
+        ):
+            found[one.name] = wanted
     return found

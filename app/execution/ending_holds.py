@@ -19,13 +19,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Final
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, Fenced, Indeterminate, ShardError
 from shardline.datasource.shard.commands.readers import expire_owned
 from shardline.datasource.shard.state import is_tombstone
 
-__all__ = ["allow_any", "do_all", "end_found_holds", "end_holds", "find_holds"]
+__all__ = ["TRIED_AGAIN", "allow_any", "do_all", "end_found_holds", "end_holds", "find_holds"]
+
+
+TRIED_AGAIN: Final = (Fenced, Determinate, Indeterminate)
+"""Errors of a store after which the whole is tried again, by this runtime or by another one. After
+any other, as of a damaged shard, nobody looks again."""
 
 
 def allow_any() -> None:
@@ -77,7 +83,7 @@ def do_all(acts: Iterable[Callable[[], None]]) -> None:
     for act in acts:
         try:
             act()
-        except (Fenced, Determinate, Indeterminate):
+        except TRIED_AGAIN:
             # A store that does not answer would be waited for once for each of them, and the whole
             # is repeated anyway.
             raise

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from shardline.app.protocol.project_identity import ProjectIdentity
+from shardline.app.settings.config import FILE_ENCODING
 from shardline.datasource.errors import InvalidUsage, unknown_name
 
 __all__ = ["SETTINGS", "read_identity"]
@@ -34,8 +35,7 @@ def read_identity(folder: Path) -> ProjectIdentity:
     if not file.is_file():
         return ProjectIdentity(folder=place)
     try:
-        # Without the byte order mark that editors on Windows put in front.
-        settings = tomllib.loads(file.read_text(encoding="utf-8-sig"))
+        settings = tomllib.loads(file.read_text(encoding=FILE_ENCODING))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidUsage(
             f"the project's settings '{file}' cannot be read: {error}",

@@ -37,6 +37,7 @@ from shardline.app.project.variables import substitute_variables
 from shardline.app.protocol.graph import Graph
 from shardline.app.protocol.objects import Envelope
 from shardline.app.protocol.project_identity import ProjectIdentity
+from shardline.app.settings.config import FILE_ENCODING
 from shardline.app.sql.problems import InvalidProject, Place, Problem, Script
 from shardline.datasource.clock import IdGenerator, SystemIds
 from shardline.datasource.errors import InvalidUsage
@@ -291,8 +292,7 @@ class Project:
 
 def _text(file: Path) -> str:
     try:
-        # Editors on Windows put a byte order mark in front, which nobody sees.
-        return file.read_text(encoding="utf-8-sig")
+        return file.read_text(encoding=FILE_ENCODING)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidUsage(
             f"'{file}' cannot be read: {error}",

@@ -141,17 +141,17 @@ def find_replacements(
         if name not in shards or name not in columns:
             continue
         shard, wanted = shards[name], ShardSchema.parse(columns[name])
+        of_source = isinstance(description, ViewDescription) and _is_of_source(shard)
         match description:
             case SourceDescription():
                 why = _source_misfit(description, wanted, shard)
-            case ViewDescription() if _is_of_source(shard):
+            case ViewDescription() if of_source:
                 why = "a source has filled the shard that is there"
             case ViewDescription():
                 why = _columns_misfit(shard.schema, wanted)
             case _:
                 why = ""
         if why:
-            of_source = isinstance(description, ViewDescription) and _is_of_source(shard)
             found.append(_replacement(name, why, shard, of_source=of_source))
     return tuple(found)
 

@@ -32,6 +32,7 @@ from shardline.installation import CONF, folder_of_paths
 
 __all__ = [
     "DEFAULT_FILE",
+    "FILE_ENCODING",
     "DemoSettings",
     "LogSettings",
     "RuntimeSettings",
@@ -41,6 +42,9 @@ __all__ = [
 ]
 
 DEFAULT_FILE = CONF / "app.toml"
+
+FILE_ENCODING: Final = "utf-8-sig"
+"""Of the files that people write: editors on Windows put a byte order mark in front, unseen."""
 
 Tree = dict[str, Any]
 
@@ -254,8 +258,7 @@ def _read(file: Path | None) -> Tree:
     if file is None and not path.is_file():
         return {}
     try:
-        # Without the byte order mark that editors on Windows put in front.
-        tree = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        tree = tomllib.loads(path.read_text(encoding=FILE_ENCODING))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidUsage(
             f"the settings '{path}' cannot be read: {error}",

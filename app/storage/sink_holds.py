@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from shardline.app.execution.ending_holds import allow_any, do_all, end_holds
+from shardline.app.execution.ending_holds import TRIED_AGAIN, allow_any, do_all, end_holds
 from shardline.app.protocol.objects import SinkDescription, errors_shard, progress_shard
 from shardline.app.storage.sinks.progress import read_progress
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import Determinate, Fenced, Indeterminate, ShardError
+from shardline.datasource.errors import ShardError
 
 __all__ = ["drop_sink", "error_shards", "give_up", "hold_name"]
 
@@ -65,7 +65,7 @@ def _held_shards(client: ShardClient, description: SinkDescription) -> list[str]
     """The shards that a sink may have a hold on."""
     try:
         row = read_progress(client, description.name)
-    except (Fenced, Determinate, Indeterminate):
+    except TRIED_AGAIN:
         raise
     except ShardError:
         # It is damaged for good, and its input may be any of them.
