@@ -40,10 +40,15 @@ __all__ = ["StreamRun"]
 
 
 class StreamRun:
-    """One run of a query: lives from the query's start to its end, in the planner process."""
+    """One run of a query: lives from the query's start to its end, in the planner process.
 
-    def __init__(self, options: SourceOptions, client: ShardClient, shape: RowShape) -> None:
-        """Prepare to plan; no I/O."""
+    Or in the driver, of a query whose rows nobody reads: there no range is ever planned.
+    """
+
+    def __init__(
+        self, options: SourceOptions, client: ShardClient, shape: RowShape | None = None
+    ) -> None:
+        """Prepare to plan; no I/O. Without a shape of rows, `plan` is never called."""
         self._inputs = StreamInputs(options, client)
         self._freezer: Freezer | None = None
         if options.on_missing_part == "freeze":
@@ -55,7 +60,9 @@ class StreamRun:
                 options.freeze_timeout_ms,
             )
         self._chooser = EndChooser(options, self._inputs, self._freezer, client.clock)
-        self._planner = RangePlanner(options, client, shape, self._inputs, self._freezer)
+        self._planner: RangePlanner | None = None
+        if shape is not None:
+            self._planner = RangePlanner(options, client, shape, self._inputs, self._freezer)
         self._goes_on = False
         """True once this run was given an offset: whatever it held before is named by that."""
 
@@ -107,6 +114,7 @@ class StreamRun:
 
     def plan(self, start: Start | ShardOffset, end: Start | ShardOffset) -> list[ShardPartition]:
         """The partitions of a range, planned anew each time."""
+        assert self._planner is not None, self._inputs.who
         self._goes_on = True
         return self._planner.plan(start, end)
 

@@ -1,9 +1,13 @@
 """A trigger query says, as micro-batches, how far all of some shards are; nobody reads its rows.
 
-    format("shard"), shards=a,b  ->  micro-batch [t0, t1)  ->  run(session, [t0, t1))
+    driver stream over a and b  ->  micro-batch [t0, t1)  ->  run(session, [t0, t1))
 
-It reads its shards up to one common frontier, under its own holds, and so is seen, paced and
+It follows its shards up to one common frontier, under its own holds, and so is seen, paced and
 restarted by Spark's own means. A view's own query is one, and so is that of a group of views.
+
+Its ends are chosen in the driver (`spark_native.driver_stream`): a hundred queries need no hundred
+processes, and hear at once of what the driver itself has written. Under another Spark than the one
+that this was checked against the same query runs over `format("shard")`.
 
 Invariants:
     Only one query runs over a checkpoint at a time: that is the caller's to see to.
@@ -13,11 +17,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -29,6 +35,7 @@ from shardline.app.execution.query_start import (
     wait_until_initialised,
 )
 from shardline.datasource.shard_source.offsets import START
+from shardline.datasource.spark_native.driver_stream import DriverStream, has_driver_streams
 from shardline.datasource.spark_native.jvm import make_active
 from shardline.datasource.spark_native.time_interval import (
     Interval,
@@ -43,20 +50,20 @@ _IDLE_MS: Final = 600_000
 moves the output, and an idle input has little history that they could keep back."""
 
 _TRIGGERS: Final = 4
-"""Triggers of the query in each interval. Sources commit soon after the interval's multiples, which
-is when Spark triggers too: with one trigger each view of a chain would be an interval late."""
+"""Micro-batches in each interval, at most. With one, each view of a chain would be an interval
+late."""
 
 _TRIGGER_MS_MIN: Final = 100
-"""Shortest pause between triggers, however short the interval is: each is a call of the planner."""
+"""Shortest pause between micro-batches, however short the interval is."""
 
 _PARTS: Final = "256"
 """Most parts of changes that one micro-batch takes: a view that comes back after an hour commits,
 and brings its holds forward, several times on the way. A tick of a source is one part or a few."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TriggerQuery:
-    """A streaming query that has not been started.
+    """A streaming query that is started once.
 
     Attributes:
         host: Whose session it runs in.
@@ -75,6 +82,23 @@ class TriggerQuery:
     hold: str
     checkpoint: Path
     with_time: bool = False
+    _query: StreamingQuery | None = field(default=None, init=False)
+    _stream: DriverStream | None = field(default=None, init=False)
+
+    @property
+    def query(self) -> StreamingQuery | None:
+        """Spark's query, once it is started."""
+        return self._query
+
+    def error(self) -> BaseException | None:
+        """What has ended it; None if nothing has, or that is not known."""
+        if self._stream is not None and self._stream.error is not None:
+            # Spark knows its text only.
+            return self._stream.error
+        if self._query is not None:
+            with suppress(Py4JError, OSError):
+                return self._query.exception()
+        return None
 
     def start(
         self, run: Callable[[DataFrame, int], None], stopping: threading.Event
@@ -96,17 +120,34 @@ class TriggerQuery:
         clock = self.host.clock
         try:
             with start_slot(clock, stopping):
-                query = self._start(run)
+                query = self._query = self._start(run)
                 try:
+                    if self._stream is not None:
+                        self._stream.start()
                     wait_until_initialised(query, clock, stopping)
                 except BaseException:
                     # Nobody else knows it: it would run for ever. By another thread, as Spark waits
                     # for a micro-batch under way, which may wait for the return of this.
+                    self._stop_choosing()
                     end_in_background(query)
                     raise
         finally:
             context.setLocalProperty("spark.scheduler.pool", pool)  # type: ignore[arg-type]
         return query
+
+    def stop(self) -> None:
+        """End it; may be repeated.
+
+        Raises:
+            Py4JError: A micro-batch that is under way has not ended for long, or the JVM is gone.
+        """
+        self._stop_choosing()
+        if self._query is not None:
+            self._query.stop()
+
+    def _stop_choosing(self) -> None:
+        if self._stream is not None:
+            self._stream.stop()
 
     def _start(self, run: Callable[[DataFrame, int], None]) -> StreamingQuery:
         host = self.host
@@ -121,14 +162,22 @@ class TriggerQuery:
             "hold": self.hold,
             "maxFilesPerTrigger": _PARTS,
             "progressInterval": f"{self.host.interval_ms if self.with_time else _IDLE_MS}ms",
-            "nativeReads": "false",  # its frames are not executed: a plan of theirs would be waste
         }
-        stream = host.spark.readStream.format("shard").options(**options).load()
+        gap_ms = _trigger_ms(host.interval_ms)
+        if has_driver_streams(host.spark):
+            stream = self._stream = DriverStream(
+                host.spark, host.client, options, gap_ms=gap_ms, poll_ms=host.interval_ms
+            )
+            frame, gap_ms = stream.frame, 0  # the stream makes the pauses
+            each = _told(run, stream)
+        else:
+            options["nativeReads"] = "false"  # its frames are not executed: a plan would be waste
+            frame, each = host.spark.readStream.format("shard").options(**options).load(), run
         return (
-            stream.writeStream.queryName(self.name)
+            frame.writeStream.queryName(self.name)
             .option("checkpointLocation", str(self.checkpoint))
-            .trigger(processingTime=f"{_trigger_ms(host.interval_ms)} milliseconds")
-            .foreachBatch(run)
+            .trigger(processingTime=f"{gap_ms} milliseconds")
+            .foreachBatch(each)
             .start()
         )
 
@@ -145,6 +194,20 @@ class TriggerQuery:
         )
 
 
+def _told(
+    run: Callable[[DataFrame, int], None], stream: DriverStream
+) -> Callable[[DataFrame, int], None]:
+    """`run`, whose ends the stream hears of."""
+
+    def each(frame: DataFrame, number: int) -> None:
+        try:
+            run(frame, number)
+        finally:
+            stream.micro_batch_ended()
+
+    return each
+
+
 def _trigger_ms(interval_ms: int) -> int:
-    """Pause between triggers of a query, in ms."""
+    """Pause between micro-batches of a query, in ms, at least."""
     return max(interval_ms // _TRIGGERS, _TRIGGER_MS_MIN)

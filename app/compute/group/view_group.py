@@ -184,9 +184,9 @@ class ViewGroup:
                 return  # or a later group of these inputs would lose what it has noted
             self._stopping.set()
         self._is_known.set()  # or a micro-batch would wait for a query that did not start
-        if self._query is not None:
+        if self._trigger is not None:
             with suppress(Py4JError, OSError):
-                self._query.stop()
+                self._trigger.stop()
         with self._step_lock:
             pass  # a step that time has asked for may be under way
         self._pool.close()

@@ -214,9 +214,9 @@ class RunningView:
         self._groups.leave(self)
         with self._move_lock:
             # Behind a move that is under way: it would start a query that nobody ends.
-            if self._query is not None:
+            if self._trigger is not None:
                 with suppress(Py4JError, OSError):
-                    self._query.stop()
+                    self._trigger.stop()
         with self._step_lock:
             # The call above may fail or time out while a Python callback is in the middle of a
             # step, and a removed follower may still be in its tick. Both hold the lock, and after
@@ -398,15 +398,15 @@ class RunningView:
             self._moving = True  # micro-batches that begin from here on do nothing
             self._step_lock.release()
             try:
-                if self._query is not None:
-                    self._query.stop()
+                if self._trigger is not None:
+                    self._trigger.stop()
                 with self._step_lock:
                     self._check_not_stopped()
                     # The holds first, and the checkpoint before they move: continued behind them
                     # it would ask for history that is gone.
                     self._membership.enter()
                     shutil.rmtree(self._checkpoint, ignore_errors=True)
-                    self._query, self._error = None, None
+                    self._query, self._trigger, self._error = None, None, None
                     self._step_in(group)
                     self._moving = False
             except Exception as error:  # noqa: BLE001 - the view is started again, by the lane
@@ -571,9 +571,8 @@ class RunningView:
             return
         self._end_reported = True
         error = self._error
-        if error is None and self._query is not None:
-            with suppress(Py4JError, OSError):
-                error = self._query.exception()
+        if error is None and self._trigger is not None:
+            error = self._trigger.error()
         failed = failure_report(self._incarnation, error)
         # Before the report: the lane restarts the view as soon as it hears of the failure, and
         # would find the same checkpoint and fail by it, for ever.

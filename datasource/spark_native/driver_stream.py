@@ -1,0 +1,186 @@
+"""A driver stream is a streaming source over shards whose ends are chosen in the driver's process.
+
+    stream = DriverStream(spark, client, {"shards": "a,b", "readChangeFeed": "true", …}, gap_ms=250)
+    query = stream.frame.writeStream.foreachBatch(…).option("checkpointLocation", …).start()
+    stream.start()                chooses ends from now on
+    stream.micro_batch_ended()    at the end of each call of foreachBatch
+    stream.stop()                 none any more; before or after the query is stopped
+
+For `format("shard")` Spark starts a process for each run of a query, and asks it again and again
+whether there is news. That is right for a query whose rows Spark reads. A view only wants to know
+how far its inputs are: it reads them itself, in the driver, which sees most news first, since it
+has written them. So here the very same choice of ends (`shard_source.run`: limits, holds, the
+common frontier) is made by a thread of the driver, which is woken by what this process sees and
+looks for what others write; and Spark's thread waits for it (`DriverStream.java`).
+
+    Spark asks for the end of a range that starts at S     everything before S is done: commit(S)
+    latest(S) is S                                         nothing is given, Spark goes on waiting
+    latest(S) is E                                         E is given once; Spark logs it, and runs
+                                                           the micro-batch [S, E), which has no rows
+
+Offsets are those of `format("shard")`: a checkpoint of one goes on as one of the other.
+
+Invariants:
+    One end is given for each question; what was given is never taken back.
+    A hold moves to S only when Spark asks for the range after S: what is before it is committed.
+    Once `stop` has returned nothing is looked at or held any more.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StructType
+
+from shardline.datasource.background import PeriodicThread
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import ShardError
+from shardline.datasource.shard_source.descs import Limits
+from shardline.datasource.shard_source.offsets import START, ShardOffset, Start, parse_offset
+from shardline.datasource.shard_source.options import parse_source
+from shardline.datasource.shard_source.run import StreamRun
+from shardline.datasource.spark_native.compiled_java import java_object
+from shardline.datasource.spark_native.jvm import java_type
+from shardline.datasource.spark_native.rule_loader import is_checked
+from shardline.datasource.types.schema import TS
+
+__all__ = ["DriverStream", "has_driver_streams"]
+
+_CLASS: Final = "DriverStream"
+
+_COLUMNS: Final = StructType().add(TS, LongType())
+"""Of the frame, which has no rows."""
+
+_TOGETHER_MS: Final = 20.0
+"""What is written within so long is looked at together: sources commit at the same moments."""
+
+_ASK_MS: Final = 50.0
+"""Pause between two looks at whether Spark asks for the next end, while no micro-batch runs."""
+
+
+def has_driver_streams(spark: SparkSession) -> bool:
+    """True if this is the Spark that the Java class was checked against."""
+    return is_checked(spark)
+
+
+class DriverStream:
+    """The source of one run of one query.
+
+    Attributes:
+        frame: To start the query over; it has no rows.
+        error: What has ended the query, if the source has; None before.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        client: ShardClient,
+        options: Mapping[str, str],
+        *,
+        gap_ms: float,
+        poll_ms: float,
+    ) -> None:
+        """A stream that chooses nothing before `start`; no I/O.
+
+        Args:
+            spark: The session of the query.
+            client: Of the location of the shards.
+            options: As those of `format("shard")`, with one of `maxFilesPerTrigger` and its like at
+                most for each limit. Those about rows (`columns`, `where`) are not used.
+            gap_ms: Pause between two ends, at least.
+            poll_ms: Pause between two looks for what other processes have written.
+        """
+        parsed = parse_source(options)
+        self.error: Exception | None = None
+        self._client = client
+        self._shards = parsed.inputs
+        self._limits = Limits(parsed.max_bytes, parsed.max_rows, parsed.max_files)
+        self._run = StreamRun(parsed, client)
+        self._gap_ms, self._poll_ms = gap_ms, poll_ms
+        self._start: Start | ShardOffset | None = None
+        self._given: Start | ShardOffset | None = None
+        self._given_ms = -gap_ms
+        self._is_running = self._is_stopped = False
+        self._lock = threading.Lock()
+        name = f"shards {', '.join(self._shards)} of {parsed.location}"
+        self._thread = PeriodicThread(f"ends of {name}", self._step, client.clock)
+        self._java: Any = java_object(spark, _CLASS)
+        self.frame = DataFrame(
+            self._java.frame(
+                spark._jsparkSession,  # noqa: SLF001 - no public door
+                name,
+                java_type(spark, _COLUMNS),
+                json.dumps(START.json()),
+            ),
+            spark,
+        )
+
+    def start(self) -> None:
+        """Choose ends from now on; call once, when the query is started."""
+        for name in self._shards:
+            self._client.machine(name).watch(self._thread.wake)
+        self._thread.start()
+
+    def micro_batch_ended(self) -> None:
+        """Note that `foreachBatch` returns: Spark asks for the next end within milliseconds."""
+        self._is_running = False
+        self._thread.wake.set()
+
+    def stop(self) -> None:
+        """Choose no end any more, and give the leases up; its since hold stays. May be repeated."""
+        self._thread.cancel()
+        # Not by waiting for the thread: it may be in a call of a JVM that does not answer.
+        with self._lock:
+            self._release()
+
+    def _release(self) -> None:
+        if not self._is_stopped:
+            self._is_stopped = True
+            with suppress(ShardError, OSError):
+                self._run.release()
+
+    def _step(self) -> float | None:
+        """Look once; returns for how many ms to wait for news, None at the end of the query."""
+        if self._client.clock.wait(self._thread.stopping, _TOGETHER_MS):
+            return None
+        with self._lock:
+            if self._is_stopped:
+                return None
+            try:
+                pause_ms = self._look()
+            except Exception as error:  # noqa: BLE001 - whatever it is, it ends the query
+                self.error, pause_ms = error, None
+                with suppress(Py4JError, OSError):  # the JVM is gone, and the query with it
+                    self._java.fail(str(error))
+            if pause_ms is None:
+                self._release()
+            return pause_ms
+
+    def _look(self) -> float | None:
+        if self._start is None:
+            asked = self._java.asked()
+            if asked is None:
+                return self._poll_ms if self._is_running else _ASK_MS
+            if not asked:
+                return None
+            self._start, self._is_running = parse_offset(json.loads(asked)), False
+            if self._start == self._given:
+                self._run.commit(self._start)
+        clock = self._client.clock
+        early_ms = self._given_ms + self._gap_ms - clock.elapsed_ms()
+        if early_ms > 0:
+            return early_ms
+        end = self._run.latest(self._start, self._limits)
+        if end == self._start:
+            return self._poll_ms
+        # Before it is given: its micro-batch may have ended when the call returns.
+        self._is_running = True
+        self._start, self._given, self._given_ms = None, end, clock.elapsed_ms()
+        self._java.give(json.dumps(end.json()), json.dumps(self._run.report()))
+        return self._poll_ms
