@@ -1,7 +1,7 @@
 """A driver stream is a streaming source over shards whose ends are chosen in the driver's process.
 
-    stream = DriverStream(spark, client, {"shards": "a,b", "readChangeFeed": "true", …}, gap_ms=250)
-    query = stream.frame.writeStream.foreachBatch(…).option("checkpointLocation", …).start()
+    stream, frame = open_driver_stream(spark, client, {"shards": "a,b", …}, gap_ms=…, poll_ms=…)
+    query = frame.writeStream.foreachBatch(…).option("checkpointLocation", …).start()
     stream.start()                chooses ends from now on
     stream.micro_batch_ended()    at the end of each call of foreachBatch
     stream.stop()                 none any more; before or after the query is stopped
@@ -32,7 +32,8 @@ import json
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final
+from math import inf
+from typing import Any, Final, Protocol
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
@@ -43,14 +44,14 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import ShardError
 from shardline.datasource.shard_source.descs import Limits
 from shardline.datasource.shard_source.offsets import START, ShardOffset, Start, parse_offset
-from shardline.datasource.shard_source.options import parse_source
+from shardline.datasource.shard_source.options import SourceOptions, parse_source
 from shardline.datasource.shard_source.run import StreamRun
 from shardline.datasource.spark_native.compiled_java import java_object
 from shardline.datasource.spark_native.jvm import java_type
 from shardline.datasource.spark_native.rule_loader import is_checked
 from shardline.datasource.types.schema import TS
 
-__all__ = ["DriverStream", "has_driver_streams"]
+__all__ = ["Asking", "DriverStream", "has_driver_streams", "open_driver_stream"]
 
 _CLASS: Final = "DriverStream"
 
@@ -69,57 +70,89 @@ def has_driver_streams(spark: SparkSession) -> bool:
     return is_checked(spark)
 
 
+def open_driver_stream(
+    spark: SparkSession,
+    client: ShardClient,
+    options: Mapping[str, str],
+    *,
+    gap_ms: float,
+    poll_ms: float,
+) -> tuple[DriverStream, DataFrame]:
+    """A stream, and the frame without rows to start its query over; no I/O of the store.
+
+    Args:
+        spark: The session of the query.
+        client: Of the location of the shards.
+        options: Those of `format("shard")`; those about rows (`columns`, `where`) have no effect.
+        gap_ms: Pause between two ends, at least.
+        poll_ms: Pause between two looks for what other processes have written.
+
+    Raises:
+        InvalidUsage: An option is wrong.
+    """
+    parsed = parse_source(options)
+    java: Any = java_object(spark, _CLASS)
+    session = spark._jsparkSession  # noqa: SLF001 - no public door
+    first = json.dumps(START.json())
+    frame = java.frame(session, name_of(parsed), java_type(spark, _COLUMNS), first)
+    stream = DriverStream(java, client, parsed, gap_ms=gap_ms, poll_ms=poll_ms)
+    return stream, DataFrame(frame, spark)
+
+
+def name_of(options: SourceOptions) -> str:
+    """The stream, as people see it in a query's progress."""
+    return f"shards {', '.join(options.inputs)} of {options.location}"
+
+
+class Asking(Protocol):
+    """The stream in the JVM, as its Python half sees it (`DriverStream.java`)."""
+
+    def asked(self) -> str | None:
+        """The start of the range that Spark waits for the end of, as JSON text.
+
+        None while it waits for none, and "" once the query has ended.
+        """
+        ...
+
+    def give(self, end: str, status: str) -> None:
+        """Give the end of that range, and what the query's progress says of its source."""
+        ...
+
+    def fail(self, message: str) -> None:
+        """End the query with an error."""
+        ...
+
+
 class DriverStream:
-    """The source of one run of one query.
+    """The source of one run of one query; see `open_driver_stream`.
 
     Attributes:
-        frame: To start the query over; it has no rows.
         error: What has ended the query, if the source has; None before.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
+        asking: Asking,
         client: ShardClient,
-        options: Mapping[str, str],
+        options: SourceOptions,
         *,
         gap_ms: float,
         poll_ms: float,
     ) -> None:
-        """A stream that chooses nothing before `start`; no I/O.
-
-        Args:
-            spark: The session of the query.
-            client: Of the location of the shards.
-            options: As those of `format("shard")`, with one of `maxFilesPerTrigger` and its like at
-                most for each limit. Those about rows (`columns`, `where`) are not used.
-            gap_ms: Pause between two ends, at least.
-            poll_ms: Pause between two looks for what other processes have written.
-        """
-        parsed = parse_source(options)
+        """A stream that chooses nothing before `start`; no I/O. See `open_driver_stream`."""
         self.error: Exception | None = None
+        self._asking = asking
         self._client = client
-        self._shards = parsed.inputs
-        self._limits = Limits(parsed.max_bytes, parsed.max_rows, parsed.max_files)
-        self._run = StreamRun(parsed, client)
+        self._shards = options.inputs
+        self._limits = Limits(options.max_bytes, options.max_rows, options.max_files)
+        self._run = StreamRun(options, client)
         self._gap_ms, self._poll_ms = gap_ms, poll_ms
         self._start: Start | ShardOffset | None = None
         self._given: Start | ShardOffset | None = None
-        self._given_ms = -gap_ms
+        self._given_ms = -inf
         self._is_running = self._is_stopped = False
         self._lock = threading.Lock()
-        name = f"shards {', '.join(self._shards)} of {parsed.location}"
-        self._thread = PeriodicThread(f"ends of {name}", self._step, client.clock)
-        self._java: Any = java_object(spark, _CLASS)
-        self.frame = DataFrame(
-            self._java.frame(
-                spark._jsparkSession,  # noqa: SLF001 - no public door
-                name,
-                java_type(spark, _COLUMNS),
-                json.dumps(START.json()),
-            ),
-            spark,
-        )
+        self._thread = PeriodicThread(f"ends of {name_of(options)}", self.look, client.clock)
 
     def start(self) -> None:
         """Choose ends from now on; call once, when the query is started."""
@@ -145,26 +178,30 @@ class DriverStream:
             with suppress(ShardError, OSError):
                 self._run.release()
 
-    def _step(self) -> float | None:
-        """Look once; returns for how many ms to wait for news, None at the end of the query."""
+    def look(self) -> float | None:
+        """Look once, and give an end if there is one; called again and again by its thread.
+
+        Returns:
+            For how many ms to wait for news; None at the end of the query, or of the stream.
+        """
         if self._client.clock.wait(self._thread.stopping, _TOGETHER_MS):
             return None
         with self._lock:
             if self._is_stopped:
                 return None
             try:
-                pause_ms = self._look()
+                pause_ms = self._choose()
             except Exception as error:  # noqa: BLE001 - whatever it is, it ends the query
                 self.error, pause_ms = error, None
                 with suppress(Py4JError, OSError):  # the JVM is gone, and the query with it
-                    self._java.fail(str(error))
+                    self._asking.fail(str(error))
             if pause_ms is None:
                 self._release()
             return pause_ms
 
-    def _look(self) -> float | None:
+    def _choose(self) -> float | None:
         if self._start is None:
-            asked = self._java.asked()
+            asked = self._asking.asked()
             if asked is None:
                 return self._poll_ms if self._is_running else _ASK_MS
             if not asked:
@@ -182,5 +219,5 @@ class DriverStream:
         # Before it is given: its micro-batch may have ended when the call returns.
         self._is_running = True
         self._start, self._given, self._given_ms = None, end, clock.elapsed_ms()
-        self._java.give(json.dumps(end.json()), json.dumps(self._run.report()))
+        self._asking.give(json.dumps(end.json()), json.dumps(self._run.report()))
         return self._poll_ms

@@ -35,7 +35,11 @@ from shardline.app.execution.query_start import (
     wait_until_initialised,
 )
 from shardline.datasource.shard_source.offsets import START
-from shardline.datasource.spark_native.driver_stream import DriverStream, has_driver_streams
+from shardline.datasource.spark_native.driver_stream import (
+    DriverStream,
+    has_driver_streams,
+    open_driver_stream,
+)
 from shardline.datasource.spark_native.jvm import make_active
 from shardline.datasource.spark_native.time_interval import (
     Interval,
@@ -165,10 +169,10 @@ class TriggerQuery:
         }
         gap_ms = _trigger_ms(host.interval_ms)
         if has_driver_streams(host.spark):
-            stream = self._stream = DriverStream(
+            stream, frame = open_driver_stream(
                 host.spark, host.client, options, gap_ms=gap_ms, poll_ms=host.interval_ms
             )
-            frame, gap_ms = stream.frame, 0  # the stream makes the pauses
+            self._stream, gap_ms = stream, 0  # it makes the pauses
             each = _told(run, stream)
         else:
             options["nativeReads"] = "false"  # its frames are not executed: a plan would be waste
