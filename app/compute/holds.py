@@ -17,7 +17,8 @@ Of a group of views, which has no durable state but its members' shards:
 
     group:<its inputs>:<where>
 
-It ends with the group. One that a process has left behind ends when a view of that input goes.
+It ends with the group. One that a process has left behind ends when a view of that input goes, or
+when another runtime has taken over for good.
 
 A hold ends when the definition goes (`end_view_holds`), when another runtime has taken over for
 good (`end_other_holds`), when its checkpoint is gone (`end_hold`), or at the next start, if its
@@ -183,8 +184,9 @@ def end_other_holds(
 ) -> None:
     """End the holds that other runtimes, and other definitions, left for the same view.
 
-    Only a runtime that may write calls this: one that warms up would take the holds away from the
-    one that is still writing.
+    Also those of groups of other runtimes, which were fenced before they could end them: nobody
+    else would. Only a runtime that may write calls this: one that warms up would take the holds
+    away from the one that is still writing.
 
     Args:
         client: Client of the location.
@@ -192,9 +194,14 @@ def end_other_holds(
         inputs: Shards that may have such holds.
         check_fence: As of `end_holds`.
     """
-    view = own.rsplit(":", 2)[0]
-    others = f"{view}:"
-    end_holds(client, inputs, lambda n: n != own and n.startswith(others), check_fence)
+    view, _, place = own.rsplit(":", 2)
+
+    def is_left(name: str) -> bool:
+        if name.startswith(GROUP):
+            return not name.endswith(f":{place}")
+        return name != own and name.startswith(f"{view}:")
+
+    end_holds(client, inputs, is_left, check_fence)
 
 
 def end_start_holds(

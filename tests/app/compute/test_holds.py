@@ -16,6 +16,7 @@ from shardline.app.compute.holds import (
     end_view_holds,
     group_hold_name,
     hold_name,
+    hold_place,
     use_in_group,
 )
 from shardline.app.execution.ending_holds import find_holds
@@ -142,3 +143,22 @@ def test_what_a_killed_group_held_goes_with_a_view_of_its_input(tmp_path: Path) 
     client.hold("in", hold)
     end_view_holds(client, "v", ["in"])
     assert sorted(client.state("in").critical) == ["mine"], "no group of this process has it now"
+
+
+def test_what_a_fenced_group_held_ends_with_the_take_over(tmp_path: Path) -> None:
+    """The former holder may end nothing any more, and the new one has groups of its own."""
+    world = World()
+    client = world.client()
+    client.create("in", schema_of())
+    here, there = tmp_path / "here", tmp_path / "there"
+    for place in (here, there):
+        client.hold("in", group_hold_name("group:0123abcd", place))
+    use_in_group(client, ["in"])
+    own = f"view:v:2:{hold_place(here)}"
+    client.hold("in", own)
+
+    end_other_holds(client, own, ["in"], lambda: None)
+
+    assert sorted(client.state("in").critical) == sorted(
+        [group_hold_name("group:0123abcd", here), own]
+    )
