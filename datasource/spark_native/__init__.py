@@ -20,6 +20,9 @@ is `ShardScanRule.java`, compiled when it is installed. `load_plans` plans what 
 `self_check` reads a small shard by it before anything else is, and `part_errors` words the errors
 of parts as Python workers do.
 
+`driver_stream` is a source without rows, for queries that only have to know how far shards are;
+`DriverStream.java` is what Spark asks of it.
+
 Of the Python modules only `jvm` names classes inside of Spark (`java_names` finds them), and
 `part_errors` a function inside of PySpark. Nothing here chooses parts or holds, only `load_plans` a
 time, and nothing returns rows that Arrow fetch would not return.

@@ -1,6 +1,6 @@
 """A view runs as a streaming query, its group's or its own, which triggers its steps.
 
-    format("shard"), shards=a,b  ->  micro-batch [t0, t1)  ->  View.advance
+    driver stream over a and b  ->  micro-batch [t0, t1)  ->  View.advance
 
 Views over little data begin in a group of views of the same inputs (`compute.group`), and the
 others join theirs when they follow easily. In a group a view has no checkpoint: its output says how
