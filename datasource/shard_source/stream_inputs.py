@@ -41,9 +41,10 @@ _LOOKS_AT_ONCE: Final = 16
 """Shards that are looked at side by side: each costs a request of the store, and no processor."""
 
 _SLOW_LOOK_MS: Final = 50.0
-"""A look at one shard after the other that takes longer is worth threads. Where requests take no
-time, as on a disk, handing them over costs more than they do; and an idle query looks several times
-a second."""
+_SLOW_IN_A_ROW: Final = 3
+"""Looks at one shard after the other that take longer, so many in a row, are worth threads. Where
+requests take no time, as on a disk, handing them over costs more than they do; and an idle query
+looks several times a second. One that is slow says nothing of the store: the machine was busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class StreamInputs:
             for name in options.inputs
         ]
         self._pool: ThreadPoolExecutor | None = None
+        self._slow_looks = 0
         self._pinned: tuple[tuple[int, ...], list[SnapshotUnit]] | None = None
         self._confirmed = self._given_up = False
 
@@ -102,7 +104,9 @@ class StreamInputs:
         clock = self._client.clock
         began_ms = clock.elapsed_ms()
         self.states = self._client.readable(*names, pool=self._pool)
-        if self._pool is None and len(names) > 1 and clock.elapsed_ms() - began_ms > _SLOW_LOOK_MS:
+        is_slow = len(names) > 1 and clock.elapsed_ms() - began_ms > _SLOW_LOOK_MS
+        self._slow_looks = self._slow_looks + 1 if is_slow else 0
+        if self._pool is None and self._slow_looks >= _SLOW_IN_A_ROW:
             self._pool = ThreadPoolExecutor(_LOOKS_AT_ONCE, "look")
         return self.states
 

@@ -34,7 +34,8 @@ import scala.None$;
  */
 public class DriverStream
     implements SupportsRead, ScanBuilder, Scan, MicroBatchStream, SupportsAdmissionControl {
-  private static final long PATIENCE_MS = 1000L;
+  /** An idle trigger costs as much as one that brings something; who stops a query interrupts it. */
+  private static final long PATIENCE_MS = 10000L;
 
   private String name = "";
   private String first = "";
