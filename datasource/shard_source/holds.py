@@ -21,7 +21,7 @@ Invariants:
     A lease is registered before the state that a plan is made from is read.
     Neither hold moves back, and neither moves past what Spark has committed.
 
-Runs in the planner process of one query run, on one thread but for the timer.
+Runs where the ends of one query run are chosen, on one thread at a time but for the timer.
 """
 
 from __future__ import annotations

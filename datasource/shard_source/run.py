@@ -1,4 +1,4 @@
-"""Answers Spark's calls for one run of a streaming query, in its planner process.
+"""Answers Spark's calls for one run of a streaming query: in its planner process, or the driver.
 
 The protocol for one micro-batch, and what makes each step safe to repeat:
 
@@ -92,6 +92,15 @@ class StreamRun:
                 self._inputs.withdraw()
             raise
 
+    def may_have_news(self, start: Start | ShardOffset) -> bool:
+        """False if what this process knows of the shards has nothing after `start`; no I/O.
+
+        What others have written since this process has looked, nobody can know without a look.
+        """
+        if isinstance(start, Start) or start.cut is not None or start.frontier.time is None:
+            return True
+        return self._inputs.may_have_news(start, start.frontier.time)
+
     def report(self) -> dict[str, Any] | None:
         """The shards in the query's progress: their upper, and the part that it stands before.
 
@@ -129,6 +138,9 @@ class StreamRun:
             self._inputs.give_up(end)
             return
         self._inputs.take_over(end, time_needed(end))
+        # Where no range is planned nothing else does: a hold that looks as if nobody had ever used
+        # it is one that people end.
+        self._inputs.confirm()
         if end.cut is None:
             self._inputs.advance(end.frontier.time)
 

@@ -19,11 +19,15 @@ from typing import Final
 
 from shardline.datasource.client import ShardClient, process_name
 from shardline.datasource.errors import Determinate, ShardError
-from shardline.datasource.frontier import Frontier
+from shardline.datasource.frontier import Frontier, meet
 from shardline.datasource.read import history_gone_error
-from shardline.datasource.shard.state import ShardState
+from shardline.datasource.shard.state import ShardState, is_tombstone
 from shardline.datasource.shard.state_history import state_at
-from shardline.datasource.shard_source.descs import SnapshotUnit, snapshot_units
+from shardline.datasource.shard_source.descs import (
+    SnapshotUnit,
+    parts_with_news,
+    snapshot_units,
+)
 from shardline.datasource.shard_source.holds import StreamHolds
 from shardline.datasource.shard_source.offsets import (
     ShardOffset,
@@ -109,6 +113,18 @@ class StreamInputs:
         if self._pool is None and self._slow_looks >= _SLOW_IN_A_ROW:
             self._pool = ThreadPoolExecutor(_LOOKS_AT_ONCE, "look")
         return self.states
+
+    def may_have_news(self, start: ShardOffset, lower: int) -> bool:
+        """As of the run, for a range that begins at `lower`."""
+        known = [self._client.machine(each.name).cached for each in self._inputs]
+        states = [state for state in known if state is not None and state.registered is None]
+        # The upper of one that is registered is in its transactions shard.
+        if len(states) < len(known) or tuple(state.shard for state in states) != start.shards:
+            return True
+        upper = meet(state.upper for state in states)
+        if upper.time is None or any(is_tombstone(state) for state in states):
+            return True
+        return upper.time > lower and bool(parts_with_news(states, lower, upper))
 
     def check_shards(self, offset: ShardOffset, states: Sequence[ShardState]) -> None:
         """Refuse an offset of other shards than these.

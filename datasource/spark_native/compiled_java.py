@@ -23,6 +23,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
@@ -61,8 +62,14 @@ def java_object(spark: SparkSession, name: str, *called_back: object) -> Any:
     arguments = java_class(spark, "java.util.ArrayList")()
     for one in called_back:
         arguments.add(one)
-    made = _loaded(jvm_of(spark), name, spark.version)
+    with _loading:
+        made = _loaded(jvm_of(spark), name, spark.version)
     return made.getConstructors()[0].newInstance(arguments.toArray())
+
+
+_loading: Final = threading.Lock()
+"""A cache calls its function side by side for two threads that ask for the same first: each would
+load a class of its own."""
 
 
 @lru_cache(maxsize=8)

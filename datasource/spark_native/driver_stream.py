@@ -3,15 +3,17 @@
     stream, frame = open_driver_stream(spark, client, {"shards": "a,b", …}, gap_ms=…, poll_ms=…)
     query = frame.writeStream.foreachBatch(…).option("checkpointLocation", …).start()
     stream.start()                chooses ends from now on
-    stream.micro_batch_ended()    at the end of each call of foreachBatch
+    stream.micro_batch_began()    at the begin of each call of foreachBatch
+    stream.micro_batch_ended()    at the end of it
     stream.stop()                 none any more; before or after the query is stopped
 
 For `format("shard")` Spark starts a process for each run of a query, and asks it again and again
 whether there is news. That is right for a query whose rows Spark reads. A view only wants to know
 how far its inputs are: it reads them itself, in the driver, which sees most news first, since it
 has written them. So here the very same choice of ends (`shard_source.run`: limits, holds, the
-common frontier) is made by a thread of the driver, which is woken by what this process sees and
-looks for what others write; and Spark's thread waits for it (`DriverStream.java`).
+common frontier) is made in the driver, whenever this process sees news and now and then for what
+others write; and Spark's thread waits for it (`DriverStream.java`). A few threads serve all streams
+(`shardline.datasource.turns`).
 
     Spark asks for the end of a range that starts at S     everything before S is done: commit(S)
     latest(S) is S                                         nothing is given, Spark goes on waiting
@@ -29,9 +31,10 @@ Invariants:
 from __future__ import annotations
 
 import json
+import logging
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any, Final, Protocol
 
@@ -39,7 +42,6 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructType
 
-from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import ShardError
 from shardline.datasource.shard_source.descs import Limits
@@ -49,17 +51,20 @@ from shardline.datasource.shard_source.run import StreamRun
 from shardline.datasource.spark_native.compiled_java import java_object
 from shardline.datasource.spark_native.jvm import java_type
 from shardline.datasource.spark_native.rule_loader import is_checked
+from shardline.datasource.turns import TURNS, Turn
 from shardline.datasource.types.schema import TS
 
 __all__ = ["Asking", "DriverStream", "has_driver_streams", "open_driver_stream"]
+
+_log = logging.getLogger(__name__)
 
 _CLASS: Final = "DriverStream"
 
 _COLUMNS: Final = StructType().add(TS, LongType())
 """Of the frame, which has no rows."""
 
-_TOGETHER_MS: Final = 20.0
-"""What is written within so long is looked at together: sources commit at the same moments."""
+_AGAIN_MS: Final = 1000.0
+"""Pause after a call to the JVM that has failed."""
 
 _ASK_MS: Final = 50.0
 """Pause between two looks at whether Spark asks for the next end, while no micro-batch runs."""
@@ -149,26 +154,37 @@ class DriverStream:
         self._gap_ms, self._poll_ms = gap_ms, poll_ms
         self._start: Start | ShardOffset | None = None
         self._given: Start | ShardOffset | None = None
-        self._given_ms = -inf
+        self._given_ms = self._looked_ms = -inf
         self._is_running = self._is_stopped = False
         self._lock = threading.Lock()
-        self._thread = PeriodicThread(f"ends of {name_of(options)}", self.look, client.clock)
+        self._turn = Turn(client.clock, self.look)
 
     def start(self) -> None:
         """Choose ends from now on; call once, when the query is started."""
         for name in self._shards:
-            self._client.machine(name).watch(self._thread.wake)
-        self._thread.start()
+            machine = self._client.machine(name)
+            machine.watch(self._turn)
+            state = machine.cached
+            if state is not None and state.registered is not None:
+                # Its upper moves with that of its transactions shard.
+                self._client.machine(state.registered.txns).watch(self._turn)
+        TURNS.add(self._turn)
+
+    def micro_batch_began(self) -> None:
+        """Note that `foreachBatch` is called: Spark asks for no end until it has returned."""
+        self._is_running = True
 
     def micro_batch_ended(self) -> None:
         """Note that `foreachBatch` returns: Spark asks for the next end within milliseconds."""
         self._is_running = False
-        self._thread.wake.set()
+        self._turn.set()
 
     def stop(self) -> None:
-        """Choose no end any more, and give the leases up; its since hold stays. May be repeated."""
-        self._thread.cancel()
-        # Not by waiting for the thread: it may be in a call of a JVM that does not answer.
+        """Choose no end any more, and let go of the inputs; its since hold stays.
+
+        May be repeated. Waits for a look that is under way: what it takes must not come later.
+        """
+        TURNS.remove(self._turn)
         with self._lock:
             self._release()
 
@@ -179,45 +195,81 @@ class DriverStream:
                 self._run.release()
 
     def look(self) -> float | None:
-        """Look once, and give an end if there is one; called again and again by its thread.
+        """Look once, and give an end if there is one; called again and again while it is started.
 
         Returns:
             For how many ms to wait for news; None at the end of the query, or of the stream.
         """
-        if self._client.clock.wait(self._thread.stopping, _TOGETHER_MS):
-            return None
         with self._lock:
             if self._is_stopped:
                 return None
             try:
-                pause_ms = self._choose()
-            except Exception as error:  # noqa: BLE001 - whatever it is, it ends the query
-                self.error, pause_ms = error, None
-                with suppress(Py4JError, OSError):  # the JVM is gone, and the query with it
-                    self._asking.fail(str(error))
-            if pause_ms is None:
+                return self._choose()
+            except _JvmError as error:
+                # Nothing follows from it: the JVM may live, and have heard what it was told.
+                _log.info("a stream could not speak to its query: %s", error)
+                self._start = None
+                return _AGAIN_MS
+            except _QueryEnded:
                 self._release()
-            return pause_ms
-
-    def _choose(self) -> float | None:
-        if self._start is None:
-            asked = self._asking.asked()
-            if asked is None:
-                return self._poll_ms if self._is_running else _ASK_MS
-            if not asked:
                 return None
+            except Exception as error:  # noqa: BLE001 - whatever it is, it ends the query
+                self.error = error
+                self._release()
+        # Outside of the lock: an answer may not come, and `stop` is not to wait for it.
+        with suppress(Py4JError, OSError):  # its owner looks at `error` as well
+            self._asking.fail(str(self.error))
+        return None
+
+    def _choose(self) -> float:
+        clock = self._client.clock
+        if self._start is not None:
+            is_due = clock.elapsed_ms() >= self._looked_ms + self._poll_ms
+            if not is_due and not self._run.may_have_news(self._start):
+                return self._looked_ms + self._poll_ms - clock.elapsed_ms()
+        # Also while the question is known: the query may have ended.
+        asked = self._ask()
+        if asked is None:
+            self._start = None
+            return self._poll_ms if self._is_running else _ASK_MS
+        if self._start is None:
             self._start, self._is_running = parse_offset(json.loads(asked)), False
             if self._start == self._given:
                 self._run.commit(self._start)
-        clock = self._client.clock
         early_ms = self._given_ms + self._gap_ms - clock.elapsed_ms()
         if early_ms > 0:
             return early_ms
+        self._looked_ms = clock.elapsed_ms()
         end = self._run.latest(self._start, self._limits)
         if end == self._start:
             return self._poll_ms
         # Before it is given: its micro-batch may have ended when the call returns.
         self._is_running = True
         self._start, self._given, self._given_ms = None, end, clock.elapsed_ms()
-        self._asking.give(json.dumps(end.json()), json.dumps(self._run.report()))
+        with _jvm():
+            self._asking.give(json.dumps(end.json()), json.dumps(self._run.report()))
         return self._poll_ms
+
+    def _ask(self) -> str | None:
+        with _jvm():
+            asked = self._asking.asked()
+        if asked == "":
+            raise _QueryEnded
+        return asked
+
+
+class _JvmError(Exception):
+    """A call to the JVM has failed, or its answer was lost."""
+
+
+class _QueryEnded(Exception):
+    """The query has ended."""
+
+
+@contextmanager
+def _jvm() -> Iterator[None]:
+    """Tell errors of calls to the JVM from those of a store."""
+    try:
+        yield
+    except (Py4JError, OSError) as error:
+        raise _JvmError(str(error)) from error

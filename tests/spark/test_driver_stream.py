@@ -82,6 +82,7 @@ class Followed:
         self.stream.start()
 
     def _each(self, frame: DataFrame, number: int) -> None:
+        self.stream.micro_batch_began()
         try:
             assert frame.columns == ["_ts"]
             self._run()
@@ -239,7 +240,7 @@ def test_an_error_of_the_source_ends_the_query_with_its_words(
 def test_a_query_that_is_stopped_by_hand_ends_its_stream(
     client: ShardClient, started: Callable[..., Followed]
 ) -> None:
-    """A lease that nobody gives up keeps files until it runs out."""
+    """Nobody else would: it would look at its shards for as long as the application runs."""
     put(client, "a", 0, 5)
     put(client, "b", 0, 5)
     followed = started()
@@ -247,5 +248,6 @@ def test_a_query_that_is_stopped_by_hand_ends_its_stream(
 
     followed.query.stop()
 
+    # It is looked at as by its turns, which poll; a question of Spark's may still be open.
     wait_until("the end of the stream", lambda: followed.stream.look() is None, 60)
     assert followed.stream.error is None

@@ -53,6 +53,9 @@ _IDLE_MS: Final = 600_000
 """Pause between micro-batches of an idle query, which only bring its holds forward: the advancer
 moves the output, and an idle input has little history that they could keep back."""
 
+_POLL_MS: Final = 10_000.0
+"""Pause between two looks of the query's own: others look at its shards more often, and wake it."""
+
 _TRIGGERS: Final = 4
 """Micro-batches in each interval, at most. With one, each view of a chain would be an interval
 late."""
@@ -103,6 +106,15 @@ class TriggerQuery:
             with suppress(Py4JError, OSError):
                 return self._query.exception()
         return None
+
+    def is_active(self) -> bool:
+        """True while it runs, and hears of news."""
+        if self._query is None or (self._stream is not None and self._stream.error is not None):
+            return False
+        try:
+            return bool(self._query.isActive)
+        except (Py4JError, OSError):
+            return False
 
     def start(
         self, run: Callable[[DataFrame, int], None], stopping: threading.Event
@@ -170,7 +182,12 @@ class TriggerQuery:
         gap_ms = _trigger_ms(host.interval_ms)
         if has_driver_streams(host.spark):
             stream, frame = open_driver_stream(
-                host.spark, host.client, options, gap_ms=gap_ms, poll_ms=host.interval_ms
+                host.spark,
+                host.client,
+                options,
+                gap_ms=gap_ms,
+                # The advancer looks at the inputs of all views in each interval, and wakes it.
+                poll_ms=host.interval_ms if self.with_time else _POLL_MS,
             )
             self._stream, gap_ms = stream, 0  # it makes the pauses
             each = _told(run, stream)
@@ -204,6 +221,7 @@ def _told(
     """`run`, whose ends the stream hears of."""
 
     def each(frame: DataFrame, number: int) -> None:
+        stream.micro_batch_began()
         try:
             run(frame, number)
         finally:

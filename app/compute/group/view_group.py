@@ -5,9 +5,8 @@
     group.add(member)              from the next micro-batch on; at once up to where the group is
     group.remove("busiest")
 
-A streaming query for each view costs a micro-batch of its own, with its logs, its planner's process
-and its calls, whatever the view has to do; and a view of a view hears of a change only when its own
-query asks next. Here the inputs are asked once. In each micro-batch every member takes its step up
+A streaming query for each view costs a micro-batch of its own, with its logs and its calls,
+whatever the view has to do; and a view of a view hears of a change only when its own query asks. Here the inputs are asked once. In each micro-batch every member takes its step up
 to the same time, a view before the views of it: so all are settled at the same times, and a chain
 is as fresh as its first view. Differential dataflow's scope, with one frontier, has the same role.
 
@@ -148,10 +147,7 @@ class ViewGroup:
 
     def is_active(self) -> bool:
         """True while its streaming query runs."""
-        try:
-            return self._query is not None and bool(self._query.isActive)
-        except (Py4JError, OSError):
-            return False
+        return self._trigger is not None and self._trigger.is_active()
 
     def names(self) -> frozenset[str]:
         """Names of its members."""

@@ -537,7 +537,7 @@ class RunningView:
         """True if something triggers its steps; what has to be done where nothing does, is done."""
         if self._moving or self._asked:
             return not self._moving
-        group, query = self._group, self._query
+        group, trigger = self._group, self._trigger
         if group is not None:
             if not group.is_active():
                 # Each tick again, and without `_asked`: another member's tick may have taken this
@@ -545,18 +545,15 @@ class RunningView:
                 # would go unseen for as long as an answer is waited for.
                 self._groups.dissolve(group)
             return True
-        if query is None:
+        if self._query is None or trigger is None:
             # It was let go. Only when what it was at has ended: the next one may take as long.
             if self._step_lock.acquire(blocking=False):
                 self._step_lock.release()
                 self._asked = True
                 self._groups.part(self)
             return False
-        try:
-            if query.isActive:
-                return True
-        except (Py4JError, OSError):
-            pass
+        if trigger.is_active():
+            return True
         self._report_failure()
         return False
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from py4j.protocol import Py4JError
 from typing_extensions import override
 
 from shardline.datasource.clock import SystemClock
@@ -15,6 +16,7 @@ from shardline.datasource.errors import LeaseExpired
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard_source.offsets import START
 from shardline.datasource.spark_native.driver_stream import DriverStream
+from shardline.datasource.stores.metered import Metered
 from support.fakes.engine import Checkpoint, Query, options_of
 from support.models.shards import World, schema_of, updates
 from support.spark.streams import BLOBS, fill
@@ -244,18 +246,145 @@ def test_a_query_that_has_ended_is_asked_no_more(jvm: Jvm, client: ShardClient) 
     assert stream.error is None
 
 
-class _GoneJvm(Jvm):
+class _DeafJvm(Jvm):
+    """Calls fail, before or after they have had their effect."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails_at = ""
+
     @override
     def asked(self) -> str | None:
-        raise OSError("connection refused")
+        if self.fails_at == "asked":
+            raise OSError("too many open files")
+        return super().asked()
+
+    @override
+    def give(self, end: str, status: str) -> None:
+        if self.fails_at == "before give":
+            raise Py4JError("connection refused")
+        super().give(end, status)
+        if self.fails_at == "after give":
+            raise Py4JError("answer lost")
 
     @override
     def fail(self, message: str) -> None:
         raise OSError(message)
 
 
-def test_a_jvm_that_is_gone_ends_the_stream(client: ShardClient) -> None:
-    assert _stream(_GoneJvm(), client).look() is None
+@pytest.mark.parametrize("at", ["asked", "before give", "after give"])
+def test_a_call_to_the_jvm_that_fails_is_made_again(
+    world: World, client: ShardClient, at: str
+) -> None:
+    """A query that still runs would wait for an end for ever. Each end is given once."""
+    jvm = _DeafJvm()
+    stream = _stream(jvm, client)
+    jvm.ask()
+    jvm.fails_at = at
+
+    assert stream.look() is not None
+    assert stream.error is None
+    jvm.fails_at = ""
+    world.clock.advance(GAP_MS)
+    stream.look()
+    assert jvm.frontiers == [1]
+    jvm.ask()
+    world.clock.advance(GAP_MS)
+    stream.look()
+
+    assert jvm.frontiers == [1, 10]
+
+
+def test_an_error_that_the_jvm_does_not_hear_is_kept(client: ShardClient) -> None:
+    jvm = _DeafJvm()
+    stream = _stream(jvm, client)
+    jvm.ask()
+    stream.look()
+    jvm.ask()
+    client.drop("in", despite_holders=["group:x"])
+
+    assert stream.look() is None
+
+    assert stream.error is not None
+    assert stream.look() is None
+
+
+def test_the_end_of_the_query_is_noticed_while_there_is_no_news(
+    world: World, jvm: Jvm, client: ShardClient
+) -> None:
+    stream = _stream(jvm, client)
+    jvm.ask(_end_at(client, 10))
+    stream.look()
+    jvm.start = ""
+    world.clock.advance(1000)
+
+    assert stream.look() is None
+
+
+# --- the cost of waiting --------------------------------------------------------------------------
+
+
+def test_an_upper_that_moves_without_rows_is_not_looked_at(
+    world: World, jvm: Jvm, client: ShardClient
+) -> None:
+    """Sources move each second while nothing comes, and each move wakes whoever reads them."""
+    store = Metered(world.objects(), world.clock)
+    client = world.client(BLOBS, store)
+    stream = _stream(jvm, client)
+    jvm.ask(_end_at(client, 10))
+    stream.look()
+    for n in range(10, 20):
+        world.clock.advance(10)
+        _append(client, n, n + 1, rows=0)
+        before = store.statistics()
+        stream.look()
+        assert store.statistics() == before
+
+    assert jvm.given == []
+    _append(client, 20, 21)
+    stream.look()
+    assert jvm.frontiers == [21]
+
+
+def test_what_others_write_is_looked_for_now_and_then(
+    world: World, jvm: Jvm, client: ShardClient
+) -> None:
+    stream = _stream(jvm, client)
+    jvm.ask(_end_at(client, 10))
+    stream.look()
+    _append(world.client(BLOBS), 10, 20)
+    stream.look()
+    assert jvm.given == []
+
+    world.clock.advance(1000)
+    stream.look()
+
+    assert jvm.frontiers == [20]
+
+
+def test_spark_is_not_asked_while_a_micro_batch_runs_again(jvm: Jvm, client: ShardClient) -> None:
+    """One that a restart has found unfinished may wait for hours, of a runtime that follows."""
+    stream = _stream(jvm, client)
+
+    stream.micro_batch_began()
+    assert stream.look() == 1000
+    stream.micro_batch_ended()
+    pause_ms = stream.look()
+    assert pause_ms is not None
+    assert pause_ms < 1000
+
+
+def test_the_hold_is_one_that_a_query_has_used(world: World, jvm: Jvm, client: ShardClient) -> None:
+    """An administrator is told that one which never was may be ended."""
+    stream = _stream(jvm, client)
+    jvm.ask()
+    stream.look()
+    assert not client.state("in").critical["group:x"].confirmed
+    jvm.ask()
+    world.clock.advance(GAP_MS)
+    stream.look()
+
+    assert client.state("in").critical["group:x"].confirmed
 
 
 # --- its thread -----------------------------------------------------------------------------------
@@ -289,7 +418,9 @@ def test_it_is_woken_by_what_this_process_writes(
     jvm.ask()
     stream.micro_batch_ended()
     wait_until("the hold", lambda: _hold(client) == 9, 60)
-    assert stream.look() == never_ms  # behind that of the thread, which waits by now
+    pause_ms = stream.look()  # behind that of the thread, which waits by now
+    assert pause_ms is not None
+    assert pause_ms > never_ms / 2
 
     _append(client, 10, 20)
 

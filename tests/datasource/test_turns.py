@@ -1,0 +1,130 @@
+"""Turns: given when they are due or asked for, one at a time for each, until they are over."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardline.datasource.clock import SystemClock
+from shardline.datasource.turns import TURNS, Turn
+from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NEVER_MS = 3_600_000.0
+
+
+@pytest.fixture
+def added() -> Iterator[Callable[[Callable[[], float | None]], Turn]]:
+    """Adds turns, and takes them away."""
+    made: list[Turn] = []
+
+    def add(act: Callable[[], float | None]) -> Turn:
+        turn = Turn(SystemClock(), act)
+        made.append(turn)
+        TURNS.add(turn)
+        return turn
+
+    yield add
+    for turn in made:
+        TURNS.remove(turn)
+
+
+def test_the_first_turn_comes_at_once_and_the_next_when_it_is_due(
+    added: Callable[[Callable[[], float | None]], Turn],
+) -> None:
+    taken: list[int] = []
+
+    def act() -> float:
+        taken.append(len(taken))
+        return 1.0 if len(taken) < 5 else NEVER_MS
+
+    added(act)
+
+    wait_until("five turns", lambda: len(taken) == 5, 30)
+
+
+def test_who_is_woken_has_a_turn_and_nobody_else(
+    added: Callable[[Callable[[], float | None]], Turn],
+) -> None:
+    counts = {"one": 0, "other": 0}
+
+    def act_of(name: str) -> Callable[[], float]:
+        def act() -> float:
+            counts[name] += 1
+            return NEVER_MS
+
+        return act
+
+    one = added(act_of("one"))
+    added(act_of("other"))
+    wait_until("the first turns", lambda: counts == {"one": 1, "other": 1}, 30)
+
+    one.set()
+
+    wait_until("another turn", lambda: counts["one"] == 2, 30)
+    assert counts["other"] == 1
+
+
+def test_what_sets_a_turn_while_it_is_taken_causes_another_one_behind_it(
+    added: Callable[[Callable[[], float | None]], Turn],
+) -> None:
+    inside, go_on, running, taken = threading.Event(), threading.Event(), [0], [0]
+
+    def act() -> float:
+        running[0] += 1
+        assert running[0] == 1, "one at a time"
+        inside.set()
+        assert go_on.wait(30)
+        running[0] -= 1
+        taken[0] += 1
+        return NEVER_MS
+
+    turn = added(act)
+    assert inside.wait(30)
+    turn.set()
+    turn.set()
+    go_on.set()
+
+    wait_until("the second turn", lambda: taken[0] == 2, 30)
+
+
+def test_one_that_raises_is_called_again(
+    added: Callable[[Callable[[], float | None]], Turn], caplog: pytest.LogCaptureFixture
+) -> None:
+    taken = [0]
+
+    def act() -> float | None:
+        taken[0] += 1
+        if taken[0] == 1:
+            raise RuntimeError("of the moment")
+        return None
+
+    added(act)
+
+    wait_until("another turn", lambda: taken[0] == 2, 30)
+    assert "a turn has failed" in caplog.text
+
+
+def test_the_thread_ends_with_the_last_turn(
+    added: Callable[[Callable[[], float | None]], Turn],
+) -> None:
+    ended, taken = added(lambda: None), [0]
+
+    def act() -> float:
+        taken[0] += 1
+        return NEVER_MS
+
+    removed = added(act)
+    wait_until("both turns", lambda: taken[0] == 1 and ended.is_over, 30)
+    TURNS.remove(removed)
+
+    def lives() -> bool:
+        return any(one.name == "turns" for one in threading.enumerate())
+
+    wait_until("the end of the thread", lambda: not lives(), 30)
+    added(act)
+    wait_until("a turn by a new one", lambda: taken[0] == 2, 30)
