@@ -208,7 +208,6 @@ class DriverStream:
             except _JvmError as error:
                 # Nothing follows from it: the JVM may live, and have heard what it was told.
                 _log.info("a stream could not speak to its query: %s", error)
-                self._start = None
                 return _AGAIN_MS
             except _QueryEnded:
                 self._release()

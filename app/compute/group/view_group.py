@@ -6,9 +6,10 @@
     group.remove("busiest")
 
 A streaming query for each view costs a micro-batch of its own, with its logs and its calls,
-whatever the view has to do; and a view of a view hears of a change only when its own query asks. Here the inputs are asked once. In each micro-batch every member takes its step up
-to the same time, a view before the views of it: so all are settled at the same times, and a chain
-is as fresh as its first view. Differential dataflow's scope, with one frontier, has the same role.
+whatever the view has to do; and a view of a view hears of a change only when its own query asks.
+Here the inputs are asked once. In each micro-batch every member takes its step up to the same time,
+a view before the views of it: so all are settled at the same times, and a chain is as fresh as its
+first view. Differential dataflow's scope, with one frontier, has the same role.
 
 All members depend, directly or by others of them, on each input of the group. So the frontier that
 the group waits for is the one that each of them would wait for alone, and a source that stands
