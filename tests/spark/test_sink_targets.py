@@ -173,7 +173,15 @@ def test_a_micro_batch_of_a_runtime_that_was_fenced_meanwhile_is_not_put_in_plac
     sink = parquet(tmp_path)
 
     def target(check_fence: Callable[[], None]) -> FileTarget:
-        return FileTarget(host.spark, sink, sink.options, "shard", None, check_fence=check_fence)
+        return FileTarget(
+            host.spark,
+            sink,
+            sink.options,
+            "shard",
+            None,
+            location="here",
+            check_fence=check_fence,
+        )
 
     # It was opened before a file of the first was there, so it has found nothing to delete.
     second = target(lambda: None)

@@ -3,7 +3,7 @@
 Spark's own file sink keeps a log of its files beside them, that only Spark reads: other readers see
 files of micro-batches that failed or ran twice. Here the folder itself says what is committed.
 
-    <path>/_shardline.json          the owner: sink, definition, and the shard that it reads
+    <path>/_shardline.json          the owner: sink, location, definition, and the shard it reads
     <path>/.staging-<number>/       being written; hidden from every reader
     <path>/_upper=<number>/         files of a committed micro-batch, by its upper
 
@@ -76,6 +76,7 @@ class FileTarget:
         shard: str,
         recorded: Frontier | None,
         *,
+        location: str,
         check_fence: Callable[[], None],
     ) -> None:
         """Take the folder, and delete what an earlier incarnation has left unfinished in it.
@@ -107,7 +108,7 @@ class FileTarget:
         conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001
         self._fs = self._path_class(self._path).getFileSystem(conf)
         self._is_local = self._fs.getUri().getScheme() == "file"
-        self.input = self._take(sink, shard, recorded)
+        self.input = self._take(sink, shard, recorded, location)
         # Of another input nothing could be written again: the sink is going to be refused.
         if self.input in ("", shard):
             self._delete_unfinished(recorded)
@@ -188,27 +189,37 @@ class FileTarget:
                 hint="look at the permissions of the folder",
             )
 
-    def _take(self, sink: SinkDescription, shard: str, recorded: Frontier | None) -> str:
+    def _take(
+        self, sink: SinkDescription, shard: str, recorded: Frontier | None, location: str
+    ) -> str:
         """Take the folder for the sink, and return the shard whose changes it has; "" if none.
 
         Raises:
             InvalidUsage: It holds what somebody else has written.
         """
-        mine = {"sink": sink.name, "definition": fingerprint(sink), "input": shard}
+        mine = {"sink": sink.name, "location": location}
+        mine |= {"definition": fingerprint(sink), "input": shard}
         owner = self._place(_OWNER)
         full = any(name.startswith(_DONE) for name in self._names())
         found = self._read(owner) if self._fs.exists(owner) else {}
+        # Two locations of one project have sinks of the same names and definitions: each would
+        # delete what the other one is staging. Earlier versions did not note the location; ids of
+        # shards are unique, so that the same input tells it, too.
+        known = "location" in found
+        elsewhere = known and found["location"] != location
         # Accounts of this definition are of this folder: its path is part of the definition. An
         # earlier version has noted another fingerprint in it, which includes credentials.
-        ours = found.get("sink") == sink.name and (
-            found.get("definition") in accepted_fingerprints(sink) or recorded is not None
+        ours = (
+            found.get("sink") == sink.name
+            and not elsewhere
+            and (found.get("definition") in accepted_fingerprints(sink) or recorded is not None)
         )
         if ours and full:
             return str(found.get("input", ""))
-        # One of this sink that has written nothing gives way to the definition that corrects it;
-        # another sink may be about to write. So may one of this name in another location, which
-        # reads another shard: ids of shards are unique.
-        gives_way = not full and (found.get("sink"), found.get("input")) == (sink.name, shard)
+        # One of this sink that has written nothing gives way to the definition that corrects it,
+        # whatever has become of its input; another sink may be about to write.
+        same = found.get("location") == location if known else found.get("input") == shard
+        gives_way = not full and same and found.get("sink") == sink.name
         if found and not ours and not gives_way:
             raise target_taken(self._name, found.get("sink", ""), _WAY_OUT)
         if full:

@@ -45,9 +45,15 @@ def open_target(host: Host, sink: SinkDescription, progress: SinkProgress) -> Ta
         case "foreachBatch":
             target = FunctionTarget(options["function"])
         case name if name in FILES:
-            shard = host.client.state(sink.on).shard
-            fence = host.check_fence
-            target = FileTarget(host.spark, sink, options, shard, recorded, check_fence=fence)
+            target = FileTarget(
+                host.spark,
+                sink,
+                options,
+                host.client.state(sink.on).shard,
+                recorded,
+                location=host.client.location.id,
+                check_fence=host.check_fence,
+            )
         case _:
             target = WriterTarget(sink, options)
     return target

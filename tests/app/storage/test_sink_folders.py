@@ -61,23 +61,38 @@ def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SinkDescription:
     return SinkDescription(name="out", on="in", format="parquet", options=options)
 
 
-def opened(sink: SinkDescription, shard: str, recorded: Frontier | None = None) -> FileTarget:
+def opened(
+    sink: SinkDescription, shard: str, recorded: Frontier | None = None, location: str = "here"
+) -> FileTarget:
     spark = SimpleNamespace(_jsc=SimpleNamespace(hadoopConfiguration=lambda: None))
     return FileTarget(
-        cast("Any", spark), sink, sink.options, shard, recorded, check_fence=lambda: None
+        cast("Any", spark),
+        sink,
+        sink.options,
+        shard,
+        recorded,
+        location=location,
+        check_fence=lambda: None,
     )
 
 
-def test_a_folder_of_the_same_name_elsewhere_is_left_alone(sink: SinkDescription) -> None:
-    """Two locations of a project have sinks of the same names, and their inputs are two shards."""
+def owner_of(folder: Path) -> Any:
+    return json.loads((folder / "_shardline.json").read_text())
+
+
+@pytest.mark.parametrize("envelope", ["diff", "none"])
+def test_a_folder_of_the_same_name_elsewhere_is_left_alone(
+    sink: SinkDescription, envelope: Any
+) -> None:
+    """Two locations of a project have sinks of the same names, and mostly of the same text."""
     folder = Path(sink.options["path"])
     opened(sink, "shard-1")
     staged = folder / ".staging-11"
     staged.mkdir()
-    other = replace(sink, envelope="none")
+    other = replace(sink, envelope=envelope)
     with pytest.raises(InvalidUsage, match=r"TARGET_TAKEN.*what sink 'out'"):
-        opened(other, "shard-2")
-    assert json.loads((folder / "_shardline.json").read_text())["input"] == "shard-1"
+        opened(other, "shard-2", location="elsewhere")
+    assert owner_of(folder)["input"] == "shard-1"
     assert staged.exists()
 
     opened(other, "shard-1")
@@ -86,6 +101,31 @@ def test_a_folder_of_the_same_name_elsewhere_is_left_alone(sink: SinkDescription
     with pytest.raises(InvalidUsage, match="TARGET_TAKEN"):
         opened(replace(other, name="another"), "shard-1")
     assert staged.exists()
+    (folder / "_upper=11").mkdir()
+    with pytest.raises(InvalidUsage, match="TARGET_TAKEN"):
+        opened(other, "shard-2", location="elsewhere")
+
+
+def test_a_folder_without_rows_takes_a_source_that_was_made_again(sink: SinkDescription) -> None:
+    """Also together with a correction of the sink: nothing of the former input is in it."""
+    folder = Path(sink.options["path"])
+    opened(sink, "shard-1")
+    target = opened(replace(sink, envelope="none"), "shard-2")
+    assert (target.input, owner_of(folder)["input"]) == ("", "shard-2")
+
+
+def test_a_folder_that_an_earlier_version_has_taken(sink: SinkDescription) -> None:
+    """It notes no location: another definition needs the same input, which no other one has."""
+    folder = Path(sink.options["path"])
+    opened(sink, "shard-1")
+    former = owner_of(folder)
+    del former["location"]
+    other = replace(sink, envelope="none")
+    (folder / "_shardline.json").write_text(json.dumps(former))
+    with pytest.raises(InvalidUsage, match="TARGET_TAKEN"):
+        opened(other, "shard-2")
+    opened(other, "shard-1")
+    assert owner_of(folder)["location"] == "here"
 
 
 def test_a_folder_with_rows_keeps_its_definition(sink: SinkDescription) -> None:
