@@ -1,6 +1,7 @@
 """The holds of a sink keep what it has not written yet readable; they end when it is dropped.
 
     hold_name("out")                        on its input, and on the errors that it waits for
+    release_former(client, description, …)  at each start, before the accounts change
     drop_sink(client, description)          after the last incarnation has stopped
 
 A sink's holds have the same names in every runtime, since its target is one and the same. So they,
@@ -9,6 +10,7 @@ and its accounts in `<sink>_progress`, end only as they were seen before a look 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable
 
 from shardline.app.execution.ending_holds import TRIED_AGAIN, allow_any, do_all, end_holds
@@ -17,7 +19,9 @@ from shardline.app.storage.sinks.progress import read_progress
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import ShardError
 
-__all__ = ["drop_sink", "error_shards", "give_up", "hold_name"]
+__all__ = ["drop_sink", "hold_name", "release_former"]
+
+_log = logging.getLogger(__name__)
 
 
 def hold_name(sink: str) -> str:
@@ -53,7 +57,7 @@ def drop_sink(
     name = description.name
     do_all(
         (
-            lambda: give_up(client, _held_shards(client, description), name, check_fence),
+            lambda: _give_up(client, _held_shards(client, description), name, check_fence),
             # Last: nothing else says which input it was. Also after a damaged shard, maybe of
             # errors of another object: a sink of this name would go on by it later.
             lambda: _drop_progress(client, name, check_fence),
@@ -71,7 +75,7 @@ def _held_shards(client: ShardClient, description: SinkDescription) -> list[str]
         # It is damaged for good, and its input may be any of them.
         return client.shards()
     inputs = {description.on} if row is None else {description.on, row.input}
-    return [*inputs, *error_shards(client)]
+    return [*inputs, *_error_shards(client)]
 
 
 def _drop_progress(client: ShardClient, sink: str, check_fence: Callable[[], None]) -> None:
@@ -84,7 +88,46 @@ def _drop_progress(client: ShardClient, sink: str, check_fence: Callable[[], Non
         client.drop(shard, seen=seen)
 
 
-def give_up(
+def release_former(
+    client: ShardClient,
+    sink: SinkDescription,
+    previous_input: str,
+    read: Collection[str],
+    check_fence: Callable[[], None],
+) -> None:
+    """Give up the holds of a sink that starts on what it does not read any more.
+
+    That is the input of the definition before, and errors of what its input was made of then. A
+    shard that is damaged keeps its hold: it is none of the sink's any more, and must not keep it
+    from starting.
+
+    Args:
+        client: Of the persist location.
+        sink: As it is defined now.
+        previous_input: By its accounts; "" if they have none.
+        read: The objects whose errors it waits for.
+        check_fence: As of `end_holds`.
+
+    Raises:
+        Fenced: Another runtime has taken over.
+        Determinate: A shard did not answer: it is to be tried again.
+        Indeterminate: The same.
+    """
+    former = {previous_input} - {"", sink.on}
+    try:
+        _give_up(client, [*former, *_error_shards(client, read)], sink.name, check_fence)
+    except TRIED_AGAIN:
+        raise
+    except ShardError:
+        context = {"sink": sink.name}
+        _log.warning(
+            "holds of a sink stay on what it does not read any more",
+            extra={"context": context},
+            exc_info=True,
+        )
+
+
+def _give_up(
     client: ShardClient,
     shards: Iterable[str],
     sink: str,
@@ -94,7 +137,7 @@ def give_up(
     end_holds(client, shards, hold_name(sink).__eq__, check_fence)
 
 
-def error_shards(client: ShardClient, but: Collection[str] = ()) -> list[str]:
+def _error_shards(client: ShardClient, but: Collection[str] = ()) -> list[str]:
     """All shards of errors, except those of objects `but`.
 
     Nothing says what an input was made of when they were held.

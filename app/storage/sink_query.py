@@ -54,7 +54,7 @@ from shardline.app.execution.host import Host, Incarnation, Running
 from shardline.app.execution.live_errors import EMPTY_CATALOG, Catalog
 from shardline.app.execution.query_start import start_slot, wait_until_initialised
 from shardline.app.protocol.objects import SinkDescription
-from shardline.app.storage.sink_holds import error_shards, give_up, hold_name
+from shardline.app.storage.sink_holds import hold_name, release_former
 from shardline.app.storage.sinks.interval import Interval, end_of, may_continue
 from shardline.app.storage.sinks.open_target import open_target
 from shardline.app.storage.sinks.progress import SinkProgress
@@ -235,10 +235,8 @@ class _SinkRun:
         self._check_input(self._progress, self._target)
         # After what can refuse this definition: a user who goes back to the one before, since the
         # target is taken, finds its history. Before the accounts change: nothing else has the name.
-        self._release_previous_input(self._progress)
-        # The same for errors: of the definition before, and of what its input was made of before.
-        others = error_shards(host.client, self._times.objects())
-        give_up(host.client, others, sink.name, host.check_fence)
+        previous = self._progress.previous_input
+        release_former(host.client, sink, previous, self._times.objects(), host.check_fence)
         self._progress.note_input()
         self._catch_up(self._progress, self._target)
         if self._progress.committed == EMPTY:
@@ -440,12 +438,6 @@ class _SinkRun:
             self._check()
             target.skip(interval)
             progress.record(interval, 0)
-
-    def _release_previous_input(self, progress: SinkProgress) -> None:
-        """Give up the hold on the input of the previous definition, if that was another one."""
-        previous = progress.previous_input
-        if previous not in ("", self._sink.on):
-            give_up(self._host.client, [previous], self._sink.name, self._host.check_fence)
 
     def _next_time(self, progress: SinkProgress) -> int:
         """The first time that the target lacks; or, if it has none, the time to begin with."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from shardline.app.execution import ending_holds
 from shardline.app.execution.host import Host
 from shardline.app.execution.live_errors import EMPTY_CATALOG
 from shardline.app.protocol.fingerprint import accepted_fingerprints, fingerprint
@@ -22,7 +23,7 @@ from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.app.storage.sinks.shards import ShardTarget
 from shardline.app.storage.sinks.target import options_of
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.errors import Corrupt, InvalidUsage
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.types.schema import ShardSchema
 from support.spark.sinks import SCHEMA, host_of, life
@@ -188,6 +189,35 @@ def test_a_target_ahead_of_its_input_is_given_nothing(
     written(client, "out", fingerprint(copy), 10)
     run._catch_up(progress, opened(client, copy))
     assert SinkProgress.open(client, copy).committed == Frontier(11)
+
+
+@pytest.mark.parametrize("damaged", ["other_errors", "before"])
+def test_what_is_damaged_and_not_read_keeps_no_sink_from_its_start(
+    client: ShardClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: str
+) -> None:
+    """Be it errors of another object, or the input of the definition before."""
+    for name in ("before", "other_errors"):
+        client.create(name, ShardSchema.from_arrow(SCHEMA))
+        client.hold(name, "sink:out", since=0)
+    there_is_an_input(client, Frontier(11))
+    SinkProgress.open(client, replace(COPY, on="before")).record(Interval(0, Frontier(5)), 0)
+    host = host_without_spark(client, tmp_path)
+    begun: list[int] = []
+    real = ending_holds.find_holds
+
+    def find_holds(client: ShardClient, shard: str) -> dict[str, str]:
+        if shard == damaged:
+            raise Corrupt("damaged")
+        return real(client, shard)
+
+    monkeypatch.setattr(ending_holds, "find_holds", find_holds)
+    monkeypatch.setattr(_SinkRun, "_query_from", lambda _, as_of, *__: begun.append(as_of))
+    run = _SinkRun(host, life(), COPY, EMPTY_CATALOG)
+    with run._times:
+        run._begin()
+    assert begun == [10]
+    held = [name for name in ("before", "other_errors") if client.state(name).critical]
+    assert held == [damaged]
 
 
 class Table:
