@@ -312,10 +312,18 @@ class Application:
     def not_ready(self) -> str:
         """Why queries cannot be answered, as a sentence; "" if they can."""
         try:
-            self._objects.check_in_charge()
+            self.check_in_charge()
         except ShardError as error:
             return str(error)
         return ""
+
+    def check_in_charge(self) -> None:
+        """Make sure that what is asked for here has an effect.
+
+        Raises:
+            ShardError: Another runtime has taken over, or another controller.
+        """
+        self._objects.check_in_charge()
 
     def waiting(self) -> dict[str, str]:
         """Objects that are not created yet, with the reason; "" while an input has not begun."""
@@ -352,7 +360,7 @@ class Application:
             InvalidUsage: It is no setting that may change so, or a value cannot be; or this runtime
                 only follows another one.
         """
-        self._objects.check_in_charge()
+        self.check_in_charge()
         if self._objects.follows:
             raise read_only_error("its settings are in force")
         with self._settings_lock:

@@ -296,8 +296,10 @@ class Objects:
     def _promote(self, then: Callable[[], None]) -> None:
         """Run the project that was applied, in a location that has been taken over."""
         assert self._wanted is not None
-        # The take-over stays true of a runtime that has been pushed aside since.
-        self.check_in_charge()
+        # The take-over stays true of a runtime that has been pushed aside since. Another controller
+        # is no reason to wait: the location has one holder, and maintenance is the holder's work.
+        if self._runtime.lane.lost is not None:
+            raise self._runtime.lane.lost
         self.follows = False
         try:
             then()

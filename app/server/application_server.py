@@ -200,6 +200,8 @@ def _run_sql(application: Application, text: str, given_up: threading.Event) -> 
 
 
 def _allow_writes(application: Application) -> None:
+    # Outside of the steps: where another controller is in charge nothing is done.
+    application.check_in_charge()
     hint = "it goes on by itself: look at `status`, or ask again"
     with steps_of("the take-over of the location", hint):
         application.allow_writes()

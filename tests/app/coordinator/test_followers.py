@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from shardline.app.protocol.compute import (
 from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.app.server.application_server import serve_application
 from shardline.app.server.client import run_action
+from shardline.app.server.discovery import request_headers
 from shardline.app.settings.config import RuntimeSettings
 from shardline.app.transport.in_process import InProcessClient
 from shardline.datasource.clock import SystemClock
@@ -264,6 +267,57 @@ def test_what_fails_behind_a_take_over_is_not_told_as_if_nothing_had_happened(
         with pytest.raises(Indeterminate, match=r"no answer.*goes on by itself"):
             run_action(where, "allow_writes", "")
         site.wait("the first is fenced", lambda: first.lost is not None)
+
+
+def take_control(application: Application) -> None:
+    """A controller elsewhere pushes the application's own one aside."""
+    client: Any = InProcessClient(application.runtime.compute, "other", SystemClock())
+    client.send(CreateInstance())
+
+    def pushed_aside() -> bool:
+        return "CONTROLLER_REPLACED" in application.not_ready
+
+    Site.wait("another controller is in charge", pushed_aside)
+
+
+@pytest.mark.server
+def test_a_take_over_that_another_controller_keeps_back_is_not_begun(
+    site: Site, tmp_path: Path
+) -> None:
+    """And is not answered as if it might have been."""
+    with (
+        site.application() as first,
+        site.application(read_only=True, introspection=True) as second,
+        serve_application(second, RuntimeSettings(), tmp_path) as where,
+    ):
+        first.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in second.running())
+        second.apply(project(source()))
+        take_control(second)
+        headers = {**request_headers(where), "Content-Type": "application/json"}
+        connection = HTTPConnection(where.url.removeprefix("http://"), timeout=30)
+        connection.request("POST", "/api/v1/actions/allow_writes", b'{"target": ""}', headers)
+        answer = connection.getresponse()
+        error = json.loads(answer.read())["error"]
+        connection.close()
+        assert (answer.status, error["code"]) == (503, "CONTROLLER_REPLACED")
+        assert first.lost is None
+
+
+def test_a_new_holder_maintains_the_location_whoever_controls_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another controller connects between the take-over and what follows it."""
+    begun = threading.Event()
+    monkeypatch.setattr(Application, "_begin_to_write", lambda _: begun.set())
+    with overdue(site, monkeypatch) as (_, second, happened):
+        second.apply(project(source()))
+        with pytest.raises(Indeterminate, match="NOT_TAKEN_OVER"):
+            second.allow_writes()
+        take_control(second)
+        happened.set()
+        site.wait("it maintains", begun.is_set)
+        site.wait("it follows nobody", lambda: not second._objects.follows)
 
 
 def test_a_promotion_ends_with_the_loss_of_the_location(
