@@ -483,7 +483,8 @@ class ShardClient:
         """True if the barrier of a sweep, in the shard or its transactions shard, is in the future.
 
         No part can come in before that time (`STAGED_TOO_LONG`). A clock was ahead when it was
-        recorded, or this process's is behind.
+        recorded, or this process's is behind. A shard that was dropped takes no part anyway: its
+        barrier does not count, and no sweep takes it back.
 
         Raises:
             InvalidUsage: There is no such shard.
@@ -491,8 +492,10 @@ class ShardClient:
         state = self.machine(name).state()
         states = [state]
         if state.registered is not None:
-            states.append(self.machine(state.registered.txns).state())
-        return any(one.swept_before_ms > self.clock.now_ms() for one in states)
+            # None if its log is gone, which no sweep brings back.
+            states += filter(None, [self.machine(state.registered.txns).refresh()])
+        now_ms = self.clock.now_ms()
+        return any(one.swept_before_ms > now_ms and not is_tombstone(one) for one in states)
 
     def usage(self, name: str) -> ShardUsage:
         """The bytes of shard `name`, by the reason that they are kept for.

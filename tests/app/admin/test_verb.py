@@ -281,6 +281,16 @@ def test_sweep_says_that_it_lets_a_shard_be_written_again(world: World) -> None:
     assert not carry_out(Sweep(SHARD), client, commit=False).todo
 
 
+def test_sweep_says_nothing_of_the_kind_of_a_shard_that_was_dropped(world: World) -> None:
+    """No part comes into it any more, and nothing would be done."""
+    client = world.client(SETTINGS)
+    client.create(SHARD, schema_of())
+    ahead_ms = world.clock.now_ms() + 1000
+    client.machine(SHARD).apply(partial(write_barrier, begun_before_ms=ahead_ms))
+    client.drop(SHARD)
+    assert not carry_out(Sweep(SHARD), client, commit=False).todo
+
+
 # --- the shard -----------------------------------------------------------------------------------
 
 

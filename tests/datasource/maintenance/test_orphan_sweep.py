@@ -25,6 +25,7 @@ from shardline.datasource.shard.state import STAGE_LIFE_MS, Registration, ShardS
 from shardline.datasource.shard.state_history import state_at
 from shardline.datasource.stores.file import FileObjects
 from shardline.datasource.stores.location import BlobEntry
+from shardline.datasource.stores.shard_names import shard_directory
 from support.faults.leftovers import (
     BLOBS,
     FOREIGN,
@@ -174,6 +175,19 @@ def test_a_person_takes_back_the_barrier_of_the_transactions_shard_as_well(world
     assert not late.has_future_barrier(SHARD)
     with late.transaction() as transaction:
         transaction.append(SHARD, table((5, "new")))
+
+
+def test_a_transactions_shard_whose_log_is_gone_has_no_barrier(world: World) -> None:
+    """Shards that are registered in it can be swept all the same."""
+    client = filled(world)
+    client.transactions().register(SHARD)
+    mark = client.state(SHARD).registered
+    assert mark is not None
+    for entry in world.objects().entries(shard_directory(mark.txns)):
+        world.objects().delete(entry.key)
+    late = world.client(BLOBS)
+    assert not late.has_future_barrier(SHARD)
+    assert late.sweep(SHARD) == SweepResult()
 
 
 # --- transactions --------------------------------------------------------------------------------
