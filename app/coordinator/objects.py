@@ -271,7 +271,8 @@ class Objects:
         with self._lock:
             self.check_in_charge()
             if self._refused is not None:
-                raise self._refused
+                # Each raise adds to the traceback that it has, and that keeps what the frames have.
+                raise self._refused.with_traceback(None)
             if not self.follows and self._promotion is None:
                 return
             if self._wanted is None:
