@@ -13,13 +13,14 @@ step of a micro-batch leaves:
     the stream commits, its hold moves on       nothing
 
 How far a sink is follows from its target and from `<sink>_progress`. The checkpoint only saves
-time: one that is lost, or that is ahead of the target, is made anew and starts where the target is.
+time: one that is lost, or that is ahead of the accounts, is made anew and starts where they are.
 
 What a caller relies on:
     Reports: Started, Hydrated, Progress (write: how far the target is), Measured, Health of the
     namespace `sink`, and Failed or Ended as the last one.
-    A sink whose input was replaced is stalled, and stays so until it is stopped: it does not fail,
-    since it would be started again after each pause, for ever, and nothing would be different.
+    A sink whose input was replaced, or whose target has lost rows, is stalled, and stays so until
+    it is stopped: it does not fail, since it would be started again after each pause, for ever, and
+    nothing would be different.
     A sink waits for the right to write before it touches anything: hold, progress or target.
 
 Invariants:
@@ -61,6 +62,12 @@ from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.app.storage.sinks.readable_times import ReadableSpan, ReadableTimes
 from shardline.app.storage.sinks.reports import SinkReports
 from shardline.app.storage.sinks.rows import delay_updates, shape_rows
+from shardline.app.storage.sinks.stalls import (
+    SinkStalled,
+    input_replaced,
+    input_went_back,
+    target_went_back,
+)
 from shardline.app.storage.sinks.target import (
     Target,
     Written,
@@ -69,7 +76,7 @@ from shardline.app.storage.sinks.target import (
     interval_ms,
 )
 from shardline.datasource.background import BackgroundThread
-from shardline.datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
+from shardline.datasource.errors import Determinate, Fenced, ShardError
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.read import latest_readable
 from shardline.datasource.shard.plan import plan_changes
@@ -123,18 +130,6 @@ def run_sink(
     run = _SinkRun(host, incarnation, description, catalog)
     run.start()
     return run
-
-
-class InputReplaced(InvalidUsage):
-    """What the target has is of another input: a person has to say what becomes of it."""
-
-    default_code = "INPUT_REPLACED"
-
-
-class InputWentBack(InputReplaced):
-    """The target has changes that its input has not had yet: the input is an older copy."""
-
-    default_code = "INPUT_WENT_BACK"
 
 
 class _SinkRun:
@@ -191,14 +186,14 @@ class _SinkRun:
                 if query is not None:
                     query.awaitTermination()
                     self._refuse_foreign_stop()
-        except InputReplaced as error:
+        except SinkStalled as error:
             self._stall(error)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it ends the sink
             if self._stopping.is_set():
                 return
             if self._is_input_replaced():
                 # While it ran: told at once, and not as what its stream says of it.
-                self._stall(self._replaced_error())
+                self._stall(input_replaced(self._sink))
             else:
                 self._reports.failed(self._error or error, fenced=self._is_fenced())
 
@@ -216,7 +211,7 @@ class _SinkRun:
                 hint="drop the sink to stop it; it starts again by itself",
             )
 
-    def _stall(self, error: InputReplaced) -> None:
+    def _stall(self, error: SinkStalled) -> None:
         """Say once why nothing is written any more, and wait to be stopped."""
         self._reports.stalled(error)
         self._stopping.wait()
@@ -364,11 +359,11 @@ class _SinkRun:
         """Refuse to go on with another input than the one whose changes the target has.
 
         Raises:
-            InputReplaced: The input was dropped and made again.
+            SinkStalled: The input was dropped and made again.
         """
         noted = "" if progress.committed is None else progress.previous_shard
         if {noted, target.input} - {"", progress.shard_id}:
-            raise self._replaced_error()
+            raise input_replaced(self._sink)
 
     def _is_input_replaced(self) -> bool:
         """True if the input is another one than that whose changes this incarnation has written."""
@@ -384,39 +379,24 @@ class _SinkRun:
             return client.state(on).shard != progress.shard_id
         return False
 
-    def _replaced_error(self) -> InputReplaced:
-        name, on = self._sink.name, self._sink.on
-        return InputReplaced(
-            f"'{on}' was dropped and made again: what sink '{name}' has written is of the old "
-            "one, whose rows nobody can take back any more",
-            hint="drop the sink, empty its target and create it again, or give it another "
-            f"one; it is not tried again by itself: `restart {name}` does",
-        )
-
-    def _went_back_error(self, there: Frontier, upper: Frontier) -> InputWentBack:
-        name, on = self._sink.name, self._sink.on
-        return InputWentBack(
-            f"the target of sink '{name}' has everything up to {there}, and '{on}' is at {upper}: "
-            "it was restored from a copy, and what it is given now may be there already",
-            hint="restore the target to the same moment; or drop the sink, empty its target and "
-            f"create it again; it is not tried again by itself: `restart {name}` does",
-        )
-
     def _catch_up(self, progress: SinkProgress, target: Target) -> None:
         """Bring the target and the accounts up to what the target has of either.
 
         A crash may have come between the two, and between the steps of a target.
 
         Raises:
-            InputWentBack: The target is beyond its input.
+            SinkStalled: The target is beyond its input, or has lost what it was given.
         """
+        # Nothing else finds that out: the sink would go on behind rows that are not there.
+        if progress.given is not None and not target.has_taken(progress.given):
+            raise target_went_back(self._sink, progress.given)
         there, committed = target.committed(), progress.committed
         if there is None:
             return
         # Looked at after the target: an upper that is read later can only be further.
         (state,) = self._host.client.readable(self._sink.on)
         if there > state.upper:
-            raise self._went_back_error(there, state.upper)
+            raise input_went_back(self._sink, there, state.upper)
         if committed is not None and there < committed:
             return
         interval = Interval(0 if committed is None else committed.time or 0, there)
@@ -425,7 +405,7 @@ class _SinkRun:
         self._check()
         target.skip(interval)
         if there != committed:
-            progress.record(interval, 0)
+            progress.record(interval, 0, given=there)
 
     def _pass_idle_time(self, progress: SinkProgress, target: Target) -> None:
         """Move past times without changes while the sink was away: they cause no micro-batch."""

@@ -138,6 +138,32 @@ def test_a_target_behind_its_checkpoint(host: Host, source: Input, tmp_path: Pat
     assert sorted((r.k, r._diff) for r in read(host.spark, sink).collect()) == [(1, 1), (2, 1)]
 
 
+def test_a_folder_that_alone_went_back(host: Host, source: Input, tmp_path: Path) -> None:
+    """An older copy of it stalls the sink; the newest one, put back, lets it go on.
+
+    So does one whose sub-folders somebody has moved away since.
+    """
+    sink, folder = parquet(tmp_path), Path(parquet(tmp_path).options["path"])
+    with running(host, sink) as reports:
+        reports.reached(source.step(10, (1, "a", 1)))
+        shutil.copytree(folder, tmp_path / "copy")
+        reports.reached(source.step(20, (2, "b", 1)))
+        reports.reached(source.step(30))
+    folder.rename(tmp_path / "newest")
+    shutil.copytree(tmp_path / "copy", folder)
+    source.step(40, (3, "c", 1))
+    with running(host, sink, life(2)) as reports:
+        assert reports.stalled().error.startswith("[TARGET_WENT_BACK]")
+    shutil.rmtree(folder)
+    (tmp_path / "newest").rename(folder)
+    for done in folder.glob("_upper=*"):
+        shutil.rmtree(done)
+    with running(host, sink, life(3)) as reports:
+        reports.reached(41)
+
+    assert diffs(host.spark, sink) == [(3, "c", 40, 1)]
+
+
 def test_what_was_not_committed_is_not_read(host: Host, source: Input, tmp_path: Path) -> None:
     """Files of a micro-batch that a crash has left unfinished are invisible, and cleared away."""
     sink = parquet(tmp_path)

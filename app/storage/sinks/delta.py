@@ -77,6 +77,11 @@ class DeltaTarget:
         newest = self._newest(accepted_fingerprints(self._sink))
         return None if newest < 0 else frontier_of(newest)
 
+    def has_taken(self, upper: Frontier) -> bool:
+        """False if the newest append of the sink is before `upper`, or there is none."""
+        there = self.committed()
+        return there is not None and there >= upper
+
     def _newest(self, definitions: Iterable[str]) -> int:
         """The greatest number that definitions of the sink have there; -1 if there is none."""
         place = java_class(self._spark, "org.apache.hadoop.fs.Path")(path_option(self._options))

@@ -6,9 +6,10 @@ files of micro-batches that failed or ran twice. Here the folder itself says wha
     <path>/_shardline.json          the owner: sink, location, definition, and the shard it reads
     <path>/.staging-<number>/       being written; hidden from every reader
     <path>/_upper=<number>/         files of a committed micro-batch, by its upper
+    <path>/_newest-<number>         empty: the newest of these that there ever was
 
-`spark.read.parquet(path)` reads all of the last kind and nothing else: Spark hides names that begin
-with a dot or an underscore, but for those with an equals sign, which are partitions. Column
+`spark.read.parquet(path)` reads the sub-folders `_upper=…` and nothing else: Spark hides names that
+begin with a dot or an underscore, but for those with an equals sign, which are partitions. Column
 `_upper` is the upper of the micro-batch that a row came with.
 
 A sub-folder is renamed into place when all of its files are complete. Where the file system renames
@@ -20,9 +21,14 @@ of `.staging-7`, nobody has seen that `_upper=7` is whole.
     crash while the files are written     `.staging-7`                   it is deleted
     crash while they are copied           `.staging-7` and `_upper=7`    both are deleted
     crash while originals are deleted     the same                       the same
-    crash after that                      `_upper=7`                     it counts
+    crash after that                      `_upper=7`                     it counts, and is noted
 
 What is deleted is written again, from the input's history, which the sink's hold keeps.
+
+Users take sub-folders away when they have used them up, and they also put an older copy of the
+folder back, or start the application elsewhere, where a relative path means another folder. The
+first must not disturb the sink, and the others must stall it, or rows would be missing for good.
+`_newest-…` tells them apart: it stays behind, and is as old as the copy.
 
 Invariants:
     A sub-folder counts if nothing is left of its hidden one, or the sink's progress has its times:
@@ -30,6 +36,7 @@ Invariants:
     One that counts is never written again, and never deleted: its interval is left alone.
     On a local disk a sub-folder is durable, with its name, before it counts: a power cut takes back
     nothing that progress has.
+    Before progress has a micro-batch with rows, `_newest-…` is at that or at a later one.
     One that does not count is deleted before what is left of its hidden folder. In the other order
     a crash in between would leave a part that counts.
 """
@@ -45,7 +52,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from shardline.app.protocol.fingerprint import accepted_fingerprints, fingerprint
 from shardline.app.protocol.objects import SinkDescription
-from shardline.app.storage.sinks.interval import Interval, frontier_of
+from shardline.app.storage.sinks.interval import Interval, frontier_of, number_of
 from shardline.app.storage.sinks.target import Written, target_taken
 from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
 from shardline.datasource.frontier import Frontier
@@ -57,6 +64,7 @@ __all__ = ["FileTarget"]
 _OWNER: Final = "_shardline.json"
 _STAGING: Final = ".staging-"
 _DONE: Final = "_upper="
+_NEWEST: Final = "_newest-"
 
 _WAY_OUT: Final = "give the sink another path, or empty the folder"
 
@@ -108,19 +116,27 @@ class FileTarget:
         conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001
         self._fs = self._path_class(self._path).getFileSystem(conf)
         self._is_local = self._fs.getUri().getScheme() == "file"
+        self._noted = set(_numbers(self._names(), _NEWEST))
         self.input = self._take(sink, shard, recorded, location)
         # Of another input nothing could be written again: the sink is going to be refused.
         if self.input in ("", shard):
             self._delete_unfinished(recorded)
+            done = self.committed()
+            # An earlier incarnation may have been killed before it had noted it.
+            if done is not None and not self.has_taken(done):
+                self._note_newest(number_of(done))
         # What an earlier incarnation has renamed counts from now on: it may have been killed before
         # the name was durable.
         self._sync_names()
 
     def committed(self) -> Frontier | None:
         """The greatest upper of the sub-folders in place; None if there are none."""
-        uppers = [name.removeprefix(_DONE) for name in self._names() if name.startswith(_DONE)]
-        numbers = [int(text) for text in uppers if text.isdigit()]
+        numbers = _numbers(self._names(), _DONE)
         return frontier_of(max(numbers)) if numbers else None
+
+    def has_taken(self, upper: Frontier) -> bool:
+        """False if `_newest-…` is before `upper`, or is not there."""
+        return any(frontier_of(number) >= upper for number in self._noted)
 
     def write(self, rows: DataFrame, interval: Interval) -> Written:
         """Write the rows into a hidden folder, then rename it into place."""
@@ -157,7 +173,8 @@ class FileTarget:
                 code="NOT_RENAMED",
                 hint="look at the permissions of the folder",
             )
-        self._sync_names()
+        else:
+            self._note_newest(interval.number)
         return Written(count, size)
 
     def skip(self, interval: Interval) -> None:
@@ -174,8 +191,17 @@ class FileTarget:
                 self._delete(self._place(f"{_DONE}{number}"))
             self._delete(self._place(name))
 
+    def _note_newest(self, number: int) -> None:
+        """Let `_newest-…` say that sub-folder `number`, the newest one, has been there."""
+        self._fs.create(self._place(f"{_NEWEST}{number}"), True).close()
+        self._sync_names()
+        # Behind what is durable: of a crash in between both are left.
+        for former in self._noted - {number}:
+            self._delete(self._place(f"{_NEWEST}{former}"))
+        self._noted = {number}
+
     def _delete(self, place: Any) -> None:
-        """Delete a folder, if it is there.
+        """Delete a folder or a file, if it is there.
 
         Raises:
             Determinate: It is still there.
@@ -228,9 +254,15 @@ class FileTarget:
                 code="TARGET_TAKEN",
                 hint=_WAY_OUT,
             )
-        out = self._fs.create(owner, True)
-        out.write(bytearray(json.dumps(mine).encode()))
-        out.close()
+        if not ours or recorded is None:
+            # Of a folder that was emptied, or of a definition that this one follows.
+            for number in self._noted:
+                self._delete(self._place(f"{_NEWEST}{number}"))
+            self._noted = set()
+        if found != mine:
+            out = self._fs.create(owner, True)
+            out.write(bytearray(json.dumps(mine).encode()))
+            out.close()
         if self._is_local:
             sync_path(self._disk_path(owner))
             sync_names_above(self._disk_path(owner))
@@ -267,3 +299,9 @@ class FileTarget:
 
     def _place(self, name: str) -> Any:
         return self._path_class(self._path, name)
+
+
+def _numbers(names: list[str], prefix: str) -> list[int]:
+    """The numbers behind a prefix, of those names that have it."""
+    found = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+    return [int(text) for text in found if text.isdigit()]

@@ -23,7 +23,7 @@ from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import TIME_MAX, Frontier
 from shardline.datasource.shard_source.offsets import ShardOffset, parse_offset
 
-__all__ = ["LAST", "Interval", "end_of", "frontier_of", "may_continue"]
+__all__ = ["LAST", "Interval", "end_of", "frontier_of", "may_continue", "number_of"]
 
 LAST: Final = TIME_MAX + 1
 """The number of the empty frontier: greater than every time."""
@@ -44,7 +44,12 @@ class Interval:
     @property
     def number(self) -> int:
         """Number of the interval: unique in its sink, and growing; the token of targets."""
-        return LAST if self.upper.time is None else self.upper.time
+        return number_of(self.upper)
+
+
+def number_of(upper: Frontier) -> int:
+    """The number of the interval with that upper."""
+    return LAST if upper.time is None else upper.time
 
 
 def frontier_of(number: int) -> Frontier:

@@ -92,6 +92,10 @@ class MemoryTarget:
         """The upper of the rows in the list."""
         return self._collected_rows.committed
 
+    def has_taken(self, upper: Frontier) -> bool:  # noqa: ARG002 - of the contract
+        """True: it cannot tell."""
+        return True
+
     def write(self, rows: DataFrame, interval: Interval) -> Written:
         """Collect the rows into the list.
 
@@ -140,6 +144,10 @@ class ConsoleTarget:
         """None: a terminal does not remember."""
         return None
 
+    def has_taken(self, upper: Frontier) -> bool:  # noqa: ARG002 - of the contract
+        """True: it cannot tell."""
+        return True
+
     def write(self, rows: DataFrame, interval: Interval) -> Written:
         """Print the rows."""
         del interval
@@ -170,6 +178,10 @@ class FunctionTarget:
         """None: only the function knows."""
         return None
 
+    def has_taken(self, upper: Frontier) -> bool:  # noqa: ARG002 - of the contract
+        """True: it cannot tell."""
+        return True
+
     def write(self, rows: DataFrame, interval: Interval) -> Written:
         """Call the function."""
         with cached_rows(rows) as frame:
@@ -192,6 +204,10 @@ class WriterTarget:
     def committed(self) -> Frontier | None:
         """None: Spark's writers cannot be asked."""
         return None
+
+    def has_taken(self, upper: Frontier) -> bool:  # noqa: ARG002 - of the contract
+        """True: it cannot tell."""
+        return True
 
     def write(self, rows: DataFrame, interval: Interval) -> Written:
         """Append the rows."""

@@ -8,6 +8,8 @@ definition. The accounts are durable, can be queried, and fence: of two incarnat
     shard        the id of the input's shard: another one once it was dropped and made again
     lower, upper times of the last micro-batch; upper is null once nothing more comes
     rows         rows that it gave to the target
+    given        number of the newest micro-batch that gave rows: a target that remembers has that
+                 one, or it is no more what it was; null before the first one
 
 There is one row, that of the newest micro-batch; the history of the shard has the others for a
 day. The upper of the shard is that of the target. A new definition has a row without a micro-batch
@@ -32,7 +34,7 @@ import pyarrow as pa
 
 from shardline.app.protocol.fingerprint import accepted_fingerprints, fingerprint
 from shardline.app.protocol.objects import SinkDescription, progress_shard
-from shardline.app.storage.sinks.interval import Interval
+from shardline.app.storage.sinks.interval import Interval, frontier_of, number_of
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Fenced
 from shardline.datasource.frontier import EMPTY, Frontier
@@ -45,6 +47,9 @@ __all__ = ["ProgressRow", "SinkProgress", "is_progress", "read_progress"]
 
 _RETAIN_MS: Final = 86_400_000
 
+_LATER: Final = frozenset({"shard", "given"})
+"""Columns that accounts of earlier versions lack."""
+
 _COLUMNS: Final = pa.schema(
     [
         ("definition", pa.string()),
@@ -53,6 +58,7 @@ _COLUMNS: Final = pa.schema(
         ("upper", pa.int64()),
         ("rows", pa.int64()),
         ("shard", pa.string()),
+        ("given", pa.int64()),
     ]
 )
 
@@ -66,6 +72,7 @@ class ProgressRow(msgspec.Struct, frozen=True):
     upper: int | None
     rows: int
     shard: str | None = None
+    given: int | None = None
 
 
 @dataclass(slots=True)
@@ -87,6 +94,8 @@ class SinkProgress:
             or of one that has committed nothing.
         shard_id: Id of the input's shard now.
         previous_shard: Its id at the last micro-batch; "" if that is not known.
+        given: The upper of the newest micro-batch of this definition that gave rows; None if there
+            was none, or an earlier version has not noted it.
     """
 
     client: ShardClient
@@ -99,6 +108,7 @@ class SinkProgress:
     previous_definition: str
     shard_id: str
     previous_shard: str
+    given: Frontier | None
     _row: ProgressRow | None
     _upper: Frontier
     _own_id: str
@@ -121,6 +131,7 @@ class SinkProgress:
             previous_definition="" if row is None or mine else row.definition,
             shard_id=client.state(sink.on).shard if client.exists(sink.on) else "",
             previous_shard=(row.shard or "") if row is not None else "",
+            given=frontier_of(row.given) if row is not None and mine and row.given else None,
             _row=row,
             _upper=state.upper,
             _own_id=state.shard,
@@ -149,16 +160,18 @@ class SinkProgress:
         self._append(ProgressRow("", self.input, at, at, 0, self.shard_id), at, Frontier(at + 1))
         self.earliest = at + 1
 
-    def record(self, interval: Interval, rows: int) -> None:
+    def record(self, interval: Interval, rows: int, given: Frontier | None = None) -> None:
         """Note that the target has all of `interval`.
 
         Args:
             interval: Begins where the last one ended.
             rows: How many rows of it the target was given.
+            given: The newest upper with rows that the target itself has; None to go by `rows`.
 
         Raises:
             Fenced: Another incarnation has noted something meanwhile.
         """
+        self.given = given or (interval.upper if rows else self.given)
         if interval.upper <= self._upper:
             # The definition before went further than the target of this one. That target can tell
             # what it has, or the sink would have begun behind the definition before (`earliest`).
@@ -167,7 +180,15 @@ class SinkProgress:
         upper = interval.upper.time
         at = self._upper.time if upper is None else upper - 1
         assert at is not None
-        row = ProgressRow(self.definition, self.input, interval.lower, upper, rows, self.shard_id)
+        row = ProgressRow(
+            self.definition,
+            self.input,
+            interval.lower,
+            upper,
+            rows,
+            self.shard_id,
+            None if self.given is None else number_of(self.given),
+        )
         self._append(row, at, interval.upper)
         self.committed = interval.upper
 
@@ -197,8 +218,7 @@ def read_progress(client: ShardClient, sink: str) -> ProgressRow | None:
 
 def is_progress(state: ShardState) -> bool:
     """True if a shard has the accounts of a sink; a source's bindings are in one of such a name."""
-    # Earlier versions had no `shard`.
-    return {*_COLUMNS.names} - {"shard"} <= {*current_schema(state).names}
+    return {*_COLUMNS.names} - _LATER <= {*current_schema(state).names}
 
 
 def _prepare(client: ShardClient, shard: str) -> None:

@@ -85,6 +85,11 @@ class ShardTarget:
         last = [known[name].last for name in self._writers if name in known]
         return frontier_of(max(last)) if last else None
 
+    def has_taken(self, upper: Frontier) -> bool:
+        """False if the newest append of the sink is before `upper`, or there is none."""
+        there = self.committed()
+        return there is not None and there >= upper
+
     def write(self, rows: DataFrame, interval: Interval) -> Written:
         """Append the rows under the interval's number."""
         # No covered range of Spark's offsets: the number is a time of the input, and the rows begin

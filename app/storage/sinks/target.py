@@ -81,6 +81,13 @@ class Target(Protocol):
         """The upper that the target itself remembers; None if it has nothing, or cannot tell."""
         ...
 
+    def has_taken(self, upper: Frontier) -> bool:
+        """False if it remembers what it was given, and that is less than rows up to `upper`.
+
+        Rows that somebody has taken away since, to use them up, have been there nevertheless.
+        """
+        ...
+
     def write(self, rows: DataFrame, interval: Interval) -> Written:
         """Make the rows of `interval` visible, all of them or none."""
         ...

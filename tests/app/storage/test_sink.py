@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.app.execution import ending_holds
+from shardline.app.protocol.fingerprint import fingerprint
 from shardline.app.protocol.objects import Envelope, SinkDescription
 from shardline.app.storage import sink_holds
 from shardline.app.storage.sink_holds import drop_sink, hold_name
 from shardline.app.storage.sink_query import check_sink
 from shardline.app.storage.sinks.interval import LAST, Interval, end_of, frontier_of, may_continue
-from shardline.app.storage.sinks.progress import SinkProgress, read_progress
+from shardline.app.storage.sinks.progress import _COLUMNS, SinkProgress, read_progress
 from shardline.app.storage.sinks.target import guarantee, interval_ms, options_of
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import (
@@ -29,6 +31,8 @@ from shardline.datasource.errors import (
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.types.schema import ShardSchema
 from support.spark.sinks import SCHEMA
+
+_TIMES = (pa.field("_ts", pa.int64()), pa.field("_diff", pa.int64()))
 
 
 def described(name: str = "out", on: str = "in", **options: str) -> SinkDescription:
@@ -151,6 +155,32 @@ def test_progress_is_kept(client: ShardClient) -> None:
     with client.reader("out_progress") as reader:
         (row,) = reader.snapshot().to_pylist()
     assert (row["input"], row["lower"], row["upper"], row["rows"]) == ("in", 11, 21, 0)
+
+
+@pytest.mark.parametrize("end", [Frontier(21), EMPTY])
+def test_the_newest_micro_batch_with_rows_is_kept(client: ShardClient, end: Frontier) -> None:
+    """Times without rows pass and leave it; another definition has given nothing yet."""
+    progress = SinkProgress.open(client, described())
+    progress.record(Interval(0, Frontier(11)), 3)
+    progress.record(Interval(11, end), 1)
+    if end != EMPTY:
+        progress.record(Interval(21, Frontier(31)), 0)
+    assert SinkProgress.open(client, described()).given == progress.given == end
+    assert SinkProgress.open(client, described(kind="other")).given is None
+
+
+def test_accounts_of_an_earlier_version_get_the_new_columns(client: ShardClient) -> None:
+    """What they did not note is not known."""
+    schema = ShardSchema.from_arrow(pa.schema([f for f in _COLUMNS if f.name != "given"]))
+    client.create("out_progress", schema)
+    row = {"definition": fingerprint(described()), "input": "in", "lower": 0, "upper": 11}
+    row |= {"rows": 1, "shard": "", "_ts": 10, "_diff": 1}
+    rows = pa.Table.from_pylist([row], pa.schema([*_COLUMNS, *_TIMES]).remove(6))
+    client.writer("out_progress").compare_and_append(rows, Frontier(0), Frontier(11))
+    progress = SinkProgress.open(client, described())
+    assert (progress.committed, progress.given) == (Frontier(11), None)
+    progress.record(Interval(11, Frontier(21)), 1)
+    assert SinkProgress.open(client, described()).given == Frontier(21)
 
 
 def test_of_two_incarnations_one_is_refused(client: ShardClient) -> None:

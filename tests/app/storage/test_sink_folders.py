@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -45,12 +46,13 @@ class Disk:
 
     def create(self, place: Place, _: bool) -> Any:
         place.path.parent.mkdir(exist_ok=True)
+        place.path.write_bytes(b"")
         return SimpleNamespace(write=place.path.write_bytes, close=lambda: None)
 
     def delete(self, place: Place, _: bool) -> bool:
-        if not place.path.is_dir():
+        if not place.path.exists():
             return False
-        place.path.rmdir()
+        shutil.rmtree(place.path) if place.path.is_dir() else place.path.unlink()
         return True
 
 
@@ -137,3 +139,52 @@ def test_a_folder_with_rows_keeps_its_definition(sink: SinkDescription) -> None:
         opened(replace(sink, envelope="none"), "shard-1")
     target = opened(sink, "shard-2")
     assert (target.input, target.committed()) == ("shard-1", Frontier(11))
+
+
+def put(folder: Path, number: int) -> None:
+    """What a crash right behind a rename leaves; the next start notes it."""
+    (folder / f"_upper={number}").mkdir()
+
+
+def test_what_a_folder_has_had_is_known_though_it_was_used_up(sink: SinkDescription) -> None:
+    """Users move sub-folders away, and even all of them: that loses nothing."""
+    folder = Path(sink.options["path"])
+    assert not opened(sink, "shard-1").has_taken(Frontier(11))
+    put(folder, 11)
+    assert opened(sink, "shard-1").has_taken(Frontier(11))
+    put(folder, 21)
+    assert opened(sink, "shard-1", Frontier(21)).has_taken(Frontier(21))
+    assert [path.name for path in folder.glob("_newest*")] == ["_newest-21"]
+    for done in folder.glob("_upper=*"):
+        done.rmdir()
+    target = opened(sink, "shard-1", Frontier(31))
+    assert (target.has_taken(Frontier(21)), target.committed()) == (True, None)
+
+
+def test_an_older_copy_of_a_folder_is_known(sink: SinkDescription, tmp_path: Path) -> None:
+    """So is one that was emptied, and another one where the application was started elsewhere."""
+    folder, copy = Path(sink.options["path"]), tmp_path / "copy"
+    opened(sink, "shard-1")
+    put(folder, 11)
+    opened(sink, "shard-1", Frontier(11))
+    shutil.copytree(folder, copy)
+    put(folder, 21)
+    opened(sink, "shard-1", Frontier(21))
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    target = opened(sink, "shard-1", Frontier(31))
+    assert (target.has_taken(Frontier(11)), target.has_taken(Frontier(21))) == (True, False)
+    shutil.rmtree(folder)
+    assert not opened(sink, "shard-1", Frontier(31)).has_taken(Frontier(11))
+
+
+@pytest.mark.parametrize("later", ["diff", "none"])
+def test_a_folder_that_is_filled_anew_has_had_nothing(sink: SinkDescription, later: Any) -> None:
+    """Its sub-folders were deleted and the sink was dropped; or its next definition is another."""
+    folder = Path(sink.options["path"])
+    opened(sink, "shard-1")
+    put(folder, 21)
+    opened(sink, "shard-1")
+    (folder / "_upper=21").rmdir()
+    assert not opened(replace(sink, envelope=later), "shard-1").has_taken(Frontier(11))
+    assert not list(folder.glob("_newest*"))

@@ -15,12 +15,13 @@ from shardline.app.execution.host import Host
 from shardline.app.execution.live_errors import EMPTY_CATALOG
 from shardline.app.protocol.fingerprint import accepted_fingerprints, fingerprint
 from shardline.app.protocol.objects import SinkDescription
-from shardline.app.storage.sink_query import InputReplaced, _SinkRun
+from shardline.app.storage.sink_query import _SinkRun
 from shardline.app.storage.sinks import delta
 from shardline.app.storage.sinks.delta import DeltaTarget
 from shardline.app.storage.sinks.interval import Interval
 from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.app.storage.sinks.shards import ShardTarget
+from shardline.app.storage.sinks.stalls import SinkStalled
 from shardline.app.storage.sinks.target import options_of
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Corrupt, InvalidUsage
@@ -182,13 +183,60 @@ def test_a_target_ahead_of_its_input_is_given_nothing(
     written(client, "out", fingerprint(copy), 20)
     progress = SinkProgress.open(client, copy)
     run = _SinkRun(host_without_spark(client, tmp_path), life(), copy, EMPTY_CATALOG)
-    with pytest.raises(InputReplaced, match=r"INPUT_WENT_BACK.*up to \[21\].*at \[11\]"):
+    with pytest.raises(SinkStalled, match=r"INPUT_WENT_BACK.*up to \[21\].*at \[11\]"):
         run._catch_up(progress, opened(client, copy))
     assert SinkProgress.open(client, copy).committed is None
     client.drop("copy")
     written(client, "out", fingerprint(copy), 10)
     run._catch_up(progress, opened(client, copy))
     assert SinkProgress.open(client, copy).committed == Frontier(11)
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_target_behind_its_accounts_is_given_nothing(
+    client: ShardClient, tmp_path: Path, left: bool
+) -> None:
+    """It alone was restored from a copy, or is gone: what lies between would be missing for good.
+
+    Times without rows are no loss. Once the target is back the sink goes on.
+    """
+    there_is_an_input(client, Frontier(31))
+    progress = SinkProgress.open(client, COPY)
+    for lower, upper, rows in ((0, 11, 1), (11, 21, 1), (21, 31, 0)):
+        progress.record(Interval(lower, Frontier(upper)), rows)
+    if left:
+        written(client, "out", fingerprint(COPY), 10)
+    run = _SinkRun(host_without_spark(client, tmp_path), life(), COPY, EMPTY_CATALOG)
+    progress = SinkProgress.open(client, COPY)
+    with pytest.raises(SinkStalled, match=r"TARGET_WENT_BACK.*up to \[21\]"):
+        run._catch_up(progress, opened(client, COPY, progress.committed))
+    written(client, "out", fingerprint(COPY), 20)
+    run._catch_up(progress, opened(client, COPY, progress.committed))
+    assert SinkProgress.open(client, COPY).committed == Frontier(31)
+
+
+def test_accounts_that_do_not_say_what_was_given_are_gone_on_with(
+    client: ShardClient, tmp_path: Path
+) -> None:
+    """Earlier versions did not note it, and neither does a sink of changes before its first."""
+    there_is_an_input(client, Frontier(31))
+    progress = SinkProgress.open(client, COPY)
+    progress.record(Interval(0, Frontier(31)), 0)
+    run = _SinkRun(host_without_spark(client, tmp_path), life(), COPY, EMPTY_CATALOG)
+    run._catch_up(progress, opened(client, COPY, progress.committed))
+    assert (progress.given, progress.committed) == (None, Frontier(31))
+
+
+def test_what_a_crash_has_left_in_the_target_was_given_to_it(
+    client: ShardClient, tmp_path: Path
+) -> None:
+    """The accounts note it at the next start: it may be lost after that as well."""
+    there_is_an_input(client, Frontier(31))
+    written(client, "out", fingerprint(COPY), 20)
+    progress = SinkProgress.open(client, COPY)
+    run = _SinkRun(host_without_spark(client, tmp_path), life(), COPY, EMPTY_CATALOG)
+    run._catch_up(progress, opened(client, COPY))
+    assert SinkProgress.open(client, COPY).given == Frontier(21)
 
 
 @pytest.mark.parametrize("damaged", ["other_errors", "before"])

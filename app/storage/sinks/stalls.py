@@ -1,0 +1,70 @@
+"""Stalls of a sink: what its input and its target have does not fit, and a person has to decide.
+
+To go on would leave rows out, or bring them twice, and nothing later would show it. To try again
+would change nothing.
+
+    input_replaced      the input was dropped and made again
+    input_went_back     the input is an older copy than the target
+    target_went_back    the target is an older copy than the accounts, or another target
+"""
+
+from __future__ import annotations
+
+from shardline.app.protocol.objects import SinkDescription
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import Frontier
+
+__all__ = ["SinkStalled", "input_replaced", "input_went_back", "target_went_back"]
+
+
+class SinkStalled(InvalidUsage):
+    """A sink cannot go on until a person has put its input or its target right."""
+
+
+def input_replaced(sink: SinkDescription) -> SinkStalled:
+    """The error of a sink whose target has the rows of an input that is gone."""
+    return SinkStalled(
+        f"'{sink.on}' was dropped and made again: what sink '{sink.name}' has written is of the "
+        "old one, whose rows nobody can take back any more",
+        code="INPUT_REPLACED",
+        hint="drop the sink, empty its target and create it again, or give it another one; "
+        f"{_not_again(sink)}",
+    )
+
+
+def input_went_back(sink: SinkDescription, there: Frontier, upper: Frontier) -> SinkStalled:
+    """The error of a sink whose target has changes that its input has not had yet.
+
+    Args:
+        sink: The sink.
+        there: How far its target is.
+        upper: How far its input is.
+    """
+    return SinkStalled(
+        f"the target of sink '{sink.name}' has everything up to {there}, and '{sink.on}' is at "
+        f"{upper}: it was restored from a copy, and what it is given now may be there already",
+        code="INPUT_WENT_BACK",
+        hint="restore the target to the same moment; or drop the sink, empty its target and "
+        f"create it again; {_not_again(sink)}",
+    )
+
+
+def target_went_back(sink: SinkDescription, given: Frontier) -> SinkStalled:
+    """The error of a sink whose target does not have what it was given.
+
+    Args:
+        sink: The sink.
+        given: Up to where it was given rows.
+    """
+    return SinkStalled(
+        f"sink '{sink.name}' has given its target rows of times up to {given}, and it has them no "
+        "more: it was emptied or restored from a copy, or it is another one, since a relative path "
+        "counts from the folder in which the application was started",
+        code="TARGET_WENT_BACK",
+        hint="bring the target back; or drop the sink, empty its target and create it again; "
+        f"{_not_again(sink)}",
+    )
+
+
+def _not_again(sink: SinkDescription) -> str:
+    return f"it is not tried again by itself: `restart {sink.name}` does"
