@@ -183,6 +183,7 @@ def _serve(
             from shardline.app.project.project import Project  # noqa: PLC0415
             from shardline.app.project.variables import parse_variables  # noqa: PLC0415
             from shardline.app.server.application_server import serve_application  # noqa: PLC0415
+            from shardline.app.server.listening import reserve_address, wait_for_address  # noqa: PLC0415
             from shardline.app.spark_session import open_session, settings_within  # noqa: PLC0415
             from shardline.datasource.client import ShardClient  # noqa: PLC0415
 
@@ -201,18 +202,27 @@ def _serve(
                 progress.stop()
                 return _show_plan(plan, allowed, console)
             progress.step("starting the runtime")
+            data = settings.demo.data
+            # Before the location is taken, too: to take it over ends what runs, and an end of this
+            # start for want of an address would leave nothing running.
+            listening = reserve_address(settings.runtime, data, takes_over=given.take_over)
+            if listening is not None:
+                open_.enter_context(listening)
             application = Application(
                 spark,
                 client,
                 settings.runtime,
-                data=settings.demo.data,
+                data=data,
                 storage=settings.storage,
                 take_over=given.take_over,
                 read_only=given.read_only,
             )
             open_.enter_context(application)
+            if listening is None:
+                progress.step("waiting for the address of the runtime that was pushed aside")
+                listening = wait_for_address(settings.runtime, client.clock)
             where = open_.enter_context(
-                serve_application(application, settings.runtime, settings.demo.data)
+                serve_application(application, settings.runtime, data, listening)
             )
             progress.step("starting the objects")
             plan = application.apply(resolved, allowed)

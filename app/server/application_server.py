@@ -23,12 +23,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -49,9 +50,10 @@ from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.app.server.access import Access
 from shardline.app.server.action_log import Observe, recorded_action
 from shardline.app.server.api import Query, Services, create_app, read_body
-from shardline.app.server.discovery import ApplicationAddress, announce, last_port, withdraw
+from shardline.app.server.discovery import ApplicationAddress, announce, withdraw
 from shardline.app.server.errors_route import errors_route
-from shardline.app.server.http_server import serve
+from shardline.app.server.http_server import RunningServer
+from shardline.app.server.listening import not_observed_error, reserve_address
 from shardline.app.server.session_codes import SessionCodes, session_route
 from shardline.app.server.shared_answer import SharedAnswer
 from shardline.app.settings.config import RuntimeSettings
@@ -95,7 +97,10 @@ class ServedApplication(ApplicationAddress, frozen=True, kw_only=True):
 
 @contextmanager
 def serve_application(
-    application: Application, settings: RuntimeSettings, folder: Path
+    application: Application,
+    settings: RuntimeSettings,
+    folder: Path,
+    listening: socket.socket | None = None,
 ) -> Iterator[ServedApplication]:
     """Serve `application` until the block ends.
 
@@ -103,17 +108,13 @@ def serve_application(
         application: A started application with introspection.
         settings: The address and the token.
         folder: The folder in which other commands look for it.
+        listening: As of `reserve_address`; None to listen now.
 
     Raises:
-        InvalidUsage: The address is invalid or taken; or the application has no introspection.
+        InvalidUsage: The address is taken; or the application has no introspection.
     """
     if application.observing is None:
-        raise InvalidUsage(
-            "without introspection there is nothing to answer with",
-            code="NO_INTROSPECTION",
-            hint="turn runtime.introspection on",
-        )
-    host, port = _address(settings.listen)
+        raise not_observed_error()
     token = settings.token or application.token()
     codes = SessionCodes(token, SystemClock(), SystemIds())
     acts = application.shard_actions
@@ -142,12 +143,13 @@ def serve_application(
         ],
         observe=application.observing.put,
     )
-    bound: Literal["loopback", "elsewhere"] = "loopback" if host in _LOOPBACK else "elsewhere"
-    access = Access(token, bound, application.location_id)
+    is_local = settings.listen.host in _LOOPBACK
+    access = Access(token, "loopback" if is_local else "elsewhere", application.location_id)
     sockets = server_options(application.runtime.compute.limits)
     app = create_app(services, access)
-    # A page that was open when the application was killed asks for it where it was.
-    with serve(app, host, port, sockets, preferred=last_port(folder)) as served:
+    listening = listening or reserve_address(settings, folder)
+    assert listening is not None, "nothing is to be pushed aside"
+    with RunningServer(app, listening, sockets) as served:
         whereabouts = ApplicationAddress(
             url=served.url, token=token, pid=os.getpid(), location=application.location_id
         )
@@ -218,15 +220,6 @@ def _configure(application: Application, text: str) -> None:
 
 def _is(token: str) -> Callable[[str], bool]:
     return lambda given: is_token(given, token)
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
-        raise InvalidUsage(
-            f"'{text}' is no address", code="INVALID_SETTING", hint="write 127.0.0.1:4200"
-        )
-    return host.strip("[]"), int(port)
 
 
 def _subscribe(application: Application) -> Callable[[Request], Awaitable[Response]]:

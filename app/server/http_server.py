@@ -24,7 +24,7 @@ from shardline.datasource.errors import InvalidUsage
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-__all__ = ["RunningServer", "serve"]
+__all__ = ["RunningServer", "listen", "serve"]
 
 _GRACE_S: Final = 5
 """How long requests that are under way may take after `close`."""
@@ -73,21 +73,12 @@ class RunningServer:
         self._socket.close()
 
 
-def serve(
-    app: ASGIApp,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    sockets: Mapping[str, Any] = MappingProxyType({}),
-    *,
-    preferred: int = 0,
-) -> RunningServer:
-    """Start a server for `app`.
+def listen(host: str, port: int = 0, *, preferred: int = 0) -> socket.socket:
+    """Make a socket that listens: clients wait from now on until something serves them.
 
     Args:
-        app: The ASGI application.
         host: Address to listen on.
         port: Port to listen on; 0 for any that is free.
-        sockets: Options of uvicorn for WebSockets.
         preferred: Where any port will do, the one that is taken if it is free; 0 for none.
 
     Raises:
@@ -96,14 +87,32 @@ def serve(
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     if port == 0 and preferred:
         with suppress(OSError):  # somebody else has it, or none but root may
-            listening = socket.create_server((host, preferred), family=family)
-            return RunningServer(app, listening, sockets)
+            return socket.create_server((host, preferred), family=family)
     try:
-        listening = socket.create_server((host, port), family=family)
+        return socket.create_server((host, port), family=family)
     except OSError as error:
         raise InvalidUsage(
             f"cannot listen on {host}:{port}: {error.strerror}",
             code="ADDRESS_TAKEN",
             hint="choose another port, or 0 for any that is free",
         ) from None
-    return RunningServer(app, listening, sockets)
+
+
+def serve(
+    app: ASGIApp,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    sockets: Mapping[str, Any] = MappingProxyType({}),
+) -> RunningServer:
+    """Start a server for `app`.
+
+    Args:
+        app: The ASGI application.
+        host: Address to listen on.
+        port: Port to listen on; 0 for any that is free.
+        sockets: Options of uvicorn for WebSockets.
+
+    Raises:
+        InvalidUsage: The address cannot be bound.
+    """
+    return RunningServer(app, listen(host, port), sockets)

@@ -48,6 +48,8 @@ FILE_ENCODING: Final = "utf-8-sig"
 
 Tree = dict[str, Any]
 
+_PORT_MAX: Final = (1 << 16) - 1
+
 
 class Duration(str):
     """A time as people write it, `90s` or `5 min`, longer than 0."""
@@ -77,6 +79,34 @@ class Size(str):
         """
         parse_size_bytes(text)
         return super().__new__(cls, text)
+
+
+class Address(str):
+    """Where a server listens, `127.0.0.1:4200`; port 0 is any that is free."""
+
+    __slots__ = ()
+
+    def __new__(cls, text: str) -> Self:
+        """Check the text.
+
+        Raises:
+            InvalidUsage: It is no address with a port.
+        """
+        host, _, port = text.rpartition(":")
+        if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > _PORT_MAX:
+            hint = f"write 127.0.0.1:4200, with a port up to {_PORT_MAX}"
+            raise InvalidUsage(f"'{text}' is no address", code="INVALID_SETTING", hint=hint)
+        return super().__new__(cls, text)
+
+    @property
+    def host(self) -> str:
+        """Name or number, without the brackets of IPv6."""
+        return self.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        """The port; 0 for any that is free."""
+        return int(self.rpartition(":")[2])
 
 
 class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -162,7 +192,7 @@ class RuntimeSettings(_Section, frozen=True):
     unified: bool = True
     introspection: bool = True
     maintenance: bool = True
-    listen: str = "127.0.0.1:0"
+    listen: Address = Address("127.0.0.1:0")
     token: str = ""
     result_limit: Size = Size("64m")
     query_timeout: Duration = Duration("60s")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import io
+import socket
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -16,8 +19,9 @@ from shardline.app.execution.observations import Failed
 from shardline.app.execution.spark_errors import print_job_error
 from shardline.app.introspection.events import Phase
 from shardline.app.introspection.store import Relations
+from shardline.app.settings.config import load
 from shardline.commands import COMMANDS
-from shardline.datasource.errors import Corrupt, Fenced
+from shardline.datasource.errors import Corrupt, Fenced, InvalidUsage
 from shardline.installation import PROGRAM
 from shardline.jobs import run
 from support.fakes.clock import ManualClock
@@ -93,3 +97,40 @@ def test_a_lane_that_has_failed_is_no_orderly_end(capsys: pytest.CaptureFixture[
         run._follow(application, Failing(), Console(file=io.StringIO()))
     assert print_job_error(failed.value) == 1
     assert capsys.readouterr().err == "error: [LANE_GAP] the lane has no record 7\n"
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """What takes the location; everything before it succeeds."""
+    names = {
+        "coordinator.application.Application": (made := Mock()),
+        "coordinator.planning.planned": Mock(),
+        "project.project.Project.load": Mock(),
+        "project.permission.find_refusal": Mock(return_value=None),
+    }
+    for name, stand_in in names.items():
+        monkeypatch.setattr(f"shardline.app.{name}", stand_in)
+    return made
+
+
+def serve(tmp_path: Path, *words: str, **settings: object) -> Mock:
+    """Serve a project as `run` does; what starts Spark."""
+    capture = Mock()
+    options = ["p", f"--data={tmp_path}", f"--location={tmp_path / 'shards'}", *words]
+    given = run._parser(plans=False).parse_args(options)
+    overrides = run._overrides(given)
+    overrides["runtime"] = {**overrides["runtime"], **settings}
+    try:
+        run._serve(given, load(None, overrides), Console(file=io.StringIO()), capture)
+    except InvalidUsage as error:
+        capture.refused = error.code
+    return capture
+
+
+@pytest.mark.server
+def test_a_start_that_cannot_listen_pushes_nobody_aside(tmp_path: Path, taken: Mock) -> None:
+    """The other runtime would have ended, and nothing would run."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        where = f"127.0.0.1:{other.getsockname()[1]}"
+        assert serve(tmp_path, "--take-over", "--listen", where).refused == "ADDRESS_TAKEN"
+    assert not taken.called

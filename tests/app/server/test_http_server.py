@@ -7,10 +7,12 @@ import socket
 import pytest
 from starlette.applications import Starlette
 
-from shardline.app.server.http_server import serve
+from shardline.app.server.http_server import RunningServer, listen, serve
 from shardline.datasource.errors import InvalidUsage
 
 pytestmark = pytest.mark.server
+
+HOST = "127.0.0.1"
 
 
 def test_any_port_is_the_preferred_one_if_that_is_free() -> None:
@@ -18,7 +20,7 @@ def test_any_port_is_the_preferred_one_if_that_is_free() -> None:
     with serve(Starlette()) as before:
         port = before.port
         client = socket.create_connection(("127.0.0.1", port))
-    with client, serve(Starlette(), preferred=port) as after:
+    with client, RunningServer(Starlette(), listen(HOST, preferred=port), {}) as after:
         assert after.port == port
 
 
@@ -26,7 +28,7 @@ def test_a_preferred_port_that_is_taken_is_no_error() -> None:
     """A port that was asked for is."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        with serve(Starlette(), preferred=taken) as served:
+        with RunningServer(Starlette(), listen(HOST, preferred=taken), {}) as served:
             assert served.port not in {0, taken}
         with pytest.raises(InvalidUsage, match="ADDRESS_TAKEN"):
             serve(Starlette(), port=taken)
@@ -38,5 +40,5 @@ def test_a_port_that_is_asked_for_comes_before_the_preferred_one() -> None:
         asked = probe.getsockname()[1]
     with socket.create_server(("127.0.0.1", 0)) as probe:
         preferred = probe.getsockname()[1]
-    with serve(Starlette(), port=asked, preferred=preferred) as served:
+    with RunningServer(Starlette(), listen(HOST, asked, preferred=preferred), {}) as served:
         assert served.port == asked

@@ -120,6 +120,12 @@ def test_without_a_location_the_shards_are_in_the_folder() -> None:
         ('[log]\nlevel = "LOUD"', "setting 'log.level' is 'LOUD'"),
         ("[storage]\ns3.region = 'x'", "setting 'storage.s3'"),
         ("demo = 3", "setting 'demo' is 3"),
+        (
+            '[runtime]\nlisten = "4200"',
+            "setting 'runtime.listen' is '4200' — hint: write 127.0.0.1:",
+        ),
+        ('[runtime]\nlisten = "0.0.0.0:99999"', "setting 'runtime.listen' is '0.0.0.0:99999'"),
+        ('[runtime]\nlisten = "::1:٣"', "setting 'runtime.listen'"),
         ("[demo\n", "are not TOML"),
     ],
 )
@@ -129,6 +135,15 @@ def test_what_is_not_understood_is_refused_by_name(tmp_path: Path, text: str, sa
         load(written(tmp_path, text))
     assert said in str(refused.value)
     assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"), [("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:65535", ("::1", 65535))]
+)
+def test_an_address_has_a_host_and_a_port(text: str, parts: tuple[str, int]) -> None:
+    """As the command line gives it."""
+    listen = load(None, {"runtime": {"listen": text}}).runtime.listen
+    assert (listen.host, listen.port) == parts
 
 
 @pytest.mark.parametrize("text", ['demo = "x"', "storage = 3", 'runtime = ["a"]'])

@@ -1,0 +1,109 @@
+"""Listening reserves the address of an application before the application takes its location.
+
+To take a location over ends what runs there. A start that cannot serve must not do that: whether
+there is something to serve, and where, is found out before.
+
+    reserve_address(settings, folder, takes_over=True)      before the location is taken
+    wait_for_address(settings, clock)                       after it, where the first had none
+
+The runtime that is pushed aside may have the very address: it lets it go once it has noticed. From
+there on the location is this runtime's, and a start that still has no address gets any other one:
+an end would leave nothing running.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from shardline.app.server.discovery import find, last_port
+from shardline.app.server.http_server import listen
+from shardline.app.settings.config import RuntimeSettings
+from shardline.datasource.clock import Clock
+from shardline.datasource.errors import InvalidUsage
+
+__all__ = ["check_observed", "not_observed_error", "reserve_address", "wait_for_address"]
+
+_log = logging.getLogger(__name__)
+
+_LOOK_MS: Final = 100
+"""Pause between two tries to get an address that another process is about to let go."""
+
+_PATIENCE_MS: Final = 60_000
+"""So long is waited for it: a few leases, since the other process notices by its own heartbeat."""
+
+
+def check_observed(settings: RuntimeSettings) -> None:
+    """Refuse to serve an application that observes nothing.
+
+    Raises:
+        InvalidUsage: `NO_INTROSPECTION`: there is nothing to answer with.
+    """
+    if not settings.introspection:
+        raise not_observed_error()
+
+
+def not_observed_error() -> InvalidUsage:
+    """The error of an application that was to be served without introspection."""
+    return InvalidUsage(
+        "without introspection there is nothing to answer with",
+        code="NO_INTROSPECTION",
+        hint="turn runtime.introspection on; without it an application runs from Python only",
+    )
+
+
+def reserve_address(
+    settings: RuntimeSettings, folder: Path, *, takes_over: bool = False
+) -> socket.socket | None:
+    """Listen where the settings say.
+
+    Args:
+        settings: Name the address.
+        folder: Of the application: where the last one has listened, and where one that runs does.
+        takes_over: True if the one that runs there is going to be pushed aside.
+
+    Returns:
+        The socket; None if that application has the address.
+
+    Raises:
+        InvalidUsage: `ADDRESS_TAKEN`: it cannot be bound.
+    """
+    where = settings.listen
+    try:
+        return listen(where.host, where.port, preferred=last_port(folder))
+    except InvalidUsage:
+        if takes_over and _port_of_running(folder) == where.port:
+            return None
+        raise
+
+
+def wait_for_address(
+    settings: RuntimeSettings, clock: Clock, patience_ms: float = _PATIENCE_MS
+) -> socket.socket:
+    """Listen where the settings say once that is free, or elsewhere if that takes too long.
+
+    Raises:
+        InvalidUsage: `ADDRESS_TAKEN`: the host has no port that is free.
+    """
+    where, until_ms, never = settings.listen, clock.elapsed_ms() + patience_ms, threading.Event()
+    while True:
+        try:
+            return listen(where.host, where.port)
+        except InvalidUsage as error:
+            if clock.elapsed_ms() >= until_ms:
+                context = {"error": error.detail}
+                _log.warning("another address is served", extra={"context": context})
+                return listen(where.host)
+        clock.wait(never, _LOOK_MS)
+
+
+def _port_of_running(folder: Path) -> int | None:
+    """The port that the application of the folder has announced; None if there is none."""
+    try:
+        return urlsplit(find(folder).url).port
+    except InvalidUsage:
+        return None
