@@ -134,3 +134,11 @@ def test_a_start_that_cannot_listen_pushes_nobody_aside(tmp_path: Path, taken: M
         where = f"127.0.0.1:{other.getsockname()[1]}"
         assert serve(tmp_path, "--take-over", "--listen", where).refused == "ADDRESS_TAKEN"
     assert not taken.called
+
+
+def test_a_start_without_introspection_is_refused_before_spark(tmp_path: Path, taken: Mock) -> None:
+    """It would have nothing to answer with."""
+    started = serve(tmp_path, introspection=False)
+    assert started.refused == "NO_INTROSPECTION"
+    assert not started.start_spark.called
+    assert not taken.called
