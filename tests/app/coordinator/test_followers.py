@@ -275,6 +275,7 @@ def test_what_fails_behind_a_take_over_is_not_told_as_if_nothing_had_happened(
 
 def take_control(application: Application) -> None:
     """A controller elsewhere pushes the application's own one aside."""
+    Site.wait("its own is connected", lambda: not application.runtime.compute.is_vacant)
     client: Any = InProcessClient(application.runtime.compute, "other", SystemClock())
     client.send(CreateInstance())
 
