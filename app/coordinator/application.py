@@ -275,7 +275,7 @@ class Application:
         self.runtime.start()
         self._objects.start()
         self.repairs.start()
-        if not self._objects.follows:
+        if not self.follows:
             self._maintain()
         return self
 
@@ -307,6 +307,11 @@ class Application:
     def location_id(self) -> str:
         """Identity of the location."""
         return self._client.location.id
+
+    @property
+    def follows(self) -> bool:
+        """True while it follows the runtime that holds the location, and writes nothing."""
+        return self._objects.follows
 
     @property
     def not_ready(self) -> str:
@@ -361,7 +366,7 @@ class Application:
                 only follows another one.
         """
         self.check_in_charge()
-        if self._objects.follows:
+        if self.follows:
             raise read_only_error("its settings are in force")
         with self._settings_lock:
             self._bounds = with_checked_values(settings, self._bounds)
@@ -497,7 +502,7 @@ class Application:
         Raises:
             InvalidUsage: There is no such object; or this runtime only follows another one.
         """
-        if self._objects.follows:
+        if self.follows:
             raise read_only_error("subscriptions are in its order")
         return self._reads.subscribe(text)
 

@@ -50,7 +50,7 @@ from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.app.server.access import Access
 from shardline.app.server.action_log import Observe, recorded_action
 from shardline.app.server.api import Query, Services, create_app, read_body
-from shardline.app.server.discovery import ApplicationAddress, announce, withdraw
+from shardline.app.server.discovery import Announcement, ApplicationAddress
 from shardline.app.server.errors_route import errors_route
 from shardline.app.server.http_server import RunningServer
 from shardline.app.server.listening import not_observed_error, reserve_address
@@ -153,14 +153,13 @@ def serve_application(
         whereabouts = ApplicationAddress(
             url=served.url, token=token, pid=os.getpid(), location=application.location_id
         )
-        announce(folder, whereabouts)
-        application.observing.put(ServerSeen(served.url))
-        try:
-            # What is announced has no codes: a file is no place for them.
-            yield ServedApplication(**msgspec.structs.asdict(whereabouts), codes=codes)
-        finally:
-            application.observing.put(ServerSeen(""))
-            withdraw(folder, whereabouts)
+        with Announcement(folder, whereabouts, lambda: application.follows, SystemClock()):
+            application.observing.put(ServerSeen(served.url))
+            try:
+                # What is announced has no codes: a file is no place for them.
+                yield ServedApplication(**msgspec.structs.asdict(whereabouts), codes=codes)
+            finally:
+                application.observing.put(ServerSeen(""))
 
 
 def application_routes(

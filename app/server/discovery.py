@@ -1,32 +1,45 @@
 """Discovery lets other commands find the running application: by a file that only its user reads.
 
     <data>/application.json      {"url": "http://127.0.0.1:4200", "token": "…", "pid": 4711, …}
+    <data>/following.json        the same of one that follows another runtime
     <data>/port                  4200
 
-The first file is written whole or not at all, and removed when the application ends. A file that a
-killed application has left leads to an address where nothing answers, or where another application
-has got the same port since: requests name the location that they mean, and that one refuses them.
-The client reports both alike.
+    with Announcement(folder, whereabouts, follows): …
 
-The second one stays: an application that may choose its port takes that of the one before it, so
-that a page that was open then finds it again.
+A file is written whole or not at all, and removed when the application ends. A file that a killed
+application has left leads to an address where nothing answers, or where another application has got
+the same port since: requests name the location that they mean, and that one refuses them. The
+client reports both alike.
+
+Two applications may share a folder: one that follows the other, and one of another location.
+Commands reach the one that follows only where there is no other. Of two that do not follow they
+reach the one that was started last; when it is gone the other writes its file again, since the
+commands would otherwise take it for ended, and change its location behind its back.
+
+The port stays: an application that may choose its port takes that of the one before it, so that a
+page that was open then finds it again.
 """
 
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 from urllib.parse import urlsplit
 
 import msgspec
 
 from shardline.app.transport.token_header import token_header
+from shardline.datasource.background import PeriodicThread
+from shardline.datasource.clock import Clock
 from shardline.datasource.errors import InvalidUsage
 from shardline.installation import PROGRAM
 
 __all__ = [
     "LOCATION_HEADER",
+    "Announcement",
     "ApplicationAddress",
     "announce",
     "find",
@@ -38,8 +51,15 @@ __all__ = [
 LOCATION_HEADER: Final = "shardline-location"
 """Header of a request with the identity of the location that it means; without it any is meant."""
 
-_FILE = "application.json"
-_PORT = "port"
+_FILE: Final = "application.json"
+_FOLLOWING: Final = "following.json"
+_PORT: Final = "port"
+
+_LOOK_MS: Final = 5_000.0
+"""Pause between two looks at whether the file is there still: a read of a small file."""
+
+_CONNECT_S: Final = 1.0
+"""How long the application of another file may take to accept a connection."""
 
 
 class ApplicationAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,17 +83,70 @@ def request_headers(where: ApplicationAddress) -> dict[str, str]:
     return token_header(where.token) | ({LOCATION_HEADER: where.location} if where.location else {})
 
 
-def announce(folder: Path, whereabouts: ApplicationAddress) -> None:
+class Announcement:
+    """The file of an application, which is there for as long as it runs. A context manager."""
+
+    def __init__(
+        self,
+        folder: Path,
+        whereabouts: ApplicationAddress,
+        follows: Callable[[], bool],
+        clock: Clock,
+    ) -> None:
+        """Announce an application from `__enter__` on.
+
+        Args:
+            folder: In which commands look for it.
+            whereabouts: Of the application.
+            follows: True while it follows another runtime.
+            clock: Says when to look again.
+        """
+        self._folder, self._whereabouts, self._follows = folder, whereabouts, follows
+        self._thread = PeriodicThread("announcement", self._step, clock, first_ms=_LOOK_MS)
+
+    def __enter__(self) -> Self:
+        """Write the file, and look after it."""
+        announce(self._folder, self._whereabouts, follows=self._follows())
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove it, unless it is of another application."""
+        self._thread.stop()
+        withdraw(self._folder, self._whereabouts)
+
+    def renew(self) -> None:
+        """Write the file again if it is gone, or of an application that does not answer.
+
+        One that has become the holder since has another file than before.
+        """
+        follows, mine = self._follows(), self._whereabouts
+        there = _read(self._folder / _name_of(follows=follows))
+        if there is None or (there != mine and not _answers(there)):
+            announce(self._folder, mine, follows=follows)
+        if not follows:
+            _remove(self._folder / _FOLLOWING, mine)
+
+    def _step(self) -> float:
+        self.renew()
+        return _LOOK_MS
+
+
+def announce(folder: Path, whereabouts: ApplicationAddress, *, follows: bool = False) -> None:
     """Write the files; only this user may read the first, because of the token."""
+    name = _name_of(follows=follows)
     # Created with its mode and then renamed: written in place it would be readable by others, or
     # half written, for a moment.
-    fresh = folder / f"{_FILE}.{os.getpid()}"
+    fresh = folder / f"{name}.{os.getpid()}"
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(msgspec.json.encode(whereabouts))
-    fresh.replace(folder / _FILE)
-    (folder / _PORT).write_text(f"{urlsplit(whereabouts.url).port}\n", encoding="ascii")
+    fresh.replace(folder / name)
+    # Where both are, the port is that of the one that is followed.
+    if not follows or not (folder / _FILE).exists():
+        port = urlsplit(whereabouts.url).port
+        (folder / _PORT).write_text(f"{port}\n", encoding="ascii")
 
 
 def last_port(folder: Path) -> int:
@@ -87,17 +160,19 @@ def last_port(folder: Path) -> int:
 
 def withdraw(folder: Path, whereabouts: ApplicationAddress) -> None:
     """Remove the file, unless another application has written its own since."""
-    if _read(folder) == whereabouts:
-        (folder / _FILE).unlink(missing_ok=True)
+    for name in (_FILE, _FOLLOWING):
+        _remove(folder / name, whereabouts)
 
 
 def find(folder: Path) -> ApplicationAddress:
     """Return the address of the folder's application; it may have been killed since.
 
+    One that follows another runtime is found where there is no other.
+
     Raises:
         InvalidUsage: `NOT_RUNNING`: the folder has no such file.
     """
-    found = _read(folder)
+    found = _read(folder / _FILE) or _read(folder / _FOLLOWING)
     if found is None:
         raise InvalidUsage(
             f"no application runs in '{folder}'",
@@ -107,8 +182,27 @@ def find(folder: Path) -> ApplicationAddress:
     return found
 
 
-def _read(folder: Path) -> ApplicationAddress | None:
+def _name_of(*, follows: bool) -> str:
+    return _FOLLOWING if follows else _FILE
+
+
+def _remove(file: Path, whereabouts: ApplicationAddress) -> None:
+    if _read(file) == whereabouts:
+        file.unlink(missing_ok=True)
+
+
+def _answers(where: ApplicationAddress) -> bool:
+    """True if something accepts connections there."""
+    parts = urlsplit(where.url)
     try:
-        return msgspec.json.decode((folder / _FILE).read_bytes(), type=ApplicationAddress)
+        socket.create_connection((parts.hostname, parts.port or 0), _CONNECT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _read(file: Path) -> ApplicationAddress | None:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=ApplicationAddress)
     except (OSError, msgspec.DecodeError):
         return None

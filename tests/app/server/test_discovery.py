@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import socket
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from shardline.app.server.discovery import ApplicationAddress, announce, find, last_port, withdraw
+from shardline.app.server.discovery import (
+    Announcement,
+    ApplicationAddress,
+    announce,
+    find,
+    last_port,
+    withdraw,
+)
 from shardline.datasource.errors import InvalidUsage
+from support.fakes.clock import ManualClock
 
 HERE, OTHER = (
     ApplicationAddress(url=f"http://127.0.0.1:{number}", token=str(number), pid=number)
@@ -33,6 +43,63 @@ def test_a_newer_application_keeps_its_file(tmp_path: Path) -> None:
     announce(tmp_path, OTHER)
     withdraw(tmp_path, HERE)
     assert find(tmp_path) == OTHER
+
+
+@pytest.fixture
+def served() -> Iterator[ApplicationAddress]:
+    """An application that answers, of another location in the same folder."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        yield ApplicationAddress(url=url, token="t", pid=3)  # noqa: S106 - nobody asks for it
+
+
+def announcement(
+    folder: Path, where: ApplicationAddress, follows: Callable[[], bool] = lambda: False
+) -> Announcement:
+    # Its own thread never looks: a test does.
+    return Announcement(folder, where, follows, ManualClock())
+
+
+@pytest.mark.server
+def test_the_end_of_another_application_of_the_folder_hides_none(
+    tmp_path: Path, served: ApplicationAddress
+) -> None:
+    """Be it an orderly one, or one that leaves its file. While it answers it is found."""
+    with announcement(tmp_path, HERE) as one:
+        with announcement(tmp_path, served):
+            one.renew()
+            assert find(tmp_path) == served
+        one.renew()
+        assert find(tmp_path) == HERE
+        announce(tmp_path, OTHER)
+        one.renew()
+        assert find(tmp_path) == HERE
+    with pytest.raises(InvalidUsage, match="NOT_RUNNING"):
+        find(tmp_path)
+
+
+def test_one_that_follows_is_found_where_there_is_no_other(tmp_path: Path) -> None:
+    """Commands would be refused by it; and when it ends the other one is still there."""
+    with announcement(tmp_path, HERE):
+        with announcement(tmp_path, OTHER, lambda: True):
+            assert find(tmp_path) == HERE
+            assert last_port(tmp_path) == 1
+        assert find(tmp_path) == HERE
+    with announcement(tmp_path, OTHER, lambda: True):
+        assert find(tmp_path) == OTHER
+        assert stat.S_IMODE((tmp_path / "following.json").stat().st_mode) == 0o600
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_one_that_has_become_the_holder_is_found_as_such(tmp_path: Path) -> None:
+    """Once the one that it has pushed aside is gone."""
+    follows = True
+    with announcement(tmp_path, OTHER, lambda: follows) as other:
+        with announcement(tmp_path, HERE):
+            follows = False
+        other.renew()
+        assert find(tmp_path) == OTHER
+        assert [file.name for file in tmp_path.glob("*.json")] == ["application.json"]
 
 
 def test_the_port_is_known_to_the_next_application(tmp_path: Path) -> None:
