@@ -252,7 +252,7 @@ class Application:
     def _explain_uncreated(self) -> dict[str, str]:
         """Say in a sentence for each object that is not created yet what it waits for."""
         found = {}
-        for name, error in self.waiting().items():
+        for name, error in self._objects.uncreated().items():
             judged = None if self.observing is None else self.observing.judgement(name)
             because = "" if judged is None else judged.because
             found[name] = because or error or "its inputs have not begun"

@@ -19,11 +19,25 @@ from shardline.app.protocol.objects import (
 from shardline.app.storage.reclock import read_origin
 from shardline.app.storage.sinks.progress import is_progress, read_progress
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.errors import Corrupt, InvalidUsage
 from shardline.datasource.read import current_schema, first_time
 from shardline.datasource.shard.state import ShardState, last_update
 
-__all__ = ["read_drop_plan", "read_existing_shards"]
+__all__ = ["list_shards", "read_drop_plan", "read_existing_shards"]
+
+
+def list_shards(client: ShardClient) -> list[str]:
+    """The shards of the location that were not dropped, and those of which that is not known."""
+
+    def is_there(shard: str) -> bool:
+        try:
+            return client.exists(shard)
+        except Corrupt:
+            # A damaged shard, or a copy of one, is no reason to keep the others. To drop that very
+            # one is refused with this error, when it is its turn.
+            return True
+
+    return [shard for shard in client.shards() if is_there(shard)]
 
 
 def read_existing_shards(

@@ -112,7 +112,10 @@ class ObjectControl:
         if name in running:
             return
         # Only now: it waits for a project that is being applied, and for a drop.
-        waiting = self.objects.waiting()
+        waiting = self.objects.uncreated()
+        if name in self.objects.running():
+            # It has been recorded between the two.
+            return
         if name in waiting:
             why = waiting[name] or "an input has not begun"
             raise InvalidUsage(

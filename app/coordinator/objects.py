@@ -26,7 +26,7 @@ from shardline.app.compute.holds import end_former_holds
 from shardline.app.controller.compute import ComputeController
 from shardline.app.controller.storage import StorageController
 from shardline.app.coordinator.desired_state import desired_objects, live_objects, refuse_if_read
-from shardline.app.coordinator.existing_shards import read_drop_plan
+from shardline.app.coordinator.existing_shards import list_shards, read_drop_plan
 from shardline.app.coordinator.object_creation import ObjectCreator
 from shardline.app.coordinator.operator_commands import OPERATOR
 from shardline.app.coordinator.planning import objects_to_replace, plan_project
@@ -54,7 +54,6 @@ from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import (
-    Corrupt,
     Determinate,
     Indeterminate,
     InvalidUsage,
@@ -167,8 +166,19 @@ class Objects:
     def waiting(self) -> dict[str, str]:
         """Objects that are not created yet, with the reason; "" while an input has not begun."""
         with self._lock:
-            waiting = self._starter.waiting()
-            return waiting | dict.fromkeys(self._replacing, "its former shard is being dropped")
+            return self._reasons()
+
+    def uncreated(self) -> dict[str, str]:
+        """Objects that the lane does not have yet, with the reason; "" as of `waiting`."""
+        with self._lock:
+            # Who has applied a project may ask before the store has taken what was ordered then.
+            asked = {} if self.follows else self._asked_of_controllers()
+            recorded = dict.fromkeys(asked.keys() - self.running().keys(), "it is being recorded")
+            return recorded | self._reasons()
+
+    def _reasons(self) -> dict[str, str]:
+        replaced = dict.fromkeys(self._replacing, "its former shard is being dropped")
+        return self._starter.waiting() | replaced
 
     def check_in_charge(self) -> None:
         """Make sure that what is asked for here has an effect.
@@ -229,31 +239,23 @@ class Objects:
         if self.follows:
             # Nobody tells its controllers what the holder has changed since they were told.
             return (self.running(),)
-        # Of what the controllers were told last the lane has nothing yet.
-        told = {**self._compute.wanted(), **self._storage.wanted()}
-        asked: dict[str, ObjectDescription] = {
-            n: one for n, one in told.items() if not isinstance(one, SubscribeDescription)
-        }
-        return asked, self.running(), {**self._starter.readers(), **self._replacing}
+        waiting = {**self._starter.readers(), **self._replacing}
+        return self._asked_of_controllers(), self.running(), waiting
+
+    def _asked_of_controllers(self) -> dict[str, ObjectDescription]:
+        """What the controllers were asked for last, of which the lane may have nothing yet."""
+        asked = {**self._compute.wanted(), **self._storage.wanted()}
+        return {n: one for n, one in asked.items() if not isinstance(one, SubscribeDescription)}
 
     def _check_droppable(self, names: Sequence[str]) -> None:
         known = self._known()
-        shards = [name for name in self._client.shards() if self._is_there(name)]
-        droppable = find_droppable(known, shards)
+        droppable = find_droppable(known, list_shards(self._client))
         for name in names:
             if name not in droppable:
                 raise unknown_name("object", name, droppable)
         # What is being changed may read one by its former definition or by its new one.
         for wanted in self._definitions():
             refuse_if_read(names, wanted)
-
-    def _is_there(self, shard: str) -> bool:
-        try:
-            return self._client.exists(shard)
-        except Corrupt:
-            # A damaged shard, or a copy of one, is no reason to keep the others. To drop that very
-            # one is refused with this error, when it is its turn.
-            return True
 
     def allow_writes(self, taken_over: Callable[[], bool], then: Callable[[], None]) -> None:
         """Take the location over from the runtime that this one has followed; waits for that.

@@ -178,7 +178,7 @@ class Reads:
         return pa.table({"strategy": [found.strategy], "reason": [found.reason]})
 
     def _check_readable(
-        self, names: Iterable[str], *, errors: bool = False
+        self, names: Sequence[str], *, errors: bool = False
     ) -> Mapping[str, Description]:
         """Return all objects; `names` must be sources or views among them.
 
@@ -213,6 +213,9 @@ class Reads:
                 )
             # Only now: it waits for a project that is being applied, and for a drop.
             uncreated = self._uncreated()
+            if name not in running and name in self._running():
+                # It has been recorded between the two.
+                return self._check_readable(names, errors=errors)
             if name in uncreated and name not in running:
                 raise Determinate(
                     f"'{name}' has no contents yet: {uncreated[name]}",

@@ -371,6 +371,25 @@ def drops(application: Application, name: str) -> bool:
     return True
 
 
+def test_what_was_applied_is_known_before_it_is_recorded(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unknown name would be the user's mistake; this one is there in a moment."""
+    with site.application(query_timeout="300ms") as application:
+        application.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in application.running())
+        with monkeypatch.context() as store:
+            hold_back(store)
+            application.apply(project(source(), source("u")))
+            with pytest.raises(Determinate, match=r"NOT_CREATED.*'u'.*being recorded"):
+                application.sql("SELECT k FROM u")
+            with pytest.raises(InvalidUsage, match=r"NOT_CREATED.*'u'"):
+                application.control.pause("u")
+            with pytest.raises(InvalidUsage, match="UNKNOWN_OBJECT"):
+                application.sql("SELECT k FROM w")
+        site.wait("it is recorded", lambda: "u" in application.running())
+
+
 def test_what_is_on_its_way_to_the_lane_is_there(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
