@@ -82,9 +82,11 @@ class LaneSettings:
                 )
         if self.restart_max_ms < self.restart_base_ms:
             raise InvalidUsage(
-                f"setting 'restart_max_ms' is {self.restart_max_ms}, less than 'restart_base_ms'",
+                # By the names that people write: both, as one of them may be a default.
+                f"setting 'runtime.restart_pause_max' is {self.restart_max_ms}ms, less than "
+                f"'runtime.restart_pause', which is {self.restart_base_ms}ms",
                 code="INVALID_SETTING",
-                hint=f"use at least {self.restart_base_ms}",
+                hint=f"let restart_pause_max be at least {self.restart_base_ms}ms",
             )
 
 

@@ -71,7 +71,10 @@ def test_what_may_change_is_a_setting_and_says_so() -> None:
         ({"index_limit": "much"}, "setting 'runtime.index_limit' is 'much' — hint: write a size"),
         ({"subscribe_patience": "0"}, "use at least 1ms"),
         ({"queries_waiting": "-1"}, "use a whole number from 1"),
-        ({"restart_pause": "40s"}, "'restart_max_ms' is 30000, less than 'restart_base_ms'"),
+        (
+            {"restart_pause": "40s"},
+            "'runtime.restart_pause_max' is 30000ms, less than 'runtime.restart_pause'",
+        ),
     ],
 )
 def test_what_cannot_be_taken_over_is_refused_by_name(given: dict[str, str], said: str) -> None:
