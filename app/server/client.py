@@ -63,6 +63,13 @@ _OPENER: Final = build_opener(ProxyHandler({}), _NoRedirect)
 """Asks the application itself. A proxy of the environment is for the web outside; it would get the
 token in clear text, and in its own network this address is another machine, or none."""
 
+_ASK_AGAIN: Final = "it may be busy: ask again, or look at its log"
+"""Hint for a read that has no answer in time; only `sql` has an option to wait for longer."""
+
+_WAIT_LONGER: Final = (
+    "wait for longer with --timeout; the application ends a query after its runtime.query_timeout"
+)
+
 _CLIENT_ERROR: Final = 400
 _SERVER_ERROR: Final = 500
 
@@ -76,7 +83,9 @@ def run_query(where: ApplicationAddress, query: str, timeout_ms: float) -> pa.Ta
         ShardError: It failed there by another error.
     """
     body = {"query": query}
-    with _post(where, "sql", body, timeout_ms, changes=False, accept=ARROW) as response:
+    with _post(
+        where, "sql", body, timeout_ms, changes=False, accept=ARROW, late=_WAIT_LONGER
+    ) as response:
         return from_ipc(response.read())
 
 
@@ -210,19 +219,25 @@ def _post(
     *,
     changes: bool,
     accept: str = "application/json",
+    late: str = _ASK_AGAIN,
 ) -> Iterator[HTTPResponse]:
     headers = {**request_headers(where), "Content-Type": "application/json", "Accept": accept}
     request = Request(  # noqa: S310 - the address is the application's own
         f"{where.url}/api/v1/{route}", json.dumps(body).encode(), headers
     )
     timeout_s = None if timeout_ms is None else (timeout_ms + _MORE_MS) / 1000
-    with _answered(request, where.url, timeout_s, changes=changes) as response:
+    with _answered(request, where.url, timeout_s, changes=changes, late=late) as response:
         yield response
 
 
 @contextmanager
 def _answered(
-    request: Request, url: str, timeout_s: float | None, *, changes: bool
+    request: Request,
+    url: str,
+    timeout_s: float | None,
+    *,
+    changes: bool,
+    late: str = _ASK_AGAIN,
 ) -> Iterator[HTTPResponse]:
     """The answer to a request; its errors, and those of an answer that does not come."""
     try:
@@ -231,10 +246,10 @@ def _answered(
     except HTTPError as error:
         raise _answered_error(error, changes=changes) from None
     except TimeoutError:
-        late = f"the application at {url} did not answer in time"
+        what = f"the application at {url} did not answer in time"
         if changes:
-            raise Indeterminate(late, code="TIMEOUT", hint=_READ_BACK) from None
-        raise Determinate(late, code="TIMEOUT", hint="wait for longer with --timeout") from None
+            raise Indeterminate(what, code="TIMEOUT", hint=_READ_BACK) from None
+        raise Determinate(what, code="TIMEOUT", hint=late) from None
     except (URLError, ConnectionError, HTTPException) as error:
         # `open` wraps what it meets before the request is sent whole, and nothing after that.
         if changes and not isinstance(error, URLError):

@@ -8,10 +8,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 
+from shardline.app.server import client
 from shardline.app.server.client import (
     ask_errors,
     drop_objects,
@@ -122,6 +124,21 @@ def test_a_read_whose_answer_is_lost_found_no_application(request_of: str, how: 
     """There is nothing that could have been done."""
     with answering(LOST[how]) as where, pytest.raises(InvalidUsage, match="NOT_RUNNING"):
         READS[request_of](where)
+
+
+@pytest.mark.parametrize("name", READS)
+def test_only_what_has_an_option_to_wait_for_longer_names_it(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The others would be refused with it."""
+
+    def late(*_: object, **__: object) -> NoReturn:
+        raise TimeoutError
+
+    monkeypatch.setattr(client, "_OPENER", SimpleNamespace(open=late))
+    with pytest.raises(Determinate, match="TIMEOUT") as error:
+        READS[name](ApplicationAddress(url="http://127.0.0.1:1", token="t", pid=1))  # noqa: S106
+    assert ("--timeout" in error.value.hint) == (name == "sql")
 
 
 @pytest.mark.parametrize("answer", [BROKEN, CUT])
