@@ -59,12 +59,15 @@ from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import ShardError
 from shardline.installation import PROGRAM
 
-__all__ = ["main"]
+__all__ = ["main", "subscribe_text"]
 
 _RELATION: Final = re.compile(
     r"\s*SUBSCRIBE\s+(TO\s+)?introspection\.(?P<name>\w+)\s*;?\s*", re.IGNORECASE
 )
 """A subscription to a relation of introspection, which is no object."""
+
+_VALUES: Final = frozenset({"AS OF", "UP TO", "OF SHARD"})
+"""Words of a subscription behind which a time or an id comes."""
 
 _KINDS: Final = ("source", "view", "index", "sink", "subscribe")
 
@@ -110,9 +113,24 @@ def _sql(where: ApplicationAddress, given: argparse.Namespace, console: Console)
             print(as_csv(table), end="")
 
 
+def subscribe_text(words: Sequence[str]) -> str:
+    """The text of a subscription; times and ids in it are quoted again where the shell took that.
+
+    One word is the text as it is.
+    """
+    if len(words) == 1:
+        return words[0]
+    quoted = list(words)
+    for n in range(2, len(words)):
+        clause, word = f"{words[n - 2]} {words[n - 1]}".upper(), words[n]
+        if clause in _VALUES and not word.rstrip(";").isdigit() and not word.startswith("'"):
+            quoted[n] = "'" + word.replace("'", "''") + "'"
+    return " ".join(quoted)
+
+
 def _subscribe(where: ApplicationAddress, given: argparse.Namespace, console: Console) -> int:
     """Print batches up to the last one; the exit status, 1 if that is an error or a drop."""
-    text = " ".join(given.object)
+    text = subscribe_text(given.object)
     query = text if re.match(r"\s*subscribe\b", text, re.IGNORECASE) else f"SUBSCRIBE {text}"
     relation = _RELATION.fullmatch(query)
     batches = (
@@ -184,7 +202,7 @@ def _parser() -> argparse.ArgumentParser:
     subscribe.add_argument(
         "object",
         nargs="+",
-        help="NAME [WITHOUT SNAPSHOT] [AS OF t] [UP TO t]; or introspection.RELATION",
+        help="NAME [WITHOUT SNAPSHOT] [AS OF t] [UP TO t] [OF SHARD id]; or introspection.RELATION",
     )
     subscribe.add_argument(
         "--format", choices=("table", "json"), help="default: table on a terminal, else JSON lines"

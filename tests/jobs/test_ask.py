@@ -17,9 +17,10 @@ from shardline.app.server.client import run_action
 from shardline.app.server.discovery import ApplicationAddress
 from shardline.app.server.relation_client import follow_relation
 from shardline.app.settings.config import RuntimeSettings
+from shardline.app.sql.queries import SubscribeRequest, parse_subscribe
 from shardline.app.transport.websocket_client import connect
 from shardline.datasource.errors import InvalidUsage
-from shardline.jobs.ask import main
+from shardline.jobs.ask import main, subscribe_text
 from support.fakes.sites import Site, index, project, source
 
 
@@ -245,3 +246,23 @@ def test_only_objects_are_dropped(
     assert said in capsys.readouterr().err
     assert [n for n in site.client().shards() if site.client().exists(n)] == before
     assert application.lost is None
+
+
+NEXT = "orders WITHOUT SNAPSHOT AS OF 5 OF SHARD s1"
+BETWEEN = ["orders", "as", "of", "1970-01-01 00:00:01", "up", "to", "'9000'"]
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (NEXT.split(), SubscribeRequest("orders", snapshot=False, as_of=5, shard="s1")),
+        (BETWEEN, SubscribeRequest("orders", as_of=1000, up_to=9000)),
+        (["TO", "orders", "AS", "OF", "5;"], SubscribeRequest("orders", as_of=5)),
+        (["orders AS OF '1970-01-01 00:00:01'"], SubscribeRequest("orders", as_of=1000)),
+    ],
+)
+def test_times_and_ids_of_a_subscription_need_the_quotes_of_the_shell_only(
+    words: list[str], asked: SubscribeRequest
+) -> None:
+    """Each word is as the shell passes it: without the quotes in which a user has put it."""
+    assert parse_subscribe(f"SUBSCRIBE {subscribe_text(words)}") == asked
