@@ -2,8 +2,8 @@
 
 Each part of the runtime declares its own beside its settings; this module applies new values.
 
-    KNOBS: Final = {"index_limit": Knob("limit_bytes", size_bytes)}      beside `IndexSettings`
-    tuned(IndexSettings(), KNOBS, {"index_limit": "1g"})                 a copy with the new values
+    LIVE: Final = {"index_limit": LiveSetting("limit_bytes", parse_size_bytes)}
+    with_live_values(IndexSettings(), LIVE, {"index_limit": "1g"})    a copy with the new values
 
 Names are those of section `[runtime]` of `conf/app.toml`, and values are written as there.
 
