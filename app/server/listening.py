@@ -25,13 +25,14 @@ from shardline.app.server.http_server import listen
 from shardline.app.settings.config import RuntimeSettings
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.waiting import poll_until
 
 __all__ = ["check_observed", "not_observed_error", "reserve_address", "wait_for_address"]
 
 _log = logging.getLogger(__name__)
 
 _LOOK_MS: Final = 100
-"""Pause between two tries to get an address that another process is about to let go."""
+"""Longest pause between two tries to get an address that another process is about to let go."""
 
 _PATIENCE_MS: Final = 60_000
 """So long is waited for it: a few leases, since the other process notices by its own heartbeat."""
@@ -89,16 +90,21 @@ def wait_for_address(
     Raises:
         InvalidUsage: `ADDRESS_TAKEN`: the host has no port that is free.
     """
-    where, until_ms, never = settings.listen, clock.elapsed_ms() + patience_ms, threading.Event()
-    while True:
+    where = settings.listen
+
+    def look() -> socket.socket | None:
         try:
             return listen(where.host, where.port)
-        except InvalidUsage as error:
-            if clock.elapsed_ms() >= until_ms:
-                context = {"error": error.detail}
-                _log.warning("another address is served", extra={"context": context})
-                return listen(where.host)
-        clock.wait(never, _LOOK_MS)
+        except InvalidUsage:
+            return None
+
+    never = threading.Event()
+    found = poll_until(look, clock, never, poll_ms=_LOOK_MS, timeout_ms=patience_ms)
+    if found is None:
+        context = {"address": where}
+        _log.warning("another port is served than that of the settings", extra={"context": context})
+        found = listen(where.host)
+    return found
 
 
 def _port_of_running(folder: Path) -> int | None:
