@@ -17,6 +17,7 @@
  */
 
 const DAY_MS = 86_400_000;
+const QUARTER_MS = 900_000;
 const YEAR_9999_MS = 253_402_300_799_999;
 
 /** Steps between labels, in ms. */
@@ -119,11 +120,17 @@ export function isClockTime(time) {
 function regular({ from, to, left, right }, apart) {
   const least = ((to - from) * apart) / Math.max(right - left, 1);
   const step = STEPS.find((one) => one >= least) ?? least;
+  // Full hours and days are those of the viewer's zone, which may have two in a year. Zones are whole
+  // quarters of an hour: finer steps are the same in each. Nor could a day more be walked in them, of
+  // milliseconds there are 86 million in it.
+  const hasZone = step >= QUARTER_MS && isClockTime(from);
+  const [first, end] = hasZone ? [from - DAY_MS, to + DAY_MS] : [from, to];
+  const start = Math.floor(first / step) * step;
   const times = [];
-  for (let n = Math.floor(from / step) - 1; n * step <= to + DAY_MS; n++) {
-    // Full hours and days are those of the viewer's zone, which may have two in a year.
-    const zone = isClockTime(from) ? new Date(n * step).getTimezoneOffset() * 60_000 : 0;
-    const time = n * step + zone;
+  // Counted from the first one: of numbers as large as nanoseconds since 1970, n + 1 may be n.
+  for (let n = 0; n * step <= end - start; n++) {
+    const at = start + n * step;
+    const time = at + (hasZone ? new Date(at).getTimezoneOffset() * 60_000 : 0);
     if (time >= from && time <= to) times.push(time);
   }
   return times;

@@ -260,6 +260,63 @@ def test_an_axis_true_to_time_is_labelled_at_midnights_of_the_viewer(
     assert texts == [f"{day} Oct" for day in range(23, 30)]
 
 
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        (1_768_615_920_000, 1_768_615_920_001),
+        (1_768_615_920_000, 1_768_615_920_200),
+        (1_768_615_920_000, 1_768_616_520_000),
+    ],
+)
+def test_a_short_axis_is_labelled_without_a_walk_through_a_day(
+    open_shard: OpenShard, start: int, end: int
+) -> None:
+    """Of a second: its labels are there, and the zone was not asked for in each millisecond."""
+    times, texts, asked = open_shard().page.evaluate(
+        """async ([from, to]) => {
+          const { labels, makeAxis } = await import("/page/parts/axis.js");
+          const offset = Date.prototype.getTimezoneOffset;
+          let asked = 0;
+          Date.prototype.getTimezoneOffset = function () {
+            asked += 1;
+            return offset.call(this);
+          };
+          const given = { spacing: "time", left: 124, right: 790, from, to, bounds: [] };
+          const found = labels(makeAxis(given), 6.4);
+          Date.prototype.getTimezoneOffset = offset;
+          return [found.map((one) => one.time), found.map((one) => one.text), asked];
+        }""",
+        [start, end],
+    )
+    assert texts[0] == "03:12"
+    assert (times[0], times[-1]) == (start, end)
+    assert len(set(b - a for a, b in pairwise(times))) == 1
+    assert asked < 100
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "texts"),
+    [
+        (0, 8, [str(time) for time in range(9)]),
+        # Nanoseconds since 1970, of which a number of JavaScript has every 256th only.
+        (1_764_000_000_000_000_000, 1_764_000_000_000_000_256, ["1764000000000000000"]),
+    ],
+)
+def test_an_axis_of_times_that_are_none_of_a_clock_is_labelled(
+    open_shard: OpenShard, start: int, end: int, texts: list[str]
+) -> None:
+    """With the numbers themselves; also where a number and the next one are the same."""
+    found = open_shard().page.evaluate(
+        """async ([from, to]) => {
+          const { labels, makeAxis } = await import("/page/parts/axis.js");
+          const given = { spacing: "time", left: 124, right: 790, from, to, bounds: [] };
+          return labels(makeAxis(given), 6.4).map(({ text }) => text);
+        }""",
+        [start, end],
+    )
+    assert found[: len(texts)] == texts
+
+
 def test_of_an_earlier_moment_what_was_done_is_told(open_page: OpenPage) -> None:
     """Of one shard and of all; what has no history is said to have none, and is not asked for."""
     world = ServedWorld("demo")
