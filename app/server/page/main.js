@@ -17,6 +17,7 @@
 import { render } from "./vendor/lit-html/lit-html.js";
 import { drawFrame, showDialog } from "./parts/frame.js";
 import { takeKeys } from "./parts/keys.js";
+import { failed } from "./parts/states.js";
 import { Server, ServerError } from "./server.js";
 import { Store } from "./store.js";
 import { visible } from "./words.js";
@@ -196,8 +197,18 @@ export class Page {
   redraw() {
     this._frame ||= requestAnimationFrame(() => {
       this._frame = 0;
-      this._follow();
-      render(drawFrame(this), /** @type {HTMLElement} */ (document.getElementById("page")));
+      const root = /** @type {HTMLElement} */ (document.getElementById("page"));
+      try {
+        this._follow();
+        render(drawFrame(this), root);
+      } catch (error) {
+        // What stood there would stay, and say that it is live. The console has where it comes from;
+        // the next frame may do better with other rows.
+        reportError(error);
+        const says = `The page cannot be drawn: ${error}`;
+        const hint = "Another address may do: what is shown is chosen by it.";
+        render(failed(new ServerError("NOT_DRAWN", says, hint)), root);
+      }
       showDialog();
     });
   }

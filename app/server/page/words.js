@@ -86,11 +86,23 @@ export function moment(value) {
   return Number.isNaN(ms) ? undefined : ms;
 }
 
+/** The last moment that a date can have, in ms since the epoch; the first is as far before it. */
+const LAST_MS = 8.64e15;
+
 /**
- * Clock time in the viewer's zone; with the date unless it is today's.
+ * Whether there is a date for a moment. Addresses and shards have any number for one.
+ * @param {number} ms
+ */
+export function hasDate(ms) {
+  return Math.abs(ms) <= LAST_MS;
+}
+
+/**
+ * Clock time in the viewer's zone, with the date unless it is today's; the number if it has no date.
  * @param {number} ms
  */
 export function clock(ms, now = Date.now()) {
+  if (!hasDate(ms)) return String(ms);
   const at = new Date(ms);
   const time = TIME.format(at);
   const isToday = at.toDateString() === new Date(now).toDateString();
@@ -99,6 +111,7 @@ export function clock(ms, now = Date.now()) {
 
 /** @param {number} ms  In UTC, to the millisecond: for the hover of a time. */
 export function utc(ms) {
+  if (!hasDate(ms)) return String(ms);
   return `${new Date(ms).toISOString().replace("T", " ").replace("Z", "")} UTC`;
 }
 

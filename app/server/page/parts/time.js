@@ -2,7 +2,7 @@
  * A moment as people read it: in the viewer's zone, in UTC when it is pointed at.
  */
 import { html } from "../vendor/lit-html/lit-html.js";
-import { clock, moment, span, utc } from "../words.js";
+import { clock, hasDate, moment, span, utc } from "../words.js";
 
 /**
  * A time of the clock, with the date unless it is today's.
@@ -11,7 +11,7 @@ import { clock, moment, span, utc } from "../words.js";
 export function drawTime(value) {
   const ms = moment(value);
   if (ms === undefined) return "–";
-  return html`<time datetime=${new Date(ms).toISOString()} title=${utc(ms)}>${clock(ms)}</time>`;
+  return drawMoment(ms, utc(ms), clock(ms));
 }
 
 /**
@@ -25,9 +25,7 @@ export function ago(value, now) {
   const past = now - ms;
   const text =
     Math.abs(past) < 1_000 ? "now" : past > 0 ? `${span(past)} ago` : `in ${span(-past)}`;
-  return html`<time datetime=${new Date(ms).toISOString()} title="${clock(ms)} (${utc(ms)})"
-    >${text}</time
-  >`;
+  return drawMoment(ms, `${clock(ms)} (${utc(ms)})`, text);
 }
 
 /**
@@ -38,7 +36,15 @@ export function ago(value, now) {
 export function lasting(value, now) {
   const ms = moment(value);
   if (ms === undefined) return "–";
-  return html`<time datetime=${new Date(ms).toISOString()} title="since ${clock(ms)} (${utc(ms)})"
-    >${span(Math.max(0, now - ms))}</time
-  >`;
+  return drawMoment(ms, `since ${clock(ms)} (${utc(ms)})`, span(Math.max(0, now - ms)));
+}
+
+/**
+ * @param {number} ms
+ * @param {string} title
+ * @param {string} text
+ */
+function drawMoment(ms, title, text) {
+  if (!hasDate(ms)) return text;
+  return html`<time datetime=${new Date(ms).toISOString()} title=${title}>${text}</time>`;
 }

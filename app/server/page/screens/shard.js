@@ -16,6 +16,7 @@ import {
 } from "../parts/shard_tables.js";
 import { frontierText } from "../parts/frontier.js";
 import { drawActions } from "../parts/action.js";
+import { isClockTime } from "../parts/axis.js";
 import { objectLink } from "../parts/object_link.js";
 import { ago } from "../parts/time.js";
 import { count, moment, size, span, utc, visible } from "../words.js";
@@ -201,7 +202,7 @@ function drawSeen(page, shard) {
 function drawTile(name, value, more, time) {
   return html`<div class="tile">
     <dt>${name}</dt>
-    <dd title=${time ? utc(time) : nothing}>${value}</dd>
+    <dd title=${time && isClockTime(time) ? utc(time) : nothing}>${value}</dd>
     <dd class="more">${more}</dd>
   </div>`;
 }

@@ -69,6 +69,49 @@ def test_everything_is_reached_by_keyboard(open_page: OpenPage) -> None:
     assert focused(page) == "Larger"
 
 
+@pytest.mark.parametrize("path", ["/", "/object/flights", "/shard/flights"])
+def test_an_address_of_a_time_that_is_none_is_refused_and_drawn(
+    open_page: OpenPage, path: str
+) -> None:
+    """A digit too many, of which there is no date: the application says so, in the page."""
+    page = open_page("one", f"{path}?at=17640000000000000").page
+    expect(page.locator("main")).to_contain_text("'17640000000000000' is no time")
+    expect(page.locator(".as-of")).to_contain_text("As of 17640000000000000")
+    page.get_by_role("button", name="Back to now").click()
+    expect(page.locator(".as-of")).to_contain_text("Live")
+
+
+def test_rows_as_of_a_time_that_is_none_are_not_what_stops_an_object(open_page: OpenPage) -> None:
+    """The rest of its screen is drawn."""
+    page = open_page("one", "/object/flights?as_of=99999999999999999", token=True).page
+    expect(page.get_by_role("heading", level=1)).to_contain_text("flights")
+    expect(page.locator("input[name=as_of]")).to_have_value("")
+
+
+def test_a_page_that_cannot_be_drawn_says_so_until_it_can(open_page: OpenPage) -> None:
+    """What stood there before does not pass for the present."""
+    seen = open_page("one")
+    expect(seen.page.locator(".as-of")).to_contain_text("Live")
+    seen.page.evaluate(
+        """async () => {
+          const { screen } = await import("/page/screens/overview.js");
+          window.draw = screen.draw;
+          screen.draw = () => { throw new RangeError("made"); };
+        }"""
+    )
+    expect(seen.page.get_by_role("alert")).to_contain_text("cannot be drawn: RangeError: made")
+    expect(seen.page.locator(".as-of")).to_have_count(0)
+    seen.page.evaluate(
+        """async () => {
+          (await import("/page/screens/overview.js")).screen.draw = window.draw;
+        }"""
+    )
+    expect(seen.page.locator(".as-of")).to_contain_text("Live")
+    assert seen.wrong
+    assert set(seen.wrong) == {"made"}
+    seen.wrong.clear()
+
+
 def test_a_screen_that_comes_late_does_not_take_the_place_of_the_next(open_page: OpenPage) -> None:
     """Its script may be slow: who has gone on meanwhile stays where he is."""
     seen = open_page("demo")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -315,6 +316,40 @@ def test_an_axis_of_times_that_are_none_of_a_clock_is_labelled(
         [start, end],
     )
     assert found[: len(texts)] == texts
+
+
+def with_times(since: int, upper: int) -> ToolsWorld:
+    """A world whose shard "flights" has other times, and two batches between them."""
+    world = ToolsWorld("many")
+    tables = world.tables
+    before = dict(tables.made)
+
+    def shards(now: int) -> Iterator[Mapping[str, Any]]:
+        for row in before["shards"](now):
+            is_it = row["name"] == "flights"
+            yield {**row, "since": since, "upper": upper, "batches": 2} if is_it else row
+
+    def batches(now: int) -> Iterator[Mapping[str, Any]]:
+        (first, *_) = before["shard_batches"](now)
+        for lower, end in pairwise([since, (since + upper) // 2, upper]):
+            yield {**first, "shard": "flights", "since": lower, "lower": lower, "upper": end}
+
+    def holds(now: int) -> Iterator[Mapping[str, Any]]:
+        for row in before["shard_holds"](now):
+            if row["shard"] == "flights":
+                yield {**row, "since": since, "gain": (upper - since) // 2}
+
+    tables.made |= {"shards": shards, "shard_batches": batches, "shard_holds": holds}
+    return world
+
+
+def test_a_shard_of_times_beyond_every_date_is_drawn(open_page: OpenPage) -> None:
+    """Of nanoseconds, which only its writers know to be some: with the numbers themselves."""
+    world = with_times(1_764_000_000_000_000_000, 1_764_000_000_000_001_024)
+    page = open_page(world, "/shard/flights").page
+    expect(page.get_by_role("heading", level=1)).to_have_text("flights")
+    expect(page.locator(".tile").first).to_contain_text("1,764,000,000,000,000,000")
+    expect(page.locator(".axis .batch")).to_have_count(2)
 
 
 def test_of_an_earlier_moment_what_was_done_is_told(open_page: OpenPage) -> None:

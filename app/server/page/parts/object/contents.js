@@ -8,7 +8,8 @@
  * @typedef {Table & { asOf: number | undefined, askedAt: number }} Sample
  */
 import { html, nothing } from "../../vendor/lit-html/lit-html.js";
-import { clock, visible, visibleLines } from "../../words.js";
+import { hasDate, visible, visibleLines } from "../../words.js";
+import { frontierText } from "../frontier.js";
 import { drawRefusal } from "../refusal.js";
 import { quoted, sqlAddress } from "../sql_link.js";
 import { ago, drawTime } from "../time.js";
@@ -226,7 +227,7 @@ export function drawSample(page) {
         step="1"
         .value=${localTime(chosenTime(page))}
         title="Left empty: the newest contents${shard?.since
-          ? `. They can be read since ${clock(shard.since)}` : ""}"
+          ? `. They can be read since ${frontierText(shard.since)}` : ""}"
       />
     </label>
     <button class="action">${sample?.value ? "Read again" : "Read rows"}</button>
@@ -307,6 +308,6 @@ function drawTokenNeeded(page, what) {
 /** @param {number | undefined} ms  As an input for times has it: in the viewer's zone. */
 function localTime(ms) {
   if (ms === undefined) return "";
-  const shifted = new Date(ms - new Date(ms).getTimezoneOffset() * 60_000);
-  return shifted.toISOString().slice(0, 19);
+  const shifted = ms - new Date(ms).getTimezoneOffset() * 60_000;
+  return hasDate(shifted) ? new Date(shifted).toISOString().slice(0, 19) : "";
 }

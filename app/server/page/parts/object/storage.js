@@ -6,6 +6,7 @@
  * @typedef {import("../../store.js").Row} Row
  */
 import { html, nothing } from "../../vendor/lit-html/lit-html.js";
+import { drawFrontier } from "../frontier.js";
 import { drawTime } from "../time.js";
 import { count, size, span, visible } from "../../words.js";
 import { drawAbsent, drawFacts, drawScroll, drawSection, theRow } from "./bits.js";
@@ -14,10 +15,10 @@ import { drawAbsent, drawFacts, drawScroll, drawSection, theRow } from "./bits.j
 export function drawShard(page) {
   const shard = theRow(page, "shard");
   if (!shard) return nothing;
-  const readable = shard.since == null ? null : drawTime(shard.since);
+  const readable = shard.since == null ? null : drawFrontier(shard.since);
   const content = html`${drawFacts([
       ["Readable from", readable],
-      ["Settled up to", shard.upper == null ? "the end: it is finished" : drawTime(shard.upper)],
+      ["Settled up to", shard.upper == null ? "the end: it is finished" : drawFrontier(shard.upper)],
       ["Retention", shard.retain == null ? "as long as somebody reads" : span(shard.retain)],
       ["Rows", count(shard.records)],
       ["Size", size(shard.size)],
