@@ -34,13 +34,14 @@ const READABLE_PX = 4;
 
 /**
  * @param {{ spacing: Spacing, left: number, right: number, from: number, to: number,
- *   bounds: number[] }} given  Bounds of what is shown, in any order; those outside are left out.
+ *   bounds: (number | string)[] }} given  Bounds of what is shown, in any order; those outside are
+ *   left out. Text is the digits of a number that is too large to be exact, which a place need not be.
  * @returns {Axis}
  */
 export function makeAxis({ spacing, left, right, from, to, bounds }) {
   // A shard may have one time only, and a line of no length has no places.
   const end = to > from ? to : from + 1;
-  const inside = bounds.filter((time) => time > from && time < end);
+  const inside = bounds.map(Number).filter((time) => time > from && time < end);
   const sorted = [...new Set(inside)].sort((a, b) => a - b);
   const knots = spacing === "batch" ? [from, ...sorted, end] : [from, end];
   return { spacing, left, right, from, to: end, knots };
@@ -49,9 +50,10 @@ export function makeAxis({ spacing, left, right, from, to, bounds }) {
 /**
  * The pixel of a time; times outside of the axis are at its ends.
  * @param {Axis} axis
- * @param {number} time
+ * @param {number | string} given
  */
-export function place({ knots, left, right }, time) {
+export function place({ knots, left, right }, given) {
+  const time = Number(given);
   const last = knots.length - 1;
   if (time <= knots[0]) return left;
   if (time >= knots[last]) return right;

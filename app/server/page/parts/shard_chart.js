@@ -74,13 +74,14 @@ export function drawShardChart(page, drawn) {
  * @param {Drawn} drawn
  */
 function rangeOf({ shard, batches, holds }) {
+  // Of times that are text, since a number cannot hold them: places need not be exact.
   const known = [
     ...batches.flatMap(({ lower, upper }) => [lower, upper]),
     ...holds.map((hold) => hold.since),
     shard.since,
     shard.upper,
   ].filter((time) => time != null);
-  const to = shard.upper ?? Math.max(0, ...known);
+  const to = Number(shard.upper ?? Math.max(0, ...known));
   return { from: Math.min(shard.since ?? to, to), to };
 }
 
@@ -122,7 +123,7 @@ function drawPicture(page, drawn, { from, to }, spacing, width) {
   const height = roundsTop + FOOT;
   const items = [
     ...holds.map((hold) => ({ key: `hold ${hold.name}`, text: holdText(hold) })),
-    ...batches.map((batch) => ({ key: batchKey(batch), text: batchText(batch, from) })),
+    ...batches.map((batch) => ({ key: batchKey(batch), text: batchText(batch, drawn.shard.since ?? from) })),
     ...marks.map(({ key, rounds: some }) => ({ key, text: roundsText(some) })),
   ];
   const pointed = items.find(({ key }) => key === page.local.pointed);
@@ -226,7 +227,7 @@ function drawHold({ page, axis, margin, bottom }, hold, y, isNarrow) {
   const x = place(axis, hold.since);
   const middle = y + HOLD / 2;
   const isLate = x > axis.left + (axis.right - axis.left) * 0.55;
-  const end = hold.gain ? place(axis, hold.since + hold.gain) : x;
+  const end = hold.gain ? place(axis, Number(hold.since) + Number(hold.gain)) : x;
   const key = `hold ${hold.name}`;
   const said = isNarrow
     ? visible(hold.owner || hold.name, 18)

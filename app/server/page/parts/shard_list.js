@@ -76,7 +76,7 @@ function columns(page, rows) {
  */
 function frontier(id, title, hint) {
   // The end of all times comes after every other.
-  const value = (/** @type {Row} */ row) => row[id] ?? Infinity;
+  const value = (/** @type {Row} */ row) => Number(row[id] ?? Infinity);
   return { id, title, hint, number: true, wide: true, value, draw: (row) => drawFrontier(row[id]) };
 }
 

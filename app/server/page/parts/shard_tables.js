@@ -9,7 +9,7 @@ import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { drawActions } from "./action.js";
 import { drawCard, drawRowsTable } from "./card.js";
 import { count, moment, size, span, visible } from "../words.js";
-import { drawFrontier } from "./frontier.js";
+import { drawFrontier, isBefore } from "./frontier.js";
 import { objectLink } from "./object_link.js";
 import { batchKey } from "./shard_words.js";
 
@@ -102,7 +102,7 @@ export function drawBatchesTable(page, shard, batches) {
         [2, 3, 4, 5, 6],
         repeat(shown, batchKey, (/** @type {Row} */ batch) => {
           const { lower, upper, level, parts, updates, records, size: bytes } = batch;
-          const isMerged = shard.since != null && lower < shard.since;
+          const isMerged = shard.since != null && isBefore(lower, shard.since);
           const key = batchKey(batch);
           const point = () => {
             page.local.pointed = key;

@@ -4,7 +4,7 @@
  * @typedef {import("../store.js").Row} Row
  */
 import { count, moment, size, span, visible } from "../words.js";
-import { frontierText } from "./frontier.js";
+import { frontierText, isBefore } from "./frontier.js";
 
 /** @param {Row} batch */
 export function batchKey({ lower, upper, level }) {
@@ -18,12 +18,13 @@ export function roundKey({ occurred_at: at, merges, collected, swept }) {
 
 /**
  * @param {Row} batch
- * @param {number} from  The shard's since.
+ * @param {import("./frontier.js").Time} from  The shard's since.
  */
 export function batchText(batch, from) {
   const { lower, upper, level, parts, updates, records } = batch;
-  const begins = lower < from ? `from before the since` : `from ${frontierText(lower)}`;
-  const long = upper != null && lower >= from ? ` (${span(upper - lower)})` : "";
+  const isMerged = isBefore(lower, from);
+  const begins = isMerged ? `from before the since` : `from ${frontierText(lower)}`;
+  const long = upper != null && !isMerged ? ` (${span(upper - lower)})` : "";
   const holds = parts
     ? [
         `${count(parts)} ${parts === 1 ? "part" : "parts"}`,

@@ -352,6 +352,23 @@ def test_a_shard_of_times_beyond_every_date_is_drawn(open_page: OpenPage) -> Non
     expect(page.locator(".axis .batch")).to_have_count(2)
 
 
+def test_times_beyond_the_numbers_of_a_browser_keep_their_digits(open_page: OpenPage) -> None:
+    """In all that is followed: a number of JavaScript would have other last digits."""
+    world = with_times(1_764_000_000_000_000_123, 1_764_000_000_000_000_323)
+    page = open_page(world, "/shard/flights").page
+    expect(page.locator(".tile").nth(0)).to_contain_text("1,764,000,000,000,000,123")
+    expect(page.locator(".tile").nth(1)).to_contain_text("1,764,000,000,000,000,323")
+    batches = page.get_by_role("group", name="Batches, the newest first").get_by_role("row")
+    expect(batches.nth(1).get_by_role("cell").first).to_have_text("1,764,000,000,000,000,323")
+    expect(batches.nth(2).get_by_role("rowheader")).to_have_text("1,764,000,000,000,000,123")
+    expect(batches.nth(2).get_by_role("cell").first).to_have_text("1,764,000,000,000,000,223")
+    expect(page.locator(".axis .batch")).to_have_count(2)
+    page.locator(".axis .batch rect").last.hover()
+    expect(page.locator(".readout")).to_contain_text("1,764,000,000,000,000,223")
+    page.get_by_role("link", name="Shards").first.click()
+    expect(page.get_by_role("row", name="shard flights")).to_contain_text("1,764,000,000,000,000,323")
+
+
 def test_of_an_earlier_moment_what_was_done_is_told(open_page: OpenPage) -> None:
     """Of one shard and of all; what has no history is said to have none, and is not asked for."""
     world = ServedWorld("demo")
