@@ -291,7 +291,7 @@ def test_a_short_axis_is_labelled_without_a_walk_through_a_day(
     )
     assert texts[0] == "03:12"
     assert (times[0], times[-1]) == (start, end)
-    assert len(set(b - a for a, b in pairwise(times))) == 1
+    assert len({b - a for a, b in pairwise(times)}) == 1
     assert asked < 100
 
 
@@ -366,7 +366,8 @@ def test_times_beyond_the_numbers_of_a_browser_keep_their_digits(open_page: Open
     page.locator(".axis .batch rect").last.hover()
     expect(page.locator(".readout")).to_contain_text("1,764,000,000,000,000,223")
     page.get_by_role("link", name="Shards").first.click()
-    expect(page.get_by_role("row", name="shard flights")).to_contain_text("1,764,000,000,000,000,323")
+    row = page.get_by_role("row", name="shard flights")
+    expect(row).to_contain_text("1,764,000,000,000,000,323")
 
 
 def test_of_an_earlier_moment_what_was_done_is_told(open_page: OpenPage) -> None:
