@@ -7,6 +7,9 @@ retention is retracted, and compaction frees its bytes.
 A row that is older than its retention is kept while it says what still holds, see `histories`. Rows
 that were loaded are retracted by a later round only, when the sink is sure to have seen them.
 
+A round without news moves the shard's upper on all the same: by it the next start knows when this
+application was last heard of, and that it has run through a night in which nothing happened.
+
 A round that fails loses nothing: the next one appends what is missing by then. If another runtime
 has written meanwhile, the shard's upper shows it, and its rows are loaded.
 
@@ -168,10 +171,15 @@ class HistoryKeeper:
     def _append(self, wanted: set[_Entry]) -> None:
         more, gone = wanted - self._held, self._held - wanted
         lower = self._upper
-        if not (more or gone) or lower is None or lower.time is None:
+        if lower is None or lower.time is None:
+            return
+        # Half of the interval, so that each round moves it: if every other one did, two minutes
+        # would lie between two signs of life, which are taken for a gap (`histories.gaps`).
+        is_recent = self._client.clock.now_ms() < lower.time + self._interval_ms // 2
+        if not (more or gone) and is_recent:
             return
         entries = [*sorted(more), *sorted(gone)]
-        columns: list[list[object]] = [list(column) for column in zip(*entries, strict=True)]
+        columns: list[list[object]] = [[entry[at] for entry in entries] for at in range(3)]
         diffs = [1] * len(more) + [-1] * len(gone)
         table = pa.table(
             [

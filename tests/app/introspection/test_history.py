@@ -10,11 +10,13 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from shardline.app.execution.observations import Failed
 from shardline.app.introspection.events import (
     Dropped,
     Following,
     LaneOpened,
     Maintenance,
+    Phase,
     Polled,
     TakenOver,
 )
@@ -102,9 +104,39 @@ def test_a_round_without_news_writes_nothing(place: Place) -> None:
     """An idle runtime does not grow its history."""
     place.world.run(DELAYS)
     place.keeper.flush()
-    seqno = place.client.state(HISTORY_SHARD).seqno
+    seqno, kept = place.client.state(HISTORY_SHARD).seqno, place.kept()
     place.keeper.flush()
     assert place.client.state(HISTORY_SHARD).seqno == seqno
+    place.world.clock.advance(60_000)
+    place.keeper.flush()
+    assert place.kept() == kept, "only its upper has moved"
+
+
+def test_a_night_in_which_nothing_has_happened_is_none_without_an_application(
+    place: Place,
+) -> None:
+    """An object that is stalled all the time has no news, and was stalled at each hour."""
+    clock = place.world.clock
+    began = clock.now_ms()
+    place.world.tell(LaneOpened(objects=(), at_ms=began))
+    place.world.run(DELAYS)
+    place.world.tell(
+        Failed(id="delays", epoch=1, error="no route to host", hint=""),
+        Phase(id="delays", epoch=1, phase="suspended", at_ms=began),
+    )
+    place.keeper.flush()
+    for _ in range(10):
+        clock.advance(60_000)
+        place.world.tell()
+        place.keeper.flush()
+    place.open()
+    place.world.tell(LaneOpened(objects=("delays",), at_ms=clock.now_ms()))
+    place.keeper._load_first()
+    place.world.run(DELAYS, epoch=2)
+    assert place.world.sink.read(lambda facts, _: gaps(facts.runs)) == []
+    at = began + 5 * 60_000
+    (then,) = place.world.relations.rows("verdicts", as_of=at, where={"object_id": "delays"})
+    assert then["verdict"] == "stalled"
 
 
 def test_rows_that_have_been_kept_long_enough_are_retracted(place: Place) -> None:
