@@ -41,6 +41,10 @@ _PORTS: Final = 1000
 
 
 def _objects(facts: Facts, _now_ms: int) -> Iterator[Row]:
+    # By the histories: an object that a start has found was installed when it started, and created
+    # some days before that.
+    histories = (facts.definitions, facts.runs)
+    created = facts.derive("created", histories, lambda: created_at(facts))
     for found in facts.objects.values():
         installed, condition = found.installed, found.condition
         yield (
@@ -54,7 +58,7 @@ def _objects(facts: Facts, _now_ms: int) -> Iterator[Row]:
             condition.error or None,
             "; ".join(condition.hints) or None,
             instant(found.condition_ms),
-            instant(installed.at_ms),
+            instant(installed.at_ms if found.is_subscription else created.get(found.id)),
             installed.as_of,
             definition_of(installed.description),
             found.query or None,
@@ -253,7 +257,7 @@ STRUCTURE: Final = (
             Column("error", TEXT, "what is wrong"),
             Column("hint", TEXT, "what to do about it"),
             Column("last_status_change_at", AT, "since when it has this status"),
-            Column("created_at", AT, "when it was created"),
+            Column("created_at", AT, "when it was created; NULL: before any history of it"),
             Column("as_of", FRONTIER, "first time at which its output is to be right"),
             Column("definition", TEXT, "a view's query, a source's format, else what it is on"),
             Column("query_id", TEXT, "Spark's id of its streaming query, kept over restarts"),
