@@ -256,6 +256,8 @@ def _begin(facts: Facts, found: ObjectFacts, epoch: int) -> None:
     found.heard = found.hydrated = False
     found.health.clear()
     found.states = ()
+    # Of a view in a group they are numbered anew: the newest number would be an earlier one's.
+    found.steps.clear()
     if not _has_shard(found.installed):
         # The output of an object without a shard was in memory, and is gone with its incarnation.
         found.write = found.read = UNSET

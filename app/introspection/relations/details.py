@@ -134,7 +134,7 @@ DETAILS: Final = (
     ),
     Relation(
         "step_phases",
-        "A phase of a micro-batch: of the newest sixty of each object",
+        "A phase of a micro-batch: of the newest sixty of each object since it was started",
         (
             Column("object_id", TEXT, "the object"),
             Column("batch", NUMBER, "number of the micro-batch, from 0"),

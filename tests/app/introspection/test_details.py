@@ -14,6 +14,7 @@ from shardline.app.introspection.events import (
     Client,
     ClientsSeen,
     ControllerSeen,
+    Phase,
     Polled,
     ProcessStarted,
     QueryIdle,
@@ -125,6 +126,26 @@ def test_a_view_in_a_group_runs_as_part_of_the_groups_query(world: World) -> Non
     assert steps == [("delays", 7, 40)]
     (told,) = world.rows("listener")
     assert told["foreign"] == 0, "events of the group's query are no strangers'"
+
+
+def test_steps_of_an_incarnation_that_has_ended_are_no_steps_of_the_next(world: World) -> None:
+    """A view in a group numbers them anew: the last one would be one of hours ago."""
+    world.run(DELAYS)
+    world.tell(
+        progress("delays:u1:1", "r-delays-1", micro_batch=5, addBatch=40),
+        progress("delays:u1:1", "r-delays-1", micro_batch=6, addBatch=40),
+    )
+    assert {row["batch"] for row in world.rows("step_phases")} == {5, 6}
+    world.tell(
+        Phase(id="delays", epoch=2, phase="running", at_ms=world.clock.now_ms()),
+        Started(id="delays", epoch=2, query="q-delays", run="r-delays-2"),
+    )
+    assert world.rows("step_phases") == []
+    world.tell(
+        progress("delays:u1:1", "r-delays-2", micro_batch=0, addBatch=40),
+        progress("delays:u1:1", "r-delays-2", micro_batch=1, addBatch=40),
+    )
+    assert {row["batch"] for row in world.rows("step_phases")} == {0, 1}
 
 
 def test_runs_of_groups_that_have_ended_are_not_kept(world: World) -> None:
