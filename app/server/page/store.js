@@ -2,7 +2,7 @@
  * Holds the rows of the relations that the page follows; all that is drawn comes from here.
  *
  * Rows are a multiset, as in the application: equal rows are counted. A relation as of an earlier time
- * is asked for once, and does not change.
+ * is asked for once, and does not change; if it has failed, again when that may have ended.
  *
  * @typedef {Record<string, any>} Row
  * @typedef {import("./server.js").Selection} Selection
@@ -16,7 +16,13 @@
  * @property {Map<string, {row: Row, count: number}>} counted  By the row's text.
  * @property {Row[] | undefined} rows  As an array; made when somebody looks.
  * @property {ServerError | undefined} error
+ * @property {boolean} isAsking  It is of an earlier time, and was asked for without an answer so far.
+ * @property {number} change  That of the server when it was asked for: see `Server.changes`.
+ * @property {number} endedAt  When the last answer, or the failure, came; in ms since the epoch.
  */
+
+/** After so long an application that did not answer, or could not, is asked again. */
+const ASK_AGAIN_MS = 5_000;
 
 export class Store {
   /**
@@ -44,7 +50,9 @@ export class Store {
       if (held.id) this._server.unfollow(held.id);
     }
     for (const [key, selection] of wanted) {
-      if (!this._held.has(key)) this._held.set(key, this._begin(selection, asOf));
+      const held = this._held.get(key);
+      if (!held) this._held.set(key, this._begin(selection, asOf));
+      else if (asOf !== undefined && this._mayWorkNow(held)) this._ask(held, asOf);
     }
   }
 
@@ -85,6 +93,9 @@ export class Store {
       counted: new Map(),
       rows: undefined,
       error: undefined,
+      isAsking: false,
+      change: 0,
+      endedAt: 0,
     };
     if (asOf !== undefined) {
       this._ask(held, asOf);
@@ -109,19 +120,36 @@ export class Store {
   }
 
   /**
+   * Whether it has failed, and another answer may come since: there is another token or connection,
+   * or some time has passed. Nothing is followed at an earlier time that would tell of it.
+   * @param {Held} held
+   */
+  _mayWorkNow({ error, isAsking, change, endedAt }) {
+    if (!error || isAsking) return false;
+    const mayPass = error.status === 0 || error.status >= 500;
+    const isDue = mayPass && Date.now() - endedAt > ASK_AGAIN_MS;
+    return isDue || change !== this._server.changes;
+  }
+
+  /**
    * @param {Held} held
    * @param {number} asOf
    */
   async _ask(held, asOf) {
+    held.isAsking = true;
+    held.change = this._server.changes;
     const { relation, where = {} } = held.selection;
     const query = new URLSearchParams({ as_of: String(asOf) });
     if (Object.keys(where).length) query.set("where", JSON.stringify(where));
     try {
       const path = `/api/v1/relations/${encodeURIComponent(relation)}?${query}`;
       held.rows = (await this._server.get(path)).rows;
+      held.error = undefined;
     } catch (error) {
       held.error = /** @type {ServerError} */ (error);
     }
+    held.isAsking = false;
+    held.endedAt = Date.now();
     this._changed();
   }
 }

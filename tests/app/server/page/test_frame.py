@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from shardline.app.server.access import Access
 from support.page.browser import OpenPage
-from support.page.world import TOKEN
+from support.page.world import TOKEN, ServedWorld
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.browser
@@ -285,6 +285,39 @@ class _OtherSite(BaseHTTPRequestHandler):
     @override
     def log_message(self, *_: object) -> None:
         """Say nothing."""
+
+
+def test_an_earlier_moment_is_asked_for_again_with_the_token(open_page: OpenPage) -> None:
+    """A link to a moment was sent to somebody whose page has no token yet."""
+    world = ServedWorld("demo", access=Access(TOKEN, "elsewhere"))
+    page = open_page(world, f"/object/flights?at={world.clock.now_ms() - 3_600_000}").page
+    page.get_by_label("Token", exact=True).fill(TOKEN)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("heading", level=1)).to_contain_text("flights")
+    expect(page.locator("main")).not_to_contain_text("token")
+
+
+def test_an_earlier_moment_is_asked_for_again_when_the_application_is_back(
+    open_page: OpenPage,
+) -> None:
+    """Nothing is followed then, so that no connection tells of it."""
+    world = ServedWorld("demo")
+    seen = open_page(world)
+    expect(seen.page.get_by_role("heading", level=1)).to_be_visible()
+    world.stop_server()
+    at = world.clock.now_ms() - 3_600_000
+    seen.page.evaluate(
+        """url => {
+          history.pushState(null, "", url);
+          dispatchEvent(new PopStateEvent("popstate"));
+        }""",
+        f"/?at={at}",
+    )
+    expect(seen.page.locator("main")).to_contain_text("does not answer")
+    world.start_server()
+    expect(seen.page.locator("main")).not_to_contain_text("does not answer")
+    expect(seen.page.get_by_role("heading", level=1)).to_be_visible()
 
 
 @pytest.fixture
