@@ -32,12 +32,14 @@ export class ServerError extends Error {
    * @param {string} message
    * @param {string} hint
    * @param {number} status  Of HTTP; 0 without an answer.
+   * @param {string} kind  What the application says of its outcome; "" if it says nothing.
    */
-  constructor(code, message, hint, status = 0) {
+  constructor(code, message, hint, status = 0, kind = "") {
     super(message);
     this.code = code;
     this.hint = hint;
     this.status = status;
+    this.kind = kind;
   }
 }
 
@@ -182,12 +184,12 @@ export class Server {
     }
     if (answer.ok) return answer;
     const { error } = await answer.json().catch(() => ({ error: {} }));
-    const { code = "UNREADABLE", message = "The answer cannot be read.", hint = "" } = error;
+    const { code = "UNREADABLE", message = "The answer cannot be read.", hint = "", kind } = error;
     if (code === "TOKEN_NEEDED") {
       this.needsToken = true;
       this.changed();
     }
-    throw new ServerError(code, message, hint, answer.status);
+    throw new ServerError(code, message, hint, answer.status, kind);
   }
 
   _look() {

@@ -118,8 +118,10 @@ function drawTrial({ offer, stage, says }) {
 /** @param {Doing} doing */
 function drawProblem({ error, sent }) {
   if (!error) return nothing;
-  // Without an answer, or with one that came too late for the server: the work may go on.
-  const unknown = sent && (error.status === 0 || error.status === 504);
+  // Without an answer the work may go on. With a failure its first steps may have been done, unless
+  // the application says that nothing was.
+  const isFailure = error.status === 0 || error.status >= 500;
+  const unknown = sent && isFailure && error.kind !== "determinate";
   const more = unknown
     ? html`<p>It is not known whether it was done: look before you repeat it.</p>`
     : nothing;

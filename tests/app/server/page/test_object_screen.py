@@ -14,7 +14,7 @@ from shardline.app.introspection.events import Dropped
 from shardline.app.introspection.facts import Facts
 from shardline.app.introspection.relation import AT, NUMBER, REAL, TEXT, Column, Relation, instant
 from shardline.app.server.access import Access
-from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.errors import Determinate, Fenced, Indeterminate, InvalidUsage
 from support.page.browser import OpenPage, Seen
 from support.page.objects import HOSTILE_NAMES
 from support.page.screens import scrolls_sideways
@@ -469,6 +469,34 @@ def test_an_action_without_an_answer_is_not_taken_for_undone(open_page: OpenPage
     world.stop_server()
     dialog.get_by_role("button", name="Restart").click()
     expect(dialog.get_by_role("alert")).to_contain_text("not known whether it was done")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_unknown"),
+    [
+        (ValueError("unforeseen"), True),
+        (Fenced("another one has taken over"), True),
+        (Indeterminate("it may be there"), True),
+        (Determinate("the store is away"), False),
+        (InvalidUsage("'weather' is busy"), False),
+    ],
+)
+def test_an_action_that_may_have_been_done_is_not_told_as_refused(
+    open_page: OpenPage, error: Exception, is_unknown: bool
+) -> None:
+    """Of what fails in the middle nobody knows; the application says of which errors that is so."""
+
+    def fail(_target: str) -> object:
+        raise error
+
+    world = world_of("demo", more=lambda _: {"actions": {"restart": fail}})
+    page = open_page(world, "/object/weather", token=True).page
+    page.get_by_role("button", name="Restart…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Restart").click()
+    alert = dialog.get_by_role("alert")
+    expect(alert).to_be_visible()
+    assert ("not known whether it was done" in alert.inner_text()) is is_unknown
 
 
 def test_actions_work_by_keyboard_alone(open_page: OpenPage) -> None:
