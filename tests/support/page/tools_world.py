@@ -8,7 +8,7 @@
 
 Statements are parsed by the product, so that errors of syntax and their places are real ones. What
 contains `wrong` is refused at that word, what contains `slow` waits to be given up, what contains
-`many` has 2,500 rows.
+`many` has 2,500 rows, what reads `object_details` has one with a strategy.
 """
 
 from __future__ import annotations
@@ -117,6 +117,9 @@ class ToolsWorld(ServedWorld):
             place = Script("sql", query).place(query.index("wrong"))
             hint = "did you mean 'origin'?"
             raise InvalidProject([Problem(place, "UNRESOLVED_COLUMN", "no column 'wrong'", hint)])
+        if "object_details" in query:
+            kept = {"object_id": ["flights"], "strategy": ["linear"], "reason": ["its changes"]}
+            return pa.table({**kept, "checkpoint": ["/d/c/u1-1"]})
         if "slow" in query:
             given_up.wait()
             self.given_up.append(query)

@@ -70,9 +70,9 @@ function drawProgress({ isSubscription, seen, upper }) {
  */
 function drawResult(page, run) {
   const { columns, rows } = run;
-  const at = columns.findIndex(({ name }) => name === "strategy");
-  if (rows.length === 1 && at >= 0 && columns[at + 1]?.name === "reason")
-    return drawStrategy(run, at);
+  // Nothing else of a row would be shown: of a relation with both it has more.
+  const isExplained = columns.map(({ name }) => name).join() === "strategy,reason";
+  if (rows.length === 1 && isExplained) return drawStrategy(run);
   if (!rows.length)
     return html`<p class="empty">
       No rows. Columns: ${columns.map(({ name }) => visible(name, 60)).join(", ")}.
@@ -97,10 +97,9 @@ function drawRows(page, columns, rows) {
 /**
  * What EXPLAIN has said.
  * @param {StatementRun} run
- * @param {number} at  The column of the strategy.
  */
-function drawStrategy({ rows: [row] }, at) {
-  return html`<p class="strategy"><b>${visible(row[at])}</b> ${visible(row[at + 1], 2000)}</p>`;
+function drawStrategy({ rows: [[strategy, reason]] }) {
+  return html`<p class="strategy"><b>${visible(strategy)}</b> ${visible(reason, 2000)}</p>`;
 }
 
 /**

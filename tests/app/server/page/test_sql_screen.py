@@ -63,6 +63,15 @@ def test_rows_are_shown_as_they_are(open_sql: OpenSql) -> None:
     expect(cells).to_have_text(["NULL", "NULL", "empty text"])
 
 
+def test_a_row_with_a_strategy_has_its_other_columns(open_sql: OpenSql) -> None:
+    """It is no answer of EXPLAIN, whose only columns are a strategy and its reason."""
+    page = open_sql("SELECT * FROM object_details").page
+    run(page)
+    headers = page.get_by_role("columnheader")
+    expect(headers).to_have_text(["object_id", "strategy", "reason", "checkpoint"])
+    expect(page.get_by_role("row").nth(1)).to_contain_text("/d/c/u1-1")
+
+
 def test_a_large_result_is_cut_and_says_so(open_sql: OpenSql) -> None:
     """The rest is there on request."""
     page = open_sql("SELECT * FROM many").page
