@@ -292,7 +292,12 @@ function takeLinks(page) {
     event.preventDefault();
     page.go(href);
   });
-  window.addEventListener("popstate", () => page.arrive());
+  // Also another printed link at the address that is open: of what stands behind `#` a browser only
+  // tells.
+  window.addEventListener("popstate", async () => {
+    await takeCode(page);
+    page.arrive();
+  });
 }
 
 /**
@@ -305,6 +310,7 @@ async function takeCode(page) {
   history.replaceState(null, "", location.pathname + location.search);
   try {
     page.server.token = (await page.server.post("/api/v1/session", { code })).token;
+    page.codeError = undefined;
   } catch (error) {
     page.codeError = /** @type {ServerError} */ (error);
   }

@@ -253,6 +253,21 @@ def test_a_printed_link_gives_the_token_once(open_page: OpenPage) -> None:
     again.picture("frame-code-used")
 
 
+def test_a_printed_link_is_taken_by_a_page_that_is_open(open_page: OpenPage) -> None:
+    """It differs in what stands behind `#` only, so that the browser loads nothing anew."""
+    seen = open_page("demo")
+    expect(seen.page.get_by_role("heading", level=1)).to_be_visible()
+    seen.page.evaluate("window.isSamePage = true")
+    seen.go(f"/#code={seen.world.codes.issue()}")
+    kept = "sessionStorage.getItem('shardline-token')"
+    wait_until("it is taken", lambda: seen.page.evaluate(kept) == TOKEN, 20)
+    assert "code" not in seen.page.url
+    assert seen.page.evaluate("window.isSamePage")
+    seen.go("/#code=unknown")
+    expect(seen.page.get_by_role("dialog")).to_contain_text("code")
+    assert "unknown" not in seen.page.url
+
+
 def test_where_reading_needs_the_token_the_page_asks_for_it(open_page: OpenPage) -> None:
     """A wrong one is refused in words; the right one stays for as long as the tab."""
     seen = open_page("demo", access=Access(TOKEN, "elsewhere"))
@@ -270,21 +285,6 @@ def test_where_reading_needs_the_token_the_page_asks_for_it(open_page: OpenPage)
     expect(page.get_by_role("button", name="Previous mark")).to_be_enabled()
     page.reload()
     expect(page.get_by_role("heading", level=1)).to_have_text("All 15 objects are fresh.")
-
-
-class _OtherSite(BaseHTTPRequestHandler):
-    """Serves an empty page of another origin."""
-
-    def do_GET(self) -> None:
-        """Answer."""
-        self.send_response(200)
-        self.send_header("content-type", "text/html")
-        self.end_headers()
-        self.wfile.write(b"<!doctype html><title>other</title>")
-
-    @override
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
 
 
 def test_an_earlier_moment_is_asked_for_again_with_the_token(open_page: OpenPage) -> None:
@@ -318,6 +318,21 @@ def test_an_earlier_moment_is_asked_for_again_when_the_application_is_back(
     world.start_server()
     expect(seen.page.locator("main")).not_to_contain_text("does not answer")
     expect(seen.page.get_by_role("heading", level=1)).to_be_visible()
+
+
+class _OtherSite(BaseHTTPRequestHandler):
+    """Serves an empty page of another origin."""
+
+    def do_GET(self) -> None:
+        """Answer."""
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><title>other</title>")
+
+    @override
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
 
 @pytest.fixture
