@@ -15,6 +15,9 @@ const KEPT_MS = 90_000;
 export const WINDOW_MS = 60_000;
 const SMOOTH_MS = 5_000;
 
+/** Moments come each second: after so long the page was hidden, or had no connection. */
+const GAP_MS = 10_000;
+
 export class Rates {
   constructor() {
     /** @type {Map<string, Sample[]>} */
@@ -22,7 +25,8 @@ export class Rates {
   }
 
   /**
-   * Note a counter. One that has become smaller has begun anew: what was before is forgotten.
+   * Note a counter. What was before is forgotten if it has become smaller, since it has begun anew,
+   * and after a gap, over which a rate would be none of now.
    * @param {string} key
    * @param {number | null | undefined} value
    * @param {number} at  Time of the moment in which it had this value, in ms since the epoch.
@@ -32,7 +36,7 @@ export class Rates {
     const samples = this._samples.get(key) ?? [];
     const last = samples.at(-1);
     if (last && last.at === at) return;
-    if (last && value < last.value) samples.length = 0;
+    if (last && (value < last.value || at - last.at > GAP_MS)) samples.length = 0;
     samples.push({ at, value });
     // The last one before the window stays: the difference is to it.
     while (samples.length > 2 && samples[1].at < at - KEPT_MS) samples.shift();

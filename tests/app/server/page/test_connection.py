@@ -58,6 +58,24 @@ def test_a_page_goes_on_without_the_token_that_an_action_has_needed(open_page: O
     goes_on(page)
 
 
+def test_a_rate_of_the_last_minute_is_not_of_the_hour_before(open_page: OpenPage) -> None:
+    """A page that was hidden has moments of then and of now, and none between."""
+    found = open_page("one").page.evaluate(
+        """async () => {
+          const { Rates } = await import("/page/parts/rates.js");
+          const rates = new Rates();
+          const growths = [];
+          const noted = [[1_000, 0], [2_000, 10], [3_602_000, 36_000], [3_603_000, 36_010]];
+          for (const [at, value] of noted) {
+            rates.note("rows", value, at);
+            growths.push(rates.growth("rows") ?? null);
+          }
+          return growths;
+        }"""
+    )
+    assert found == [None, {"grown": 10, "ms": 1_000}, None, {"grown": 10, "ms": 1_000}]
+
+
 def test_a_machine_that_has_slept_does_not_show_the_past_as_now(open_page: OpenPage) -> None:
     """Its clock has gone on, its timers have not: until a moment comes the page is not live."""
     page = open_page("demo").page
