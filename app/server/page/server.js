@@ -231,14 +231,15 @@ export class Server {
   }
 
   /** Open the connection again in a while, unless the application wants the token first. */
-  async _lost() {
+  _lost() {
     this._disconnect();
     // Without anything to follow, as at an earlier time, silence is no loss.
     this.lost = this._followed.size > 0;
     this.changed();
     // A browser does not say why a WebSocket was refused. A GET, to which the same rules apply, does.
-    await this.get("/api/v1/relations").catch(() => undefined);
-    if (this._socket) return;
+    // It is not waited for: one that is sent over a connection that has silently gone ends in minutes.
+    const signal = /** @type {any} */ (AbortSignal).timeout(SILENT_MS);
+    this._ask("/api/v1/relations", { signal }).catch(() => undefined);
     clearTimeout(this._retry);
     this._retry = window.setTimeout(() => this._look(), this._retryMs * (0.5 + Math.random()));
     this._retryMs = Math.min(this._retryMs * 2, RETRY_LONGEST_MS);

@@ -6,9 +6,10 @@ import re
 from typing import Final
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from support.page.browser import OpenPage, hide
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -56,6 +57,23 @@ def test_a_page_goes_on_without_the_token_that_an_action_has_needed(open_page: O
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     goes_on(page)
+
+
+def test_a_page_connects_again_whatever_becomes_of_its_question(open_page: OpenPage) -> None:
+    """It asks why the connection was lost; over one that is silently gone none comes."""
+    seen = open_page("demo")
+    goes_on(seen.page)
+    asked: list[Route] = []
+
+    def keep(route: Route) -> None:
+        asked.append(route)
+
+    seen.page.route("**/api/v1/relations", keep)
+    seen.world.stop_server()
+    expect(seen.page.locator(".as-of.lost")).to_be_visible()
+    wait_until("it has asked", lambda: bool(seen.page.title() and asked), 20)
+    seen.world.start_server()
+    goes_on(seen.page)
 
 
 def test_a_rate_of_the_last_minute_is_not_of_the_hour_before(open_page: OpenPage) -> None:
