@@ -1,4 +1,4 @@
-"""Relations of lag over time show how late objects were in the kept day: percentiles and shares.
+"""Relations of lag over time show how late objects were: percentiles and shares of the minutes.
 
 One minute is one value: the largest lag in it. So the median is that of an object's minutes, and
 not of its rows or its micro-batches; ten seconds of lag once a minute are ten seconds all day.
@@ -94,7 +94,7 @@ _NAMED: Final = Column("object_id", TEXT, "the object")
 LAG_DISTRIBUTION: Final = (
     Relation(
         "wallclock_lag_percentiles",
-        "How far an object was behind the clock in the minutes of the last day",
+        "How far an object was behind the clock in the kept minutes, of a day at most",
         (
             _NAMED,
             Column("minutes", NUMBER, "minutes that are known; each counts with its largest lag"),
@@ -111,7 +111,7 @@ LAG_DISTRIBUTION: Final = (
     ),
     Relation(
         "wallclock_lag_distribution",
-        "In how many minutes of the last day an object was further behind the clock than that",
+        "In how many kept minutes, of a day at most, an object was further behind the clock",
         (
             _NAMED,
             Column("lag", NUMBER, "in ms"),
