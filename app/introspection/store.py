@@ -107,8 +107,9 @@ class Relations:
             if as_of is None
             else self._past_rows(declared, as_of, names)
         )
-        found = declared.table_of(made).to_pylist()
-        rows = [{key: _plain(value) for key, value in row.items()} for row in found]
+        # Not by a table: Arrow takes a hundred times as long for a time, and a time line has 20,000.
+        keys = declared.schema.names
+        rows = (dict(zip(keys, row, strict=True)) for row in _plain_rows(declared, made))
         return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
 
     def relation_as_of(self, name: str, at_ms: int) -> pa.Table:
@@ -204,10 +205,15 @@ def _plain(value: object) -> object:
 def _plain_rows(relation: Relation, rows: Iterable[Row]) -> list[list[object]]:
     """Rows as the functions of a relation make them, as values of JSON."""
     clocks = [place for place, column in enumerate(relation.columns) if column.type == AT]
+    lists = [place for place, one in enumerate(relation.columns) if pa.types.is_list(one.type)]
     plain = [list(row) for row in rows]
     for row in plain:
         for place in clocks:
             value = row[place]
             if isinstance(value, int):
                 row[place] = _plain(_EPOCH + timedelta(microseconds=value))
+        for place in lists:
+            value = row[place]
+            if isinstance(value, tuple):
+                row[place] = list(value)
     return plain
