@@ -5,8 +5,9 @@
 
 Objects report how far they are when they commit. Some things move without them: a since after a
 hold is given up, a shard that another process writes. So each second the frontiers and sizes of
-some objects are read, and one shard of the location is inspected, in turn. The cost per second is
-bounded: the more shards there are, the older is what is known of them.
+some objects are read, and told as reports of their shards. One shard of the location is inspected in
+turn besides: only that finds out what older states of it need, which may take many requests. The
+cost per second is bounded: the more objects there are, the older is what is known of their shards.
 
 Invariants:
     Nothing is written. A shard that cannot be read is left out: its rows stay as they were. Only
@@ -76,6 +77,7 @@ class ShardPoller:
         self._client = client
         self._objects: deque[str] = deque()
         self._shards: deque[str] = deque()
+        self._dropped: dict[str, tuple[DroppedPart, ...] | None] = {}
         self._tick = 0
         # Monitoring survives any answer of a store: a step that fails is tried again.
         self._thread = PeriodicThread(
@@ -122,11 +124,13 @@ class ShardPoller:
                 columns=_columns(state.schemas[state.schema_id]),
             )
             self._sink.put(polled)
+            self._tell(name, state)
 
     def _errors(self, name: str) -> int | UnsetType:
         state = self._state(errors_shard(name))
         if not isinstance(state, ShardState):
             return UNSET
+        self._tell(errors_shard(name), state)
         return add_up_diffs(part for batch in state.trace.batches for part in batch.parts)
 
     def _list(self) -> None:
@@ -139,6 +143,7 @@ class ShardPoller:
             self._sink.put(ShardGone(name=name))
         fresh = found.difference(self._shards)
         self._shards = deque([*sorted(fresh), *(s for s in self._shards if s in found)])
+        self._dropped = {name: parts for name, parts in self._dropped.items() if name in found}
 
     def _inspect(self, name: str) -> None:
         state = self._state(name)
@@ -148,8 +153,13 @@ class ShardPoller:
         if state == "gone":
             self._sink.put(ShardGone(name=name))
             return
+        self._dropped[name] = _dropped(self._client.machine(name), state)
+        self._tell(name, state)
+
+    def _tell(self, name: str, state: ShardState) -> None:
+        """Tell what a state says of its shard; what older states need, as of its last turn."""
         now_ms = self._client.clock.now_ms()
-        dropped = _dropped(self._client.machine(name), state)
+        dropped = self._dropped.get(name)
         report = report_shard(state, now_ms, dropped=dropped, batches_max=_BATCHES_MAX)
         self._sink.put(ShardSeen(report=report, at_ms=now_ms))
 
