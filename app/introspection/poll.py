@@ -5,8 +5,8 @@
 
 Objects report how far they are when they commit. Some things move without them: a since after a
 hold is given up, a shard that another process writes. So each second the frontiers and sizes of
-some objects are read, and told as reports of their shards. One shard of the location is inspected in
-turn besides: only that finds out what older states of it need, which may take many requests. The
+some objects are read, and told as reports of their shards. One shard of the location is inspected
+in turn besides: only that finds out what older states of it need, which may take many requests. The
 cost per second is bounded: the more objects there are, the older is what is known of their shards.
 
 Invariants:
