@@ -89,10 +89,8 @@ class Moment:
             {name: held for name, held in self.revisions.items() if name not in behind},
         )
         at = max(reading.at_ms, self.at + 1)
-        encoded = {
-            name: [(row, msgspec.json.encode(row, enc_hook=str)) for row in found]
-            for name, found in reading.rows.items()
-        }
+        # Each row once, and only what is chosen: of a page of one object these are few.
+        encoded: dict[str, dict[int, bytes]] = {name: {} for name in reading.rows}
         logs = self._resumable_logs(selections, at)
         for selection in selections:
             before = self.logs.get(selection)
@@ -101,7 +99,8 @@ class Moment:
                 logs[selection] = before.carry_to(at)
                 continue
             columns = relations.declared[selection.relation].schema.names
-            chosen = _choose(encoded[selection.relation], columns, selection)
+            rows = reading.rows[selection.relation]
+            chosen = _choose(rows, encoded[selection.relation], columns, selection)
             logs[selection] = (
                 ChangeLog.begin(at, chosen) if before is None else before.advance(at, chosen)
             )
@@ -137,10 +136,19 @@ def _objects_of(selections: Iterable[Selection], relations: Relations) -> dict[s
 
 
 def _choose(
-    rows: Iterable[tuple[list[object], bytes]], columns: list[str], selection: Selection
+    rows: list[list[object]], encoded: dict[int, bytes], columns: list[str], selection: Selection
 ) -> Iterator[bytes]:
+    """The rows of a selection, encoded; those that are not in `encoded` yet are added to it."""
     places = [(columns.index(name), value) for name, value in selection.where]
-    return (row for values, row in rows if all(values[at] == value for at, value in places))
+    for number, values in enumerate(rows):
+        if all(values[at] == value for at, value in places):
+            if number not in encoded:
+                encoded[number] = _encode(values)
+            yield encoded[number]
+
+
+def _encode(row: list[object]) -> bytes:
+    return msgspec.json.encode(row, enc_hook=str)
 
 
 @dataclass(eq=False, slots=True)

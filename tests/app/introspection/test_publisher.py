@@ -13,6 +13,7 @@ import pytest
 from typing_extensions import override
 
 from shardline.app.execution.observations import Doubted
+from shardline.app.introspection import publisher
 from shardline.app.introspection.events import (
     Acted,
     Maintenance,
@@ -127,6 +128,22 @@ def test_a_relation_is_read_once_for_all_its_filters() -> None:
     ids = [[row["id"] for row in rows_of(moment, one, world)] for one in wanted]
     every = ["flights", "delays", "out"]
     assert ids == [every, ["delays"], ["out"], every, []]
+
+
+def test_only_rows_that_were_chosen_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And each of them once: a page of one object costs nothing for the others."""
+    world = busy()
+    encoded: list[object] = []
+    encode = publisher._encode
+
+    def note(row: list[object]) -> bytes:
+        encoded.append(row[0])
+        return encode(row)
+
+    monkeypatch.setattr(publisher, "_encode", note)
+    of_one = [Selection("objects", (("id", "out"),)), Selection("objects", (("type", "sink"),))]
+    Moment().advance(world.relations, of_one)
+    assert encoded == ["out"]
 
 
 def test_moments_grow_whatever_the_clock_does() -> None:
