@@ -107,7 +107,7 @@ class Relations:
             if as_of is None
             else self._past_rows(declared, as_of, names)
         )
-        # By no table: Arrow takes a hundred times as long for a time, of which an answer has 20,000.
+        # By no table: Arrow takes a hundred times as long for a time, and some have 20,000.
         keys = declared.schema.names
         rows = (dict(zip(keys, row, strict=True)) for row in _plain_rows(declared, made))
         return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
