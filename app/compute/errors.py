@@ -79,7 +79,7 @@ _TRANSIENT: Final = re.compile(r"failed due to: java\.(?:io|net|nio)\.|OutOfMemo
 
 _PYTHON: Final = "PYTHON_EXCEPTION"
 
-_OURS: Final = ("[NEGATIVE_MULTIPLICITY]", "[DIFF_OVERFLOW]", "[NULL_VALUE]", "[REFRESHED]")
+_OURS: Final = ("[NEGATIVE_MULTIPLICITY]", "[DIFF_OVERFLOW]", "[NULL_VALUE]")
 """Errors of our own reads and writes inside of Spark: damage or a race, not caused by the query."""
 
 _BYPASS: Final = re.compile(r' If necessary set "[^"]*" to "[^"]*" to bypass this error\.')

@@ -25,6 +25,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from shardline.datasource.spark_native.compiled_java import java_object
 from shardline.datasource.spark_native.java_names import (
     class_in,
     java_class,
@@ -85,18 +86,12 @@ _CHANGED: Final = "file_modification_time"
 def written_time(changed: str = f"{METADATA}.{_CHANGED}") -> str:
     """SQL expression of the `File.time` of a row's file in a `relation`: a constant of each file.
 
-    It is sent as the file's time of change, as a negative number, which no real one is. Where Spark
-    lists the files anew (`REFRESH` of a view, `refreshByPath`), their own times take its place, and
-    the expression raises an error instead of returning a wrong time. The `coalesce` tells Spark
-    that it is never null.
+    It is sent as the file's time of change. The `coalesce` tells Spark that it is never null.
 
     Args:
         changed: SQL text of the file's time of change.
     """
-    stamp = f"unix_millis({changed})"
-    refreshed = "[REFRESHED] the files of the frame were listed anew: make the frame again"
-    error = f"cast(raise_error('{refreshed}') AS bigint)"
-    return f"coalesce(if({stamp} < 0L, -{stamp} - 1L, {error}), 0L)"
+    return f"coalesce(unix_millis({changed}), 0L)"
 
 
 def with_change_time(frame: DataFrame, name: str) -> DataFrame:
@@ -191,14 +186,12 @@ def relation(
 ) -> DataFrame:
     """The rows of Parquet `files` under exactly `schema`, nullability included.
 
-    Touches no file. A file that is missing when it is read is an error that names it.
+    Touches no file, not even for a `REFRESH`. A file that is missing when it is read is an error
+    that names it.
     """
     session = spark._jsparkSession  # noqa: SLF001 - no public door
     none = scala_object(spark, "scala.None")
-    # A cache of its own, so that neither a setting nor another frame can empty it before its use.
-    statuses = java_class(spark, f"{_SOURCES}.SharedInMemoryCache")(
-        1 << 40, -1
-    ).createForNewClient()
+    statuses = java_object(spark, "FixedListing")
     paths = java_class(spark, "java.util.ArrayList")()
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - no public door
     for file in files:
@@ -243,9 +236,8 @@ def _listed(jvm: Any, gateway: Any, file: File) -> tuple[Any, Any]:
     """The path of `file` and its entry in a listing: the same for all frames that read it."""
     make_status = class_in(jvm, f"{_HADOOP}.FileStatus")
     path = class_in(jvm, f"{_HADOOP}.Path")(file.path)
-    stamp = 0 if file.time is None else -file.time - 1
     listed = gateway.new_array(make_status, 1)
-    listed[0] = make_status(file.size_bytes, False, 1, 1 << 27, stamp, path)
+    listed[0] = make_status(file.size_bytes, False, 1, 1 << 27, file.time or 0, path)
     return path, listed
 
 
