@@ -64,8 +64,8 @@ import scala.jdk.javaapi.CollectionConverters;
  * plans on), so in raw types and without lambdas.
  *
  * <p>The planner is a Python object. Of batch reads it is asked once for each load(): all queries
- * over one loaded frame see one plan, and a load that was left to the Python workers once is left
- * to them for good. Of a stream it is asked once for each range, whose partitions the stream has
+ * over one loaded frame see one plan, in whichever session, and a load that was left to the Python
+ * workers once is left to them for good. Of a stream it is asked once for each range, whose partitions the stream has
  * planned.
  *
  * <p>No exception of its own leaves it: a query that could not be planned natively keeps its own
@@ -84,12 +84,15 @@ public class ShardScanRule extends Rule {
       ", and Spark would read all of it by the first \u2014 hint: give all uses the same options, or"
           + " make a table for each set of them, or use load() or a temporary view";
 
+  // Of all sessions, each of which has a rule of its own: they share tables, by global temporary
+  // views and by frames that are used in another session.
+  private static final Map loads = new HashMap();
+  private static final Map optionsOfSources = new WeakHashMap();
+  private static final Cleaner cleaner = Cleaner.create();
+
   private final Function planner;
-  private final Cleaner cleaner = Cleaner.create();
-  private final Map loads = new HashMap();
   private final Map ranges = new WeakHashMap();
   private final Map queries = new WeakHashMap();
-  private final Map optionsOfSources = new WeakHashMap();
   private final Map counts = new TreeMap();
   private final Field sourceOfTable;
   private final Field planOfSource;
@@ -126,7 +129,7 @@ public class ShardScanRule extends Rule {
     }
   }
 
-  /** The number of loads whose plan is remembered. */
+  /** The number of loads whose plan is remembered, in all sessions. */
   public int remembered() {
     synchronized (loads) {
       return loads.size();
@@ -293,7 +296,7 @@ public class ShardScanRule extends Rule {
       }
       loads.put(key, load);
     }
-    cleaner.register(table, new Forget(loads, key));
+    cleaner.register(table, new Forget(key));
     return load;
   }
 
@@ -637,11 +640,9 @@ public class ShardScanRule extends Rule {
 
   /** Forgets a load once nothing can read it again: its plan goes, and with it its lease. */
   private static class Forget implements Runnable {
-    private final Map loads;
     private final Key key;
 
-    Forget(Map loads, Key key) {
-      this.loads = loads;
+    Forget(Key key) {
       this.key = key;
     }
 

@@ -12,8 +12,8 @@ own Parquet reader. The plan is what `shardline.snapshot` and `changes` make of 
                   scan of Parquet files, or the Python workers as before
 
 Invariants:
-    A loaded frame has one plan: it is asked for once, and what is left to the Python workers stays
-    left to them.
+    A loaded frame has one plan in all sessions: it is asked for once, and what is left to the
+    Python workers stays left to them.
     All scans of the latest contents of a shard in one query show the same time.
     No query fails because of the rule: after any exception it keeps the plan that it had. One is
     refused, as Python workers would answer it with wrong rows: it reads two shards by the name of
@@ -82,11 +82,14 @@ class NativeReads:
         return {name: int(number) for name, number in read_map(self._rule.counts()).items()}
 
     def remembered(self) -> int:
-        """The number of loaded frames whose plan is remembered: those that can be read again."""
+        """The number of loaded frames whose plan is remembered: those that can be read again.
+
+        In all sessions of the process, which may share them.
+        """
         return int(self._rule.remembered())
 
     def remove(self) -> None:
-        """Take the rule away; frames that have been planned are read as they were planned."""
+        """Take the rule away: Python workers read what is planned from now on."""
         self._loader.remove(self._spark._jsparkSession)  # noqa: SLF001 - no public door
 
     @property

@@ -97,6 +97,25 @@ def test_a_scan_in_a_subquery_makes_the_rule(
     assert "FileScan parquet" in plan_of(asked)
 
 
+def test_a_load_has_one_plan_in_all_sessions(spark: SparkSession, location: str) -> None:
+    """By a global temporary view, and by a frame that is used in the other session."""
+    client = client_at(location, inline_part_bytes=0)
+    put(client, "in", 1, ids(1))
+    other = spark.newSession()
+    frame = read(spark, location)
+    frame.createGlobalTempView("everywhere")
+    there = other.table("global_temp.everywhere")
+    try:
+        assert collected(frame) == [(1,)]
+        put(client, "in", 2, ids(2))
+        assert collected(there.select("id")) == [(1,)]
+        assert "FileScan parquet" in plan_of(there)
+        assert collected(other.range(9).join(frame, "id")) == [(1,)]
+        assert collected(read(other, location)) == [(1,), (2,)]
+    finally:
+        spark.catalog.dropGlobalTempView("everywhere")
+
+
 def test_a_session_has_one_loader(native: NativeReads, spark: SparkSession) -> None:
     """Whoever asks, and however often; copies of the session share it."""
     own = native._loader
