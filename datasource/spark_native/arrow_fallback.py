@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from shardline.datasource.shard_source.fetch_task import ShardPartition, read_partition
-from shardline.datasource.spark_native.jvm import LivenessToken, local_relation
+from shardline.datasource.spark_native.jvm import LivenessToken, create_frame, local_relation
 
 __all__ = ["fetch_by_tasks", "fetch_in_driver"]
+
+_PICKLED: Final = StructType([StructField("partition", BinaryType())])
 
 
 def fetch_by_tasks(
@@ -25,7 +28,7 @@ def fetch_by_tasks(
 ) -> tuple[DataFrame, LivenessToken]:
     """The rows of any `partitions`, read by Python workers when the frame is run; and its token."""
     pickled = [(pickle.dumps(partition),) for partition in partitions]
-    source = spark.createDataFrame(pickled, "partition binary")
+    source = create_frame(spark, pickled, _PICKLED)
     return source.mapInArrow(_read, schema), LivenessToken.of_source(source)
 
 
@@ -41,5 +44,5 @@ def fetch_in_driver(
     """The rows of `partitions`, read now by this process, as a local relation."""
     batches = [batch for partition in partitions for batch in read_partition(partition)]
     if not batches:
-        return spark.createDataFrame([], schema)
+        return create_frame(spark, [], schema)
     return local_relation(spark, batches, schema)

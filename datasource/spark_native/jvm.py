@@ -44,6 +44,7 @@ __all__ = [
     "MicroBatchLog",
     "clone_of",
     "clone_session",
+    "create_frame",
     "current_micro_batch",
     "delete_directory",
     "file_size",
@@ -257,6 +258,19 @@ def local_relation(
         rows = utils.readArrowStreamFromFile(file.name)
         session = spark._jsparkSession  # noqa: SLF001 - no public door
         return DataFrame(utils.toDataFrame(rows, schema.json(), session), spark)
+
+
+def create_frame(
+    session: SparkSession, rows: Sequence[tuple[object, ...]], schema: StructType
+) -> DataFrame:
+    """Rows of Python as a frame.
+
+    As `session.createDataFrame` makes it, which would also make the session the active one of the
+    whole process: `SparkSession.active()` of a user's thread would be a clone that nobody knows.
+    Here it is that of this thread of the JVM, whose settings Spark's analyzer takes.
+    """
+    make_active(session)
+    return session._create_dataframe(rows, schema, None, False)  # noqa: SLF001 - no public door
 
 
 def select_text(frame: DataFrame, texts: Sequence[str]) -> DataFrame:

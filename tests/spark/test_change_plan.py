@@ -215,7 +215,9 @@ def test_diffs_whose_product_does_not_fit_are_an_error(spark: SparkSession) -> N
     }
     there = {name: session.createDataFrame([], "k INT") for name in ("t", "u")}
     query = "SELECT t.k FROM t JOIN u ON t.k = u.k"
+    active = spark.createDataFrame([], "k INT").sparkSession
     plan = ChangePlan(session, query, {name: frame.schema for name, frame in given.items()})
+    assert type(spark).getActiveSession() is active, "PySpark has one for all threads"
     with pytest.raises(ArithmeticException, match="OVERFLOW"):
         taken_over(session, plan.step({"t", "u"}), given, there).collect()
 

@@ -116,6 +116,23 @@ def test_a_load_has_one_plan_in_all_sessions(spark: SparkSession, location: str)
         spark.catalog.dropGlobalTempView("everywhere")
 
 
+@pytest.mark.parametrize("where", ["id > 100", "id > 1"])
+def test_planning_leaves_the_active_session(spark: SparkSession, location: str, where: str) -> None:
+    """PySpark has one for all threads; a cached frame is planned in a copy of its session."""
+    put(client_at(location, inline_part_bytes=0), "in", 1, ids(1, 2))
+    other = spark.newSession()
+    # No rows without a file; in another zone than the option's, tasks fetch and filter.
+    other.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    expected = {"id > 100": 0, "id > 1": 1}[where]
+    spark.createDataFrame([(1,)], "id INT")
+    for session in (spark, other):
+        reader = session.read.format("shard").option("timeZone", "UTC").option("where", where)
+        frame = reader.load(f"{location}/in").cache()
+        assert frame.count() == expected
+        frame.unpersist()
+        assert type(spark).getActiveSession() is spark
+
+
 def test_a_session_has_one_loader(native: NativeReads, spark: SparkSession) -> None:
     """Whoever asks, and however often; copies of the session share it."""
     own = native._loader

@@ -37,6 +37,7 @@ from shardline.datasource.spark_native.java_names import (
     read_sequence,
     scala_object,
 )
+from shardline.datasource.spark_native.jvm import create_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -203,7 +204,7 @@ class AggregateRule:
         merged = KeptPlan(session, programs.merged, both)
         found = KeptPlan(session, programs.merged_found, both)
         gone = KeptPlan(session, programs.gone, both) if programs.gone else None
-        empty = {"rows": session.createDataFrame([], rows)}
+        empty = {"rows": create_frame(session, [], rows)}
         program = query_tree(plan_of(analyse_query(session, programs.contents, empty)))
         anew = self._placed(program, source)
         return GroupState(name, source, anew, state, contents, moved, merged, found, gone)
@@ -220,7 +221,7 @@ class AggregateRule:
     # -- above it -----------------------------------------------------------------------------
 
     def _leaf(self, state: GroupState) -> QueryNode:
-        empty = self.exact.createDataFrame([], state.schema)
+        empty = create_frame(self.exact, [], state.schema)
         return QueryNode(plan_of(empty), "State", state.name, (), frozenset([state.name]))
 
     def _buffers(
@@ -248,7 +249,7 @@ class AggregateRule:
         if not wanted:
             return leaf
         named = ", ".join(f"{text} AS b{place}" for place, text in enumerate(texts))
-        empty = {"state": self.exact.createDataFrame([], schema)}
+        empty = {"state": create_frame(self.exact, [], schema)}
         text = f"SELECT {named} FROM state"  # noqa: S608 - our own names
         below = _over(query_tree(plan_of(analyse_query(self.exact, text, empty))), leaf)
         columns = [

@@ -19,13 +19,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql.types import StructType
+
 from shardline.app.compute.view.accumulators import BEFORE
+from shardline.app.compute.view.evaluate import with_times
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
 from shardline.datasource.spark_native.java_names import (
     java_class,
     read_sequence,
     scala_object,
 )
+from shardline.datasource.spark_native.jvm import create_frame
 from shardline.datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
@@ -63,7 +67,7 @@ class ChangeOperators:
         """For sessions of the application of `spark`."""
         self._spark = spark
         self.plans = Operators(spark)
-        pair = spark.createDataFrame([], f"{TS} BIGINT NOT NULL, {DIFF} BIGINT NOT NULL")
+        pair = create_frame(spark, [], with_times(StructType()))
         self._pair = read_sequence(plan_of(pair).output())
         marks = spark.sql(f"SELECT {BEFORE}L AS {TS}, 1L AS {DIFF}")
         self._marks = read_sequence(plan_of(marks).projectList())

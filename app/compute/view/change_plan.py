@@ -56,6 +56,7 @@ from shardline.app.sql.temporal_filters import split_condition
 from shardline.app.sql.touched_keys import Region, Regions, judge
 from shardline.datasource.errors import ShardError
 from shardline.datasource.spark_native.java_names import read_sequence
+from shardline.datasource.spark_native.jvm import create_frame
 from shardline.datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ class ChangePlan:
         self._operators = ChangeOperators(session)
         self._joins = JoinRule(session, self._operators)
         self._contents = {name: type(given)(_visible(given)) for name, given in columns.items()}
-        empty = {name: session.createDataFrame([], given) for name, given in self._contents.items()}
+        empty = {name: create_frame(session, [], given) for name, given in self._contents.items()}
         result = analyse_query(session, query, empty)
         self.columns: StructType = result.schema
         analysed = plan_of(result)

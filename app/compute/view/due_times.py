@@ -41,6 +41,7 @@ from shardline.app.sql.temporal_filters import (
     split_condition,
 )
 from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.spark_native.jvm import create_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -127,7 +128,7 @@ class DueTimes:
         return None if time is None else int(time)
 
     def _analyse(self, session: SparkSession, columns: Mapping[str, StructType]) -> None:
-        empty = {name: session.createDataFrame([], given) for name, given in columns.items()}
+        empty = {name: create_frame(session, [], given) for name, given in columns.items()}
         normal = normal_form(session, plan_of(analyse_query(session, self._query, empty)))
         beside = find_subqueries_beside(session, normal)
         refused = next(itertools.chain(refused_clocks(session, normal), beside), None)

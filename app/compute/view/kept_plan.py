@@ -31,7 +31,7 @@ from shardline.datasource.spark_native.java_names import (
     scala_object,
     scala_sequence,
 )
-from shardline.datasource.spark_native.jvm import clone_of, frame_of
+from shardline.datasource.spark_native.jvm import clone_of, create_frame, frame_of
 from shardline.datasource.spark_native.types import struct_of
 from shardline.datasource.types.schema import ShardSchema
 
@@ -109,7 +109,7 @@ class KeptPlan:
 
     def _analyse(self, session: SparkSession, query: str) -> Operator:
         """The last operator of the query, over inputs without rows."""
-        empty = {name: session.createDataFrame([], given) for name, given in self._columns.items()}
+        empty = {name: create_frame(session, [], given) for name, given in self._columns.items()}
         result = analyse_query(session, query, empty)
         self.columns, analysed = result.schema, plan_of(result)
         # Those inside of expressions have inputs, too, which are no leaves of the plan.

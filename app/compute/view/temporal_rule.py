@@ -45,6 +45,7 @@ from shardline.app.sql.query_tree import QueryNode
 from shardline.app.sql.temporal_filters import Bound, TemporalCondition
 from shardline.app.sql.touched_keys import number_of
 from shardline.datasource.spark_native.java_names import java_class, read_sequence
+from shardline.datasource.spark_native.jvm import create_frame
 from shardline.datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class TemporalRule:
         columns = [one for one in node.output if number_of(one) in needed]
         source = bounded_rows(self._spark, self._made, node, condition, columns)
         state = self._state(name, source, len(columns), condition.bounds)
-        empty = self._exact.createDataFrame([], state.schema)
+        empty = create_frame(self._exact, [], state.schema)
         leaf = QueryNode(plan_of(empty), "State", name, (), frozenset([name]))
         below = dict(zip(state.schema.names, leaf.output, strict=True))
         here = self._made.plans.make("Filter", below["here"], leaf.plan)

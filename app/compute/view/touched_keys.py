@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from shardline.app.compute.view.accumulators import BEFORE, NEGATIVE
 from shardline.app.compute.view.change_operators import Change, ChangeOperators
@@ -45,6 +45,7 @@ from shardline.datasource.spark_native.java_names import (
     read_sequence,
     scala_object,
 )
+from shardline.datasource.spark_native.jvm import create_frame
 from shardline.datasource.types.schema import DIFF, TS
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ _COPIES_MAX: Final = 1_000_000
 """More rows are not made of one: the step is recomputed."""
 
 _AT, _NEXT = "_at", "_next"
+_SPANS: Final = StructType(
+    [StructField(_AT, LongType(), nullable=False), StructField(_NEXT, LongType())]
+)
 
 ChangeOf = Callable[["QueryNode"], Change]
 """The change of an operator of the query."""
@@ -155,7 +159,7 @@ class TouchedRule:
         touched = self._touched(region, moved, before=False)
         names = [output.names[place] for place in region.shown]
         leaf = look_ups.from_output(OUTPUT, names, _keyed(region, changes))
-        empty = self._exact.createDataFrame([], output)
+        empty = create_frame(self._exact, [], output)
         shown = Operator(self._made.plans.empty(read_sequence(plan_of(empty).output())), (), leaf)
         held = read_sequence(shown.plan.output())
         wanted = [held[place] for place in region.shown]
@@ -374,7 +378,7 @@ class TouchedRule:
     ) -> Operator:
         """A query of our own, over operators by name."""
         empty = {
-            name: self._exact.createDataFrame([], _schema(one.plan)) for name, one in given.items()
+            name: create_frame(self._exact, [], _schema(one.plan)) for name, one in given.items()
         }
         return self._placed(
             query_tree(plan_of(then(analyse_query(self._exact, text, empty)))), given
@@ -433,7 +437,7 @@ class _Doubled:
             f"SELECT * FROM given LATERAL VIEW inline(array(named_struct('{TS}', {_AT}, '{DIFF}', "  # noqa: S608
             f"1L), named_struct('{TS}', {_NEXT}, '{DIFF}', -1L))) one WHERE one.{TS} > {BEFORE}L"
         )
-        empty = exact.createDataFrame([], f"{_AT} BIGINT NOT NULL, {_NEXT} BIGINT")
+        empty = create_frame(exact, [], _SPANS)
         node = query_tree(plan_of(analyse_query(exact, text, {"given": empty})))
         found: dict[str, QueryNode] = {}
         while not node.input:

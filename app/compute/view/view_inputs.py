@@ -42,7 +42,7 @@ from shardline.datasource.errors import Determinate
 from shardline.datasource.read import current_schema
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.spark_native.java_names import read_sequence
-from shardline.datasource.spark_native.jvm import clone_of
+from shardline.datasource.spark_native.jvm import clone_of, create_frame
 from shardline.datasource.spark_native.types import struct_of
 from shardline.datasource.types.schema import ShardSchema
 
@@ -138,7 +138,7 @@ class ViewInputs:
         self, session: SparkSession, columns: Mapping[str, StructType]
     ) -> dict[str, Collection[str]]:
         """Names of the columns of each input that the query reads."""
-        empty = {name: session.createDataFrame([], given) for name, given in columns.items()}
+        empty = {name: create_frame(session, [], given) for name, given in columns.items()}
         try:
             # As it was analysed, and not its normal form: a rule may leave out what is constant,
             # such as the number or the types of all columns, and that is read as well.
