@@ -154,10 +154,15 @@ apart."""
 
 
 class LivenessToken:
-    """A weak reference to an object in the JVM, which lives as long as its readers do."""
+    """A weak reference to an object in the JVM, which lives as long as its readers do.
+
+    They end with Spark, too: after `spark.stop()` nothing is read any more, and nothing makes the
+    JVM collect, which goes on as long as the process.
+    """
 
     def __init__(self, spark: SparkSession, java: Any) -> None:
         """Refer to `java`."""
+        self._context = spark.sparkContext
         self._reference = java_class(spark, "java.lang.ref.WeakReference")(java)
         self._unanswered = 0
 
@@ -169,7 +174,12 @@ class LivenessToken:
 
     def alive(self) -> bool:
         """True while the object was not collected; False some looks after the JVM is gone."""
+        context = self._context._jsc  # noqa: SLF001 - no public door
+        if context is None:
+            return False  # stopped from here
         try:
+            if context.sc().isStopped():
+                return False
             # Not `get`: the gateway would hold the object until Python has collected the result,
             # and looking would keep it alive.
             collected = bool(self._reference.refersTo(None))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
+import subprocess
+import sys
+import textwrap
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -25,6 +29,7 @@ from shardline.datasource.shard_source.partition_planner import take_batch_lease
 from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.spark_native.jvm import LivenessToken
 from shardline.datasource.spark_native.leases import LEASE_KEEPER, LeaseKeeper
+from support.processes.job import BRIEF
 from support.profiles import some_of
 from support.spark.native import client_at, ids, put
 from support.waiting import wait_until
@@ -148,6 +153,52 @@ def test_no_answer_does_not_end_a_lease(spark: SparkSession) -> None:
             assert [token.alive() for _ in range(3)] == [True] * 3
     with mock.patch.object(token, "_reference", mock.Mock(refersTo=refersTo)):
         assert [token.alive() for _ in range(4)] == [True] * 3 + [False]
+
+
+DRIVER = """
+    import sys
+    from pyspark.sql import SparkSession
+    from shardline.datasource.client import ShardClient
+    from shardline.datasource.spark_native.leases import LEASE_KEEPER
+
+    location, brief = sys.argv[1:]
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.driver.extraJavaOptions", brief).getOrCreate()
+    frame = spark.read.format("shard").load(location + "/in")
+    assert frame.count() == 3
+    client = ShardClient.open(location)
+    assert client.state("in").leased
+    spark.stop()
+    LEASE_KEEPER.beat()
+    assert not client.state("in").leased
+"""
+
+
+@pytest.mark.process
+def test_no_lease_is_kept_for_a_spark_that_was_stopped(location: str) -> None:
+    """Though the process lives on, and so does its JVM, in which a frame is kept."""
+    put(client_at(location, inline_part_bytes=0), "in", 1, ids(1, 2, 3))
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(DRIVER), location, BRIEF],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_no_lease_is_kept_for_a_spark_that_has_stopped_itself(spark: SparkSession) -> None:
+    """After an error in the JVM, of which Python is not told."""
+    jvm: Any = spark._jvm
+    kept = jvm.java.util.ArrayList()
+    token = LivenessToken(spark, kept)
+    assert token.alive()
+    stopped = mock.Mock()
+    stopped.sc.return_value.isStopped.return_value = True
+    with mock.patch.object(spark.sparkContext, "_jsc", stopped):
+        assert not token.alive()
 
 
 def test_a_keeper_renews_and_releases(location: str) -> None:
