@@ -32,7 +32,7 @@ from shardline.datasource.shard.plan import volume_of
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.batch_reader import ShardBatchReader, common_time
 from shardline.datasource.shard_source.fetch_task import ShardPartition
-from shardline.datasource.shard_source.options import SourceOptions, parse_source
+from shardline.datasource.shard_source.options import ShardOptions, SourceOptions, parse_source
 from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.spark_native.blob_paths import hadoop_url
@@ -158,7 +158,7 @@ def _partitions(
         return _planned(parsed, shape)
     for _ in range(_STARTS_MAX - 1):
         states = client.readable(*parsed.inputs)
-        given = _time_of_query(client, states, times)
+        given = _time_of_query(client, parsed, states, times)
         try:
             as_of = _latest(parsed, states) if given is None else given
             partitions = _planned(_pinned(parsed, as_of), shape)
@@ -173,17 +173,20 @@ def _partitions(
         if as_of is not None and all(0 <= (state.since.time or 0) <= as_of for state in states):
             for name in parsed.inputs:
                 # Not `setdefault`: a map of the JVM has no key errors.
-                if times.get(_place(client, name)) is None:
-                    times[_place(client, name)] = as_of
+                if times.get(_place(client, parsed, name)) is None:
+                    times[_place(client, parsed, name)] = as_of
         return partitions
     raise NotNativeError("compaction is faster than planning")
 
 
 def _time_of_query(
-    client: ShardClient, states: Sequence[ShardState], times: Mapping[str, int]
+    client: ShardClient,
+    parsed: SourceOptions,
+    states: Sequence[ShardState],
+    times: Mapping[str, int],
 ) -> int | None:
     """The time at which the query shows these shards; None if none suits all of them."""
-    known = {times.get(_place(client, state.name)) for state in states} - {None}
+    known = {times.get(_place(client, parsed, state.name)) for state in states} - {None}
     if len(known) != 1:
         return None
     [time] = known
@@ -214,8 +217,13 @@ def _planned(parsed: SourceOptions, shape: RowShape) -> Sequence[ShardPartition]
     return [one for one in planned if isinstance(one, ShardPartition)]
 
 
-def _place(client: ShardClient, shard: str) -> str:
-    return f"{client.location.url}\n{shard}"
+def _place(client: ShardClient, parsed: ShardOptions, shard: str) -> str:
+    return f"{_store(client.location.url, parsed.storage)}\n{shard}"
+
+
+def _store(url: str, storage: Mapping[str, str]) -> str:
+    """A location by all that names it: stores behind two endpoints have buckets of one name."""
+    return repr((url, sorted(storage.items())))
 
 
 # --- parts that are there ----------------------------------------------------------------------
@@ -232,10 +240,10 @@ def _check_parts(spark: SparkSession, root: str, partitions: Sequence[ShardParti
         folder = root.removeprefix("file:")
         if not all(_is_intact(f"{folder}/{part.key}", part) for part in stored):
             raise NotNativeError("a part is gone or damaged")
-    elif stored and root not in _roots_read:
+    elif stored and (store := _store(root, partitions[0].options.storage)) not in _stores_read:
         if file_size(spark, f"{root}/{stored[0].key}") != stored[0].size_bytes:
             raise NotNativeError("Spark's file system does not read the location")
-        _roots_read.add(root)
+        _stores_read.add(store)
 
 
 def _is_intact(path: str, part: Part) -> bool:
@@ -268,5 +276,5 @@ _footers_seen: Final[dict[str, tuple[int, int]]] = {}
 
 _FOOTERS_MAX: Final = 1 << 16
 
-_roots_read: Final[set[str]] = set()
-"""Locations on object stores that Spark's own file system was seen to read."""
+_stores_read: Final[set[str]] = set()
+"""Locations on object stores that Spark's own file system was seen to read, by `_store`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,7 +58,8 @@ def _schema(client: ShardClient, name: str) -> str:
 
 
 def place(client: ShardClient, name: str) -> str:
-    return f"{client.location.url}\n{name}"
+    parsed = parse_source({"location": client.location.url, "shard": name})
+    return load_plans._place(client, parsed, name)
 
 
 def rows(partitions: Sequence[ShardPartition]) -> int:
@@ -164,7 +166,7 @@ def test_a_store_is_asked_for_one_part_until_it_answers(
         return answer[0]
 
     monkeypatch.setattr(load_plans, "file_size", size)
-    monkeypatch.setattr(load_plans, "_roots_read", set())
+    monkeypatch.setattr(load_plans, "_stores_read", set())
     with pytest.raises(NotNativeError, match="does not read the location"):
         load_plans._check_parts(NO_SPARK, "s3a://bucket", partitions)
     part = partitions[0].parts[0].part
@@ -172,3 +174,21 @@ def test_a_store_is_asked_for_one_part_until_it_answers(
     for _ in range(2):
         load_plans._check_parts(NO_SPARK, "s3a://bucket", partitions)
     assert asked == [f"s3a://bucket/{part.key}"] * 2
+
+
+def test_two_stores_may_have_buckets_of_one_name(
+    client: ShardClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark reads one of them, and no time in the one is a time in the other."""
+    put(client, "a", Frontier(5))
+    partitions = plan(client, Times(), shard="a")
+    [sizes] = [{part.part.size_bytes} for part in partitions[0].parts]
+    monkeypatch.setattr(load_plans, "file_size", lambda *_: sizes.pop() if sizes else None)
+    monkeypatch.setattr(load_plans, "_stores_read", set())
+    load_plans._check_parts(NO_SPARK, "s3a://bucket", partitions)
+    options = replace(partitions[0].options, storage={"s3.endpoint": "http://other"})
+    elsewhere = [replace(one, options=options) for one in partitions]
+    with pytest.raises(NotNativeError, match="does not read the location"):
+        load_plans._check_parts(NO_SPARK, "s3a://bucket", elsewhere)
+    places = {load_plans._place(client, one, "a") for one in (options, partitions[0].options)}
+    assert len(places) == 2
