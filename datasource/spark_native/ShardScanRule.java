@@ -289,6 +289,9 @@ public class ShardScanRule extends Rule {
     // Not inside of the lock: the planner asks the store, and waits for times that are not settled.
     Dataset made = ask(request, leaf.output());
     Load load = new Load(made, (String) request.get("reason"));
+    if (request.get("interrupted") != null) {
+      return load; // this query ends; the next one may ask again
+    }
     synchronized (loads) {
       Load known = (Load) loads.get(key);
       if (known != null) {

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import InheritableThread
 
 from shardline.datasource.spark_native import (
     compiled_java,
@@ -192,6 +193,31 @@ def test_a_rule_that_cannot_be_made_fails_no_query(
     for _ in range(2):
         assert collected(read(other, location)) == [(1,)]
     assert asked == [other]
+
+
+@pytest.mark.usefixtures("native")
+def test_a_query_that_is_stopped_decides_for_no_other(
+    spark: SparkSession, location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that is stopped while it plans its join with a frame, which the next one reads."""
+    put(client_at(location, inline_part_bytes=0), "in", 1, ids(1, 2))
+    frame = read(spark, location)
+    planned: list[str] = []
+
+    def interrupted(*_: object) -> None:
+        raise RuntimeError("java.lang.InterruptedException")
+
+    def plan() -> None:
+        planned.append(str(frame.where("id > 1")._jdf.queryExecution().optimizedPlan()))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(load_plans, "_check_parts", interrupted)
+        thread = InheritableThread(plan)  # and with it a thread of the JVM, which is interrupted
+        thread.start()
+        thread.join()
+    assert ["parquet" in one for one in planned] == [False]
+    assert collected(frame) == [(1,), (2,)]
+    assert "FileScan parquet" in plan_of(frame)
 
 
 # --- compiled classes --------------------------------------------------------------------------
