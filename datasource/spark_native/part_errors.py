@@ -16,6 +16,7 @@ error stays.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from pyspark.errors.exceptions import captured
 from shardline.datasource.errors import ShardError
 from shardline.datasource.shard.plan import PlannedPart
 from shardline.datasource.shard_source.fetch_task import ShardPartition, error_of_part
+from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.spark_native.interrupts import CANCELLED
 from shardline.datasource.spark_native.jvm import java_causes
 
@@ -70,15 +72,30 @@ class _Plans:
 
     def part_at(self, path: str) -> tuple[ShardPartition, PlannedPart] | None:
         """The part whose file is at `path`, in the newest partition that reads it."""
+        names = [_without_scheme(one) for one in (path, unquote(path))]
         with self._lock:
             plans = list(reversed(self._plans))
-        for plan in plans:
-            for partition in plan.partitions:
-                # The end of a path: keys are unique, and locations have several names.
-                for planned in partition.parts:
-                    if path.endswith(f"/{planned.part.key}"):
-                        return partition, planned
-        return None
+        found = [
+            (partition, planned)
+            for plan in plans
+            for partition in plan.partitions
+            for planned in partition.parts
+            if any(name.endswith(f"/{planned.part.key}") for name in names)
+        ]
+        # A copied directory has parts of the same names. Where none is in that location, which may
+        # have several names, the end of the path is enough.
+        here = [one for one in found if _name_of(*one) in names]
+        return next(iter(here or found), None)
+
+
+def _name_of(partition: ShardPartition, planned: PlannedPart) -> str:
+    location = open_client(partition.options).location.url
+    return _without_scheme(f"{location}/{planned.part.key}")
+
+
+def _without_scheme(url: str) -> str:
+    """What names a file to Spark and to us alike: for both a scheme has other names."""
+    return re.sub(r"^(\w+:)?/+", "", url)
 
 
 _PLANS: Final = _Plans()
@@ -99,7 +116,7 @@ def cause_of(error: Any) -> ShardError | None:
         if condition is None or not condition.startswith(_FILE_ERROR):
             continue
         path = parameters.get("path", "")
-        found = _PLANS.part_at(path) or _PLANS.part_at(unquote(path))
+        found = _PLANS.part_at(path)
         return None if found is None else error_of_part(*found)
     return None
 

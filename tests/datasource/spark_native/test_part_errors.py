@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -59,6 +61,38 @@ class Reader:
         return True
 
 
+def plan(location: Path) -> list[Any]:
+    """The partitions of shard `in`."""
+    client = ShardClient.open(str(location))
+    given = parse_source({"path": f"{location}/in", "timestampAsOf": "2", "timeZone": "UTC"})
+    shape = RowShape.now(given, [current_schema(client.state("in"))])
+    partitions = list(ShardBatchReader(given, shape).partitions())
+    assert all(isinstance(one, ShardPartition) for one in partitions)
+    return partitions
+
+
+@pytest.mark.parametrize("scheme", ["file:", "file://"])
+def test_a_copied_directory_has_parts_of_the_same_names(tmp_path: Path, scheme: str) -> None:
+    """Both are read, and the error is about that of the path, whichever was planned last."""
+    settings = ShardSettings(inline_part_bytes=0)
+    places = [tmp_path / "here", tmp_path / "with ä"]
+    client = ShardClient.open(str(places[0]), settings=settings, create=True)
+    client.create("in", schema_of())
+    client.writer("in").compare_and_append(updates((1, "a", 1, 1)), Frontier(0), Frontier(3))
+    shutil.copytree(places[0], places[1])
+    for place in places:
+        remember_plan(plan(place), [Reader()])
+    [[part]] = [one.parts for one in plan(places[0])]
+    for lost, whole in (places, places[::-1]):
+        file, kept = lost / part.part.key, tmp_path / "kept"
+        file.rename(kept)
+        assert cause_of(FileError(f"{scheme}{quote(str(whole))}/{part.part.key}")) is None
+        met = cause_of(FileError(f"{scheme}{quote(str(lost))}/{part.part.key}"))
+        assert isinstance(met, MissingBlob)
+        assert isinstance(cause_of(FileError(f"{scheme}{lost}/{part.part.key}")), MissingBlob)
+        kept.rename(file)
+
+
 @pytest.mark.parametrize("retracted", [True, False])
 def test_only_the_part_that_spark_names_is_read(tmp_path: Path, retracted: bool) -> None:
     """Of a group, too: its merge may take minutes in the driver, and tell nothing of the error."""
@@ -70,10 +104,7 @@ def test_only_the_part_that_spark_names_is_read(tmp_path: Path, retracted: bool)
     writer.compare_and_append(updates((1, "a", 1, 1), (2, "b", 1, 1)), Frontier(0), Frontier(2))
     diff = -1 if retracted else 1
     writer.compare_and_append(updates((1, "a", 2, diff)), Frontier(2), Frontier(3))
-    given = parse_source({"path": f"{tmp_path}/in", "timestampAsOf": "2", "timeZone": "UTC"})
-    shape = RowShape.now(given, [current_schema(client.state("in"))])
-    partitions: list[Any] = list(ShardBatchReader(given, shape).partitions())
-    assert all(isinstance(one, ShardPartition) for one in partitions)
+    partitions = plan(tmp_path)
     assert {one.kind for one in partitions} == {"group" if retracted else "plain"}
     first, second = (planned.part.key for one in partitions for planned in one.parts)
     remember_plan(partitions, [Reader()])
