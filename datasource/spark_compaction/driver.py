@@ -336,7 +336,9 @@ class _Survey:
             return known
         try:
             groups = RowGroups(read_metadata(source, part), self.schemas[part.schema])
-        except (Corrupt, pa.ArrowException):
+        except (Corrupt, pa.ArrowException, OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the store's trouble, not the part's
             return known
         return list(self._of_groups(part, groups)) or known
 

@@ -9,12 +9,14 @@ import random
 import shutil
 import threading
 from collections import Counter
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -225,6 +227,27 @@ def test_a_task_reads_what_may_be_in_its_range(tmp_path: Any) -> None:
     tasks = plan_tasks(client.machine(SHARD), {}, state, state.trace.batches, 4000)
     assert len(tasks) >= 4
     assert all(len([p for s in task.sources for p in s.parts]) <= 4 for task in tasks)
+
+
+def test_a_damaged_footer_ends_no_plan(tmp_path: Any) -> None:
+    """Of a part of before 1.4, whose footer has no checksum: the task that reads it reports it."""
+    settings = replace(SETTINGS, inline_part_bytes=0)
+    client = ShardClient.open(str(tmp_path), settings=settings)
+    client.create(SHARD, ShardSchema.from_arrow(SCHEMA), key=("k",))
+    client.writer(SHARD).append_now(table([(f"k{n:03}", 1, 1.0, n, 1) for n in range(300)]))
+    state = client.state(SHARD)
+    [batch] = state.trace.batches
+    [run] = batch.runs
+    [part] = [msgspec.structs.replace(one, footer=None) for one in run.parts]
+    old = msgspec.structs.replace(batch, runs=(msgspec.structs.replace(run, parts=(part,)),))
+    file = tmp_path / part.key
+    data = bytearray(file.read_bytes())
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    data[start : start + 40] = b"\xff" * 40
+    file.write_bytes(data)
+    tasks = plan_tasks(client.machine(SHARD), {}, state, (old,), 100)
+    read = [one.part for task in tasks for source in task.sources for one in source.parts]
+    assert read == [part] * len(tasks)
 
 
 # --- as a job ------------------------------------------------------------------------------------
