@@ -349,7 +349,9 @@ def all_mergeable_batches(state: ShardState, claims: tuple[Claim, ...] = ()) -> 
     batches = state.trace.batches
     if batches and batches[-1].is_empty:
         batches = batches[:-1]
-    if not batches or (len(batches) == 1 and _is_settled(state, batches[0])):
+    if all(batch.is_empty for batch in batches):
+        return ()
+    if len(batches) == 1 and _is_settled(state, batches[0]):
         return ()
     whole = covered_interval(batches)
     return () if any(whole.overlaps(held.lower, held.upper) for held in claims) else batches

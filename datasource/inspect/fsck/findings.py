@@ -210,7 +210,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "BATCH_GAP": Kind("damage", _REBUILD),
     "BATCH_INTERVAL": Kind("damage", _REBUILD),
     "BATCH_SINCE": Kind("damage", _REBUILD),
-    "EMPTY_NEIGHBOURS": Kind("warning", "harmless but never made by Shardline: compact the shard"),
+    "EMPTY_NEIGHBOURS": Kind("warning", "harmless but never made by Shardline: compact --force"),
     "INLINE_BYTES": Kind("damage", _REBUILD),
     "PART_UNDESCRIBED": Kind("damage", _REBUILD),
     "PART_INTERVAL": Kind("damage", _REBUILD),

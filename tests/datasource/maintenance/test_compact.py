@@ -15,7 +15,7 @@ from typing_extensions import override
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Corrupt, Indeterminate, MissingBlob
 from shardline.datasource.frontier import EMPTY, Frontier
-from shardline.datasource.maintenance.compact import compact, merge_batches
+from shardline.datasource.maintenance.compact import all_mergeable_batches, compact, merge_batches
 from shardline.datasource.parts.merge_parts import sources
 from shardline.datasource.parts.stage import Staged
 from shardline.datasource.rows.merge_runs import merge, merge_loaded
@@ -40,6 +40,15 @@ def made(world: World, *, key: tuple[str, ...] = ("id",), **settings: int) -> Sh
     client = world.client(replace(BLOBS, **settings))  # type: ignore[arg-type]
     client.create(SHARD, schema_of(), key=key)
     return client
+
+
+def test_empty_neighbours_alone_are_no_merge(world: World) -> None:
+    """Which fsck finds; a merge of all leaves the last one out, as it may grow."""
+    empty = [Batch(Description(time, time + 1)) for time in range(3)]
+    state = made(world).state(SHARD)
+    for number in (1, 2, 3):
+        state = msgspec.structs.replace(state, trace=Trace(batches=tuple(empty[:number])))
+        assert all_mergeable_batches(state) == ()
 
 
 def append(client: ShardClient, upper: int, *some: tuple[int | None, str | None, int, int]) -> None:
