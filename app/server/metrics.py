@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from shardline.app.introspection.relation import Relation
+from shardline.app.introspection.samples import labels_of, samples_of
 from shardline.app.introspection.spark_plan.operators import PHASES
 from shardline.app.introspection.store import Relations
 from shardline.app.protocol.object_state import SHOWN_STATUSES, VERDICTS
@@ -70,25 +71,15 @@ class RelationCollector(Collector):
     def _declared(self, relation: Relation, kinds: Mapping[str, str]) -> Iterator[Metric]:
         """The families of a relation's columns: see `relation.Metric`."""
         measured = [column for column in relation.columns if column.metric is not None]
-        if not measured:
-            return
-        labels = relation.labels
-        if labels is None:
-            labels = (("object", relation.object), ("kind", ""))
-        rows = self._relations.rows(relation.name)
+        rows = self._relations.rows(relation.name) if measured else []
+        labels = [name for name, _ in labels_of(relation)]
         for column in measured:
             metric = column.metric
             assert metric is not None
             make = CounterMetricFamily if metric.grows else GaugeMetricFamily
-            family = make(f"shardline_{metric.name}", metric.help, labels=[n for n, _ in labels])
-            for row in rows:
-                value = _number(row[column.name], metric.scale)
-                if value is not None:
-                    values = [
-                        str(row[source]) if source else kinds.get(str(row[relation.object]), "")
-                        for _, source in labels
-                    ]
-                    family.add_metric(values, value)
+            family = make(f"shardline_{metric.name}", metric.help, labels=labels)
+            for sample in samples_of(relation, column, rows, kinds):
+                family.add_metric([value for _, value in sample.labels], sample.value)
             yield family
 
     def _work(self, kinds: Mapping[str, str]) -> Iterator[Metric]:
