@@ -23,6 +23,8 @@ of parts as Python workers do.
 `driver_stream` is a source without rows, for queries that only have to know how far shards are;
 `DriverStream.java` is what Spark asks of it.
 
+`query_statistics` shows what is known of a streaming query on its page in Spark's UI.
+
 Of the Python modules only `jvm` names classes inside of Spark (`java_names` finds them), and
 `part_errors` a function inside of PySpark. Nothing here chooses parts or holds, only `load_plans` a
 time, and nothing returns rows that Arrow fetch would not return.
