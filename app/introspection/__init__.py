@@ -17,6 +17,7 @@ Start reading at `events`, then `facts` and `apply`. In order of the data:
     histories, definitions      what was there at an earlier moment; definitions as they change
     past                        refuses moments that are not known
     history                     histories that survive a restart
+    samples, query_sections     values of metrics; those of a query's objects, for Spark's own UI
     spark_plan/                 Spark's plans and counts, matched with our operators
 
 May use: `protocol`, `execution`, `lane` (its commands and phases); `datasource`, but not its

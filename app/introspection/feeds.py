@@ -43,6 +43,7 @@ from shardline.app.introspection.history import HistoryKeeper
 from shardline.app.introspection.listener import QueryListener, progress_of_step
 from shardline.app.introspection.live import LiveTables
 from shardline.app.introspection.poll import ShardPoller
+from shardline.app.introspection.query_sections import QuerySections
 from shardline.app.introspection.sink import Sink
 from shardline.app.introspection.spark_plan.harvest import Harvester
 from shardline.app.introspection.spark_plan.status_store import StatusStore
@@ -79,6 +80,7 @@ from shardline.datasource.clock import Clock
 from shardline.datasource.maintainer import RoundResult
 from shardline.datasource.maintenance.compact import observe_merges
 from shardline.datasource.shard.machine import Machine
+from shardline.datasource.spark_native.query_statistics import show_statistics
 from shardline.installation import program_version
 
 if TYPE_CHECKING:
@@ -125,6 +127,9 @@ class RuntimeFeeds:
         self._paused = False
         self._ask_for_plans: list[Callable[[Event], None]] = []
         self._watching: ExitStack | None = None
+        self._shown_lock = threading.Lock()
+        self._shown = ExitStack()
+        self._is_over = False
 
     def attach(self, session: SparkSession) -> None:
         """Observe the queries of a session, and register the relations with its SQL.
@@ -147,6 +152,21 @@ class RuntimeFeeds:
             return
         if address:
             self.put(SparkSeen(address))
+            self._show_in_spark(session)
+
+    def _show_in_spark(self, session: SparkSession) -> None:
+        """Show the metrics of objects on the pages that Spark's UI has for their queries."""
+        try:
+            hide = show_statistics(session, QuerySections(self.relations).describe)
+        except Exception:  # noqa: BLE001 - another Spark than was checked; or as above
+            _log.warning("Spark's UI is without the metrics of objects", exc_info=True)
+            return
+        with self._shown_lock:
+            self._shown.callback(hide)
+            is_over = self._is_over
+        if is_over:
+            # `stop` has come first, and a page would speak for an application that has ended.
+            self._shown.close()
 
     def describe_process(self, data_folder: Path, checkpoints: Path) -> None:
         """Note where this process keeps what is not in the location; call once.
@@ -221,6 +241,9 @@ class RuntimeFeeds:
 
     def stop(self) -> None:
         """End; to be called when everything else has ended."""
+        with self._shown_lock:
+            self._is_over = True
+        self._shown.close()
         self.pause()
         self._tables.close()
 

@@ -191,6 +191,13 @@ def test_an_object_leads_to_its_query_in_sparks_ui(walk: DemoWalk) -> None:
     assert "group:" in walk.queries
 
 
+def test_sparks_ui_shows_our_metrics_and_leads_back(walk: DemoWalk) -> None:
+    """By the names of `/metrics`, with the object's verdict; the link was followed."""
+    for name in ("object_lag_seconds", "object_upper_seconds", "hold_behind_seconds"):
+        assert f"shardline_{name}" in walk.metrics_in_spark
+    assert re.match(r"view carrier_ranking: [a-z ]+, [\d,.]+ s behind", walk.metrics_in_spark)
+
+
 def test_the_page_shows_what_fails_and_that_it_recovers(walk: DemoWalk) -> None:
     """Which, why, and that the others go on; and when that has passed."""
     assert "out/carrier_ranking" in walk.troubles["ranking_out"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 
+from shardline.app.introspection import feeds as feeds_module
 from shardline.app.introspection.events import RuntimeSeen
 from shardline.app.introspection.feeds import RuntimeFeeds
 from shardline.app.lane.commands import CreateDataflow, LaneCommand, Record, UpdateConfiguration
@@ -16,7 +19,9 @@ from shardline.app.protocol.objects import SourceDescription
 from shardline.installation import program_version
 from support.fakes.clock import ManualClock
 from support.models.shards import World
+from support.waiting import wait_until
 
+PATIENCE_S = 20
 JAAS = "org.x.PlainLoginModule required username='me' password='hunter2';"
 
 
@@ -84,3 +89,67 @@ def test_no_secret_of_the_location_is_told(url: str) -> None:
     assert "(secret)" in str(row["location"])
     assert "hunter2" not in str(row)
     assert row["version"] == program_version()
+
+
+class SparkPages:
+    """Stands in for `show_statistics`; what is shown on Spark's pages, and for how long."""
+
+    def __init__(self) -> None:
+        self.shown: list[object] = []
+        self.hidden: list[object] = []
+
+    def show(self, session: object, _describe: object) -> Callable[[], None]:
+        self.shown.append(session)
+        return lambda: self.hidden.append(session)
+
+
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch) -> SparkPages:
+    made = SparkPages()
+    monkeypatch.setattr(feeds_module, "show_statistics", made.show)
+    return made
+
+
+def session(address: str | None) -> Any:
+    """A session that has no SQL, and a UI at an address, if it has one."""
+    return SimpleNamespace(sparkContext=SimpleNamespace(uiWebUrl=address))
+
+
+def test_metrics_are_on_sparks_pages_until_the_application_ends(pages: SparkPages) -> None:
+    """Only where Spark has pages."""
+    world = World()
+    feeds = RuntimeFeeds(world.client(), world.clock)
+    with_ui = session("http://127.0.0.1:4040")
+    for one in (session(None), with_ui):
+        feeds.attach(one)
+    wait_until("it is shown", lambda: with_ui in pages.shown, PATIENCE_S)
+    assert pages.hidden == []
+    feeds.stop()
+    assert (pages.shown, pages.hidden) == ([with_ui], [with_ui])
+
+
+def test_what_is_shown_after_the_end_is_hidden_at_once(pages: SparkPages) -> None:
+    """The thread that shows it may be slower than a short application."""
+    world = World()
+    feeds = RuntimeFeeds(world.client(), world.clock)
+    feeds.stop()
+    late = session("http://127.0.0.1:4040")
+    feeds.attach(late)
+    wait_until("it is hidden", lambda: pages.hidden == [late], PATIENCE_S)
+
+
+def test_an_application_goes_on_without_sparks_pages(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If another Spark's are not as expected; the log says why."""
+
+    def refuse(*_: object) -> None:
+        raise Py4JError("no such class")
+
+    monkeypatch.setattr(feeds_module, "show_statistics", refuse)
+    world = World()
+    feeds = RuntimeFeeds(world.client(), world.clock)
+    feeds.attach(session("http://127.0.0.1:4040"))
+    wait_until("it is logged", lambda: "without the metrics of objects" in caplog.text, PATIENCE_S)
+    assert "no such class" in caplog.text
+    feeds.stop()

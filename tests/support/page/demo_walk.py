@@ -45,6 +45,7 @@ class DemoWalk:
         text: Of each screen, by its address.
         ranking: Rows that a query of the SQL screen has shown.
         in_spark: Spark's own page of the query of one object.
+        metrics_in_spark: What it says of the object.
         queries: The queries that run, as Spark lists them.
         troubles: Of each object that was in trouble, its row of the table.
         sentence: Of the whole, when it was.
@@ -58,6 +59,7 @@ class DemoWalk:
     text: dict[str, str] = field(default_factory=dict)
     ranking: str = ""
     in_spark: str = ""
+    metrics_in_spark: str = ""
     queries: str = ""
     troubles: dict[str, str] = field(default_factory=dict)
     sentence: str = ""
@@ -118,6 +120,14 @@ class Visitor:
         spark.wait_for_load_state("load")
         expect(spark.locator("body")).to_contain_text("Streaming Query Statistics")
         self.walk.in_spark = spark.locator("body").inner_text()
+        section = spark.locator("details.shardline", has_text="view carrier_ranking")
+        expect(section).to_have_attribute("open", "")  # the only view of its group
+        self.walk.metrics_in_spark = section.inner_text()
+        spark.screenshot(path=self._pictures / "demo-in-spark.png")
+        section.get_by_role("link", name="its page").click()
+        expect(spark.locator("main")).to_contain_text("carrier_ranking")
+        spark.go_back()
+        spark.wait_for_load_state("load")
         spark.goto(address.partition("/statistics")[0])
         self.walk.queries = spark.locator("body").inner_text()
         spark.close()
