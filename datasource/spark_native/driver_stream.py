@@ -13,7 +13,7 @@ how far its inputs are: it reads them itself, in the driver, which sees most new
 has written them. So here the very same choice of ends (`shard_source.run`: limits, holds, the
 common frontier) is made in the driver, whenever this process sees news and now and then for what
 others write; and Spark's thread waits for it (`DriverStream.java`). A few threads serve all streams
-(`shardline.datasource.turns`).
+(`shardline.datasource.shared_threads`).
 
     Spark asks for the end of a range that starts at S     everything before S is done: commit(S)
     latest(S) is S                                         nothing is given, Spark goes on waiting
@@ -48,10 +48,10 @@ from shardline.datasource.shard_source.descs import Limits
 from shardline.datasource.shard_source.offsets import START, ShardOffset, Start, parse_offset
 from shardline.datasource.shard_source.options import SourceOptions, parse_source
 from shardline.datasource.shard_source.run import StreamRun
+from shardline.datasource.shared_threads import TURNS, Turn
 from shardline.datasource.spark_native.compiled_java import java_object
 from shardline.datasource.spark_native.jvm import java_type
 from shardline.datasource.spark_native.rule_loader import is_checked
-from shardline.datasource.turns import TURNS, Turn
 from shardline.datasource.types.schema import TS
 
 __all__ = ["Asking", "DriverStream", "has_driver_streams", "open_driver_stream"]

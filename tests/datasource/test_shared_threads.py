@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardline.datasource.clock import SystemClock
-from shardline.datasource.turns import TURNS, Turn
+from shardline.datasource.shared_threads import TURNS, Turn
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
