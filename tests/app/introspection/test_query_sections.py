@@ -1,4 +1,4 @@
-"""What the pages of Spark's UI say of objects, by made events: the numbers of `/metrics`."""
+"""Spark's UI says of an object what `/metrics` says of it: made events, and both of them read."""
 
 from __future__ import annotations
 
