@@ -72,6 +72,13 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _forget_trees() -> Iterator[None]:
+    """Let go of what was parsed: collections of garbage in later tests would go through it."""
+    yield
+    tree_of.cache_clear()
+
+
 def statements_of(node: ast.AST) -> Iterator[ast.AST]:
     """All below `node` but what is inside of expressions, which is most of a tree."""
     for child in ast.iter_child_nodes(node):
