@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from shardline.app.spark_session import open_session
+from shardline.datasource.spark_native.compiled_java import java_object
 from shardline.datasource.spark_native.query_statistics import (
     SeenQuery,
     StatisticsSection,
@@ -53,6 +54,18 @@ def said(title: str) -> Any:
 def fail(_: SeenQuery) -> list[StatisticsSection]:
     """A description that fails."""
     raise RuntimeError("nobody knows")
+
+
+class Silent:
+    """What the JVM asks, and gets an error of py4j from instead of an answer."""
+
+    def apply(self, _: Any) -> str:
+        raise RuntimeError("shutting down")
+
+    class Java:
+        """The Java interface that py4j gives the object in the JVM."""
+
+        implements: ClassVar = ["java.util.function.Function"]
 
 
 class Browser:
@@ -131,6 +144,9 @@ def main(folder: Path) -> dict[str, Any]:
     for hide in (second, last):
         hide()
     seen["hidden"] = browser.page(ours)
+    # A question that Python does not answer, as while its interpreter shuts down.
+    java_object(spark, "QueryStatistics", Silent()).show(spark._jsparkSession)
+    seen["unanswered"] = browser.page(ours)
     other.stop()
     spark.stop()
     last()  # nothing is left to be hidden
