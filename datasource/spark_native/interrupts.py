@@ -17,13 +17,24 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final, TypeVar
 
-__all__ = ["CANCELLED", "call_interruptibly"]
+__all__ = ["CANCELLED", "call_interruptibly", "is_interrupt"]
 
 CANCELLED: Final = "KeyboardInterrupt while a read of format('shard') was planned"
 """Message of the exception of the JVM that ends the query."""
 
+_INTERRUPTED: Final = (
+    "InterruptedException",
+    "InterruptedIOException",
+    "ClosedByInterruptException",
+)
+"""Names of the exceptions of a thread of the JVM that is interrupted: its query is stopped."""
 
 T = TypeVar("T")
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """True if a call to the JVM has failed since its thread was interrupted; nothing follows."""
+    return any(name in str(error) for name in _INTERRUPTED)
 
 
 def call_interruptibly(function: Callable[[], T]) -> T:

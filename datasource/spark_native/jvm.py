@@ -26,6 +26,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from shardline.datasource.spark_native.compiled_java import java_object
+from shardline.datasource.spark_native.interrupts import is_interrupt
 from shardline.datasource.spark_native.java_names import (
     class_in,
     java_class,
@@ -309,11 +310,18 @@ def has_class(spark: SparkSession, name: str) -> bool:
 
 
 def file_size(spark: SparkSession, url: str) -> int | None:
-    """The size of a file by Spark's own file system, in bytes; None if it cannot be looked at."""
+    """The size of a file by Spark's own file system, in bytes; None if it cannot be looked at.
+
+    Raises:
+        Py4JError: The calling thread was interrupted.
+    """
     path = java_class(spark, f"{_HADOOP}.Path")(url)
     conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001 - no public door
-    with suppress(Py4JError):
+    try:
         return int(path.getFileSystem(conf).getFileStatus(path).getLen())
+    except Py4JError as error:
+        if is_interrupt(error):
+            raise  # it says nothing of the file
     return None
 
 

@@ -43,6 +43,9 @@ from shardline.datasource.spark_native.read import keep_leases, make_leased_fram
 
 __all__ = ["NOT_SETTLED", "SMALL_ROWS", "NotNativeError", "plan_load", "plan_micro_batch"]
 
+_NAMES_STORE: Final = ("s3.endpoint", "s3.region", "fsspec.")
+"""Beginnings of the options that say which store it is, and not by whom or how it is read."""
+
 _STARTS_MAX: Final = 16
 """Attempts at a plan of the latest contents, each of which compaction may overtake."""
 
@@ -222,8 +225,12 @@ def _place(client: ShardClient, parsed: ShardOptions, shard: str) -> str:
 
 
 def _store(url: str, storage: Mapping[str, str]) -> str:
-    """A location by all that names it: stores behind two endpoints have buckets of one name."""
-    return repr((url, sorted(storage.items())))
+    """A location by all that names it: stores behind two endpoints have buckets of one name.
+
+    And by nothing else: one store read with two sets of credentials, or of time-outs, is one.
+    """
+    named = {key: value for key, value in storage.items() if key.startswith(_NAMES_STORE)}
+    return repr((url, sorted(named.items())))
 
 
 # --- parts that are there ----------------------------------------------------------------------

@@ -38,7 +38,7 @@ from pyspark.sql import DataFrame, SparkSession
 from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import ShardError
 from shardline.datasource.spark_native.compiled_java import java_object
-from shardline.datasource.spark_native.interrupts import CANCELLED, call_interruptibly
+from shardline.datasource.spark_native.interrupts import CANCELLED, call_interruptibly, is_interrupt
 from shardline.datasource.spark_native.jvm import read_array, read_map, session_of
 from shardline.datasource.spark_native.load_plans import (
     NOT_SETTLED,
@@ -49,7 +49,6 @@ from shardline.datasource.spark_native.load_plans import (
 from shardline.datasource.spark_native.part_errors import explain_part_errors
 from shardline.datasource.spark_native.read_counts import READ_COUNTS, ReadCounts, ReadPath
 from shardline.datasource.spark_native.rule_loader import (
-    INTERRUPTED,
     SETTING,
     install_loader,
     is_checked,
@@ -206,7 +205,7 @@ class _Planner:
             # The Python path refuses it too, in the words that users know.
             reason = details = f"{_REFUSED}{refusal.code}"
         except Exception as error:  # noqa: BLE001 - the Python path works without the rule
-            if INTERRUPTED in str(error):
+            if is_interrupt(error):
                 # A query that is stopped: its thread must not forget that it is.
                 request["interrupted"] = True
                 request["reason"] = "stopped"

@@ -24,11 +24,10 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from shardline.datasource.spark_native.compiled_java import java_object
-from shardline.datasource.spark_native.interrupts import CANCELLED, call_interruptibly
+from shardline.datasource.spark_native.interrupts import CANCELLED, call_interruptibly, is_interrupt
 from shardline.datasource.spark_native.java_names import jvm_of, remember_names
 
 __all__ = [
-    "INTERRUPTED",
     "SETTING",
     "install_loader",
     "is_checked",
@@ -41,9 +40,6 @@ _log = logging.getLogger(__name__)
 SETTING: Final = "spark.shardline.nativeReads"
 """Setting of a session. With `false` when it starts, its reads are left to the Python workers for
 good; with `false` later, those of frames that are planned from then on."""
-
-INTERRUPTED: Final = "InterruptedException"
-"""Part of the names of all exceptions of a thread of the JVM that is interrupted."""
 
 _CHECKED: Final = "4.3.0"
 """The version of Spark whose internal classes the rule was checked against."""
@@ -118,7 +114,7 @@ class _RuleMaker:
         except KeyboardInterrupt:
             request["cancelled"] = CANCELLED
         except Exception as error:  # noqa: BLE001 - reads work without the rule
-            if INTERRUPTED in str(error):
+            if is_interrupt(error):
                 request["interrupted"] = True
             else:
                 _log.warning('format("shard") is read by Python workers', exc_info=True)

@@ -192,3 +192,12 @@ def test_two_stores_may_have_buckets_of_one_name(
         load_plans._check_parts(NO_SPARK, "s3a://bucket", elsewhere)
     places = {load_plans._place(client, one, "a") for one in (options, partitions[0].options)}
     assert len(places) == 2
+
+
+def test_one_store_that_is_read_in_two_ways_is_one(client: ShardClient) -> None:
+    """Two loads of a shard in one query show one time, whoever reads it and however."""
+    put(client, "a", Frontier(5))
+    [one, *_] = plan(client, Times(), shard="a")
+    other = replace(one.options, storage={"s3.access-key-id": "me", "s3.pool-size": "4"})
+
+    assert load_plans._place(client, one.options, "a") == load_plans._place(client, other, "a")
