@@ -22,14 +22,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import inf
+from queue import SimpleQueue
 from typing import Final
 
 from typing_extensions import override
 
-from shardline.datasource.background import PeriodicThread
+from shardline.datasource.background import BackgroundThread, PeriodicThread
 from shardline.datasource.clock import Clock
 
 __all__ = ["TURNS", "Turn"]
@@ -95,6 +95,55 @@ class Turn(threading.Event):
             TURNS.wake()
 
 
+class _Workers:
+    """The threads that act; daemons, as one that hangs must not keep the process."""
+
+    def __init__(self) -> None:
+        """One thread at least, or there is nobody to act at all.
+
+        Raises:
+            RuntimeError: No thread can be started.
+        """
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._started = self._waiting = 0
+        self._lock = threading.Lock()
+        self._start_one()
+
+    def submit(self, act: Callable[[], None]) -> None:
+        """Call `act` soon; it must not raise."""
+        self._queue.put(act)
+        with self._lock:
+            if self._queue.qsize() <= self._waiting or self._started == _THREADS:
+                return
+        try:
+            self._start_one()
+        except RuntimeError:
+            _log.warning("no more threads can be started: others act later", exc_info=True)
+
+    def close(self) -> None:
+        """Let threads end that have nothing to do."""
+        for _ in range(self._started):
+            self._queue.put(None)
+
+    def _start_one(self) -> None:
+        BackgroundThread(f"turn-{self._started}", self._work).start()
+        with self._lock:
+            self._started += 1
+
+    def _work(self) -> None:
+        while (act := self._next()) is not None:
+            act()
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._lock:
+            self._waiting += 1
+        try:
+            return self._queue.get()
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+
 class _Turns:
     """The thread, and those whom it serves."""
 
@@ -104,13 +153,23 @@ class _Turns:
         self._thread: PeriodicThread | None = None
 
     def add(self, turn: Turn) -> None:
-        """Give turns from now on."""
+        """Give turns from now on.
+
+        Raises:
+            RuntimeError: No thread can be started; it is not added.
+        """
         with self._lock:
-            self._all.append(turn)
             if self._thread is None:
-                pool = ThreadPoolExecutor(_THREADS, "turn")
-                self._thread = PeriodicThread("turns", partial(self._round, pool), turn.clock)
-                self._thread.start()
+                workers = _Workers()
+                thread = PeriodicThread("turns", partial(self._round, workers), turn.clock)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    workers.close()
+                    raise
+                # Not before: who comes later would wait for a thread that never runs.
+                self._thread = thread
+            self._all.append(turn)
             self._thread.wake.set()
 
     def remove(self, turn: Turn) -> None:
@@ -125,7 +184,7 @@ class _Turns:
         if thread is not None:
             thread.wake.set()
 
-    def _round(self, pool: ThreadPoolExecutor) -> float | None:
+    def _round(self, workers: _Workers) -> float | None:
         with self._lock:
             self._all = [turn for turn in self._all if not turn.is_over]
             everybody = list(self._all)
@@ -133,17 +192,17 @@ class _Turns:
                 # Under the lock: who comes after this gets another thread.
                 self._thread = None
         if not everybody:
-            pool.shutdown(wait=False)
+            workers.close()
             return None
-        return max(1.0, min(self._visit(pool, turn) for turn in everybody))
+        return max(1.0, min(self._visit(workers, turn) for turn in everybody))
 
     @staticmethod
-    def _visit(pool: ThreadPoolExecutor, turn: Turn) -> float:
+    def _visit(workers: _Workers, turn: Turn) -> float:
         """Begin a turn that is due; returns the time until the next one, in ms."""
         left_ms = turn.due_ms - turn.clock.elapsed_ms()
         if left_ms <= 0 and turn.busy.acquire(blocking=False):
             turn.begin()
-            pool.submit(turn.take)
+            workers.submit(turn.take)
             return _LONG_MS
         # Of one that is busy its end tells.
         return _LONG_MS if left_ms <= 0 else min(left_ms, _LONG_MS)

@@ -92,6 +92,11 @@ class StreamRun:
                 self._inputs.withdraw()
             raise
 
+    @property
+    def states(self) -> list[ShardState]:
+        """The states of the last look, in the order of the inputs; empty before the first."""
+        return self._inputs.states
+
     def may_have_news(self, start: Start | ShardOffset) -> bool:
         """False if what this process knows of the shards has nothing after `start`; no I/O.
 

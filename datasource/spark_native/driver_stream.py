@@ -33,7 +33,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any, Final, Protocol
@@ -154,21 +154,22 @@ class DriverStream:
         self._gap_ms, self._poll_ms = gap_ms, poll_ms
         self._start: Start | ShardOffset | None = None
         self._given: Start | ShardOffset | None = None
-        self._given_ms = self._looked_ms = -inf
+        self._given_ms = self._looked_ms = self._asked_ms = -inf
+        self._watched: set[str] = set()
         self._is_running = self._is_stopped = False
         self._lock = threading.Lock()
         self._turn = Turn(client.clock, self.look)
 
     def start(self) -> None:
         """Choose ends from now on; call once, when the query is started."""
-        for name in self._shards:
-            machine = self._client.machine(name)
-            machine.watch(self._turn)
-            state = machine.cached
-            if state is not None and state.registered is not None:
-                # Its upper moves with that of its transactions shard.
-                self._client.machine(state.registered.txns).watch(self._turn)
+        self._watch(self._shards)
         TURNS.add(self._turn)
+
+    def _watch(self, shards: Iterable[str]) -> None:
+        """Be woken when this process sees a newer state of one of these."""
+        for name in set(shards) - self._watched:
+            self._client.machine(name).watch(self._turn)
+            self._watched.add(name)
 
     def micro_batch_began(self) -> None:
         """Note that `foreachBatch` is called: Spark asks for no end until it has returned."""
@@ -208,6 +209,7 @@ class DriverStream:
             except _JvmError as error:
                 # Nothing follows from it: the JVM may live, and have heard what it was told.
                 _log.info("a stream could not speak to its query: %s", error)
+                self._is_running = False
                 return _AGAIN_MS
             except _QueryEnded:
                 self._release()
@@ -226,8 +228,11 @@ class DriverStream:
             is_due = clock.elapsed_ms() >= self._looked_ms + self._poll_ms
             if not is_due and not self._run.may_have_news(self._start):
                 return self._looked_ms + self._poll_ms - clock.elapsed_ms()
+        elif self._is_running and clock.elapsed_ms() < self._asked_ms + self._poll_ms:
+            return self._asked_ms + self._poll_ms - clock.elapsed_ms()
         # Also while the question is known: the query may have ended.
         asked = self._ask()
+        self._asked_ms = clock.elapsed_ms()
         if asked is None:
             self._start = None
             return self._poll_ms if self._is_running else _ASK_MS
@@ -240,10 +245,13 @@ class DriverStream:
             return early_ms
         self._looked_ms = clock.elapsed_ms()
         end = self._run.latest(self._start, self._limits)
+        # The upper of one that is registered moves with that of its transactions shard.
+        marks = (state.registered for state in self._run.states)
+        self._watch(mark.txns for mark in marks if mark is not None)
         if end == self._start:
             return self._poll_ms
         # Before it is given: its micro-batch may have ended when the call returns.
-        self._is_running = True
+        self._is_running, self._asked_ms = True, clock.elapsed_ms()
         self._start, self._given, self._given_ms = None, end, clock.elapsed_ms()
         with _jvm():
             self._asking.give(json.dumps(end.json()), json.dumps(self._run.report()))

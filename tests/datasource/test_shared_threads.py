@@ -122,9 +122,63 @@ def test_the_thread_ends_with_the_last_turn(
     wait_until("both turns", lambda: taken[0] == 1 and ended.is_over, 30)
     TURNS.remove(removed)
 
-    def lives() -> bool:
-        return any(one.name == "turns" for one in threading.enumerate())
-
-    wait_until("the end of the thread", lambda: not lives(), 30)
+    wait_until("the end of the thread", _are_gone, 30)
     added(act)
     wait_until("a turn by a new one", lambda: taken[0] == 2, 30)
+
+
+def test_a_thread_that_cannot_be_started_is_an_error_and_no_lasting_one(
+    added: Callable[[Callable[[], float | None]], Turn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a limit of processes that was reached for a moment nothing must be left."""
+    taken = [0]
+
+    def act() -> None:
+        taken[0] += 1
+
+    wait_until("the end of all threads", _are_gone, 30)
+    for left in (0, 1):
+        with monkeypatch.context() as patch:
+            _few_threads(patch, left)
+            with pytest.raises(RuntimeError, match="can't start"):
+                added(act)
+    added(act)
+
+    wait_until("a turn", lambda: taken[0] >= 1, 30)
+
+
+def test_fewer_threads_than_wanted_serve_all(
+    added: Callable[[Callable[[], float | None]], Turn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = [0] * 5
+    wait_until("the end of all threads", _are_gone, 30)
+    _few_threads(monkeypatch, 2)
+
+    def act_of(number: int) -> Callable[[], None]:
+        def act() -> None:
+            taken[number] += 1
+
+        return act
+
+    for number in range(5):
+        added(act_of(number))
+
+    wait_until("a turn of each", lambda: min(taken) == 1, 30)
+
+
+def _are_gone() -> bool:
+    return not any(one.name == "turns" for one in threading.enumerate())
+
+
+def _few_threads(patch: pytest.MonkeyPatch, left: int) -> None:
+    """So many threads more can be started."""
+    start = threading.Thread.start
+    counts = [left]
+
+    def refuse(thread: threading.Thread) -> None:
+        if not counts[0]:
+            raise RuntimeError("can't start new thread")
+        counts[0] -= 1
+        start(thread)
+
+    patch.setattr(threading.Thread, "start", refuse)

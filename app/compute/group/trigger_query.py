@@ -53,8 +53,9 @@ _IDLE_MS: Final = 600_000
 """Pause between micro-batches of an idle query, which only bring its holds forward: the advancer
 moves the output, and an idle input has little history that they could keep back."""
 
-_POLL_MS: Final = 10_000.0
-"""Pause between two looks of the query's own: others look at its shards more often, and wake it."""
+_POLLS: Final = 5.0
+"""Intervals between two looks of the query's own. The advancer looks at the inputs of all views in
+each of its rounds, and wakes it; with hundreds of views on an object store these take longer."""
 
 _TRIGGERS: Final = 4
 """Micro-batches in each interval, at most. With one, each view of a chain would be an interval
@@ -186,8 +187,7 @@ class TriggerQuery:
                 host.client,
                 options,
                 gap_ms=gap_ms,
-                # The advancer looks at the inputs of all views in each interval, and wakes it.
-                poll_ms=host.interval_ms if self.with_time else _POLL_MS,
+                poll_ms=host.interval_ms * (1.0 if self.with_time else _POLLS),
             )
             self._stream, gap_ms = stream, 0  # it makes the pauses
             each = _told(run, stream)

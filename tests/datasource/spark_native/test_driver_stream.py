@@ -39,6 +39,7 @@ class Jvm:
     statuses: list[dict[str, Any]] = field(default_factory=list)
     error: str = ""
     start: str | None = None
+    stream: DriverStream | None = None
 
     def asked(self) -> str | None:
         return self.start
@@ -55,6 +56,8 @@ class Jvm:
 
     def ask(self, start: dict[str, Any] | None = None) -> None:
         """Spark has committed what it was given, or begins at `start`."""
+        if self.stream is not None:
+            self.stream.micro_batch_ended()
         self.start = json.dumps(start or (self.given[-1] if self.given else START.json()))
 
     @property
@@ -72,7 +75,8 @@ def _stream(
     poll_ms: float = 1000,
 ) -> DriverStream:
     parsed = options_of(**{**OPTIONS, **options})
-    return DriverStream(jvm, client, parsed, gap_ms=gap_ms, poll_ms=poll_ms)
+    jvm.stream = DriverStream(jvm, client, parsed, gap_ms=gap_ms, poll_ms=poll_ms)
+    return jvm.stream
 
 
 def _append(client: ShardClient, lower: int, upper: int, rows: int = 1) -> None:
@@ -374,6 +378,35 @@ def test_spark_is_not_asked_while_a_micro_batch_runs_again(jvm: Jvm, client: Sha
     assert pause_ms < 1000
 
 
+def test_spark_is_not_asked_at_each_news_while_a_micro_batch_runs(
+    world: World, client: ShardClient
+) -> None:
+    jvm = _CountingJvm()
+    stream = _stream(jvm, client)
+    jvm.ask()
+    stream.look()
+    for n in range(10, 15):
+        _append(client, n, n + 1)
+        world.clock.advance(10)
+        stream.look()
+
+    assert jvm.questions == 1
+    world.clock.advance(1000)
+    stream.look()
+    assert jvm.questions == 2
+
+
+class _CountingJvm(Jvm):
+    def __init__(self) -> None:
+        super().__init__()
+        self.questions = 0
+
+    @override
+    def asked(self) -> str | None:
+        self.questions += 1
+        return super().asked()
+
+
 def test_the_hold_is_one_that_a_query_has_used(world: World, jvm: Jvm, client: ShardClient) -> None:
     """An administrator is told that one which never was may be ended."""
     stream = _stream(jvm, client)
@@ -413,10 +446,8 @@ def test_it_is_woken_by_what_this_process_writes(
     stream.start()
     wait_until("the first end", lambda: jvm.frontiers == [1], 60)
     jvm.ask()
-    stream.micro_batch_ended()
     wait_until("the second", lambda: jvm.frontiers == [1, 10], 60)
     jvm.ask()
-    stream.micro_batch_ended()
     wait_until("the hold", lambda: _hold(client) == 9, 60)
     pause_ms = stream.look()  # behind that of the thread, which waits by now
     assert pause_ms is not None
