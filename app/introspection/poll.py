@@ -5,8 +5,9 @@
 
 Objects report how far they are when they commit. Some things move without them: a since after a
 hold is given up, a shard that another process writes. So each second the frontiers and sizes of
-some objects are read, and told as reports of their shards. One shard of the location is inspected
-in turn besides: only that finds out what older states of it need, which may take many requests. The
+some objects are read, and by turns, in ten seconds or more, told as reports of their shards. One
+shard of the location is inspected in turn besides: only that finds out what older states of it
+need, which may take many requests. The
 cost per second is bounded: the more objects there are, the older is what is known of their shards.
 
 Invariants:
@@ -19,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from functools import lru_cache
+from math import ceil
 from typing import Final, Literal
 
 from msgspec import UNSET, UnsetType
@@ -57,6 +59,9 @@ _LIST_TICKS: Final = 30
 _REPLAY_MAX: Final = 100
 """Most records read to find the parts that only leases keep; each may cost a request."""
 
+_TELL_TICKS: Final = 10
+"""Ticks in which the shards of all objects are told once: that costs more than to look at them."""
+
 _BATCHES_MAX: Final = 500
 """Most batches of a shard that are kept in memory: a shard that is maintained has a few dozen."""
 
@@ -78,7 +83,8 @@ class ShardPoller:
         self._objects: deque[str] = deque()
         self._shards: deque[str] = deque()
         self._dropped: dict[str, tuple[DroppedPart, ...] | None] = {}
-        self._tick = 0
+        self._told: dict[str, int] = {}
+        self._tick = self._left = 0
         # Monitoring survives any answer of a store: a step that fails is tried again.
         self._thread = PeriodicThread(
             "introspection-poll", self._round, client.clock, first_ms=_TICK_MS, retry_ms=_TICK_MS
@@ -96,6 +102,8 @@ class ShardPoller:
         """Do the reads of one tick."""
         if not self._objects:
             self._objects.extend(self._sink.read(_with_shards))
+            self._told = {name: at for name, at in self._told.items() if name in self._objects}
+        self._left = max(1, ceil(len(self._told) / _TELL_TICKS))
         for _ in range(min(_OBJECTS, len(self._objects))):
             self._look(self._objects.popleft())
         if self._tick % _LIST_TICKS == 0:
@@ -112,7 +120,8 @@ class ShardPoller:
     def _look(self, name: str) -> None:
         state = self._state(name)
         if isinstance(state, ShardState):
-            errors = self._errors(name)
+            is_told = self._is_turn(name)
+            errors = self._errors(name, is_told=is_told)
             parts = [part for batch in state.trace.batches for part in batch.parts]
             polled = Polled(
                 id=name,
@@ -124,13 +133,24 @@ class ShardPoller:
                 columns=_columns(state.schemas[state.schema_id]),
             )
             self._sink.put(polled)
-            self._tell(name, state)
+            if is_told:
+                self._tell(name, state)
 
-    def _errors(self, name: str) -> int | UnsetType:
+    def _is_turn(self, name: str) -> bool:
+        """True if the shards of an object are to be told now: the first time, and then by turns."""
+        told = self._told.get(name)
+        if told is not None and (self._left == 0 or self._tick - told < _TELL_TICKS):
+            return False
+        self._left -= told is not None
+        self._told[name] = self._tick
+        return True
+
+    def _errors(self, name: str, *, is_told: bool) -> int | UnsetType:
         state = self._state(errors_shard(name))
         if not isinstance(state, ShardState):
             return UNSET
-        self._tell(errors_shard(name), state)
+        if is_told:
+            self._tell(errors_shard(name), state)
         return add_up_diffs(part for batch in state.trace.batches for part in batch.parts)
 
     def _list(self) -> None:
