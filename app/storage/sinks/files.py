@@ -36,7 +36,9 @@ Invariants:
     One that counts is never written again, and never deleted: its interval is left alone.
     On a local disk a sub-folder is durable, with its name, before it counts: a power cut takes back
     nothing that progress has.
-    Before progress has a micro-batch with rows, `_newest-…` is at that or at a later one.
+    Before progress has a micro-batch with rows, `_newest-…` is at that or at a later one. It stays
+    when another definition takes the folder, until that one puts its own first rows in place: who
+    goes back to the one before finds what that has had.
     One that does not count is deleted before what is left of its hidden folder. In the other order
     a crash in between would leave a part that counts.
 """
@@ -117,6 +119,7 @@ class FileTarget:
         self._fs = self._path_class(self._path).getFileSystem(conf)
         self._is_local = self._fs.getUri().getScheme() == "file"
         self._noted = set(_numbers(self._names(), _NEWEST))
+        self._begins_anew = False
         self.input = self._take(sink, shard, recorded, location)
         # Of another input nothing could be written again: the sink is going to be refused.
         if self.input in ("", shard):
@@ -165,7 +168,12 @@ class FileTarget:
         count = int(counter.get.get("rows", 0))
         if count == 0:
             self._fs.delete(staged, True)
-        elif not self._fs.rename(staged, done):
+            return Written(0, size)
+        if self._begins_anew:
+            # No earlier: until there are rows of this definition a user may go back to the one
+            # before. No later: a crash right behind the rename would leave its number to this one.
+            self._forget_newest()
+        if not self._fs.rename(staged, done):
             # Some of the files may be there: the next start finds out, and deletes them.
             raise Indeterminate(
                 f"the files of times up to {interval.upper} could not be put in place in "
@@ -173,8 +181,7 @@ class FileTarget:
                 code="NOT_RENAMED",
                 hint="look at the permissions of the folder",
             )
-        else:
-            self._note_newest(interval.number)
+        self._note_newest(interval.number)
         return Written(count, size)
 
     def skip(self, interval: Interval) -> None:
@@ -199,6 +206,12 @@ class FileTarget:
         for former in self._noted - {number}:
             self._delete(self._place(f"{_NEWEST}{former}"))
         self._noted = {number}
+
+    def _forget_newest(self) -> None:
+        """Delete the `_newest-…` of the definition before, or of a folder that was emptied."""
+        for number in self._noted:
+            self._delete(self._place(f"{_NEWEST}{number}"))
+        self._noted, self._begins_anew = set(), False
 
     def _delete(self, place: Any) -> None:
         """Delete a folder or a file, if it is there.
@@ -254,11 +267,7 @@ class FileTarget:
                 code="TARGET_TAKEN",
                 hint=_WAY_OUT,
             )
-        if not ours or recorded is None:
-            # Of a folder that was emptied, or of a definition that this one follows.
-            for number in self._noted:
-                self._delete(self._place(f"{_NEWEST}{number}"))
-            self._noted = set()
+        self._begins_anew = not ours or recorded is None
         if found != mine:
             out = self._fs.create(owner, True)
             out.write(bytearray(json.dumps(mine).encode()))

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sinks import files
 from shardline.app.storage.sinks.files import FileTarget
+from shardline.app.storage.sinks.interval import Interval
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
 
@@ -26,6 +28,9 @@ class Place:
 
     def getFileSystem(self, _: object) -> Disk:  # noqa: N802 - Hadoop's name
         return Disk()
+
+    def toString(self) -> str:  # noqa: N802
+        return str(self.path)
 
 
 class Disk:
@@ -55,10 +60,20 @@ class Disk:
         shutil.rmtree(place.path) if place.path.is_dir() else place.path.unlink()
         return True
 
+    def getContentSummary(self, _: Place) -> Any:  # noqa: N802
+        return SimpleNamespace(getLength=lambda: 1)
+
+    def rename(self, place: Place, to: Place) -> bool:
+        place.path.rename(to.path)
+        return True
+
 
 @pytest.fixture
 def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SinkDescription:
     monkeypatch.setattr(files, "java_class", lambda *_: Place)
+    # Spark counts in the JVM: each micro-batch of these tests has one row.
+    monkeypatch.setattr(files, "Observation", lambda: SimpleNamespace(get={"rows": 1}))
+    monkeypatch.setattr(files, "F", MagicMock())
     options = {"path": str(tmp_path / "out")}
     return SinkDescription(name="out", on="in", format="parquet", options=options)
 
@@ -178,13 +193,49 @@ def test_an_older_copy_of_a_folder_is_known(sink: SinkDescription, tmp_path: Pat
     assert not opened(sink, "shard-1", Frontier(31)).has_taken(Frontier(11))
 
 
-@pytest.mark.parametrize("later", ["diff", "none"])
-def test_a_folder_that_is_filled_anew_has_had_nothing(sink: SinkDescription, later: Any) -> None:
-    """Its sub-folders were deleted and the sink was dropped; or its next definition is another."""
+class Frame:
+    """Rows of a micro-batch, which are stored as an empty folder."""
+
+    def observe(self, *_: object) -> Any:
+        return self
+
+    @property
+    def write(self) -> Any:
+        writer = MagicMock(save=lambda path: Path(path).mkdir())
+        for step in ("format", "options", "mode"):
+            getattr(writer, step).return_value = writer
+        return writer
+
+
+def used_up(sink: SinkDescription) -> Path:
+    """The folder of a sink that has had rows of times up to 21, of which it has none any more."""
     folder = Path(sink.options["path"])
     opened(sink, "shard-1")
     put(folder, 21)
     opened(sink, "shard-1")
     (folder / "_upper=21").rmdir()
-    assert not opened(replace(sink, envelope=later), "shard-1").has_taken(Frontier(11))
-    assert not list(folder.glob("_newest*"))
+    return folder
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("later", ["diff", "none"])
+def test_a_folder_that_is_filled_anew_has_had_what_it_is_given(
+    sink: SinkDescription, later: Any, crashes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sub-folders were deleted and the sink was dropped; or its next definition is another."""
+    folder, next_one = used_up(sink), replace(sink, envelope=later)
+    target = opened(next_one, "shard-1")
+    if crashes:
+        monkeypatch.setattr(target, "_note_newest", lambda _: None)
+    target.write(cast("Any", Frame()), Interval(0, Frontier(11)))
+    assert opened(next_one, "shard-1").has_taken(Frontier(11))
+    assert [path.name for path in folder.glob("_newest*")] == ["_newest-11"]
+
+
+def test_a_definition_that_has_written_nothing_leaves_what_the_one_before_has_had(
+    sink: SinkDescription,
+) -> None:
+    """Its first micro-batch may have failed: who goes back has lost nothing."""
+    used_up(sink)
+    opened(replace(sink, envelope="none"), "shard-1")
+    assert opened(sink, "shard-1", Frontier(21)).has_taken(Frontier(21))
