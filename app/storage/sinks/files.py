@@ -4,6 +4,7 @@ Spark's own file sink keeps a log of its files beside them, that only Spark read
 files of micro-batches that failed or ran twice. Here the folder itself says what is committed.
 
     <path>/_shardline.json          the owner: sink, location, definition, and the shard it reads
+    <path>/_shardline-copy.json     the same, written before it: a crash leaves one of them whole
     <path>/.staging-<number>/       being written; hidden from every reader
     <path>/_upper=<number>/         files of a committed micro-batch, by its upper
     <path>/_newest-<number>         empty: the newest of these that there ever was
@@ -64,6 +65,8 @@ from shardline.datasource.spark_native.local_sync import sync_names_above, sync_
 __all__ = ["FileTarget"]
 
 _OWNER: Final = "_shardline.json"
+_OWNER_COPY: Final = "_shardline-copy.json"
+"""Written before the owner's file: nothing else of a folder with rows says whose it is."""
 _STAGING: Final = ".staging-"
 _DONE: Final = "_upper="
 _NEWEST: Final = "_newest-"
@@ -238,26 +241,29 @@ class FileTarget:
         """
         mine = {"sink": sink.name, "location": location}
         mine |= {"definition": fingerprint(sink), "input": shard}
-        owner = self._place(_OWNER)
         full = any(name.startswith(_DONE) for name in self._names())
-        found = self._read(owner) if self._fs.exists(owner) else {}
+        found = self._owner()
         # Two locations of one project have sinks of the same names and definitions: each would
         # delete what the other one is staging. Earlier versions did not note the location; ids of
         # shards are unique, so that the same input tells it, too.
         known = "location" in found
         elsewhere = known and found["location"] != location
+        same = not elsewhere if known else found.get("input") == shard
         # Accounts of this definition are of this folder: its path is part of the definition. An
         # earlier version has noted another fingerprint in it, which includes credentials.
+        same_definition = found.get("definition") in accepted_fingerprints(sink)
         ours = (
             found.get("sink") == sink.name
             and not elsewhere
-            and (found.get("definition") in accepted_fingerprints(sink) or recorded is not None)
+            and ((same_definition and same) or recorded is not None)
         )
         if ours and full:
+            if same and not known:
+                # Copies of this location have the same input: from now on they are told apart.
+                self._write_owner({**found, "location": location})
             return str(found.get("input", ""))
         # One of this sink that has written nothing gives way to the definition that corrects it,
         # whatever has become of its input; another sink may be about to write.
-        same = found.get("location") == location if known else found.get("input") == shard
         gives_way = not full and same and found.get("sink") == sink.name
         if found and not ours and not gives_way:
             raise target_taken(self._name, found.get("sink", ""), _WAY_OUT)
@@ -268,18 +274,33 @@ class FileTarget:
                 hint=_WAY_OUT,
             )
         self._begins_anew = not ours or recorded is None
-        if found != mine:
-            out = self._fs.create(owner, True)
-            out.write(bytearray(json.dumps(mine).encode()))
-            out.close()
-        if self._is_local:
-            sync_path(self._disk_path(owner))
-            sync_names_above(self._disk_path(owner))
+        if self._read(self._place(_OWNER)) != mine:
+            self._write_owner(mine)
+        else:
+            # The incarnation that has written it may have been killed before it was durable.
+            self._sync_file(self._place(_OWNER))
         return ""
 
-    def _read(self, owner: Any) -> dict[str, str]:
-        """The owner of the folder; empty if a crash has left the file incomplete."""
-        stream = self._fs.open(owner)
+    def _write_owner(self, owner: Mapping[str, str]) -> None:
+        """Note the owner of the folder."""
+        # The copy is durable first: without any owner a folder with rows is refused for good, and
+        # no file system replaces the content of a file in one step.
+        for name in (_OWNER_COPY, _OWNER):
+            place = self._place(name)
+            out = self._fs.create(place, True)
+            out.write(bytearray(json.dumps(owner).encode()))
+            out.close()
+            self._sync_file(place)
+
+    def _owner(self) -> dict[str, str]:
+        """The owner of the folder; empty if there is none."""
+        return self._read(self._place(_OWNER)) or self._read(self._place(_OWNER_COPY))
+
+    def _read(self, place: Any) -> dict[str, str]:
+        """What a file says of the owner; nothing if a crash has left it incomplete."""
+        if not self._fs.exists(place):
+            return {}
+        stream = self._fs.open(place)
         text = bytes(stream.readAllBytes()).decode()
         stream.close()
         try:
@@ -302,6 +323,12 @@ class FileTarget:
         """Make the names in the folder survive a power cut, where it is on a local disk."""
         if self._is_local:
             sync_path(self._disk_path(self._path_class(self._path)))
+
+    def _sync_file(self, place: Any) -> None:
+        """Make a file survive a power cut, with its name, where it is on a local disk."""
+        if self._is_local:
+            sync_path(self._disk_path(place))
+            sync_names_above(self._disk_path(place))
 
     def _disk_path(self, place: Any) -> str:
         return str(self._fs.makeQualified(place).toUri().getPath())

@@ -145,6 +145,67 @@ def test_a_folder_that_an_earlier_version_has_taken(sink: SinkDescription) -> No
     assert owner_of(folder)["location"] == "here"
 
 
+def of_an_earlier_version(sink: SinkDescription) -> Path:
+    """A folder with rows of times up to 11, whose owner notes no location."""
+    folder = Path(sink.options["path"])
+    opened(sink, "shard-1")
+    put(folder, 11)
+    former = owner_of(folder)
+    del former["location"]
+    (folder / "_shardline-copy.json").unlink(missing_ok=True)
+    (folder / "_shardline.json").write_text(json.dumps(former))
+    return folder
+
+
+def test_a_folder_with_rows_of_an_earlier_version_is_told_apart_by_its_input(
+    sink: SinkDescription,
+) -> None:
+    """The same definition elsewhere must not be told to empty it, nor take it when it is empty."""
+    folder = of_an_earlier_version(sink)
+    with pytest.raises(InvalidUsage, match="TARGET_TAKEN"):
+        opened(sink, "shard-2", location="elsewhere")
+    shutil.rmtree(folder / "_upper=11")
+    with pytest.raises(InvalidUsage, match="TARGET_TAKEN"):
+        opened(sink, "shard-2", location="elsewhere")
+
+
+def test_a_folder_with_rows_of_an_earlier_version_gets_its_location(sink: SinkDescription) -> None:
+    """A copy of the location has the same input, and accounts that say the same."""
+    folder = of_an_earlier_version(sink)
+    former = owner_of(folder)
+    assert opened(sink, "shard-1", Frontier(11)).input == "shard-1"
+    assert owner_of(folder) == former | {"location": "here"}
+    for kept in (True, False):
+        with pytest.raises(InvalidUsage, match="TARGET_TAKEN"):
+            opened(sink, "shard-1", Frontier(11), location="copy")
+        if kept:
+            shutil.rmtree(folder / "_upper=11")
+
+
+@pytest.mark.parametrize("torn", ["_shardline-copy.json", "_shardline.json"])
+def test_a_crash_while_the_owner_is_written_loses_it_not(
+    sink: SinkDescription, torn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one a folder with rows is refused, and only emptying it would help."""
+    of_an_earlier_version(sink)
+    create = Disk.create
+
+    def crash(disk: Disk, place: Place, overwrite: bool) -> Any:
+        stream = create(disk, place, overwrite)
+        if place.path.name == torn:
+            raise KeyboardInterrupt
+        return stream
+
+    with monkeypatch.context() as crashing:
+        crashing.setattr(Disk, "create", crash)
+        with pytest.raises(KeyboardInterrupt):
+            opened(sink, "shard-1", Frontier(11))
+    target = opened(sink, "shard-1", Frontier(11))
+    assert (target.input, target.committed()) == ("shard-1", Frontier(11))
+    with pytest.raises(InvalidUsage, match="TARGET_TAKEN"):
+        opened(sink, "shard-1", Frontier(11), location="copy")
+
+
 def test_a_folder_with_rows_keeps_its_definition(sink: SinkDescription) -> None:
     """Also for the same input; its own definition finds what it has, and of which input."""
     folder = Path(sink.options["path"])
