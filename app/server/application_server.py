@@ -153,7 +153,11 @@ def serve_application(
         whereabouts = ApplicationAddress(
             url=served.url, token=token, pid=os.getpid(), location=application.location_id
         )
-        with Announcement(folder, whereabouts, lambda: application.follows, SystemClock()):
+
+        def follows() -> bool:
+            return application.follows or application.lost is not None
+
+        with Announcement(folder, whereabouts, follows, SystemClock()):
             application.observing.put(ServerSeen(served.url))
             try:
                 # What is announced has no codes: a file is no place for them.

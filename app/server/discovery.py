@@ -14,7 +14,9 @@ client reports both alike.
 Two applications may share a folder: one that follows the other, and one of another location.
 Commands reach the one that follows only where there is no other. Of two that do not follow they
 reach the one that was started last; when it is gone the other writes its file again, since the
-commands would otherwise take it for ended, and change its location behind its back.
+commands would otherwise take it for ended, and change its location behind its back. One that
+follows writes its own over that of the holder that it has pushed aside, and keeps the one that it
+has until then.
 
 The port stays: an application that may choose its port takes that of the one before it, so that a
 page that was open then finds it again.
@@ -98,7 +100,8 @@ class Announcement:
         Args:
             folder: In which commands look for it.
             whereabouts: Of the application.
-            follows: True while it follows another runtime.
+            follows: True while it does not hold its location: it follows another runtime, or has
+                lost the location to one.
             clock: Says when to look again.
         """
         self._folder, self._whereabouts, self._follows = folder, whereabouts, follows
@@ -118,14 +121,27 @@ class Announcement:
     def renew(self) -> None:
         """Write the file again if it is gone, or of an application that does not answer.
 
-        One that has become the holder since has another file than before.
+        One that has become the holder since has another file than before, in the place of the one
+        that it has pushed aside.
         """
         follows, mine = self._follows(), self._whereabouts
-        there = _read(self._folder / _name_of(follows=follows))
-        if there is None or (there != mine and not _answers(there)):
-            announce(self._folder, mine, follows=follows)
-        if not follows:
-            _remove(self._folder / _FOLLOWING, mine)
+        first, following = self._folder / _FILE, self._folder / _FOLLOWING
+        # One that has lost its location keeps the first until another one has taken that.
+        if _read(first) != mine:
+            there = _read(following if follows else first)
+            # A former holder that was pushed aside may hang, which accepts connections, too. Once
+            # only: two that do not know yet which one was pushed aside would write it in turn.
+            replaces = (
+                there is not None
+                and not follows
+                and there.location == mine.location
+                and _read(following) == mine
+            )
+            if there is None or replaces or (there != mine and not _answers(there)):
+                announce(self._folder, mine, follows=follows)
+        # Not before it has the first: commands would take it for ended.
+        if _read(first) == mine:
+            _remove(following, mine)
 
     def _step(self) -> float:
         self.renew()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from shardline.app.server.discovery import (
     Announcement,
@@ -100,6 +101,60 @@ def test_one_that_has_become_the_holder_is_found_as_such(tmp_path: Path) -> None
         other.renew()
         assert find(tmp_path) == OTHER
         assert [file.name for file in tmp_path.glob("*.json")] == ["application.json"]
+
+
+@pytest.mark.server
+def test_one_that_has_pushed_another_one_aside_is_found_though_that_one_answers(
+    tmp_path: Path, served: ApplicationAddress
+) -> None:
+    """One that hangs accepts connections, too; and at its orderly end there is no gap."""
+    follows, mine = True, replace(served, pid=4)
+    with (
+        announcement(tmp_path, served) as former,
+        announcement(tmp_path, mine, lambda: follows) as promoted,
+    ):
+        promoted.renew()
+        assert find(tmp_path) == served
+        follows = False
+        promoted.renew()
+        former.renew()
+        assert find(tmp_path) == mine
+        assert [file.name for file in tmp_path.glob("*.json")] == ["application.json"]
+        announce(tmp_path, served)  # a third one of the location takes over
+        promoted.renew()
+        assert find(tmp_path) == served
+
+
+@pytest.mark.server
+def test_one_that_was_promoted_leaves_the_file_of_another_location_and_has_its_own(
+    tmp_path: Path, served: ApplicationAddress
+) -> None:
+    """Without any it would be taken for ended once the other one ends."""
+    follows = True
+    elsewhere = replace(served, location="elsewhere")
+    with announcement(tmp_path, OTHER, lambda: follows) as promoted:
+        with announcement(tmp_path, elsewhere):
+            follows = False
+            promoted.renew()
+            assert find(tmp_path) == elsewhere
+        assert find(tmp_path) == OTHER
+
+
+@pytest.mark.server
+def test_one_that_has_lost_its_location_gives_way(
+    tmp_path: Path, served: ApplicationAddress
+) -> None:
+    """Its file stays until the new holder has written its own, and is not written over that."""
+    lost = False
+    with announcement(tmp_path, HERE, lambda: lost) as former:
+        lost = True
+        former.renew()
+        assert [file.name for file in tmp_path.glob("*.json")] == ["application.json"]
+        announce(tmp_path, served)
+        former.renew()
+        assert find(tmp_path) == served
+        withdraw(tmp_path, served)
+        assert find(tmp_path) == HERE
 
 
 def test_the_port_is_known_to_the_next_application(tmp_path: Path) -> None:
