@@ -16,7 +16,7 @@ Commands reach the one that follows only where there is no other. Of two that do
 reach the one that was started last; when it is gone the other writes its file again, since the
 commands would otherwise take it for ended, and change its location behind its back. One that
 follows writes its own over that of the holder that it has pushed aside, and keeps the one that it
-has until then.
+has until then; it removes that of a holder that was killed.
 
 The port stays: an application that may choose its port takes that of the one before it, so that a
 page that was open then finds it again.
@@ -139,9 +139,20 @@ class Announcement:
             )
             if there is None or replaces or (there != mine and not _answers(there)):
                 announce(self._folder, mine, follows=follows)
+        if follows:
+            self._remove_silent_holder()
         # Not before it has the first: commands would take it for ended.
         if _read(first) == mine:
             _remove(following, mine)
+
+    def _remove_silent_holder(self) -> None:
+        """Remove the file of a holder that does not answer: it hides the one that follows.
+
+        A holder that was only slow to answer writes it again.
+        """
+        holder = _read(self._folder / _FILE)
+        if holder is not None and holder != self._whereabouts and not _answers(holder):
+            _remove(self._folder / _FILE, holder)
 
     def _step(self) -> float:
         self.renew()

@@ -141,6 +141,24 @@ def test_one_that_was_promoted_leaves_the_file_of_another_location_and_has_its_o
 
 
 @pytest.mark.server
+def test_one_that_follows_is_found_once_the_holder_was_killed(
+    tmp_path: Path, served: ApplicationAddress
+) -> None:
+    """The file of that one stays, and nobody answers there."""
+    announce(tmp_path, HERE)
+    with announcement(tmp_path, served, lambda: True) as following:
+        assert find(tmp_path) == HERE
+        following.renew()
+        assert find(tmp_path) == served
+        with announcement(tmp_path, replace(served, pid=4)) as holder:
+            following.renew()
+            assert find(tmp_path).pid == 4
+            (tmp_path / "application.json").unlink()  # as if it had been too slow to answer
+            holder.renew()
+            assert find(tmp_path).pid == 4
+
+
+@pytest.mark.server
 def test_one_that_has_lost_its_location_gives_way(
     tmp_path: Path, served: ApplicationAddress
 ) -> None:
