@@ -210,7 +210,8 @@ def _serve(
             data = settings.demo.data
             # Before the location is taken, too: to take it over ends what runs, and an end of this
             # start for want of an address would leave nothing running.
-            listening = reserve_address(settings.runtime, data, takes_over=given.take_over)
+            pushed_aside = client.location.id if given.take_over else ""
+            listening = reserve_address(settings.runtime, data, takes_over=pushed_aside)
             if listening is not None:
                 open_.enter_context(listening)
             application = Application(

@@ -45,6 +45,7 @@ __all__ = [
     "ApplicationAddress",
     "announce",
     "find",
+    "find_holder",
     "last_port",
     "request_headers",
     "withdraw",
@@ -199,7 +200,7 @@ def find(folder: Path) -> ApplicationAddress:
     Raises:
         InvalidUsage: `NOT_RUNNING`: the folder has no such file.
     """
-    found = _read(folder / _FILE) or _read(folder / _FOLLOWING)
+    found = find_holder(folder) or _read(folder / _FOLLOWING)
     if found is None:
         raise InvalidUsage(
             f"no application runs in '{folder}'",
@@ -207,6 +208,11 @@ def find(folder: Path) -> ApplicationAddress:
             hint=f"start one with {PROGRAM} run, or name its folder with --data",
         )
     return found
+
+
+def find_holder(folder: Path) -> ApplicationAddress | None:
+    """The address of the folder's application that follows none; None if the folder has none."""
+    return _read(folder / _FILE)
 
 
 def _name_of(*, follows: bool) -> str:

@@ -3,7 +3,7 @@
 To take a location over ends what runs there. A start that cannot serve must not do that: whether
 there is something to serve, and where, is found out before.
 
-    reserve_address(settings, folder, takes_over=True)      before the location is taken
+    reserve_address(settings, folder, takes_over=location)  before the location is taken
     wait_for_address(settings, clock)                       after it, where the first had none
 
 The runtime that is pushed aside may have the very address: it lets it go once it has noticed. From
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from shardline.app.server.discovery import find, last_port
+from shardline.app.server.discovery import find_holder, last_port
 from shardline.app.server.http_server import listen
 from shardline.app.settings.config import RuntimeSettings
 from shardline.datasource.clock import Clock
@@ -58,17 +58,18 @@ def not_observed_error() -> InvalidUsage:
 
 
 def reserve_address(
-    settings: RuntimeSettings, folder: Path, *, takes_over: bool = False
+    settings: RuntimeSettings, folder: Path, *, takes_over: str = ""
 ) -> socket.socket | None:
     """Listen where the settings say.
 
     Args:
         settings: Name the address.
         folder: Of the application: where the last one has listened, and where one that runs does.
-        takes_over: True if the one that runs there is going to be pushed aside.
+        takes_over: Identity of the location whose holder is going to be pushed aside; "" if none
+            is.
 
     Returns:
-        The socket; None if that application has the address.
+        The socket; None if that holder has announced the address.
 
     Raises:
         InvalidUsage: `ADDRESS_TAKEN`: it cannot be bound.
@@ -77,9 +78,13 @@ def reserve_address(
     try:
         return listen(where.host, where.port, preferred=last_port(folder))
     except InvalidUsage:
-        if takes_over and _port_of_running(folder) == where.port:
-            return None
-        raise
+        # Nobody else is going to let it go: one of another location, or one that only follows.
+        holder = find_holder(folder) if takes_over else None
+        if holder is None or holder.location != takes_over:
+            raise
+        if urlsplit(holder.url).port != where.port:
+            raise
+        return None
 
 
 def wait_for_address(
@@ -105,11 +110,3 @@ def wait_for_address(
         _log.warning("another port is served than that of the settings", extra={"context": context})
         found = listen(where.host)
     return found
-
-
-def _port_of_running(folder: Path) -> int | None:
-    """The port that the application of the folder has announced; None if there is none."""
-    try:
-        return urlsplit(find(folder).url).port
-    except InvalidUsage:
-        return None

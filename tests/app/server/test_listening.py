@@ -34,6 +34,11 @@ def port_of(listening: socket.socket) -> int:
     return port
 
 
+def announced_by(listening: socket.socket, location: str) -> ApplicationAddress:
+    url = f"http://{HOST}:{port_of(listening)}"
+    return ApplicationAddress(url=url, token="", pid=1, location=location)
+
+
 def at(port: int) -> RuntimeSettings:
     return RuntimeSettings(listen=Address(f"{HOST}:{port}"))
 
@@ -41,13 +46,23 @@ def at(port: int) -> RuntimeSettings:
 def test_an_address_that_is_taken_is_refused(other: socket.socket, tmp_path: Path) -> None:
     """Also where a runtime is to be pushed aside, if it is not that one that has it."""
     settings = at(port_of(other))
-    for takes_over in (False, True):
+    for takes_over in ("", "mine"):
         with pytest.raises(InvalidUsage, match="ADDRESS_TAKEN"):
             reserve_address(settings, tmp_path, takes_over=takes_over)
-    announce(tmp_path, ApplicationAddress(url=f"http://{HOST}:{port_of(other)}", token="", pid=1))
+    announce(tmp_path, announced_by(other, "mine"))
     with pytest.raises(InvalidUsage, match="ADDRESS_TAKEN"):
         reserve_address(settings, tmp_path)
-    assert reserve_address(settings, tmp_path, takes_over=True) is None
+    assert reserve_address(settings, tmp_path, takes_over="mine") is None
+
+
+@pytest.mark.parametrize(("location", "follows"), [("another", False), ("mine", True)])
+def test_an_address_that_nobody_lets_go_is_refused(
+    other: socket.socket, tmp_path: Path, location: str, follows: bool
+) -> None:
+    """Who has it stays: it holds another location of the folder, or follows the holder of this."""
+    announce(tmp_path, announced_by(other, location), follows=follows)
+    with pytest.raises(InvalidUsage, match="ADDRESS_TAKEN"):
+        reserve_address(at(port_of(other)), tmp_path, takes_over="mine")
 
 
 def test_an_address_is_reserved(tmp_path: Path) -> None:
