@@ -38,8 +38,9 @@ _KEPT_MAX: Final = 64
 """Codes that are remembered, used and old ones too, so that a refusal can say which it is."""
 
 _HINT: Final = (
-    "enter the token itself: it is in application.json, in the application's data folder; or start "
-    "the application again, which prints a new link"
+    "enter the token itself: it is in application.json (of one that follows another runtime, in "
+    "following.json), in the application's data folder; or start the application again, which "
+    "prints a new link"
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -12,6 +13,7 @@ import pytest
 
 from shardline.app.server.access import Access
 from shardline.app.server.api import Services, create_app
+from shardline.app.server.discovery import ApplicationAddress, announce
 from shardline.app.server.http_server import RunningServer, serve
 from shardline.app.server.session_codes import SessionCodes, session_route
 from shardline.datasource.clock import SystemIds
@@ -41,6 +43,20 @@ def test_a_code_gives_the_token_once(codes: SessionCodes) -> None:
     assert codes.redeem(first) == TOKEN
     assert refusal(codes, first) == "CODE_USED"
     assert codes.redeem(second) == TOKEN
+
+
+def test_a_refusal_names_every_file_that_may_have_the_token(
+    codes: SessionCodes, tmp_path: Path
+) -> None:
+    """That of one that follows another runtime has another name."""
+    where = ApplicationAddress(url="http://127.0.0.1:1", token=TOKEN, pid=1)
+    for follows in (False, True):
+        announce(tmp_path, where, follows=follows)
+    files = [file.name for file in tmp_path.iterdir() if TOKEN in file.read_text("utf-8")]
+    assert len(files) == 2
+    with pytest.raises(InvalidUsage) as refused:
+        codes.redeem("guess")
+    assert [name for name in files if name not in refused.value.hint] == []
 
 
 def test_a_code_is_worth_nothing_after_ten_minutes() -> None:

@@ -14,8 +14,9 @@ export function drawTokenForm(page) {
     ${refused ? html`<p class="problem" role="alert">${refused.message} ${refused.hint}</p>` : nothing}
     <p class="muted">
       What changes something needs it. The link that the application prints at its start has a code
-      that stands for it, once and for ten minutes. Later it is in <code>application.json</code>, in
-      the application's data folder.
+      that stands for it, once and for ten minutes. Later it is in <code>application.json</code> (of
+      one that follows another runtime, in <code>following.json</code>), in the application's data
+      folder.
     </p>
     <div class="row">
       <input name="token" type="password" required autocomplete="off" aria-label="Token" />
