@@ -98,8 +98,8 @@ def release_former(
     """Give up the holds of a sink that starts on what it does not read any more.
 
     That is the input of the definition before, and errors of what its input was made of then. A
-    shard that is damaged keeps its hold: it is none of the sink's any more, and must not keep it
-    from starting.
+    shard that is damaged keeps its hold, which is logged: it is none of the sink's any more, and
+    must not keep it from starting.
 
     Args:
         client: Of the persist location.
@@ -113,15 +113,18 @@ def release_former(
         Determinate: A shard did not answer: it is to be tried again.
         Indeterminate: The same.
     """
-    former = {previous_input} - {"", sink.on}
+    former = sorted({previous_input} - {"", sink.on})
     try:
         _give_up(client, [*former, *_error_shards(client, read)], sink.name, check_fence)
     except TRIED_AGAIN:
         raise
     except ShardError:
-        context = {"sink": sink.name}
+        # Of a former input nothing else knows it any more, once the accounts have the new one: the
+        # hold would keep the history of a shard that somebody brings back for ever.
+        context = {"sink": sink.name, "former": former, "hold": hold_name(sink.name)}
         _log.warning(
-            "holds of a sink stay on what it does not read any more",
+            "holds of a sink stay on what it does not read any more: once that can be read again, "
+            "expire-reader ends them",
             extra={"context": context},
             exc_info=True,
         )

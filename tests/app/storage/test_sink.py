@@ -14,7 +14,7 @@ from shardline.app.execution import ending_holds
 from shardline.app.protocol.fingerprint import fingerprint
 from shardline.app.protocol.objects import Envelope, SinkDescription
 from shardline.app.storage import sink_holds
-from shardline.app.storage.sink_holds import drop_sink, hold_name
+from shardline.app.storage.sink_holds import drop_sink, hold_name, release_former
 from shardline.app.storage.sink_query import check_sink
 from shardline.app.storage.sinks.interval import LAST, Interval, end_of, frontier_of, may_continue
 from shardline.app.storage.sinks.progress import _COLUMNS, SinkProgress, read_progress
@@ -283,6 +283,25 @@ def test_damaged_errors_of_another_object_keep_nothing_of_a_dropped_sink(
         drop_sink(client, dropped_sink)
     assert [list(client.state(name).critical) for name in ("in", "old")] == [[], []]
     assert not client.exists("out_progress")
+
+
+def test_a_hold_that_stays_on_a_damaged_former_input_is_logged(
+    client: ShardClient,
+    dropped_sink: SinkDescription,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With all that `expire-reader` needs: once the sink has started nothing else knows it."""
+
+    def find_holds(*_: object) -> dict[str, str]:
+        raise Corrupt("damaged")
+
+    monkeypatch.setattr(ending_holds, "find_holds", find_holds)
+    release_former(client, dropped_sink, "old", (), lambda: None)
+    (record,) = caplog.records
+    assert "expire-reader" in record.message
+    context = {"sink": "out", "former": ["old"], "hold": "sink:out"}
+    assert vars(record)["context"] == context
 
 
 @pytest.mark.parametrize("error", [Corrupt, MissingBlob, Determinate])
