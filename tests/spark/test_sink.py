@@ -310,7 +310,9 @@ def test_an_executor_is_lost_and_the_driver_killed(
 
     assert contents(spark, location) == latest([item for some in changes for item in some])
     writers = client.state("out").writers
-    assert [writer.last for name, writer in writers.items() if name.startswith("query:")] == [3]
+    # Killed between Spark's log of files and that of offsets, its next micro-batch has two files.
+    lasts = [writer.last for name, writer in writers.items() if name.startswith("query:")]
+    assert lasts in ([2], [3])
 
 
 def test_two_queries_replace_rows_of_one_shard(
