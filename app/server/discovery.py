@@ -106,11 +106,13 @@ class Announcement:
             clock: Says when to look again.
         """
         self._folder, self._whereabouts, self._follows = folder, whereabouts, follows
+        self._has_followed = False
         self._thread = PeriodicThread("announcement", self._step, clock, first_ms=_LOOK_MS)
 
     def __enter__(self) -> Self:
         """Write the file, and look after it."""
-        announce(self._folder, self._whereabouts, follows=self._follows())
+        self._has_followed = self._follows()
+        announce(self._folder, self._whereabouts, follows=self._has_followed)
         self._thread.start()
         return self
 
@@ -136,10 +138,11 @@ class Announcement:
                 there is not None
                 and not follows
                 and there.location == mine.location
-                and _read(following) == mine
+                and self._has_followed  # not by the file: several that follow share one
             )
             if there is None or replaces or (there != mine and not _answers(there)):
                 announce(self._folder, mine, follows=follows)
+                self._has_followed = follows
         if follows:
             self._remove_silent_holder()
         # Not before it has the first: commands would take it for ended.

@@ -126,6 +126,23 @@ def test_one_that_has_pushed_another_one_aside_is_found_though_that_one_answers(
 
 
 @pytest.mark.server
+def test_one_of_two_that_follow_is_found_once_it_is_promoted(
+    tmp_path: Path, served: ApplicationAddress
+) -> None:
+    """Both have written the one file of those that follow; the last one is there."""
+    follows = True
+    mine = replace(served, pid=6)
+    with (
+        announcement(tmp_path, served),  # it hangs, and accepts connections still
+        announcement(tmp_path, mine, lambda: follows) as promoted,
+        announcement(tmp_path, replace(served, pid=7), lambda: True),
+    ):
+        follows = False
+        promoted.renew()
+        assert find(tmp_path) == mine
+
+
+@pytest.mark.server
 def test_one_that_was_promoted_leaves_the_file_of_another_location_and_has_its_own(
     tmp_path: Path, served: ApplicationAddress
 ) -> None:
