@@ -266,7 +266,8 @@ class FileTarget:
         # whatever has become of its input; another sink may be about to write.
         gives_way = not full and same and found.get("sink") == sink.name
         if found and not ours and not gives_way:
-            raise target_taken(self._name, found.get("sink", ""), _WAY_OUT)
+            way_out = _WAY_OUT if full else f"{_WAY_OUT}, its file {_OWNER} included"
+            raise target_taken(self._name, found.get("sink", ""), way_out)
         if full:
             raise InvalidUsage(
                 f"{self._name} holds what something else has written",
