@@ -87,7 +87,7 @@ export function drawSpark(page) {
     ["Incarnation", object?.epoch ? `no. ${object.epoch.toLocaleString()}` : null],
     ["Id for ever", code(object?.global_id)],
     ["Created", object?.created_at ? drawTime(object.created_at) : null],
-    ["Right from", object?.as_of == null ? null : drawTime(object.as_of)],
+    ["Right from", object?.as_of == null ? null : drawFrontier(object.as_of)],
   ]);
   return drawSection("spark", "In Spark", facts);
 }
