@@ -5,6 +5,8 @@
     thread.start()
     thread.wake.set()                                                        run now
     thread.stop()
+    pool = DaemonPool("starts", 4)
+    pool.run(act)                                                    when a thread is free
 
 A thread that is made by hand needs a flag that ends it, a signal that wakes it, a join that its own
 function may call, and an answer to the question of what an exception does. Where the last one is
@@ -19,7 +21,8 @@ What a caller relies on:
         called by the thread itself, which then does not wait.
     Once `stop` has returned True nothing of the thread runs any more, its last run included.
 
-Threads are daemons: one that hangs in a store or in Spark must not keep the process.
+Threads are daemons, those of a pool too: one that hangs in a store or in Spark must not keep the
+process. The standard library's executor waits for its threads when the interpreter ends.
 """
 
 from __future__ import annotations
@@ -27,12 +30,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any, Final
 
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import ShardError
 
-__all__ = ["BackgroundThread", "PeriodicThread"]
+__all__ = ["BackgroundThread", "DaemonPool", "PeriodicThread"]
 
 _log = logging.getLogger(__name__)
 
@@ -203,3 +207,69 @@ class PeriodicThread(BackgroundThread):
     def _take_step(self) -> None:
         self._pause_ms = self._step()
         self.error = None
+
+
+class DaemonPool:
+    """Threads that are started when they are needed, and run what is handed over, in its order."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        """A pool without threads.
+
+        Args:
+            name: Of its threads, for people.
+            threads: How many at most.
+        """
+        self._name = name
+        self._threads = threads
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._started = self._pending = 0
+
+    def run(self, act: Callable[[], None]) -> None:
+        """Call `act` in a thread of the pool; what it raises is logged.
+
+        Raises:
+            RuntimeError: The pool has no thread, and none can be started; `act` is not called.
+        """
+        with self._lock:
+            if self._pending >= self._started < self._threads:
+                try:
+                    self._start_one()
+                except RuntimeError:
+                    if not self._started:
+                        raise
+                    _log.warning("a pool has fewer threads than it wants", exc_info=True)
+            self._pending += 1
+            self._queue.put(act)
+
+    def begin(self) -> None:
+        """Start the first thread now, if there is none: later it might not be possible.
+
+        Raises:
+            RuntimeError: No thread can be started.
+        """
+        with self._lock:
+            if not self._started:
+                self._start_one()
+
+    def close(self) -> None:
+        """Let idle threads end; those that work end when they are done, or with the process."""
+        with self._lock:
+            started = self._started
+        for _ in range(started):
+            self._queue.put(None)
+
+    def _start_one(self) -> None:
+        BackgroundThread(f"{self._name}-{self._started + 1}", self._work).start()
+        # Behind the start: one that did not start would be counted on for ever.
+        self._started += 1
+
+    def _work(self) -> None:
+        while (act := self._queue.get()) is not None:
+            try:
+                act()
+            except Exception:  # noqa: BLE001 - what is broken must not cost a thread
+                _log.exception("what a pool runs has raised", extra={"context": {"of": self._name}})
+            finally:
+                with self._lock:
+                    self._pending -= 1

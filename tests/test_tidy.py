@@ -316,7 +316,6 @@ def test_retired_names_stay_retired() -> None:
 
 OWN_THREADS: Final = {
     "app/compute/peek/peek.py": "a pool, whose threads end when no query waits",
-    "app/lane/effects.py": "a pool that does not keep the process if one of its threads hangs",
     "datasource/background.py": "makes all others",
     "datasource/stores/probe.py": "begun and joined by one function, which raises what they met",
 }

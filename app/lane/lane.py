@@ -54,7 +54,7 @@ from shardline.app.lane.commands import (
     Submission,
     kind_of,
 )
-from shardline.app.lane.effects import EffectPool, Pool
+from shardline.app.lane.effects import Pool
 from shardline.app.lane.inbox import Completion, LaneInbox, PendingCommand, Report
 from shardline.app.lane.order_protocol import DurableOrder
 from shardline.app.lane.process_state import (
@@ -72,7 +72,7 @@ from shardline.app.lane.settings import LANE_KNOBS, LaneSettings
 from shardline.app.lane.state import LaneObject, LaneState, would_change
 from shardline.app.protocol.objects import Description
 from shardline.app.settings.live import with_live_values
-from shardline.datasource.background import BackgroundThread
+from shardline.datasource.background import BackgroundThread, DaemonPool
 from shardline.datasource.clock import Clock, IdGenerator
 from shardline.datasource.errors import Determinate, Fenced, Indeterminate, InvalidUsage, ShardError
 
@@ -148,8 +148,8 @@ class Lane:
         self._forget = forget
         # Two pools: in one, renderers that hang would keep back the stops, and with them the end
         # after a fence.
-        self._starts = starts or EffectPool("lane-start", self._settings.start_threads)
-        self._stops = stops or EffectPool("lane-stop", self._settings.stop_threads)
+        self._starts = starts or DaemonPool("lane-start", self._settings.start_threads)
+        self._stops = stops or DaemonPool("lane-stop", self._settings.stop_threads)
         # A follower must not restart its objects whenever the holder's own objects fail.
         following: RestartOn = "lives" if journal.role == "holder" else "definitions"
         self._process_state = ProcessState(self._settings, ids.jitter, following)

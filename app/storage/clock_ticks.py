@@ -24,20 +24,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, Literal, TypeAlias
 
-from shardline.datasource.background import PeriodicThread
 from shardline.datasource.clock import Clock
+from shardline.datasource.shared_threads import SharedThreads
 
 __all__ = ["TickOutcome", "ticking"]
 
 _log = logging.getLogger(__name__)
-
-_THREADS: Final = 8
-"""Ticks at once: each waits for a few requests of a store."""
 
 _AGAIN_MS: Final = 50
 """Pause before a tick that could not be made yet is tried again."""
@@ -56,12 +51,26 @@ class _TickedSource:
     wake: Callable[[], None]
     due_ms: int = 0
     busy: threading.Lock = field(default_factory=threading.Lock)
-    ended: bool = False
+    is_over: bool = False
 
-    def run(self) -> None:
+    def visit(self, run: Callable[[Callable[[], None]], None]) -> float:
+        """Start a tick if it is due, and return the time until the next one, in ms."""
+        now_ms = self.clock.now_ms()
+        following_ms = now_ms // self.interval_ms * self.interval_ms + self.interval_ms
+        # A clock that was set back must not stop the ticks.
+        due = now_ms >= self.due_ms or self.due_ms > following_ms
+        if due:
+            # Also if the last one goes on still, which then misses this one: a time that is over
+            # would have the ticker look again and again until it ends.
+            self.due_ms = following_ms
+            if self.busy.acquire(blocking=False):
+                run(self._run)
+        return max(1, min(following_ms, self.due_ms) - now_ms)
+
+    def _run(self) -> None:
         """Tick, unless the source has ended."""
         try:
-            if not self.ended and self.tick() == "again":
+            if not self.is_over and self.tick() == "again":
                 self.due_ms = self.clock.now_ms() + min(_AGAIN_MS, self.interval_ms)
                 self.wake()
         except Exception:  # noqa: BLE001 - the others go on
@@ -70,69 +79,7 @@ class _TickedSource:
             self.busy.release()
 
 
-class _Ticker:
-    """The thread, and the sources that tick."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._all: list[_TickedSource] = []
-        self._thread: PeriodicThread | None = None
-
-    def add(self, ticking: _TickedSource) -> None:
-        with self._lock:
-            self._all.append(ticking)
-            if self._thread is None:
-                pool = ThreadPoolExecutor(_THREADS, "tick")
-                self._thread = PeriodicThread(
-                    "ticks of sources",
-                    partial(self._round, pool),
-                    ticking.clock,
-                )
-                self._thread.start()
-            self._thread.wake.set()
-
-    def wake(self) -> None:
-        """Look again at what is due."""
-        with self._lock:
-            if self._thread is not None:
-                self._thread.wake.set()
-
-    def remove(self, ticking: _TickedSource) -> None:
-        ticking.ended = True
-        with self._lock:
-            if ticking in self._all:
-                self._all.remove(ticking)
-            if self._thread is not None:
-                self._thread.wake.set()
-
-    def _round(self, pool: ThreadPoolExecutor) -> float | None:
-        with self._lock:
-            everybody = list(self._all)
-            if not everybody:
-                # Under the lock: a source that comes after this gets another thread.
-                self._thread = None
-        if not everybody:
-            pool.shutdown()
-            return None
-        return min(self._visit(pool, each) for each in everybody)
-
-    @staticmethod
-    def _visit(pool: ThreadPoolExecutor, ticking: _TickedSource) -> int:
-        """Start a tick if it is due, and return the time until the next one, in ms."""
-        now_ms = ticking.clock.now_ms()
-        following_ms = now_ms // ticking.interval_ms * ticking.interval_ms + ticking.interval_ms
-        # A clock that was set back must not stop the ticks.
-        due = now_ms >= ticking.due_ms or ticking.due_ms > following_ms
-        if due:
-            # Also if the last one goes on still, which then misses this one: a time that is over
-            # would have the ticker look again and again until it ends.
-            ticking.due_ms = following_ms
-            if ticking.busy.acquire(blocking=False):
-                pool.submit(ticking.run)
-        return max(1, min(following_ms, ticking.due_ms) - now_ms)
-
-
-_TICKER: Final = _Ticker()
+_TICKER: Final = SharedThreads("ticks of sources")
 
 
 def ticking(clock: Clock, interval_ms: int, tick: Callable[[], TickOutcome]) -> Callable[[], None]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from typing_extensions import override
 
-from shardline.datasource.background import BackgroundThread, PeriodicThread
+from shardline.datasource.background import BackgroundThread, DaemonPool, PeriodicThread
 from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import Determinate
 from support.fakes.clock import ManualClock, RecordingClock
@@ -262,3 +262,71 @@ def test_the_clock_of_tests_stands_still_for_threads_in_the_background() -> None
     assert (waited, clock.elapsed_ms()) == ([True], 0)
     wait()
     assert (waited, clock.elapsed_ms()) == ([True, False], HOUR_MS)
+
+
+def test_a_pool_acts_in_order_and_is_not_ended_by_what_raises(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pool, seen, ended = DaemonPool("one", 1), list[int](), threading.Event()
+
+    def fail() -> None:
+        raise ValueError("a bug")
+
+    pool.run(fail)
+    for number in range(5):
+        pool.run(lambda number=number: seen.append(number))  # type: ignore[misc]
+    pool.run(ended.set)
+
+    assert ended.wait(30)
+    assert seen == [0, 1, 2, 3, 4]
+    assert "what a pool runs has raised" in caplog.text
+    pool.close()
+
+
+def test_a_pool_has_as_many_threads_as_it_needs_up_to_a_bound() -> None:
+    """One that hangs takes its own thread from the others, and none keeps the process."""
+    pool, go_on = DaemonPool("few", 2), threading.Event()
+    threads, ended = list[threading.Thread](), threading.Event()
+    both = threading.Barrier(2)
+
+    def hang() -> None:
+        threads.append(threading.current_thread())
+        both.wait(30)
+        go_on.wait(30)
+
+    pool.run(hang)
+    pool.run(hang)
+    pool.run(ended.set)
+    assert not ended.wait(0.05)
+    go_on.set()
+
+    assert ended.wait(30)
+    assert len({one.ident for one in threads}) == 2
+    assert all(one.daemon for one in threads)
+    pool.close()
+
+
+def test_a_pool_makes_do_with_the_threads_that_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was refused is not called later, and what was accepted is."""
+    start, left, done = threading.Thread.start, [0], list[str]()
+
+    def refuse(thread: threading.Thread) -> None:
+        if not left[0]:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    pool, ended = DaemonPool("few", 4), threading.Event()
+    with pytest.raises(RuntimeError, match="can't start"):
+        pool.run(lambda: done.append("refused"))
+    left[0] = 1
+    for number in range(4):
+        pool.run(lambda number=number: done.append(str(number)))  # type: ignore[misc]
+    pool.run(ended.set)
+
+    assert ended.wait(30)
+    assert done == ["0", "1", "2", "3"]
+    pool.close()

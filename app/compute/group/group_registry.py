@@ -37,7 +37,7 @@ from weakref import WeakKeyDictionary, finalize, ref
 
 from shardline.app.compute.group.view_group import GroupMember, ViewGroup
 from shardline.app.execution.host import Host
-from shardline.app.lane.effects import EffectPool
+from shardline.datasource.background import DaemonPool
 from shardline.datasource.client import ShardClient
 
 __all__ = ["GroupRegistry", "JoiningMember", "get_groups", "home_of"]
@@ -118,8 +118,8 @@ class GroupRegistry:
         self._lock = threading.Lock()
         self._groups: dict[tuple[str, ...], ViewGroup] = {}
         self._members: dict[str, tuple[JoiningMember, ViewGroup]] = {}
-        self._mover = EffectPool("view-groups", 1)
-        self._enterers = EffectPool("view-groups-enter", _ENTER_MOST)
+        self._mover = DaemonPool("view-groups", 1)
+        self._enterers = DaemonPool("view-groups-enter", _ENTER_MOST)
         self._entering = threading.BoundedSemaphore(_ENTER_AT_ONCE)
         self._move_lock = threading.Lock()
         self._numbers = count(1)

@@ -49,7 +49,7 @@ from shardline.app.execution.batch_errors import micro_batch_error
 from shardline.app.execution.host import Host
 from shardline.app.execution.observations import GROUP
 from shardline.app.execution.stopped import Stopped
-from shardline.app.lane.effects import EffectPool
+from shardline.datasource.background import DaemonPool
 from shardline.datasource.errors import ShardError
 from shardline.datasource.frontier import EMPTY, Frontier, meet
 
@@ -138,7 +138,7 @@ class ViewGroup:
         self._query: StreamingQuery | None = None
         self._trigger: TriggerQuery | None = None
         self._threads = max(os.cpu_count() or 1, 2)
-        self._pool = EffectPool(self.name, self._threads)
+        self._pool = DaemonPool(self.name, self._threads)
 
     @property
     def query(self) -> StreamingQuery:
@@ -298,6 +298,6 @@ class ViewGroup:
                 members[name].let_go("its step takes long")
             # Its threads are taken; they end with what they do.
             self._pool.close()
-            self._pool = EffectPool(self.name, self._threads)
+            self._pool = DaemonPool(self.name, self._threads)
             # Those that read one that is late are among them: they find no news of it, and return.
             members = {name: members[name] for name in left.waiting}

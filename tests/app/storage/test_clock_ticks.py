@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from shardline.app.storage.clock_ticks import TickOutcome, _TickedSource, _Ticker
+from shardline.app.storage.clock_ticks import TickOutcome, _TickedSource
 from support.fakes.clock import ManualClock
 
 
@@ -28,9 +27,8 @@ class World:
         self.pool = Pool()
         self.source = _TickedSource(self.clock, 1000, lambda: self.outcomes.pop(0), lambda: None)
 
-    def visit(self) -> int:
-        pool: Any = self.pool
-        return _Ticker._visit(pool, self.source)
+    def visit(self) -> float:
+        return self.source.visit(self.pool.submit)
 
     def run(self, outcome: TickOutcome) -> None:
         self.outcomes.append(outcome)

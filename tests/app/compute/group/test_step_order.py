@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 
 from shardline.app.compute.group.step_order import Left, call_in_order
-from shardline.app.lane.effects import EffectPool
+from shardline.datasource.background import DaemonPool
 from shardline.datasource.clock import SystemClock
 
 NEVER_MS = 60_000.0
@@ -21,7 +21,7 @@ def test_nothing_begins_before_what_it_depends_on(threads: int) -> None:
     """Whatever order they are given in."""
     for order in permutations(DIAMOND):
         called: list[str] = []
-        pool = EffectPool("test", threads)
+        pool = DaemonPool("test", threads)
         depends = {name: DIAMOND[name] for name in order}
         left = call_in_order(depends, called.append, pool, SystemClock(), patience_ms=NEVER_MS)
         pool.close()
@@ -33,7 +33,7 @@ def test_nothing_begins_before_what_it_depends_on(threads: int) -> None:
 def test_those_without_dependencies_begin_in_the_order_given() -> None:
     """With one thread that is the order in which they are made."""
     called: list[str] = []
-    pool = EffectPool("test", 1)
+    pool = DaemonPool("test", 1)
     depends = dict.fromkeys("cab", ())
     call_in_order(depends, called.append, pool, SystemClock(), patience_ms=NEVER_MS)
     pool.close()
@@ -51,7 +51,7 @@ def test_one_that_does_not_return_is_late_and_what_depends_on_it_waits() -> None
             free.wait()
             ended.set()
 
-    pool = EffectPool("test", 2)
+    pool = DaemonPool("test", 2)
     depends = {"above": ("blocked",), "blocked": (), "other": (), "next": ("other",)}
     left = call_in_order(depends, call, pool, SystemClock(), patience_ms=100)
     assert left == Left(frozenset({"blocked"}), frozenset({"above"}))
@@ -71,7 +71,7 @@ def test_calls_that_found_no_thread_are_not_late() -> None:
         called.append(name)
         free.wait()
 
-    pool = EffectPool("test", 1)
+    pool = DaemonPool("test", 1)
     depends: dict[str, tuple[str, ...]] = {"first": (), "second": ()}
     left = call_in_order(depends, call, pool, SystemClock(), patience_ms=100)
     assert left == Left(frozenset({"first"}), frozenset({"second"}))
@@ -92,7 +92,7 @@ def test_one_that_raises_has_returned() -> None:
         if name == "bad":
             raise ValueError(name)
 
-    pool = EffectPool("test", 1)
+    pool = DaemonPool("test", 1)
     depends = {"after": ("bad",), "bad": ()}
     left = call_in_order(depends, call, pool, SystemClock(), patience_ms=NEVER_MS)
     pool.close()
