@@ -31,7 +31,7 @@ from shardline.app.protocol.compute import (
 from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.app.server.application_server import serve_application
 from shardline.app.server.client import run_action
-from shardline.app.server.discovery import request_headers
+from shardline.app.server.discovery import ApplicationAddress, request_headers
 from shardline.app.settings.config import RuntimeSettings
 from shardline.app.transport.in_process import InProcessClient
 from shardline.datasource.clock import SystemClock
@@ -250,6 +250,22 @@ def test_a_project_that_is_refused_after_the_take_over_is_refused_until_one_is_n
         site.wait("its project runs", lambda: "i" in second.running())
 
 
+@contextmanager
+def served_follower(
+    site: Site, folder: Path
+) -> Iterator[tuple[Application, Application, ApplicationAddress]]:
+    """A holder, one that follows it and has the same project, and the address of that one."""
+    with (
+        site.application() as first,
+        site.application(read_only=True, introspection=True) as second,
+        serve_application(second, RuntimeSettings(), folder) as where,
+    ):
+        first.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in second.running())
+        second.apply(project(source()))
+        yield first, second, where
+
+
 @pytest.mark.server
 def test_what_fails_behind_a_take_over_is_not_told_as_if_nothing_had_happened(
     site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -260,14 +276,7 @@ def test_what_fails_behind_a_take_over_is_not_told_as_if_nothing_had_happened(
         raise Determinate("no answer")
 
     monkeypatch.setattr(Application, "_begin_to_write", fail)
-    with (
-        site.application() as first,
-        site.application(read_only=True, introspection=True) as second,
-        serve_application(second, RuntimeSettings(), tmp_path) as where,
-    ):
-        first.apply(project(source()))
-        site.wait("the source is there", lambda: "t" in second.running())
-        second.apply(project(source()))
+    with served_follower(site, tmp_path) as (first, _, where):
         with pytest.raises(Indeterminate, match=r"no answer.*goes on by itself"):
             run_action(where, "allow_writes", "")
         site.wait("the first is fenced", lambda: first.lost is not None)
@@ -290,14 +299,7 @@ def test_a_take_over_that_another_controller_keeps_back_is_not_begun(
     site: Site, tmp_path: Path
 ) -> None:
     """And is not answered as if it might have been."""
-    with (
-        site.application() as first,
-        site.application(read_only=True, introspection=True) as second,
-        serve_application(second, RuntimeSettings(), tmp_path) as where,
-    ):
-        first.apply(project(source()))
-        site.wait("the source is there", lambda: "t" in second.running())
-        second.apply(project(source()))
+    with served_follower(site, tmp_path) as (first, second, where):
         take_control(second)
         headers = {**request_headers(where), "Content-Type": "application/json"}
         connection = HTTPConnection(where.url.removeprefix("http://"), timeout=30)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JError
 from typing_extensions import override
@@ -469,6 +470,24 @@ def test_it_looks_for_what_others_write(jvm: Jvm, real_time: tuple[ShardClient, 
 
     wait_until("an end", lambda: jvm.frontiers == [20], 60)
     stream.stop()
+
+
+def test_it_is_woken_by_the_transactions_of_a_shard_that_is_registered_later(
+    jvm: Jvm, real_time: tuple[ShardClient, World]
+) -> None:
+    """Its upper moves with that of its transactions shard, without a record of its own."""
+    client, _ = real_time
+    client.create("other", schema_of())
+    stream = _stream(jvm, client, gap_ms=0)
+    jvm.ask(_end_at(client, 10))
+    stream.look()
+    client.transactions().register("in")
+    stream.look()
+    stream._turn.clear()
+    with client.transaction() as transaction:
+        transaction.append("other", pa.table({"id": [1], "v": ["x"]}))
+
+    assert stream._turn.is_set()
 
 
 def _end_at(client: ShardClient, frontier: int) -> dict[str, Any]:

@@ -1,0 +1,40 @@
+"""A trigger query is active while Spark runs it, and while it can hear of news."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from shardline.app.compute.group.trigger_query import TriggerQuery
+from shardline.datasource.errors import LeaseExpired
+
+LOST = LeaseExpired("the hold is gone", code="HOLD_EXPIRED")
+ENDED = RuntimeError("of Spark")
+
+
+def _query(*, active: bool, error: Exception | None) -> TriggerQuery:
+    """A query that was started, and its stream."""
+    made = TriggerQuery(cast("Any", None), "group:x:1", ("a",), 0, "group:x", Path("checkpoint"))
+    made._query = cast("Any", SimpleNamespace(isActive=active, exception=lambda: ENDED))
+    made._stream = cast("Any", SimpleNamespace(error=error))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("active", "error", "told"),
+    [(True, None, True), (False, None, False), (True, LOST, False), (False, LOST, False)],
+)
+def test_one_whose_stream_has_failed_is_not_active_whatever_spark_says(
+    *, active: bool, error: Exception | None, told: bool
+) -> None:
+    """The JVM may not have heard of the error: its query would wait for an end for ever."""
+    assert _query(active=active, error=error).is_active() is told
+
+
+def test_the_error_of_the_stream_is_told_as_it_is() -> None:
+    """Spark has its text only, by which no class is known."""
+    assert _query(active=False, error=LOST).error() is LOST
+    assert _query(active=False, error=None).error() is ENDED
