@@ -243,7 +243,7 @@ class Objects:
         return self._asked_of_controllers(), self.running(), waiting
 
     def _asked_of_controllers(self) -> dict[str, ObjectDescription]:
-        """What the controllers were asked for last, of which the lane may have nothing yet."""
+        """All that the controllers were asked for last, of which the lane may have nothing yet."""
         asked = {**self._compute.wanted(), **self._storage.wanted()}
         return {n: one for n, one in asked.items() if not isinstance(one, SubscribeDescription)}
 

@@ -7,8 +7,8 @@ Objects report how far they are when they commit. Some things move without them:
 hold is given up, a shard that another process writes. So each second the frontiers and sizes of
 some objects are read, and by turns, in ten seconds or more, told as reports of their shards. One
 shard of the location is inspected in turn besides: only that finds out what older states of it
-need, which may take many requests. The
-cost per second is bounded: the more objects there are, the older is what is known of their shards.
+need, which may take many requests. The cost per second is bounded: the more objects there are, the
+older is what is known of their shards.
 
 Invariants:
     Nothing is written. A shard that cannot be read is left out: its rows stay as they were. Only
@@ -101,8 +101,9 @@ class ShardPoller:
     def step(self) -> None:
         """Do the reads of one tick."""
         if not self._objects:
-            self._objects.extend(self._sink.read(_with_shards))
-            self._told = {name: at for name, at in self._told.items() if name in self._objects}
+            names = self._sink.read(_with_shards)
+            self._objects.extend(names)
+            self._told = {name: self._told[name] for name in names if name in self._told}
         self._left = max(1, ceil(len(self._told) / _TELL_TICKS))
         for _ in range(min(_OBJECTS, len(self._objects))):
             self._look(self._objects.popleft())

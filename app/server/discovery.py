@@ -62,7 +62,7 @@ _LOOK_MS: Final = 5_000.0
 """Pause between two looks at whether the file is there still: a read of a small file."""
 
 _CONNECT_S: Final = 1.0
-"""How long the application of another file may take to accept a connection."""
+"""Time in which the application of another file has to accept a connection."""
 
 
 class ApplicationAddress(msgspec.Struct, frozen=True, kw_only=True):

@@ -82,7 +82,7 @@ class Size(str):
 
 
 class Address(str):
-    """Where a server listens, `127.0.0.1:4200`; port 0 is any that is free."""
+    """An address that a server listens on, `127.0.0.1:4200`; port 0 is any that is free."""
 
     __slots__ = ()
 

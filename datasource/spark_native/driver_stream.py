@@ -51,10 +51,9 @@ from shardline.datasource.shard_source.run import StreamRun
 from shardline.datasource.shared_threads import TURNS, Turn
 from shardline.datasource.spark_native.compiled_java import java_object
 from shardline.datasource.spark_native.jvm import java_type
-from shardline.datasource.spark_native.rule_loader import is_checked
 from shardline.datasource.types.schema import TS
 
-__all__ = ["Asking", "DriverStream", "has_driver_streams", "open_driver_stream"]
+__all__ = ["DriverStream", "JvmHalf", "open_driver_stream"]
 
 _log = logging.getLogger(__name__)
 
@@ -70,11 +69,6 @@ _ASK_MS: Final = 50.0
 """Pause between two looks at whether Spark asks for the next end, while no micro-batch runs."""
 
 
-def has_driver_streams(spark: SparkSession) -> bool:
-    """True if this is the Spark that the Java class was checked against."""
-    return is_checked(spark)
-
-
 def open_driver_stream(
     spark: SparkSession,
     client: ShardClient,
@@ -84,6 +78,8 @@ def open_driver_stream(
     poll_ms: float,
 ) -> tuple[DriverStream, DataFrame]:
     """A stream, and the frame without rows to start its query over; no I/O of the store.
+
+    Only of the Spark that the Java class was checked against (`rule_loader.is_checked`).
 
     Args:
         spark: The session of the query.
@@ -99,18 +95,18 @@ def open_driver_stream(
     java: Any = java_object(spark, _CLASS)
     session = spark._jsparkSession  # noqa: SLF001 - no public door
     first = json.dumps(START.json())
-    frame = java.frame(session, name_of(parsed), java_type(spark, _COLUMNS), first)
+    frame = java.frame(session, _name_of(parsed), java_type(spark, _COLUMNS), first)
     stream = DriverStream(java, client, parsed, gap_ms=gap_ms, poll_ms=poll_ms)
     return stream, DataFrame(frame, spark)
 
 
-def name_of(options: SourceOptions) -> str:
+def _name_of(options: SourceOptions) -> str:
     """The stream, as people see it in a query's progress."""
     return f"shards {', '.join(options.inputs)} of {options.location}"
 
 
-class Asking(Protocol):
-    """The stream in the JVM, as its Python half sees it (`DriverStream.java`)."""
+class JvmHalf(Protocol):
+    """The half of a stream that Spark asks (`DriverStream.java`)."""
 
     def asked(self) -> str | None:
         """The start of the range that Spark waits for the end of, as JSON text.
@@ -137,7 +133,7 @@ class DriverStream:
 
     def __init__(
         self,
-        asking: Asking,
+        jvm: JvmHalf,
         client: ShardClient,
         options: SourceOptions,
         *,
@@ -146,7 +142,7 @@ class DriverStream:
     ) -> None:
         """A stream that chooses nothing before `start`; no I/O. See `open_driver_stream`."""
         self.error: Exception | None = None
-        self._asking = asking
+        self._jvm = jvm
         self._client = client
         self._shards = options.inputs
         self._limits = Limits(options.max_bytes, options.max_rows, options.max_files)
@@ -219,7 +215,7 @@ class DriverStream:
                 self._release()
         # Outside of the lock: an answer may not come, and `stop` is not to wait for it.
         with suppress(Py4JError, OSError):  # its owner looks at `error` as well
-            self._asking.fail(str(self.error))
+            self._jvm.fail(str(self.error))
         return None
 
     def _choose(self) -> float:
@@ -253,13 +249,13 @@ class DriverStream:
         # Before it is given: its micro-batch may have ended when the call returns.
         self._is_running, self._asked_ms = True, clock.elapsed_ms()
         self._start, self._given, self._given_ms = None, end, clock.elapsed_ms()
-        with _jvm():
-            self._asking.give(json.dumps(end.json()), json.dumps(self._run.report()))
+        with _calling_jvm():
+            self._jvm.give(json.dumps(end.json()), json.dumps(self._run.report()))
         return self._poll_ms
 
     def _ask(self) -> str | None:
-        with _jvm():
-            asked = self._asking.asked()
+        with _calling_jvm():
+            asked = self._jvm.asked()
         if asked == "":
             raise _QueryEnded
         return asked
@@ -274,7 +270,7 @@ class _QueryEnded(Exception):
 
 
 @contextmanager
-def _jvm() -> Iterator[None]:
+def _calling_jvm() -> Iterator[None]:
     """Tell errors of calls to the JVM from those of a store."""
     try:
         yield

@@ -94,7 +94,7 @@ def _name_of(partition: ShardPartition, planned: PlannedPart) -> str:
 
 
 def _without_scheme(url: str) -> str:
-    """What names a file to Spark and to us alike: for both a scheme has other names."""
+    """The part of a URL that Spark and we write alike: schemes and slashes before it differ."""
     return re.sub(r"^(\w+:)?/+", "", url)
 
 

@@ -44,6 +44,12 @@ def put(client: ShardClient, name: str, lower: int, upper: int | None) -> None:
     client.writer(name).compare_and_append(row, Frontier(lower), Frontier(upper))
 
 
+def put_both(client: ShardClient, lower: int, upper: int) -> None:
+    """Append a row to each of the two shards that are followed."""
+    for name in ("a", "b"):
+        put(client, name, lower, upper)
+
+
 def options_of(location: str) -> dict[str, str]:
     return {
         "location": location,
@@ -156,8 +162,7 @@ def test_a_checkpoint_goes_on_after_one_of_format_shard_and_before_it(
     tmp_path: Path,
 ) -> None:
     """Both have one log of offsets, so that an older Shardline reads a newer checkpoint."""
-    put(client, "a", 0, 5)
-    put(client, "b", 0, 5)
+    put_both(client, 0, 5)
     seen: list[Interval | None] = []
     planners: set[int] = set()
 
@@ -177,13 +182,11 @@ def test_a_checkpoint_goes_on_after_one_of_format_shard_and_before_it(
         query.awaitTermination()
 
     by_format()
-    put(client, "a", 5, 10)
-    put(client, "b", 5, 10)
+    put_both(client, 5, 10)
     followed = started()
     followed.wait_for(1)
     followed.stop()
-    put(client, "a", 10, 15)
-    put(client, "b", 10, 15)
+    put_both(client, 10, 15)
     by_format()
 
     assert planners, "or the test before this one proves nothing"
@@ -197,8 +200,7 @@ def test_a_checkpoint_goes_on_after_one_of_format_shard_and_before_it(
 def test_a_micro_batch_that_was_killed_comes_again_and_keeps_its_history(
     client: ShardClient, started: Callable[..., Followed]
 ) -> None:
-    put(client, "a", 0, 5)
-    put(client, "b", 0, 5)
+    put_both(client, 0, 5)
     first = started()
     first.wait_for(0)
     first.stop()
@@ -209,8 +211,7 @@ def test_a_micro_batch_that_was_killed_comes_again_and_keeps_its_history(
         if fails.is_set():
             raise RuntimeError("killed")
 
-    put(client, "a", 5, 10)
-    put(client, "b", 5, 10)
+    put_both(client, 5, 10)
     killed = started(fail)
     wait_until("the end of the query", lambda: not killed.query.isActive, 60)
     assert client.state("a").critical["view:test"].since == 0
@@ -224,8 +225,7 @@ def test_a_micro_batch_that_was_killed_comes_again_and_keeps_its_history(
 def test_an_error_of_the_source_ends_the_query_with_its_words(
     client: ShardClient, started: Callable[..., Followed]
 ) -> None:
-    put(client, "a", 0, 5)
-    put(client, "b", 0, 5)
+    put_both(client, 0, 5)
     followed = started()
     followed.wait_for(0)
 
@@ -241,13 +241,12 @@ def test_a_query_that_is_stopped_by_hand_ends_its_stream(
     client: ShardClient, started: Callable[..., Followed]
 ) -> None:
     """Nobody else would: it would look at its shards for as long as the application runs."""
-    put(client, "a", 0, 5)
-    put(client, "b", 0, 5)
+    put_both(client, 0, 5)
     followed = started()
     followed.wait_for(0)
 
     followed.query.stop()
 
-    # It is looked at as by its turns, which poll; a question of Spark's may still be open.
+    # As its turns look: now and then, as Spark's last question may still be open.
     wait_until("the end of the stream", lambda: followed.stream.look() is None, 60)
     assert followed.stream.error is None

@@ -234,7 +234,7 @@ def test_spark_is_asked_what_its_log_does_not_say(
         asked.append(datasource.interval_of(frame, number))
         return asked[-1]
 
-    monkeypatch.setattr(trigger_query, "has_driver_streams", lambda _: False)
+    monkeypatch.setattr(trigger_query, "is_checked", lambda _: False)
     monkeypatch.setattr(trigger_query, "read_planned_offset", lambda *_: None)
     monkeypatch.setattr(trigger_query, "interval_of", asking)
     start(TOTALS, 5)

@@ -37,10 +37,10 @@ from shardline.app.execution.query_start import (
 from shardline.datasource.shard_source.offsets import START
 from shardline.datasource.spark_native.driver_stream import (
     DriverStream,
-    has_driver_streams,
     open_driver_stream,
 )
 from shardline.datasource.spark_native.jvm import make_active
+from shardline.datasource.spark_native.rule_loader import is_checked
 from shardline.datasource.spark_native.time_interval import (
     Interval,
     interval_of,
@@ -93,13 +93,8 @@ class TriggerQuery:
     _query: StreamingQuery | None = field(default=None, init=False)
     _stream: DriverStream | None = field(default=None, init=False)
 
-    @property
-    def query(self) -> StreamingQuery | None:
-        """Spark's query, once it is started."""
-        return self._query
-
     def error(self) -> BaseException | None:
-        """What has ended it; None if nothing has, or that is not known."""
+        """The error that has ended it; None if none has, or it is not known."""
         if self._stream is not None and self._stream.error is not None:
             # Spark knows its text only.
             return self._stream.error
@@ -181,7 +176,7 @@ class TriggerQuery:
             "progressInterval": f"{self.host.interval_ms if self.with_time else _IDLE_MS}ms",
         }
         gap_ms = _trigger_ms(host.interval_ms)
-        if has_driver_streams(host.spark):
+        if is_checked(host.spark):
             stream, frame = open_driver_stream(
                 host.spark,
                 host.client,

@@ -537,7 +537,7 @@ class RunningView:
         """True if something triggers its steps; what has to be done where nothing does, is done."""
         if self._moving or self._asked:
             return not self._moving
-        group, trigger = self._group, self._trigger
+        group, query, trigger = self._group, self._query, self._trigger
         if group is not None:
             if not group.is_active():
                 # Each tick again, and without `_asked`: another member's tick may have taken this
@@ -545,7 +545,7 @@ class RunningView:
                 # would go unseen for as long as an answer is waited for.
                 self._groups.dissolve(group)
             return True
-        if self._query is None or trigger is None:
+        if query is None or trigger is None:
             # It was let go. Only when what it was at has ended: the next one may take as long.
             if self._step_lock.acquire(blocking=False):
                 self._step_lock.release()
