@@ -9,6 +9,11 @@ A thread of its own for each object would be hundreds of threads that sleep, eac
 to the JVM of its own. Whoever goes by other times than those of a turn says so in `Served.visit`,
 and has shared threads of its own.
 
+One thread does all that is due, and another one joins it whenever something has waited for a while.
+On a disk, where an append takes a millisecond, hundreds are done soon by a thread or two; more of
+them would only take Python's lock from one another, and eight took twice the processor. On an
+object store all are soon at work.
+
 What a caller relies on, of turns:
     `act` is called by one thread at a time. What it raises is logged, and it is called again.
     What sets a turn while `act` runs causes another turn.
@@ -22,22 +27,29 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, wait
 from functools import partial
 from math import inf
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from typing_extensions import override
 
 from shardline.datasource.background import DaemonPool, PeriodicThread
 from shardline.datasource.clock import Clock
 
-__all__ = ["TURNS", "Served", "SharedThreads", "Turn"]
+__all__ = ["THREADS", "TURNS", "Served", "SharedThreads", "Turn", "in_few_threads"]
 
 _log = logging.getLogger(__name__)
 
-_THREADS: Final = 8
-"""Objects that act at once: each waits for a few requests of a store."""
+T = TypeVar("T")
+
+THREADS: Final = 8
+"""Most objects that act at once: each waits for a few requests of a store, of 50 ms each."""
+
+_JOIN_MS: Final = 50.0
+"""Another thread joins those at work when something still waits after so long."""
 
 _TOGETHER_MS: Final = 20.0
 """All that sets a turn within so long asks for one: news of one moment are looked at together."""
@@ -88,13 +100,12 @@ class SharedThreads:
         """
         with self._lock:
             if self._thread is None:
-                pool = DaemonPool(self._name, _THREADS)
-                pool.begin()
-                thread = PeriodicThread(self._name, partial(self._round, pool), one.clock)
+                workers = _Workers(self._name, one.clock)
+                thread = PeriodicThread(self._name, partial(self._round, workers), one.clock)
                 try:
                     thread.start()
                 except RuntimeError:
-                    pool.close()
+                    workers.close()
                     raise
                 # Not before: who comes later would wait for a thread that never runs.
                 self._thread = thread
@@ -113,7 +124,7 @@ class SharedThreads:
         if thread is not None:
             thread.wake.set()
 
-    def _round(self, pool: DaemonPool) -> float | None:
+    def _round(self, workers: _Workers) -> float | None:
         with self._lock:
             self._all = [one for one in self._all if not one.is_over]
             everybody = list(self._all)
@@ -121,9 +132,85 @@ class SharedThreads:
                 # Under the lock: who comes after this gets another thread.
                 self._thread = None
         if not everybody:
-            pool.close()
+            workers.close()
             return None
-        return max(1.0, min(one.visit(pool.run) for one in everybody))
+        pause_ms = min(one.visit(workers.due.append) for one in everybody)
+        return max(1.0, min(pause_ms, workers.hand_over()))
+
+
+class _Workers:
+    """Threads that do what is due, in its order: no more of them than it takes.
+
+    Attributes:
+        due: What is to be done; what is added is begun by `hand_over`.
+    """
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        """Start the first thread.
+
+        Raises:
+            RuntimeError: It cannot be started.
+        """
+        self.due: deque[Callable[[], None]] = deque()
+        self._name = name
+        self._clock = clock
+        self._pool = DaemonPool(name, THREADS)
+        self._pool.begin()
+        self._lock = threading.Lock()
+        self._at_work = 0
+        self._joined_ms = -inf
+
+    def hand_over(self) -> float:
+        """Have a thread begin, or another one join; for how many ms that is enough."""
+        with self._lock:
+            if not self.due or self._at_work == THREADS:
+                return inf
+            left_ms = self._joined_ms + _JOIN_MS - self._clock.elapsed_ms()
+            if self._at_work and left_ms > 0:
+                return left_ms
+            self._at_work, self._joined_ms = self._at_work + 1, self._clock.elapsed_ms()
+        self._pool.run(self._work)
+        return _JOIN_MS
+
+    def close(self) -> None:
+        """Let the threads end when nothing is due."""
+        self._pool.close()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self.due:
+                    self._at_work -= 1
+                    return
+                act = self.due.popleft()
+            try:
+                act()
+            except Exception:  # noqa: BLE001 - the others go on
+                _log.exception("what was due has raised", extra={"context": {"of": self._name}})
+
+
+def in_few_threads(pool: Executor, act: Callable[[T], object], items: Iterable[T]) -> None:
+    """Call `act` for each item, in a thread of `pool`, or in more if that takes long.
+
+    Returns when all calls have ended. What one of them raises is raised here in the end; it costs a
+    thread.
+    """
+    left = deque(items)
+
+    def work() -> None:
+        while True:
+            try:
+                item = left.popleft()
+            except IndexError:
+                return
+            act(item)
+
+    at_work = [pool.submit(work)]
+    while wait(at_work, timeout=_JOIN_MS / 1000 if left else None).not_done:
+        if left and len(at_work) < THREADS:
+            at_work.append(pool.submit(work))
+    for one in at_work:
+        one.result()
 
 
 class Turn(threading.Event):

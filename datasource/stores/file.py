@@ -24,6 +24,7 @@ import ctypes
 import errno
 import heapq
 import os
+import resource
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -50,8 +51,10 @@ if TYPE_CHECKING:
 
 __all__ = ["FileObjects"]
 
-_DIRECTORIES_MAX: Final = 128
-"""Directories kept open; a log has two, so this many serve 64 shards without reopening."""
+_OPEN_FILES: Final = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+_DIRECTORIES_MAX: Final = 4096 if _OPEN_FILES < 0 else max(128, min(_OPEN_FILES // 4, 4096))
+"""Directories kept open: up to two for each shard that is written. To open one again takes a tenth
+of an append; the rest of what this process may open is for sockets and for what its user does."""
 
 _PERMANENT_LEVELS: Final = 2
 """Path segments of the directories that are never removed: `<shard>/` and `<shard>/<kind>/`."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from typing import TYPE_CHECKING
 
 import pytest
 
 from shardline.datasource.clock import SystemClock
-from shardline.datasource.shared_threads import TURNS, Turn
+from shardline.datasource.shared_threads import TURNS, Turn, _Workers, in_few_threads
+from support.fakes.clock import ManualClock
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -164,6 +167,77 @@ def test_fewer_threads_than_wanted_serve_all(
         added(act_of(number))
 
     wait_until("a turn of each", lambda: min(taken) == 1, 30)
+
+
+def test_what_is_done_soon_is_done_by_one_thread_and_others_join_when_it_is_not() -> None:
+    clock, names, go_on = ManualClock(0), list[str](), threading.Event()
+    workers = _Workers("few", clock)
+
+    def act() -> None:
+        names.append(threading.current_thread().name)
+
+    try:
+        workers.due.extend([act] * 40)
+        wait_ms = workers.hand_over()
+        wait_until("all acts", lambda: len(names) == 40, 30)
+        assert set(names) == {"few-1"}
+
+        clock.advance(int(wait_ms))
+        wait_until("the end of the work", lambda: workers.hand_over() == inf, 30)
+        workers.due.extend([lambda: _wait(go_on), *[act] * 3])
+        wait_ms = workers.hand_over()
+        wait_until("the first act", lambda: len(workers.due) == 3, 30)
+        assert 0 < workers.hand_over() <= wait_ms, "nobody joins yet"
+        clock.advance(int(wait_ms))
+        workers.hand_over()
+        wait_until("the other acts", lambda: len(names) == 43, 30)
+        assert set(names[40:]) == {"few-2"}
+    finally:
+        go_on.set()
+        workers.close()
+
+
+def test_an_act_that_hangs_keeps_no_other_waiting(
+    added: Callable[[Callable[[], float | None]], Turn],
+) -> None:
+    go_on, taken = threading.Event(), [0]
+
+    def act() -> float:
+        taken[0] += 1
+        return NEVER_MS
+
+    try:
+        for _ in range(3):
+            added(lambda: _wait(go_on))
+        added(act)
+        wait_until("the turn of the last", lambda: taken[0] == 1, 30)
+    finally:
+        go_on.set()
+
+
+def test_each_item_is_done_once_also_while_one_hangs() -> None:
+    done, last = list[int](), threading.Event()
+
+    def act(item: int) -> None:
+        if item == 0:
+            _wait(last)
+        done.append(item)
+        if item == 99:
+            last.set()
+
+    with ThreadPoolExecutor(8) as pool:
+        in_few_threads(pool, act, range(100))
+
+    assert sorted(done) == list(range(100))
+
+
+def test_the_error_of_an_item_is_raised() -> None:
+    with ThreadPoolExecutor(8) as pool, pytest.raises(ZeroDivisionError):
+        in_few_threads(pool, lambda item: 1 / item, [1, 0])
+
+
+def _wait(for_it: threading.Event) -> None:
+    assert for_it.wait(60)
 
 
 def _are_gone() -> bool:

@@ -22,7 +22,7 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol
+from typing import Protocol
 from weakref import WeakKeyDictionary, ref
 
 from shardline.app.protocol.graph import Graph
@@ -31,13 +31,11 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import ShardError
 from shardline.datasource.shard.state import ShardState
+from shardline.datasource.shared_threads import THREADS, in_few_threads
 
 __all__ = ["IdleAdvancer", "IdleFollower", "get_advancer"]
 
 _log = logging.getLogger(__name__)
-
-_THREADS: Final = 8
-"""Most looks and appends under way at once: an object store takes 50 ms for each."""
 
 _advancers: WeakKeyDictionary[ShardClient, ref[IdleAdvancer]] = WeakKeyDictionary()
 """The advancer of each client. Both are held weakly: an advancer refers to its client, so that one
@@ -114,7 +112,7 @@ class IdleAdvancer:
             self._thread.join()
 
     def _made_thread(self) -> PeriodicThread:
-        pool = ThreadPoolExecutor(_THREADS, "advancer")
+        pool = ThreadPoolExecutor(THREADS, "advancer")
         interval_ms = self._interval_ms
 
         def step() -> float:
@@ -139,8 +137,8 @@ class IdleAdvancer:
         for layer in _layers(followers):
             # Each input once, although many views share it: looks are what a round costs.
             names = sorted({name for one in layer for name in one.inputs} - states.keys())
-            states.update(zip(names, pool.map(self._state, names), strict=True))
-            list(pool.map(lambda follower: self._tick(follower, states), layer))
+            in_few_threads(pool, lambda name: states.update({name: self._state(name)}), names)
+            in_few_threads(pool, lambda follower: self._tick(follower, states), layer)
 
     def _state(self, name: str) -> ShardState | None:
         try:

@@ -216,7 +216,10 @@ class ViewSink:
     def follow(self, step: Unchanged) -> bool:
         """Move both uppers over an interval in which nothing changes; False as in `append`."""
         self._gate()
-        [errors] = self._client.readable(self._errors)
+        machine = self._client.machine(self._errors)
+        # As it was last seen: nobody else writes it, and if somebody does the append is refused,
+        # after which this process knows better.
+        errors = machine.cached or machine.state()
         # From their own upper, which a crash between the two appends has left ahead.
         lower = errors.upper.time
         if Frontier(step.upper) > errors.upper:

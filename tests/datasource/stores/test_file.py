@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import resource
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +111,7 @@ def test_directories_that_are_opened_again_are_synced_no_more(
     objects: FileObjects, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of many shards each has its turn; only a directory that is another one is made durable."""
+    monkeypatch.setattr(file_store, "_DIRECTORIES_MAX", 128)
     many = [f"shard{number}/log" for number in range(300)]
     for parent in many:
         objects.create(f"{parent}/k", b"value")
@@ -309,8 +311,13 @@ def test_a_directory_that_was_removed_is_made_again(objects: FileObjects, root: 
     assert (root / "a/b").read_bytes() == b"third"
 
 
-def test_many_directories_do_not_exhaust_descriptors(objects: FileObjects) -> None:
+def test_many_directories_do_not_exhaust_descriptors(
+    objects: FileObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Directories are kept open up to a bound."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert soft < 0 or file_store._DIRECTORIES_MAX <= max(soft // 4, 128)
+    monkeypatch.setattr(file_store, "_DIRECTORIES_MAX", 128)
     descriptors = Path("/proc/self/fd")
     before = len(list(descriptors.iterdir()))
     for number in range(300):
