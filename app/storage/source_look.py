@@ -51,6 +51,9 @@ LookState: TypeAlias = Literal["asked", "asking", "absent"]
 _ASKING: Final = ("Getting offsets", "Initializing", "Stopped", "Terminated")
 """Beginnings of the messages of a query that has not got its source's answer."""
 
+_RESTING: Final = "Waiting for data to arrive"
+"""Message of a query whose sources have answered that there is nothing new."""
+
 _SHARE: Final = 20
 """A look at the folder or the backlog is followed by a rest of so many times its duration."""
 
@@ -113,9 +116,12 @@ class SourceLook:
         if absence is not None:
             return SourceSeen("absent", *absence)
         status: dict[str, Any] = query.status
-        asking = str(status["message"]).startswith(_ASKING)
-        files, size_bytes = self._look_outside(query)
-        return SourceSeen("asking" if asking else "asked", "", "", files, size_bytes)
+        message = str(status["message"])
+        if message.startswith(_ASKING):
+            return SourceSeen("asking", "", "", *self._look_outside(query))
+        # Spark goes on at once while files that it has listed wait.
+        rests = self._is_files and message.startswith(_RESTING)
+        return SourceSeen("asked", "", "", *((0, 0) if rests else self._look_outside(query)))
 
     def _find_absence(self) -> tuple[str, str] | None:
         """Say what is wrong with the folder or file, and a hint; None if it was there a moment ago.

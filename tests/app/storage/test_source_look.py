@@ -191,6 +191,15 @@ def test_files_that_wait_are_counted_with_their_size() -> None:
     assert (found.files, found.size_bytes) == (0, 0)
 
 
+def test_where_nothing_is_new_no_file_waits_and_none_is_looked_for() -> None:
+    """A hundred sources at rest would ask the JVM for nothing hundreds of times a second."""
+    idle = Query("Waiting for data to arrive", Unread(10))
+    found = Place().seen(idle)
+    assert (found.state, found.files, found.size_bytes, idle.looks) == ("asked", 0, 0, 0)
+    found = Place(KAFKA).seen(idle)
+    assert (found.files, found.size_bytes) == (None, None)
+
+
 def test_what_cannot_be_found_out_is_not_known() -> None:
     """Another version of Spark, or a source that is none of files: never 0."""
 
