@@ -4,7 +4,8 @@
 
 A verb that changes something prints its plan, and carries it out with `--commit`. Starts no JVM.
 Status 0: all is well, or the change was made; 1: something was found, or is to be done; 2: it
-failed or was refused, for the reason on stderr. docs/operations.md says when to use which verb.
+failed or was refused, for the reason on stderr; 130: it was interrupted. docs/operations.md says
+when to use which verb.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run with `arguments` (those of the process by default) and return the exit status."""
     try:
         return run(parse(arguments), Console(highlight=False))
+    except KeyboardInterrupt:
+        print(
+            "interrupted: a change that was under way may have been made; "
+            "the same command without --commit says what is left to do",
+            file=sys.stderr,
+        )
+        return 130
     except ShardError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -41,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         return merge_shards(spark, given, Console(highlight=False, markup=False))
+    except KeyboardInterrupt:
+        # What was merged is, and the rest is as it was: nothing of a merge is seen before its end.
+        return 130
     finally:
         spark.stop()
 

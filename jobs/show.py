@@ -49,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         report = _look(location, clock, given.shard, with_parts=given.parts)
         usage = _usage(location, clock, given.shard) if given.usage else None
+    except KeyboardInterrupt:
+        return 130
     except ShardError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -258,3 +258,15 @@ def test_the_progress_of_fsck_has_names_as_they_are() -> None:
     (task,) = progress.tasks
     (text,) = (column for column in progress.columns if isinstance(column, TextColumn))
     assert str(text(task)) == "3 records and parts, x[/y]"
+
+
+def test_an_interrupt_is_no_stack_trace_and_leaves_the_outcome_open(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shardline.jobs.admin.run", interrupted)
+
+    assert main([url, "compact", "flights", "--commit"]) == 130
+    assert "may have been made" in capsys.readouterr().err

@@ -264,3 +264,12 @@ def test_a_look_needs_no_spark(url: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_an_interrupt_is_no_stack_trace(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(show, "inspect_location", interrupted)
+
+    assert main([url]) == 130
