@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from shardline.app.coordinator.application import Application
 from shardline.app.settings.config import Duration, RuntimeSettings
-from support.page.browser import browsing, pictures_folder
+from support.page.browser import LOOKS, browsing, new_context, pictures_folder
 from support.page.screens import headline, node, object_row
 from support.spark.isolation import PATIENCE_S, Yard
 from support.spark.served import LONG_MS, serving
@@ -98,8 +99,9 @@ def test_objects_freeze_before_lost_parts_and_thaw(spark: SparkSession, tmp_path
         serving(spark, browser, yard, SQL, SETTINGS) as (application, page),
     ):
         expect(headline(page)).to_have_text("All 6 objects are fresh.", timeout=LONG_MS)
+        nobody_acts_without_the_token(browser, page)
         for name in FREEZING:
-            application.control.pause(name)
+            act(page, name, "Pause")
         see_verdicts(page, **dict.fromkeys(FREEZING, "paused"))
         yard.put("orders", "b", orders(range(2, 4_000)))
         yard.until_right("large")
@@ -111,17 +113,41 @@ def test_objects_freeze_before_lost_parts_and_thaw(spark: SparkSession, tmp_path
         assert all(lost.values())
         with taken_away([file for files in lost.values() for file in files]):
             for name in FREEZING:
-                application.control.resume(name)
+                act(page, name, "Resume")
             the_first_screen_says_what_is_frozen(page, lost)
             the_object_says_which_part(page, lost["counts"])
         the_object_says_that_it_goes_on(page)
         the_first_screen_says_that_all_is_well(page)
         both_are_marked_in_the_time_line(application, page)
+        the_page_shows_how_it_was_then(application, page)
     yard.until_right("large", "counts")
     for name in QUERIES:
         wrote = partial(summed, tmp_path / "out" / name)
         wanted = [(*row, 1) for row in yard.expected(name)]
         assert wrote() == wanted, name
+
+
+def act(page: Page, name: str, what: str) -> None:
+    """Do something with an object as a person does: on its screen, confirmed in the dialog."""
+    page.get_by_role("link", name="Overview").click()
+    object_row(page, name).get_by_role("link", name=name).first.click()
+    page.get_by_role("button", name=f"{what}…").click()
+    dialog = page.get_by_role("dialog", name=f"{what} {name}?")
+    dialog.get_by_role("button", name=what).click()
+    expect(dialog).to_have_count(0)
+    page.get_by_role("link", name="Overview").click()
+
+
+def nobody_acts_without_the_token(browser: Browser, page: Page) -> None:
+    """Who knows the address only is asked for it, and everything goes on."""
+    with new_context(browser, LOOKS["light"]) as context:
+        stranger = context.new_page()
+        stranger.goto(f"{page.url.partition('?')[0].rstrip('/')}/object/counts")
+        stranger.get_by_role("button", name="Pause…").click()
+        expect(stranger.get_by_role("textbox", name="Token")).to_be_focused()
+        stranger.keyboard.press("Escape")
+        expect(stranger.get_by_role("dialog")).to_have_count(0)
+    see_verdicts(page, counts="healthy")
 
 
 def the_first_screen_says_what_is_frozen(page: Page, lost: dict[str, list[Path]]) -> None:
@@ -183,3 +209,29 @@ def both_are_marked_in_the_time_line(application: Application, page: Page) -> No
     for kind in ("error", "recovery"):
         expect(legend).to_contain_text(re.compile(rf"{kind}\s*([2-9]|\d\d)"), timeout=LONG_MS)
     page.screenshot(path=pictures_folder() / "freezing-marks.png")
+
+
+def the_page_shows_how_it_was_then(application: Application, page: Page) -> None:
+    """From mark to mark back to the error: the view was frozen, and by now it is not."""
+    assert application.observing is not None
+    rows = application.observing.relations.rows("events")
+    marks = {_at_ms(row) for row in rows}
+    [error, *_] = sorted(
+        _at_ms(row) for row in rows if (row["kind"], row["object_id"]) == ("error", "counts")
+    )
+    track = page.get_by_role("slider", name="Moment that is looked at")
+    track.focus()
+    for _ in range(len(marks) + 1):
+        page.keyboard.press("ArrowLeft")
+        if f"at={error}" in page.url:
+            break
+    assert f"at={error}" in page.url, (page.url, error)
+    expect(node(page, "counts")).to_have_attribute("aria-label", re.compile(", frozen"))
+    expect(headline(page)).not_to_have_text("All 6 objects are fresh.")
+    page.screenshot(path=pictures_folder() / "freezing-then.png")
+    page.get_by_role("button", name="Now", exact=True).click()
+    expect(headline(page)).to_have_text("All 6 objects are fresh.", timeout=LONG_MS)
+
+
+def _at_ms(row: Mapping[str, object]) -> int:
+    return round(datetime.fromisoformat(str(row["occurred_at"])).timestamp() * 1000)
