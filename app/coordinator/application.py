@@ -176,7 +176,9 @@ class Application:
             observer=(lambda _: None) if self.observing is None else self.observing.on_wanted,
         )
         self.control = ObjectControl(self.runtime, self._objects, self.timeout_ms)
-        self.repairs = ErrorRepairs(client, self.runtime, self._objects, self.timeout_ms)
+        self.repairs = ErrorRepairs(
+            client, self.runtime, self._objects, self.timeout_ms, wakes.repairs
+        )
         self.comparison = ProjectComparison(
             spark, client, self.runtime, self._objects, retain_ms, client.ids
         )

@@ -61,7 +61,13 @@ __all__ = ["ErrorRepairs", "SourceErrors", "errors_of", "source_names"]
 _log = logging.getLogger(__name__)
 
 _RETRY_MS: Final = 1000.0
-"""Pause between two looks at the order, and before a repair that failed is tried again."""
+"""Pause before a repair that failed is tried again, and between two looks of a follower."""
+
+_REST_MS: Final = 60_000.0
+"""Pause while nothing is pending: what comes into the order wakes."""
+
+_OUTCOMES_MAX: Final = 1000
+"""Outcomes that are kept for those who asked; of more, the oldest were asked for by nobody."""
 
 _LOOK_S: Final = 0.5
 """Pause between two looks, while it is waited for the store, at whether the application ends."""
@@ -105,7 +111,12 @@ class ErrorRepairs:
     """See the module. Safe to use from any thread."""
 
     def __init__(
-        self, client: ShardClient, runtime: Runtime, objects: Objects, timeout_ms: float
+        self,
+        client: ShardClient,
+        runtime: Runtime,
+        objects: Objects,
+        timeout_ms: float,
+        wake: threading.Event,
     ) -> None:
         """Carry nothing out yet.
 
@@ -114,6 +125,7 @@ class ErrorRepairs:
             runtime: Whose lane has the order.
             objects: The objects of the application.
             timeout_ms: How long to wait for a repair.
+            wake: Set whenever the order has something new.
         """
         self._client = client
         self._runtime = runtime
@@ -124,7 +136,7 @@ class ErrorRepairs:
         # A look that fails is logged, and another one is taken: without this thread nothing could
         # be repaired.
         self._thread = PeriodicThread(
-            "error-repair", self._carry_out_pending, client.clock, retry_ms=_RETRY_MS
+            "error-repair", self._carry_out_pending, client.clock, retry_ms=_RETRY_MS, wake=wake
         )
 
     def start(self) -> None:
@@ -214,7 +226,7 @@ class ErrorRepairs:
             # numbers of one writer in order, and would take the older one for done.
             if command.id not in stuck and not self._carry_out(index, command):
                 stuck.add(command.id)
-        return _RETRY_MS
+        return _RETRY_MS if stuck else _REST_MS
 
     def _carry_out(self, index: int, command: RepairErrors) -> bool:
         """Carry a repair out and have its end recorded; False if it stays pending."""
@@ -246,8 +258,7 @@ class ErrorRepairs:
             return False
         with self._news:
             self._outcomes[index] = outcome
-            # Of those that nobody waits for any more, only the newest are kept.
-            for old in sorted(self._outcomes)[:-1000]:
+            for old in sorted(self._outcomes)[:-_OUTCOMES_MAX]:
                 del self._outcomes[old]
             self._news.notify_all()
         return True

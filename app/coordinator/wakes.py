@@ -27,12 +27,14 @@ class Wakes(RuntimeWatcher):
     Attributes:
         creation: An object may have become possible to create, or the coordinator ends.
         lane: The lane's state has changed, or the coordinator ends.
+        repairs: The same, for who carries out repairs.
     """
 
     def __init__(self) -> None:
         """Nothing has happened."""
         self.creation = threading.Event()
         self.lane = threading.Event()
+        self.repairs = threading.Event()
         self._awaited: frozenset[str] = frozenset()
 
     def await_inputs(self, names: frozenset[str]) -> None:
@@ -52,6 +54,7 @@ class Wakes(RuntimeWatcher):
     def on_lane(self) -> None:
         self.lane.set()
         self.creation.set()
+        self.repairs.set()
 
     def end(self) -> None:
         """Wake everybody who waits: the coordinator ends."""

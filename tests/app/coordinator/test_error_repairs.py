@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from shardline.app.coordinator.error_repairs import ErrorRepairs
+from shardline.app.coordinator.wakes import Wakes
 from shardline.app.lane.commands import Repaired, RepairErrors
 from shardline.app.protocol.objects import SourceDescription
 from shardline.datasource.background import BackgroundThread
@@ -19,11 +21,29 @@ from support.waiting import wait_until
 WHOLE_TEST_MS = 60_000.0
 
 
+class Order:
+    """What is pending in the order; counts how often somebody looks."""
+
+    def __init__(self) -> None:
+        self.paused = ()
+        self.looks = 0
+        self._repairs: dict[int, RepairErrors] = {}
+
+    @property
+    def repairs(self) -> dict[int, RepairErrors]:
+        self.looks += 1
+        return self._repairs
+
+    @repairs.setter
+    def repairs(self, repairs: dict[int, RepairErrors]) -> None:
+        self._repairs = repairs
+
+
 class Lane:
     """The order, which takes what it is offered, or keeps it waiting."""
 
     def __init__(self) -> None:
-        self.state = SimpleNamespace(repairs={}, paused=())
+        self.state = Order()
         self.lost = None
         self.answers = True
         self.offered: list[RepairErrors] = []
@@ -66,7 +86,8 @@ class World:
         )
         runtime: Any = SimpleNamespace(lane=self.lane)
         client: Any = SimpleNamespace(clock=SystemClock())
-        self.repairs = ErrorRepairs(client, runtime, objects, timeout_ms)
+        self.wake = threading.Event()
+        self.repairs = ErrorRepairs(client, runtime, objects, timeout_ms, self.wake)
 
     def _repair(self, _client: object, source: str, *_: object, number: int, **_named: Any) -> int:
         if source in self.stuck:
@@ -92,6 +113,36 @@ def test_a_repair_that_is_stuck_keeps_back_only_those_of_its_source(
     world.stuck.clear()
     world.repairs._carry_out_pending()
     assert world.done[2:] == [("a", 2), ("a", 3)]
+
+
+def test_who_repairs_is_woken_by_the_order_and_rests_until_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is looked at each second, for ever, for a repair that is asked for once a year."""
+    world = World(monkeypatch, WHOLE_TEST_MS)
+    wakes = Wakes()
+    assert world.repairs._carry_out_pending() == 60_000
+    world.lane.state.repairs = {1: repair("a")}
+    world.stuck = {"a"}
+    assert world.repairs._carry_out_pending() == 1_000
+    assert not wakes.repairs.is_set()
+    wakes.on_lane()
+    assert wakes.repairs.is_set()
+
+
+def test_a_repair_of_another_process_is_carried_out_when_it_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A record that this process has not written wakes as well."""
+    world = World(monkeypatch, WHOLE_TEST_MS)
+    world.repairs.start()
+    try:
+        wait_until("the first look", lambda: world.lane.state.looks > 0, 30)
+        world.lane.state.repairs = {1: repair("b")}
+        world.wake.set()
+        wait_until("the repair", lambda: world.done == [("b", 2)], 30)
+    finally:
+        world.repairs.stop()
 
 
 def test_what_the_order_has_not_taken_is_not_called_recorded(
