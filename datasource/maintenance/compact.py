@@ -24,6 +24,8 @@ Invariants:
     A merge takes no lease: if its inputs are collected while it runs, they were not in the trace
     any more, and it would not have been applied.
     A merge after an append never makes the append fail.
+    A merge that its inputs make impossible keeps them and their nearest neighbours, fewer than
+    `2 * compact_factor` in all, from being merged, and no others.
 """
 
 from __future__ import annotations
@@ -35,10 +37,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from shardline.datasource.errors import MissingBlob
+from shardline.datasource.errors import MissingBlob, ShardError
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.ids import process_name
 from shardline.datasource.maintenance.compaction_claim import MergeClaim, Superseded
+from shardline.datasource.maintenance.impossible_merges import ImpossibleMerges, is_about_inputs
 from shardline.datasource.parts.merge_parts import (
     Merged,
     Merger,
@@ -90,6 +93,8 @@ _FUEL_PER_BYTE: Final = 4
 _INLINE_MERGES: Final = 4
 """The most merges after one commit: one per tier, if its append completes all of them."""
 
+_Interval: TypeAlias = Claim | Description
+
 MergeObserver: TypeAlias = Callable[[Machine, int, float], None]
 
 _observers: tuple[MergeObserver, ...] = ()
@@ -132,6 +137,9 @@ def make_due_merges(
 ) -> int:
     """Make the merges that are due with `merge`, one after the other; return how many were applied.
 
+    A merge that its inputs make impossible does not end this: those that can be made are made, so
+    that batches do not pile up behind one that is damaged. Its error is raised after that.
+
     Args:
         machine: The shard's machine.
         merge: Puts one batch in the place of the given ones, which are planned from the given
@@ -139,32 +147,45 @@ def make_due_merges(
         force: As for `compact`.
         most_bytes: As for `compact`.
         left_to: Called with the claims of other processes, when nothing else is due.
+
+    Raises:
+        ShardError: As of `merge`; of several impossible merges the error of the first one.
     """
     applied = lost = 0
     left = most_bytes
+    impossible = ImpossibleMerges(machine.settings.compact_factor)
     while lost < _LOST_MAX:
         # Read anew for each merge: the one before, and appends meanwhile, have changed the trace.
         state = machine.state()
         claims = live_claims(state, machine.clock.now_ms())
-        inputs = (
-            all_mergeable_batches(state, claims)
-            if force
-            else _most_urgent(machine, state, claims, left)
-        )
+        if force:
+            inputs = all_mergeable_batches(state, claims)
+        else:
+            without: tuple[_Interval, ...] = (*claims, *impossible.found)
+            inputs = impossible.next_smaller() or _most_urgent(machine, state, without, left)
         if not inputs:
             left_to(claims)
             break
         weight = _weight(inputs)
         if left is not None and weight > left:
             break
-        # Spent before the merge is known to apply: bytes read in vain are read all the same.
+        try:
+            is_applied = merge(state, inputs)
+        except ShardError as error:
+            if force or not is_about_inputs(error):
+                raise
+            # Nothing is spent, or it would leave too little for the others, in each round again.
+            impossible.note(inputs, error)
+            continue
+        # Spent also if it was not applied: bytes read in vain are read all the same.
         left = None if left is None else left - weight
-        if not merge(state, inputs):
+        if not is_applied:
             lost += 1
             continue
         applied, lost = applied + 1, 0
         if force:
             break  # or a busy writer would keep this going for ever
+    impossible.raise_first()
     return applied
 
 
@@ -261,7 +282,7 @@ def flush_inline(machine: Machine) -> bool:
 def _most_urgent(
     machine: Machine,
     state: ShardState,
-    claims: tuple[Claim, ...],
+    claims: tuple[_Interval, ...],
     most_bytes: int | None = None,
 ) -> tuple[Batch, ...]:
     """The batches to merge next: not claimed and at most `most_bytes`; empty if nothing is due.
@@ -269,7 +290,7 @@ def _most_urgent(
     Args:
         machine: The shard's machine.
         state: Its state.
-        claims: The claims of merges under way.
+        claims: The claims of merges under way, and what cannot be merged.
         most_bytes: As for `compact`.
     """
     inputs = _out_of_shape(machine, state, claims, most_bytes)
@@ -283,7 +304,7 @@ def _most_urgent(
 def _out_of_shape(
     machine: Machine,
     state: ShardState,
-    claims: tuple[Claim, ...],
+    claims: tuple[_Interval, ...],
     most_bytes: int | None,
 ) -> tuple[Batch, ...]:
     factor = machine.settings.compact_factor
@@ -298,7 +319,7 @@ def _out_of_shape(
 
 
 def _weighed(
-    machine: Machine, state: ShardState, claims: tuple[Claim, ...]
+    machine: Machine, state: ShardState, claims: tuple[_Interval, ...]
 ) -> Iterable[tuple[Due, int]]:
     """The merges that are due, with their weights."""
     factor = machine.settings.compact_factor
@@ -309,7 +330,7 @@ def _weighed(
     return ((one, _weight(batches[one.start : one.end])) for one in due)
 
 
-def is_unclaimed_by(claims: tuple[Claim, ...]) -> Callable[[Batch], bool]:
+def is_unclaimed_by(claims: tuple[_Interval, ...]) -> Callable[[Batch], bool]:
     """A predicate that is true for batches which no claim covers."""
 
     def is_free(batch: Batch) -> bool:

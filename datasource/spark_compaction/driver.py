@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import Corrupt, InvalidUsage, ShardError
+from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob, ShardError
 from shardline.datasource.filters.predicates import ColumnKnowledge
 from shardline.datasource.ids import process_name
 from shardline.datasource.maintenance.compact import (
@@ -80,8 +80,10 @@ _FOOTERS: Final = 16
 _LOOK_MS: Final = 1000
 """Interval (ms) at which the driver checks its claim and the progress of a job."""
 
-_MESSAGE: Final = re.compile(r"\[([A-Z_]{4,})\] ([^\n]+)")
-"""The code and message of a `ShardError`, in the text that the JVM makes of a task's failure."""
+_MESSAGE: Final = re.compile(r"(?:\.(\w+): )?\[([A-Z_]{4,})\] ([^\n]+)")
+"""The class, code and message of a `ShardError`, in the text that the JVM makes of a failure."""
+
+_OF_INPUTS: Final = {kind.__name__: kind for kind in (Corrupt, MissingBlob)}
 
 Report = Callable[[str], None]
 
@@ -357,4 +359,5 @@ def _task_error(error: Exception) -> ShardError:
         return error
     if found is None:
         return ShardError(f"the job of a merge failed: {error}"[:1000], code="MERGE_JOB_FAILED")
-    return ShardError(found[2], code=found[1])
+    # After these other merges can be made (`impossible_merges`), so the class must not be lost.
+    return _OF_INPUTS.get(found[1], ShardError)(found[3], code=found[2])

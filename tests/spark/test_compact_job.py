@@ -25,7 +25,7 @@ from rich.console import Console
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemIds
-from shardline.datasource.errors import ShardError
+from shardline.datasource.errors import Corrupt
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.maintenance.compaction_claim import CLAIM_LEASE_MS, MergeClaim
 from shardline.datasource.parts.collect_stats import collect_part_stats
@@ -292,14 +292,14 @@ def assert_in_order(client: ShardClient, run: Run, column: str) -> None:
 def test_a_task_that_fails_leaves_the_shard_and_the_claim(
     spark: SparkSession, location: str
 ) -> None:
-    """The error of the task is told; the next run begins anew."""
+    """The error of the task is told, with its class; the next run begins anew."""
     client = filled(location)
     before = meaning(client)
     key = next(p.key for b in client.state(SHARD).trace.batches for p in b.parts if not p.inline)
     blob = client.location.blob
     data = blob.get(key) or b""
     blob.set(key, data[:-1])
-    with pytest.raises(ShardError, match="CORRUPT_PART"):
+    with pytest.raises(Corrupt, match="CORRUPT_PART"):
         on_spark(spark, client)
     assert client.state(SHARD).claims == {}
     assert len(client.state(SHARD).trace.batches) == 12

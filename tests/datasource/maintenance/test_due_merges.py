@@ -1,0 +1,158 @@
+"""The loop that makes the merges that are due: some are impossible, or others make them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import (
+    Determinate,
+    Indeterminate,
+    InvalidUsage,
+    MissingBlob,
+    ShardError,
+)
+from shardline.datasource.maintenance.compact import make_due_merges, merge_batches
+from shardline.datasource.parts.merge_parts import merge_work_bytes
+from shardline.datasource.shard.batch import Batch
+from shardline.datasource.shard.state import ShardState
+from support.models.merging import SHARD, contents, expected, filled, next_merge, sizes
+from support.models.shards import SETTINGS, World, schema_of, table
+
+BLOBS = replace(SETTINGS, inline_part_bytes=0, compact_factor=4, compact_inline_bytes=0)
+
+
+def of_sizes(world: World, *sizes: int) -> ShardClient:
+    """A shard of batches of so many rows each."""
+    client = world.client(BLOBS)
+    client.create(SHARD, schema_of(), key=("id",))
+    for size in sizes:
+        client.writer(SHARD).append_now(table(*((n, "x") for n in range(size))))
+    return client
+
+
+def lose(world: World, client: ShardClient, index: int) -> bytes:
+    """Delete the blob of a batch of one part; returns what it held."""
+    [part] = client.state(SHARD).trace.batches[index].parts
+    held = world.objects().get(part.key)
+    assert held is not None
+    world.objects().delete(part.key)
+    return held
+
+
+# --- merges that cannot be made ------------------------------------------------------------------
+
+
+def test_a_lost_part_keeps_only_its_own_merge_from_being_made(world: World) -> None:
+    """The most urgent one, each time: a small batch before a larger one."""
+    client = of_sizes(world, 1, 1000, *[1] * 40)
+    before = contents(client)
+    [part] = client.state(SHARD).trace.batches[0].parts
+    held = lose(world, client, 0)
+    with pytest.raises(MissingBlob, match=part.key):
+        client.compact(SHARD)
+    assert sizes(client) == [1, 1000, 40]
+    world.objects().put(part.key, held)
+    client.compact(SHARD)
+    assert next_merge(client.state(SHARD).trace, BLOBS.compact_factor) is None
+    assert contents(world.client()) == before
+
+
+@pytest.mark.parametrize("lost", [0, 17, 39])
+def test_a_lost_part_among_many_of_its_size_keeps_few_from_being_merged(
+    world: World, lost: int
+) -> None:
+    """Appends go on behind it, round after round, and do not pile up."""
+    client = filled(world.client(BLOBS), 40)
+    [part] = client.state(SHARD).trace.batches[lost].parts
+    held = lose(world, client, lost)
+    writer = client.writer(SHARD)
+    for number in range(40, 80):
+        with pytest.raises(MissingBlob, match=part.key):
+            client.compact(SHARD)
+        writer.append_now(table((number, "x"), (number, "y")))
+    # Seven at most around the lost one, and a trace in shape: three in each of few tiers.
+    assert len(sizes(client)) < 20
+    world.objects().put(part.key, held)
+    client.compact(SHARD)
+    assert contents(world.client()) == expected(80)
+    assert next_merge(client.state(SHARD).trace, BLOBS.compact_factor) is None
+
+
+Merge = Callable[[ShardState, tuple[Batch, ...]], bool]
+
+
+def merger(client: ShardClient, refuse: Callable[[tuple[Batch, ...]], object]) -> Merge:
+    """Merges what `refuse` lets pass."""
+
+    def merge(state: ShardState, inputs: tuple[Batch, ...]) -> bool:
+        refuse(inputs)
+        return merge_batches(client.machine(SHARD), state, inputs, may_inline=False)
+
+    return merge
+
+
+@pytest.mark.parametrize("code", ["LOSSY_VALUE", "DIFF_OVERFLOW", "RECORD_TOO_LARGE"])
+def test_inputs_that_are_impossible_together_are_told_after_all_else(
+    world: World, code: str
+) -> None:
+    """Neither batch is at fault alone, so no message names one; by force it is told at once."""
+    error = InvalidUsage("both", code=code)
+    client = filled(world.client(BLOBS), 32)
+    first, second = (client.state(SHARD).trace.batches[at].desc.lower for at in (1, 2))
+    tried: list[int] = []
+
+    def refuse(inputs: tuple[Batch, ...]) -> None:
+        tried.append(len(inputs))
+        lowers = [batch.desc.lower for batch in inputs]
+        if lowers[0] <= first and second in lowers:
+            raise error
+
+    machine = client.machine(SHARD)
+    with pytest.raises(InvalidUsage) as raised:
+        make_due_merges(machine, merger(client, refuse), force=True)
+    assert (raised.value, tried) == (error, [32])
+    with pytest.raises(InvalidUsage) as raised:
+        make_due_merges(machine, merger(client, refuse), force=False)
+    assert raised.value is error
+    assert tried[1:5] == [32, 16, 8, 4], "each of them fails"
+    # The other halves are merged, and then the one of 4 with the one of 8, which is larger.
+    assert sizes(client) == [2, 2, 2, 2, 24, 32]
+    assert contents(world.client()) == expected(32)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Determinate("no answer"),
+        Indeterminate("no answer"),
+        InvalidUsage("no", code="ACCESS_DENIED"),
+        ShardError("no executor", code="MERGE_JOB_FAILED"),
+    ],
+)
+def test_a_store_that_does_not_answer_ends_it_at_once(world: World, error: ShardError) -> None:
+    """The other merges would meet the same."""
+    client = filled(world.client(BLOBS), 32)
+    tried: list[int] = []
+
+    def refuse(inputs: tuple[Batch, ...]) -> None:
+        tried.append(len(inputs))
+        raise error
+
+    with pytest.raises(type(error)):
+        make_due_merges(client.machine(SHARD), merger(client, refuse), force=False)
+    assert tried == [32]
+
+
+def test_an_impossible_merge_leaves_the_budget_to_the_others(world: World) -> None:
+    """Or each round would spend it on the first one, and make no other."""
+    client = of_sizes(world, 1, 1000, *[1] * 4)
+    heavy = client.state(SHARD).trace.batches[:2]
+    weight = merge_work_bytes(part for batch in heavy for part in batch.parts)
+    lose(world, client, 0)
+    with pytest.raises(MissingBlob):
+        client.compact(SHARD, most_bytes=weight)
+    assert sizes(client) == [1, 1000, 4]
