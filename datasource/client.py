@@ -442,6 +442,8 @@ class ShardClient:
         Raises:
             MissingBlob: A part is missing in the store.
             Corrupt: A part is not what was written.
+            Determinate: The store did not answer; or `MERGED_ELSEWHERE`, other processes have
+                replaced the batches of each merge, and some may be due still.
             Indeterminate: A merge may have been applied; the contents are the same either way.
         """
         self.state(name)

@@ -43,8 +43,8 @@ from typing import Final, Self, TypeVar
 
 from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import InvalidUsage, ShardError
-from shardline.datasource.maintenance.compact import compact
+from shardline.datasource.errors import Determinate, InvalidUsage, ShardError
+from shardline.datasource.maintenance.compact import MERGED_ELSEWHERE, compact
 from shardline.datasource.maintenance.garbage_collection import collect_garbage
 from shardline.datasource.maintenance.orphan_sweep import (
     NeededKeys,
@@ -155,10 +155,21 @@ def maintain(
     retained = not dropped and step("retention", lambda: apply_retention(machine), otherwise=False)
     merges = 0
     if not dropped:
-        merges = step("compaction", lambda: compact(machine, most_bytes=merge_bytes), 0)
+        merges = step("compaction", lambda: _compact(machine, merge_bytes), 0)
     collected = step("collection", lambda: _collect(machine, memory), None)
     swept = step("sweep", lambda: _sweep(machine, needed), None)
     return RoundResult(retained, merges, collected, swept, tuple(failed))
+
+
+def _compact(machine: Machine, merge_bytes: int) -> int:
+    try:
+        return compact(machine, most_bytes=merge_bytes)
+    except Determinate as error:
+        # No failure of maintenance: what it would have merged is being merged.
+        if error.code != MERGED_ELSEWHERE:
+            raise
+        _log.info("merges left to others", extra={"context": {"shard": machine.name}})
+        return 0
 
 
 def _collect(machine: Machine, memory: CollectionMemory) -> int | None:

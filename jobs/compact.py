@@ -5,7 +5,8 @@
 Without names: all shards of the location. Prints its progress. Safe to run, to kill and to run
 again at any time, beside writers, readers and maintenance; ranges that another process is merging
 are left to it. Status 0: no merge is due any more, but for those of other processes; 1: some shard
-failed, for the reason on stderr; 2: the request cannot be carried out.
+failed, or its merges were lost to other processes again and again, for the reason on stderr; 2: the
+request cannot be carried out.
 """
 
 from __future__ import annotations

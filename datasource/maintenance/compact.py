@@ -37,7 +37,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from shardline.datasource.errors import MissingBlob, ShardError
+from shardline.datasource.errors import Determinate, MissingBlob, ShardError
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.ids import process_name
 from shardline.datasource.maintenance.compaction_claim import MergeClaim, Superseded
@@ -62,6 +62,7 @@ from shardline.datasource.shard.trace import Due, due_merges, level_of, worn_pas
 from shardline.datasource.types.schema import ShardSchema
 
 __all__ = [
+    "MERGED_ELSEWHERE",
     "all_mergeable_batches",
     "apply_merged",
     "are_all_parts_named",
@@ -80,6 +81,9 @@ _log = logging.getLogger(__name__)
 _LOST_MAX: Final = 8
 """How many merges in a row may turn out to have been made by other processes, before this one
 leaves the shard to them."""
+
+MERGED_ELSEWHERE: Final = "MERGED_ELSEWHERE"
+"""Code of the error that says so: merges may be due still, and none of them was made here."""
 
 _CLAIM_BYTES: Final = 4 << 20
 """Lighter merges take no claim. They take less than half a second, which is lost when two processes
@@ -116,7 +120,8 @@ def compact(machine: Machine, *, force: bool = False, most_bytes: int | None = N
         InvalidUsage: There is no such shard.
         MissingBlob: A part is missing in the store.
         Corrupt: A part is not what was written.
-        Determinate: The store did not answer; merges made before stay.
+        Determinate: The store did not answer; or `MERGED_ELSEWHERE`, other processes have replaced
+            the batches of each merge. Merges made before stay.
         Indeterminate: It is not known whether the last merge was applied.
     """
 
@@ -150,6 +155,7 @@ def make_due_merges(
 
     Raises:
         ShardError: As of `merge`; of several impossible merges the error of the first one.
+        Determinate: `MERGED_ELSEWHERE`, as of `compact`.
     """
     applied = lost = 0
     left = most_bytes
@@ -186,6 +192,13 @@ def make_due_merges(
         if force:
             break  # or a busy writer would keep this going for ever
     impossible.raise_first()
+    if lost == _LOST_MAX:
+        raise Determinate(
+            f"merges of shard '{machine.name}' were lost {_LOST_MAX} times in a row, as others had "
+            "replaced or claimed the batches",
+            code=MERGED_ELSEWHERE,
+            hint="run it again, when fewer writers are at work",
+        )
     return applied
 
 

@@ -118,7 +118,8 @@ def compact_on_spark(
         MissingBlob: A part is missing.
         Corrupt: A part is damaged.
         ShardError: A task failed for another reason, which the message gives.
-        Determinate: The store did not answer; merges made before stay.
+        Determinate: The store did not answer; or `MERGED_ELSEWHERE`, other processes have replaced
+            the batches of each merge. Merges made before stay.
         Indeterminate: The outcome of the last merge is unknown.
     """
     if range_bytes < 1:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+import shardline.datasource.maintenance.compact
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import (
     Determinate,
@@ -15,6 +16,7 @@ from shardline.datasource.errors import (
     MissingBlob,
     ShardError,
 )
+from shardline.datasource.maintainer import maintain
 from shardline.datasource.maintenance.compact import make_due_merges, merge_batches
 from shardline.datasource.parts.merge_parts import merge_work_bytes
 from shardline.datasource.shard.batch import Batch
@@ -156,3 +158,57 @@ def test_an_impossible_merge_leaves_the_budget_to_the_others(world: World) -> No
     with pytest.raises(MissingBlob):
         client.compact(SHARD, most_bytes=weight)
     assert sizes(client) == [1, 1000, 4]
+
+
+# --- merges that others make ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_merges_that_are_lost_again_and_again_are_told(world: World, *, force: bool) -> None:
+    """Whoever asked for them must not hear that nothing is due any more."""
+    machine = filled(world.client(BLOBS), 8).machine(SHARD)
+    tried: list[int] = []
+
+    def lose_to_others(state: ShardState, inputs: tuple[Batch, ...]) -> bool:
+        tried.append(len(inputs))
+        assert state.trace.batches == inputs
+        return False
+
+    with pytest.raises(Determinate, match="MERGED_ELSEWHERE"):
+        make_due_merges(machine, lose_to_others, force=force)
+    assert tried == [8] * 8
+
+
+def test_a_merge_in_between_is_a_new_chance(world: World) -> None:
+    """Seven losses, one merge, seven losses, and what is left: nobody gives up."""
+    client = filled(world.client(BLOBS), 16)
+    turns = iter([*["lost"] * 7, "some", *["lost"] * 7, "all", "all"])
+
+    def merge(state: ShardState, inputs: tuple[Batch, ...]) -> bool:
+        turn = next(turns)
+        mine = inputs[:4] if turn == "some" else inputs
+        return turn != "lost" and merge_batches(machine, state, mine, may_inline=False)
+
+    machine = client.machine(SHARD)
+    assert make_due_merges(machine, merge, force=False) == 3
+    assert next(turns, None) is None
+
+
+def test_maintenance_leaves_such_a_shard_to_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is no failure of the round; a store without an answer is."""
+    client = filled(world.client(BLOBS), 8)
+    monkeypatch.setattr(shardline.datasource.maintenance.compact, "merge_batches", never)
+    assert maintain(client.machine(SHARD)).failed == ()
+    assert caplog.records == []
+
+    def no_answer(*_: object, **__: object) -> bool:
+        raise Determinate("no answer")
+
+    monkeypatch.setattr(shardline.datasource.maintenance.compact, "merge_batches", no_answer)
+    assert maintain(client.machine(SHARD)).failed == ("compaction",)
+
+
+def never(*_: object, **__: object) -> bool:
+    return False
