@@ -124,6 +124,7 @@ def maintain(
     needed: NeededKeys | None = None,
     merge_bytes: int = MERGE_BYTES,
     tidy: Callable[[], object] = lambda: None,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> RoundResult:
     """Run one round of maintenance on a shard.
 
@@ -134,6 +135,8 @@ def maintain(
             is not known: then a registered shard is not swept.
         merge_bytes: The most that is merged in this round, in encoded bytes read.
         tidy: Of the transactions shard, the step before all others.
+        stopping: True once the round is to end: a merge under way is given up, another step is
+            finished, and those after it are left out.
 
     Raises:
         InvalidUsage: There is no such shard.
@@ -142,6 +145,8 @@ def maintain(
     failed: list[str] = []
 
     def step(name: str, act: Callable[[], T], otherwise: T) -> T:
+        if stopping():
+            return otherwise
         try:
             return act()
         except Exception:  # noqa: BLE001 - also a bug in one step is no reason to leave the others
@@ -155,15 +160,15 @@ def maintain(
     retained = not dropped and step("retention", lambda: apply_retention(machine), otherwise=False)
     merges = 0
     if not dropped:
-        merges = step("compaction", lambda: _compact(machine, merge_bytes), 0)
+        merges = step("compaction", lambda: _compact(machine, merge_bytes, stopping), 0)
     collected = step("collection", lambda: _collect(machine, memory), None)
     swept = step("sweep", lambda: _sweep(machine, needed), None)
     return RoundResult(retained, merges, collected, swept, tuple(failed))
 
 
-def _compact(machine: Machine, merge_bytes: int) -> int:
+def _compact(machine: Machine, merge_bytes: int, stopping: Callable[[], bool]) -> int:
     try:
-        return compact(machine, most_bytes=merge_bytes)
+        return compact(machine, most_bytes=merge_bytes, stopping=stopping)
     except Determinate as error:
         # No failure of maintenance: what it would have merged is being merged.
         if error.code != MERGED_ELSEWHERE:
@@ -222,9 +227,10 @@ class Maintainer:
         merge_bytes: As for `maintain`.
         allowed: Returns False while this process is not to maintain anything: a round ends before
             its next shard.
-        observer: Called after each round on a shard, also one that has failed, with its name, the
-            result, and the milliseconds that the round took; and after each listing of the shards,
-            with `WHOLE_LOCATION`. Must return at once and never raise.
+        observer: Called after each round on a shard, also one that has failed but not one that was
+            cancelled, with its name, the result, and the milliseconds that the round took; and
+            after each listing of the shards, with `WHOLE_LOCATION`. Must return at once and never
+            raise.
     """
 
     client: ShardClient
@@ -260,14 +266,14 @@ class Maintainer:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and wait for it; it finishes the shard that it is working on."""
+        """End the thread as `cancel` does, and wait for it."""
         self.cancel()
         if self._thread is not None:
             self._thread.stop()
         self._thread = None
 
     def cancel(self) -> None:
-        """End a running round after the shard that it is working on; does not wait."""
+        """End a running round after the step that it is at, or within a merge; does not wait."""
         self._stop.set()
         if self._thread is not None:
             self._thread.cancel()
@@ -311,7 +317,9 @@ class Maintainer:
                 if isinstance(error, InvalidUsage) and error.code == "SHARD_NOT_FOUND":
                     continue
                 done[name] = RoundResult(failed=("state",))
-            self._observe(name, done[name], began_ms)
+            # One that was cut short does not say that the steps which it left out do not fail.
+            if not self._stop.is_set():
+                self._observe(name, done[name], began_ms)
         return done
 
     def _names(self, done: dict[str, RoundResult]) -> Sequence[str]:
@@ -344,6 +352,7 @@ class Maintainer:
             needed=partial(self.client.door.pending_parts, name),
             merge_bytes=self.merge_bytes,
             tidy=lambda: self.client.transactions(name).tidy() if tidied else None,
+            stopping=self._stop.is_set,
         )
 
     def _run_round(self) -> float:

@@ -7,8 +7,8 @@ and then deletes parts that crashed writers have left (docs/design.md, "Maintena
 printed for each shard that was changed. Any number of these jobs may run on one location, beside
 writers and readers, and be killed at any time. Starts no JVM.
 
-Status 0: stopped by SIGINT or SIGTERM, after the shard under way, or all rounds are done;
-1: all rounds are done, and something failed in the last one; 2: it cannot start.
+Status 0: stopped by SIGINT or SIGTERM, after the step under way (a merge is given up), or all
+rounds are done; 1: all rounds are done, and something failed in the last one; 2: it cannot start.
 """
 
 from __future__ import annotations

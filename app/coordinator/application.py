@@ -288,14 +288,20 @@ class Application:
         trace: TracebackType | None,
     ) -> None:
         """Stop everything; the next start goes on."""
-        # First: an object that is created now would be told to controllers that are gone.
-        self._objects.stop()
-        self.repairs.stop()
-        self._compute.stop()
-        self._storage.stop()
-        self.runtime.stop()
-        if self._maintainer is not None and self._maintains:
-            self._maintainer.__exit__(kind, error, trace)
+        # Before all else, so that a merge of minutes ends while the others are stopped.
+        if self._maintainer is not None:
+            self._maintainer.cancel()
+        try:
+            # First of them: an object that is created now would be told to controllers that are
+            # gone.
+            self._objects.stop()
+            self.repairs.stop()
+            self._compute.stop()
+            self._storage.stop()
+            self.runtime.stop()
+        finally:
+            if self._maintainer is not None and self._maintains:
+                self._maintainer.__exit__(kind, error, trace)
 
     @property
     def lost(self) -> Exception | None:

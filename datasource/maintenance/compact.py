@@ -105,7 +105,13 @@ _observers: tuple[MergeObserver, ...] = ()
 _observing = threading.Lock()
 
 
-def compact(machine: Machine, *, force: bool = False, most_bytes: int | None = None) -> int:
+def compact(
+    machine: Machine,
+    *,
+    force: bool = False,
+    most_bytes: int | None = None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> int:
     """Merge until nothing is due; return the number of merges applied.
 
     Args:
@@ -115,6 +121,7 @@ def compact(machine: Machine, *, force: bool = False, most_bytes: int | None = N
             process has claimed a part of the trace, nothing is done.
         most_bytes: The most that may be read in all (see `parts.merge_parts.merge_work_bytes`);
             merges that exceed the rest of it stay due. None for any amount.
+        stopping: True once no more is to be merged: a merge under way is given up.
 
     Raises:
         InvalidUsage: There is no such shard.
@@ -127,9 +134,9 @@ def compact(machine: Machine, *, force: bool = False, most_bytes: int | None = N
 
     def merge(state: ShardState, inputs: tuple[Batch, ...]) -> bool:
         may_inline = not force and _are_inline(inputs)
-        return merge_batches(machine, state, inputs, may_inline=may_inline)
+        return merge_batches(machine, state, inputs, may_inline=may_inline, stopping=stopping)
 
-    return make_due_merges(machine, merge, force=force, most_bytes=most_bytes)
+    return make_due_merges(machine, merge, force=force, most_bytes=most_bytes, stopping=stopping)
 
 
 def make_due_merges(
@@ -139,6 +146,7 @@ def make_due_merges(
     force: bool,
     most_bytes: int | None = None,
     left_to: Callable[[tuple[Claim, ...]], None] = lambda _: None,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> int:
     """Make the merges that are due with `merge`, one after the other; return how many were applied.
 
@@ -152,6 +160,7 @@ def make_due_merges(
         force: As for `compact`.
         most_bytes: As for `compact`.
         left_to: Called with the claims of other processes, when nothing else is due.
+        stopping: As for `compact`; `merge` looks at it as well.
 
     Raises:
         ShardError: As of `merge`; of several impossible merges the error of the first one.
@@ -160,7 +169,7 @@ def make_due_merges(
     applied = lost = 0
     left = most_bytes
     impossible = ImpossibleMerges(machine.settings.compact_factor)
-    while lost < _LOST_MAX:
+    while lost < _LOST_MAX and not stopping():
         # Read anew for each merge: the one before, and appends meanwhile, have changed the trace.
         state = machine.state()
         claims = live_claims(state, machine.clock.now_ms())
@@ -192,7 +201,7 @@ def make_due_merges(
         if force:
             break  # or a busy writer would keep this going for ever
     impossible.raise_first()
-    if lost == _LOST_MAX:
+    if lost == _LOST_MAX and not stopping():
         raise Determinate(
             f"merges of shard '{machine.name}' were lost {_LOST_MAX} times in a row, as others had "
             "replaced or claimed the batches",
@@ -438,7 +447,12 @@ def _is_inline(batch: Batch) -> bool:
 
 
 def merge_batches(
-    machine: Machine, state: ShardState, inputs: tuple[Batch, ...], *, may_inline: bool
+    machine: Machine,
+    state: ShardState,
+    inputs: tuple[Batch, ...],
+    *,
+    may_inline: bool,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> bool:
     """Put one batch in the place of `inputs`; False if another process did, or has claimed them.
 
@@ -447,14 +461,22 @@ def merge_batches(
         state: The state that the merge was planned from.
         inputs: Neighbouring batches of `state`, the last one not empty.
         may_inline: True if the result may stay in the state if it is tiny.
+        stopping: Asked for every table that is read; once it is True, the merge is given up, and
+            the result is False.
 
     Raises:
         ShardError: As `compact`.
     """
+
+    def merge(claim: MergeClaim | None) -> bool:
+        return _merge_and_apply(
+            machine, state, inputs, claim, may_inline=may_inline, stopping=stopping
+        )
+
     if _weight(inputs) < _CLAIM_BYTES:
-        return _merge_and_apply(machine, state, inputs, None, may_inline=may_inline)
+        return merge(None)
     with MergeClaim.on(machine, inputs, f"merge by {process_name()}") as claim:
-        return claim.held and _merge_and_apply(machine, state, inputs, claim, may_inline=may_inline)
+        return claim.held and merge(claim)
 
 
 def _merge_and_apply(
@@ -464,13 +486,20 @@ def _merge_and_apply(
     claim: MergeClaim | None,
     *,
     may_inline: bool,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> bool:
     # Before the first part is written: a sweep judges a part by the time of its writing, and
     # `apply_merge` refuses by this one, which must not be later.
     staged_ms = machine.clock.now_ms()
+
+    def progress() -> None:
+        if stopping():
+            raise Superseded("this process stops")
+        if claim is not None:
+            claim.keep()
+
     merger = Merger.of(state, inputs, merge_stager(machine, state, may_inline=may_inline))
-    if claim is not None:
-        merger = replace(merger, progress=claim.keep)
+    merger = replace(merger, progress=progress)
     try:
         merged = merger.merge(sources(inputs))
     except Superseded:

@@ -45,7 +45,7 @@ _BEATS: Final = 4
 
 
 class Superseded(Exception):
-    """The merge is to be given up: its inputs are gone, or another process merges them."""
+    """The merge is to be given up: its inputs are gone, or others merge them; or it is stopped."""
 
 
 @dataclass(slots=True)

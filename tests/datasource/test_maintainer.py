@@ -24,6 +24,7 @@ from shardline.datasource.maintainer import (
     maintain,
 )
 from shardline.datasource.maintenance.retention import set_retention
+from shardline.datasource.parts import merge_parts
 from shardline.datasource.parts.merge_parts import merge_work_bytes
 from support.models.merging import SHARD, contents, expected, filled, next_merge, sizes
 from support.models.shards import SETTINGS, TINY, Crash, Mortal, World, dangling, schema_of, table
@@ -301,6 +302,59 @@ def test_the_thread_makes_rounds_with_jitter_until_it_is_stopped(world: World) -
     assert len(set(others)) == len(others) == 5
     assert all(500 <= pause < 1500 for pause in others)
     assert not any(t.name == "maintenance" for t in threading.enumerate())
+
+
+def test_a_merge_under_way_is_given_up_by_who_stops(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its claim and what it has written; nothing is told of steps that were left out."""
+    monkeypatch.setattr(shardline.datasource.maintenance.compact, "_CLAIM_BYTES", 1)
+    # Of four streams two fit into memory: the first pass writes before the next one reads.
+    monkeypatch.setattr(merge_parts, "BATCH_ROWS", 1)
+    settings = replace(QUIET, compact_memory_bytes=1)
+    client = filled(world.client(settings), 4)
+    before, stored = contents(client), parts_stored(world)
+    written: list[str] = []
+    told: list[str] = []
+
+    class Stopping(Mortal):
+        @override
+        def put(self, key: str, value: bytes | memoryview) -> None:
+            super().put(key, value)
+            if "/part/" in key:
+                written.append(key)
+                keeper.cancel()
+
+    keeper = Maintainer(
+        world.client(settings, Stopping(world.objects())),
+        observer=lambda name, *_: told.append(name),
+    )
+    done = keeper.round()[SHARD]
+    assert written
+    assert (done, told) == (RoundResult(), [WHOLE_LOCATION])
+    state = world.client().state(SHARD)
+    assert (len(state.trace.batches), state.claims, parts_stored(world)) == (4, {}, stored)
+    assert Maintainer(world.client(settings)).round()[SHARD].merges == 1
+    assert contents(world.client()) == before
+
+
+def parts_stored(world: World) -> set[str]:
+    return {entry.key for entry in world.objects().entries(f"{SHARD}/part/")}
+
+
+def test_who_stops_begins_no_other_step(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that it is at is finished."""
+    client = filled(world.client(QUIET), 40)
+    keeper = Maintainer(client)
+
+    def retain(_: object) -> bool:
+        keeper.cancel()
+        return True
+
+    monkeypatch.setattr(maintenance, "apply_retention", retain)
+    monkeypatch.setattr(maintenance, "collect_garbage", pytest.fail)
+    assert keeper.round()[SHARD] == RoundResult(retained=True)
+    assert sizes(client) == [2] * 40
 
 
 def test_two_maintainers_do_not_make_the_same_merge(

@@ -45,10 +45,41 @@ from shardline.datasource.errors import (
     InvalidUsage,
     ShardError,
 )
+from shardline.datasource.maintainer import Maintainer
 from shardline.datasource.stores.open import open_objects
 from support.fakes.sites import Site, index, project, source
 
 TOKEN = "0123456789abcdef" * 2
+
+
+def test_maintenance_is_cancelled_first_and_waited_for_in_any_case(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its merge of minutes ends while all else stops, also if that fails."""
+    application = site.application(maintenance=True)
+    noted: list[str] = []
+    cancel, stop, end = Maintainer.cancel, Maintainer.stop, application.runtime.stop
+
+    def cancelling(self: Maintainer) -> None:
+        noted.append("cancelled")
+        cancel(self)
+
+    def stopping(self: Maintainer) -> None:
+        noted.append("stopped")
+        stop(self)
+
+    def failing() -> None:
+        noted.append("runtime")
+        end()
+        raise Determinate("it does not stop")
+
+    monkeypatch.setattr(Maintainer, "cancel", cancelling)
+    monkeypatch.setattr(Maintainer, "stop", stopping)
+    monkeypatch.setattr(application.runtime, "stop", failing)
+    with pytest.raises(Determinate, match="does not stop"), application:
+        assert noted == []
+    assert noted[:3] == ["cancelled", "runtime", "stopped"]
+    assert not any(t.name == "maintenance" for t in threading.enumerate())
 
 
 def begins(site: Site) -> list[str]:
