@@ -314,18 +314,22 @@ class Committer:
         """Apply to data shards, and keep the transactions shard small; failing is harmless."""
         now = ledger.after_commit(time + 1, added, gone)
         self.reader.learn(now)
+        # Nothing is raised, whatever it is: the caller would take a durable commit for a failed
+        # one.
+        context = {"context": {"shard": self.machine.name, "time": time}}
         try:
             if added:
                 apply_ledger(self.home, now, {row.shard for row in added})
-            self.upkeep()
         except Exception:  # noqa: BLE001 - of any kind: it is committed
-            # Not raised, whatever it is: the caller would take a durable commit for a failed one.
-            # Readers and the next commit apply it.
-            _log.warning(
-                "a transaction was committed and not applied yet",
-                exc_info=True,
-                extra={"context": {"shard": self.machine.name, "time": time}},
-            )
+            # Readers and the next commit apply it. Upkeep would keep the caller waiting once more.
+            problem = "a transaction was committed and not applied yet"
+            _log.warning(problem, exc_info=True, extra=context)
+            return
+        try:
+            self.upkeep()
+        except Exception:  # noqa: BLE001 - as above
+            problem = "the transactions shard could not be kept small"
+            _log.warning(problem, exc_info=True, extra=context)
 
     def upkeep(self) -> None:
         """Move since, compact and collect garbage, when there are enough batches to gain by it."""
@@ -334,6 +338,8 @@ class Committer:
             return
         if state.seqno < self._upkeep_seqno + _UPKEEP_EVERY:
             return
+        # Before the work: if it fails, each commit would pay for it and for what fails in it.
+        self._upkeep_seqno = state.seqno
         apply_retention(self.machine)
         known, state = self.reader.known, self.machine.state()
         live = 0 if known is None else len(known.rows)
@@ -342,4 +348,5 @@ class Committer:
         # leave the two in different batches.
         compact(self.machine, force=sum(batch.rows for batch in old) > _UPKEEP_EVERY + 2 * live)
         collect_garbage(self.machine)
+        # The records that it has written itself are no reason for the next one.
         self._upkeep_seqno = (self.machine.cached or state).seqno
