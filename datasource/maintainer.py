@@ -133,7 +133,8 @@ def maintain(
         memory: Kept from the rounds before; None for none.
         needed: Gives the keys of parts that transactions still need, as for `sweep`. None if that
             is not known: then a registered shard is not swept.
-        merge_bytes: The most that is merged in this round, in encoded bytes read.
+        merge_bytes: The most that is merged in this round, in encoded bytes read, with 16 for each
+            row at least (`parts.merge_parts.merge_work_bytes`).
         tidy: Of the transactions shard, the step before all others.
         stopping: True once the round is to end: a merge under way is given up, another step is
             finished, and those after it are left out.

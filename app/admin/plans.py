@@ -68,7 +68,18 @@ class ExpirePlan(msgspec.Struct, frozen=True, tag="expire-reader"):
 
 
 class MergeStep(msgspec.Struct, frozen=True):
-    """Neighbouring batches that become one; `rows` are updates before the merge."""
+    """Neighbouring batches that become one.
+
+    Attributes:
+        lower: The first time of the first batch.
+        upper: The upper of the last batch; None if no time comes after it.
+        batches: Number of batches, empty ones included.
+        parts: Number of their parts.
+        rows: Updates before the merge.
+        size_bytes: Encoded size of the parts.
+        work_bytes: What limits are compared with: the same, but each row counts 16 bytes at least
+            and each part 4 KiB more (`merge_parts.merge_work_bytes`).
+    """
 
     lower: int
     upper: int | None
@@ -76,6 +87,7 @@ class MergeStep(msgspec.Struct, frozen=True):
     parts: int
     rows: int
     size_bytes: int
+    work_bytes: int
 
 
 class CompactPlan(msgspec.Struct, frozen=True, tag="compact"):

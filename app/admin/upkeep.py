@@ -16,7 +16,11 @@ from typing_extensions import override
 from shardline.app.admin.plans import CompactPlan, GcPlan, MergeStep, SweepPlan
 from shardline.app.admin.verb import ChangingVerb, count_text, read_state
 from shardline.datasource.client import ShardClient
-from shardline.datasource.maintenance.compact import all_mergeable_batches, is_unclaimed_by
+from shardline.datasource.maintenance.compact import (
+    all_mergeable_batches,
+    is_unclaimed_by,
+    merge_weight,
+)
 from shardline.datasource.maintenance.orphan_sweep import SweepResult, sweep_orphans
 from shardline.datasource.shard.batch import Batch
 from shardline.datasource.shard.commands.claims import live_claims
@@ -37,7 +41,8 @@ class Compact(ChangingVerb[CompactPlan]):
     Attributes:
         shard: Name of the shard.
         force: True to leave one batch.
-        most_bytes: The most that may be read; larger merges stay due. None for any amount.
+        most_bytes: The most that may be read, as `MergeStep.work_bytes` counts it; larger merges
+            stay due. None for any amount.
     """
 
     name = "compact"
@@ -75,7 +80,11 @@ class Compact(ChangingVerb[CompactPlan]):
         """
         merges = client.compact(self.shard, force=self.force, most_bytes=self.most_bytes)
         left = len(client.state(self.shard).trace.batches)
-        return f"{count_text(merges, 'merge')}; {count_text(left, 'batch', 'batches')} now"
+        said = f"{count_text(merges, 'merge')}; {count_text(left, 'batch', 'batches')} now"
+        due = 0 if self.force else len(self.plan(client).merges)
+        if due:
+            said += f"; {count_text(due, 'merge')} {'is' if due == 1 else 'are'} still due"
+        return said
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,4 +185,5 @@ def _step(inputs: Sequence[Batch]) -> MergeStep:
         parts=sum(1 for batch in inputs for _ in batch.parts),
         rows=sum(batch.rows for batch in inputs),
         size_bytes=sum(batch.size_bytes for batch in inputs),
+        work_bytes=merge_weight(inputs),
     )

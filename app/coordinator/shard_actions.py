@@ -215,9 +215,9 @@ class ShardActions:
 
 
 def _left_merges(plan: CompactPlan) -> list[str]:
-    if sum(step.size_bytes for step in plan.merges) <= _MERGES_MAX:
+    if sum(step.work_bytes for step in plan.merges) <= _MERGES_MAX:
         return []
-    most = amount(_MERGES_MAX)
+    most = f"{amount(_MERGES_MAX)}, with 16 bytes for each row at least,"
     return [f"What is more than {most} stays due: the command `compact` merges it by Spark."]
 
 

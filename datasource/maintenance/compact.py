@@ -73,6 +73,7 @@ __all__ = [
     "make_due_merges",
     "merge_batches",
     "merge_stager",
+    "merge_weight",
     "observe_merges",
 ]
 
@@ -181,7 +182,7 @@ def make_due_merges(
         if not inputs:
             left_to(claims)
             break
-        weight = _weight(inputs)
+        weight = merge_weight(inputs)
         if left is not None and weight > left:
             break
         try:
@@ -275,7 +276,7 @@ def _merge_within_budget(machine: Machine) -> int:
             inputs = choose(machine, state, claims, machine.tank.fuel)
             if not inputs:
                 break
-            machine.tank.use(_weight(inputs))
+            machine.tank.use(merge_weight(inputs))
             # A merge that was lost was made by another writer, which goes on from there.
             if not merge_batches(machine, state, inputs, may_inline=_are_inline(inputs)):
                 break
@@ -320,7 +321,7 @@ def _most_urgent(
         return inputs
     worn = worn_past(state.trace, is_unclaimed_by(claims))
     past = () if worn is None else state.trace.batches[: worn.end]
-    return past if most_bytes is None or _weight(past) <= most_bytes else ()
+    return past if most_bytes is None or merge_weight(past) <= most_bytes else ()
 
 
 def _out_of_shape(
@@ -349,7 +350,7 @@ def _weighed(
         return machine.finder.find(state.trace, factor, _weight_of_batch)
     batches = state.trace.batches
     due = due_merges(state.trace, factor, is_unclaimed_by(claims))
-    return ((one, _weight(batches[one.start : one.end])) for one in due)
+    return ((one, merge_weight(batches[one.start : one.end])) for one in due)
 
 
 def is_unclaimed_by(claims: tuple[_Interval, ...]) -> Callable[[Batch], bool]:
@@ -368,7 +369,7 @@ def _first_fitting(alike: tuple[Batch, ...], factor: int, most_bytes: int) -> tu
     """
     total = count = end = 0
     for index, batch in enumerate(alike):
-        total += _weight((batch,))
+        total += merge_weight((batch,))
         if total > most_bytes:
             break
         if not batch.is_empty:
@@ -380,7 +381,8 @@ def _weight_of_batch(batch: Batch) -> int:
     return merge_work_bytes(batch.parts)
 
 
-def _weight(inputs: Iterable[Batch]) -> int:
+def merge_weight(inputs: Iterable[Batch]) -> int:
+    """The work of merging `inputs`, which limits are compared with: see `merge_work_bytes`."""
     return merge_work_bytes(part for batch in inputs for part in batch.parts)
 
 
@@ -473,7 +475,7 @@ def merge_batches(
             machine, state, inputs, claim, may_inline=may_inline, stopping=stopping
         )
 
-    if _weight(inputs) < _CLAIM_BYTES:
+    if merge_weight(inputs) < _CLAIM_BYTES:
         return merge(None)
     with MergeClaim.on(machine, inputs, f"merge by {process_name()}") as claim:
         return claim.held and merge(claim)

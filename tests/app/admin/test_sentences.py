@@ -15,7 +15,9 @@ from shardline.app.admin.plans import (
 from shardline.app.admin.sentences import DescribedPlan, describe_plan
 from shardline.datasource.shard.references import Amount
 
-MERGE = MergeStep(lower=0, upper=9, batches=4, parts=4, rows=40, size_bytes=1 << 20)
+MERGE = MergeStep(
+    lower=0, upper=9, batches=4, parts=4, rows=40, size_bytes=1 << 20, work_bytes=1 << 21
+)
 READER = ExpiredReader(
     name="report",
     kind="hold",

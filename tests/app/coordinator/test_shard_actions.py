@@ -79,6 +79,22 @@ def test_merges_that_are_for_spark_are_left(site: Site, monkeypatch: pytest.Monk
         assert site.client().state("t").trace == before.trace
 
 
+def test_merges_are_left_by_their_work_and_not_by_their_bytes(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many parts or well compressed rows take longer than their size says; the deed says so too."""
+    fill(site)
+    parts = [part for batch in site.client().state("t").trace.batches for part in batch.parts]
+    most = 2 * sum(part.size_bytes for part in parts)
+    assert most < 16 * 4096, "what opening so many parts counts"
+    monkeypatch.setattr("shardline.app.coordinator.shard_actions._MERGES_MAX", most)
+    with site.application() as application:
+        planned = act(application, "compact", "t", commit=False)
+        assert "the command `compact`" in planned.says[-1]
+        done = act(application, "compact", "t", commit=True)
+        assert done.says == ("Done: 0 merges; 21 batches now; 1 merge is still due.",)
+
+
 def test_a_hold_of_somebody_else_is_given_up(site: Site) -> None:
     """It says whose it is, what that breaks and what becomes free; slashes are part of names."""
     client = site.client()
