@@ -18,12 +18,14 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from queue import SimpleQueue
 
 from rich.console import Console
 
 from shardline.app.cli.storage_options import add_option_argument, storage_options
 from shardline.app.cli.tables import size, utc
 from shardline.app.settings.durations import parse_duration_ms
+from shardline.datasource.background import BackgroundThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.maintainer import WHOLE_LOCATION, Maintainer, RoundResult
@@ -58,12 +60,20 @@ def _rounds(
     console = Console(highlight=False, markup=False)
     keeper = Maintainer(client, shards, period_ms=period_ms)
     stopped = threading.Event()
+    signals: SimpleQueue[int] = SimpleQueue()
 
-    def stop(*_: object) -> None:
+    def stop() -> None:
+        signals.get()
         stopped.set()
         keeper.cancel()
 
-    before = {kind: signal.signal(kind, stop) for kind in (signal.SIGINT, signal.SIGTERM)}
+    # By another thread: a handler runs in the main thread, between any two instructions, also while
+    # that holds the lock of an event that it waits for; to set the event there would wait for ever.
+    BackgroundThread("signals", stop).start()
+    before = {
+        kind: signal.signal(kind, lambda kind, _: signals.put(kind))
+        for kind in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         console.print(f"maintaining {client.location.url}, about every {period_ms / 1000:g} s")
         done = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import Determinate
 from shardline.datasource.settings import ShardSettings
 from shardline.jobs.maintain import main
@@ -125,6 +127,22 @@ def test_a_location_that_is_not_there_is_not_made(
     assert main([str(tmp_path / "nowhere"), "--rounds", "1"]) == 2
     assert "error: [" in capsys.readouterr().err
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_signal_that_comes_while_an_event_is_locked_ends_it(
+    client: ShardClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its handler runs in the thread that has the lock, which would wait for itself for ever."""
+
+    def wait(_clock: object, stopped: threading.Event, _ms: float) -> bool:
+        if threading.current_thread() is threading.main_thread():
+            with stopped._cond:  # type: ignore[attr-defined]
+                signal.raise_signal(signal.SIGTERM)
+        return stopped.wait()
+
+    monkeypatch.setattr(SystemClock, "wait", wait)
+
+    assert main([client.location.url, "--every", "10ms"]) == 0
 
 
 @pytest.mark.process
