@@ -191,6 +191,17 @@ def test_an_object_leads_to_its_query_in_sparks_ui(walk: DemoWalk) -> None:
     assert "group:" in walk.queries
 
 
+def test_each_query_in_sparks_ui_says_which_objects_it_is_of(walk: DemoWalk) -> None:
+    """A source or sink is named so; the views of a group have a section each."""
+    said = walk.sections_in_spark
+    assert len(said) == 5, said
+    assert [name for name, titles in said.items() if not titles] == []
+    for name, titles in said.items():
+        owner = name.partition(":")[0]
+        if owner != "group":
+            assert any(re.search(rf"\b{owner}\b", title) for title in titles), (name, titles)
+
+
 def test_sparks_ui_shows_our_metrics_and_leads_back(walk: DemoWalk) -> None:
     """By the names of `/metrics`, with the object's verdict; the link was followed."""
     for name in ("object_lag_seconds", "object_upper_seconds", "hold_behind_seconds"):
@@ -202,7 +213,7 @@ def test_the_page_shows_what_fails_and_that_it_recovers(walk: DemoWalk) -> None:
     """Which, why, and that the others go on; and when that has passed."""
     assert "out/carrier_ranking" in walk.troubles["ranking_out"]
     assert re.match(r"^\d of 10 objects are fresh\.", walk.sentence), walk.sentence
-    assert {"error", "recovery"} <= set(re.findall(r"[a-z]+", walk.recovered))
+    assert {("error", "ranking_out"), ("recovery", "ranking_out")} <= walk.marks
 
 
 def test_the_page_says_that_the_application_is_gone_and_goes_on_when_it_is_back(

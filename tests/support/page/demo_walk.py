@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
+from urllib.parse import urljoin
 
 from playwright.sync_api import Browser, Locator, expect
 
 from support.page.browser import Look, new_context, watch_page
+from support.waiting import wait_until
 
 __all__ = ["DemoWalk", "Visitor"]
 
@@ -34,6 +37,9 @@ _SCREENS: Final[Mapping[str, str]] = MappingProxyType(
 """Addresses, and a word of the demo that each has to show."""
 
 
+_QUERIES: Final = 5
+"""Queries whose page in Spark's UI is looked at."""
+
 _FRESH: Final = re.compile(r"^All 10 objects are fresh\.")
 
 
@@ -47,9 +53,10 @@ class DemoWalk:
         in_spark: Spark's own page of the query of one object.
         metrics_in_spark: What it says of the object.
         queries: The queries that run, as Spark lists them.
+        sections_in_spark: On Spark's page of some of them, the titles of our sections.
         troubles: Of each object that was in trouble, its row of the table.
         sentence: Of the whole, when it was.
-        recovered: The kinds of marks in the time line, once it was over.
+        marks: Kind and object of each mark of the time line, once it was over.
         lost: What the page has said when its application was gone; `lost_px` is how large.
         kept: The sentence of the whole that still stood then.
         back: What it said when it was there again, without a reload.
@@ -61,9 +68,10 @@ class DemoWalk:
     in_spark: str = ""
     metrics_in_spark: str = ""
     queries: str = ""
+    sections_in_spark: dict[str, list[str]] = field(default_factory=dict)
     troubles: dict[str, str] = field(default_factory=dict)
     sentence: str = ""
-    recovered: str = ""
+    marks: set[tuple[str, str]] = field(default_factory=set)
     lost: str = ""
     lost_px: float = 0.0
     kept: str = ""
@@ -130,6 +138,14 @@ class Visitor:
         spark.wait_for_load_state("load")
         spark.goto(address.partition("/statistics")[0])
         self.walk.queries = spark.locator("body").inner_text()
+        links = spark.locator("a[href*='/statistics/?id=']").all()
+        # Some of them: the job goes on meanwhile.
+        for at in sorted({str(link.get_attribute("href")) for link in links})[:_QUERIES]:
+            spark.goto(urljoin(address, at))
+            titles = spark.locator("details.shardline > summary").all_inner_texts()
+            named = re.search(r"^Name: (.+)$", spark.locator("body").inner_text(), re.MULTILINE)
+            assert named is not None, at
+            self.walk.sections_in_spark[named[1]] = titles
         spark.close()
 
     def open(self, said: str) -> str:
@@ -156,10 +172,18 @@ class Visitor:
             verdict = self._row(name).locator(".verdict")
             expect(verdict).to_have_text(re.compile("healthy|idle"), timeout=_LONG_MS)
         expect(self._heading()).to_have_text(_FRESH, timeout=_LONG_MS)
-        marks = self._page.get_by_role("list", name="Marks that are shown")
-        expect(marks).to_contain_text("recovery", timeout=_LONG_MS)
-        self.walk.recovered = marks.inner_text()
+        for name in names:
+            # Others may have had their troubles, while all of them started.
+            recovered = partial(self._has_recovered, name)
+            wait_until(f"the recovery of {name} is a mark", recovered, 120)
+        legend = self._page.get_by_role("list", name="Marks that are shown")
+        expect(legend).to_contain_text("recovery", timeout=_LONG_MS)
         self._shoot("recovered")
+
+    def _has_recovered(self, name: str) -> bool:
+        answer = self._page.request.get(urljoin(self._page.url, "/api/v1/relations/events"))
+        self.walk.marks = {(row["kind"], row["object_id"]) for row in answer.json()["rows"]}
+        return ("recovery", name) in self.walk.marks
 
     def stay(self) -> None:
         """Note that what is open now must not be loaded anew."""
