@@ -42,7 +42,9 @@ class ShardSettings:
             update is rewritten once per tier. 16: three rewrites on the way to 10,000 times the
             size of an append. At least 2.
         compact_memory_bytes: About how much Arrow memory a merge's inputs take at once; larger
-            merges are made in several passes. 256 MiB, with the writer's buffer on top.
+            merges are made in several passes. 256 MiB, with the writer's buffer on top. Rows that
+            agree in the shard's key are merged at once, however many they are: give shards a key
+            that few rows share, or none.
         compact_inline_bytes: The most that a writer merges after one of its commits: the encoded
             bytes that it reads, a row counting as 16 at least and a part as 4096 more. More delays
             its next append for longer; larger merges wait for maintenance. 8 MiB: less than a

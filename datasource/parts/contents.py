@@ -3,7 +3,8 @@
 A partition of a Spark read and a reader without Spark do the same: fetch, and, for a snapshot,
 consolidate those parts that retractions may concern. Other parts are returned as they are, so
 append-only data do not pay for consolidation. Memory is bounded by record batches, whatever the
-parts' size: groups of parts are merged as streams.
+parts' size: groups of parts are merged as streams. Only parts of a group that are not in order,
+those of Spark's own writer, are sorted in memory, each as a whole.
 """
 
 from __future__ import annotations
@@ -137,14 +138,18 @@ class Contents:
         at = counted.num_columns - 1
         yield from _batches(counted.add_column(at, pa.field(TS, pa.int64(), nullable=False), times))
 
+    def read_updates(self, planned: PlannedPart) -> Iterator[pa.Table]:
+        """All updates of a part with the whole schema, in the order of the part."""
+        for batch in self.fetcher.fetch(planned, with_ts=True, with_diff=True):
+            yield pa.Table.from_batches([batch])
+
     def read_sorted_run(self, planned: PlannedPart) -> Iterator[pa.Table]:
-        """All updates of a part with the whole schema, in sort order."""
-        batches = self.fetcher.fetch(planned, with_ts=True, with_diff=True)
+        """As `read_updates`, in sort order: a part that is not in order is held in memory."""
+        updates = self.read_updates(planned)
         if planned.ordered:
-            for batch in batches:
-                yield pa.Table.from_batches([batch])
-        elif held := list(batches):
-            yield sort_rows(pa.Table.from_batches(held), self.key)
+            yield from updates
+        elif held := list(updates):
+            yield sort_rows(pa.concat_tables(held), self.key)
 
 
 def _has_counts(part: Part) -> bool:

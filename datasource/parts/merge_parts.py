@@ -6,8 +6,13 @@
 
 This is the work of a compaction; committing the result is done elsewhere. Diffs of equal rows at
 equal times are summed, and times before `since` are advanced to it, so that rows which were added
-and retracted before `since` disappear. Small parts are read and sorted together; sources that
-still do not fit into memory side by side are merged in several passes.
+and retracted before `since` disappear. Small parts are read and sorted together. What is too large
+to be sorted in memory (a part of Spark's own writer, which is in no order and as large as Spark
+likes) is first written again in sorted pieces, as a writer would. Sources that still do not fit
+into memory side by side are merged in several passes.
+
+One thing is not bounded by the memory limit: rows that agree in the shard's key are merged as one
+group, whichever parts they come from (`rows.merge_runs`). A key is meant to have few rows a value.
 
 It reads and writes blobs only, never Consensus, so it runs wherever there is room: in a writer's
 process as well as in an executor's task, which merges one range of the rows
@@ -22,7 +27,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
@@ -31,7 +36,7 @@ import pyarrow as pa
 
 from shardline.datasource.parts.contents import Contents
 from shardline.datasource.parts.fetch import BATCH_ROWS, Fetcher
-from shardline.datasource.parts.stage import Stager, UncommittedParts
+from shardline.datasource.parts.stage import Staged, Stager, UncommittedParts
 from shardline.datasource.rows.merge_runs import merge, merge_loaded
 from shardline.datasource.rows.updates import sort_rows
 from shardline.datasource.shard.batch import Batch, Part, Run
@@ -61,6 +66,9 @@ _ROW_BYTES: Final = 16
 
 _OPEN_BYTES: Final = 4096
 """Additional weight of a part: opening it, and its share of a log record."""
+
+_LEAST_SORTED_BYTES: Final = 1 << 20
+"""As much is sorted in memory whatever its limit: smaller pieces cost more to open than to sort."""
 
 
 def merge_work_bytes(parts: Iterable[Part]) -> int:
@@ -179,32 +187,67 @@ class Merger:
         read = Tally()
         # Only the next pass reads the parts of an earlier one: no record will ever name them.
         with UncommittedParts(self.stager.blob) as passing:
-            left = list(wanted)
+            left: list[MergeSource] = []
+            for source in wanted:
+                if source.pooled and self._memory_of(source) > self._sorted_bytes:
+                    runs = self._sorted_pieces(source, read)
+                    passing.add(runs)
+                    left += map(_as_source, runs)
+                else:
+                    left.append(source)
             while len(fitting := self._fitting(left)) < len(left):
                 run = self._staged(fitting, read)
                 passing.add(run)
                 left = [*left[len(fitting) :], *map(_as_source, run)]
             return Merged(self._staged(left, read), read)
 
+    @property
+    def _sorted_bytes(self) -> int:
+        """How much may be sorted at once: sorting makes a copy, and two sources are the least."""
+        return max(self.memory_bytes // 4, _LEAST_SORTED_BYTES)
+
+    def _memory_of(self, source: MergeSource) -> int:
+        return source.memory_bytes(8 * (len(self.contents.columns) + 2), self.share)
+
     def _fitting(self, wanted: list[MergeSource]) -> list[MergeSource]:
         """As many of the first sources as fit into memory together; at least two."""
-        row_bytes = 8 * (len(self.contents.columns) + 2)
         total = 0
         for count, source in enumerate(wanted):
-            total += source.memory_bytes(row_bytes, self.share)
+            total += self._memory_of(source)
             if total > self.memory_bytes and count >= 2:  # noqa: PLR2004 - fewer is no merge
                 return wanted[:count]
         return wanted
 
+    def _sorted_pieces(self, source: MergeSource, read: Tally) -> tuple[Run, ...]:
+        """The updates of a source that is not in order, as runs of one part.
+
+        Cut by what the rows take in memory, not by row groups: those of other software are as large
+        as it likes, and a row group of few different texts may be hundreds of times as large as in
+        the file.
+        """
+        here = Tally()
+        updates = chain.from_iterable(map(self.contents.read_updates, source.parts))
+        # Twice of what is sorted beside other sources, as nothing else is held meanwhile: fewer
+        # pieces take fewer passes.
+        settings = replace(self.stager.settings, part_buffer_bytes=2 * self._sorted_bytes)
+        stager = replace(self.stager, settings=settings)
+        staged = stager.stage(self._counted(updates, (here, read)))
+        return self._checked(staged, here).runs
+
     def _staged(self, wanted: Sequence[MergeSource], read: Tally) -> tuple[Run, ...]:
         here = Tally()
         staged = self.stager.stage(self._merged(wanted, here, read), in_order=True)
+        parts = tuple(part for run in self._checked(staged, here).runs for part in run.parts)
+        return (Run(parts),) if parts else ()
+
+    def _checked(self, staged: Staged, here: Tally) -> Staged:
+        """The staged parts of one pass, which has read `here`; deleted if they are not its sum."""
         parts = tuple(part for run in staged.runs for part in run.parts)
         with UncommittedParts(self.stager.blob, staged.runs) as uncommitted:
             if not same_sum(here.diffs, sum_of_diffs(parts)):
                 raise not_conserved(self.name, self.desc, here.diffs, sum_of_diffs(parts))
             uncommitted.hand_over(staged.runs)
-        return (Run(parts),) if parts else ()
+        return staged
 
     def _merged(
         self, wanted: Sequence[MergeSource], here: Tally, read: Tally
@@ -214,8 +257,7 @@ class Merger:
         if len(wanted) == 1 and wanted[0].pooled:
             # Most merges after an append are of tiny parts, all in memory: one sort of their rows
             # takes half the time of cursors over sorted runs, and gives the same.
-            parts = chain.from_iterable(map(self.contents.read_sorted_run, wanted[0].parts))
-            held = list(parts)
+            held = list(chain.from_iterable(map(self.contents.read_updates, wanted[0].parts)))
             self.progress()
             if not held:
                 return
@@ -229,7 +271,7 @@ class Merger:
         yield from merge(runs, key, self.since)
 
     def _run(self, source: MergeSource, tallies: Sequence[Tally]) -> Iterator[pa.Table]:
-        tables = chain.from_iterable(map(self.contents.read_sorted_run, source.parts))
+        tables = chain.from_iterable(map(self.contents.read_updates, source.parts))
         counted = self._counted(tables, tallies)
         if not source.pooled:
             yield from counted

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from typing_extensions import override
 
@@ -17,7 +16,6 @@ from shardline.datasource.errors import Corrupt, Indeterminate, MissingBlob
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.maintenance.compact import all_mergeable_batches, compact, merge_batches
 from shardline.datasource.parts.merge_parts import sources
-from shardline.datasource.parts.stage import Staged
 from shardline.datasource.rows.merge_runs import merge, merge_loaded
 from shardline.datasource.shard.batch import Batch, Run
 from shardline.datasource.shard.commands.merge import apply_merge
@@ -26,6 +24,7 @@ from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard.trace import Trace
 from shardline.datasource.stores.faulty import Fault, Faulty
 from shardline.datasource.stores.objects import CreateOutcome
+from support.models.merging import append_unordered
 from support.models.shards import SETTINGS, World, dangling, rows, schema_of, table, updates
 from support.strategies.commands import part
 
@@ -201,10 +200,7 @@ def test_runs_without_an_order_are_sorted(world: World) -> None:
     client = made(world, compact_memory_bytes=1, row_group_rows=1 << 17)
     shuffled = [(number * 7919 % 70_001, "x") for number in range(70_001)]
     for some in (shuffled[:5], shuffled[5:]):
-        writer = client.writer(SHARD)
-        staged = writer.stager().stage([table(*some)])
-        [run] = staged.runs
-        append_unordered(world, client, run)
+        append_unordered(world, client, table(*some))
     assert not any(run.order == "sorted" for b in batches_of(client) for run in b.runs)
     assert client.compact(SHARD, force=True) == 1
     [batch] = batches_of(client)
@@ -217,20 +213,6 @@ def test_runs_without_an_order_are_sorted(world: World) -> None:
 
 def batches_of(client: ShardClient) -> tuple[Batch, ...]:
     return client.state(SHARD).trace.batches
-
-
-def append_unordered(world: World, client: ShardClient, run: Run) -> None:
-    """Append the rows of a staged run backwards, under one that promises no order."""
-    [one] = run.parts
-    stored = pq.read_table(pa.BufferReader(world.objects().get(one.key)))
-    sink = pa.BufferOutputStream()
-    backwards = stored.take(list(range(stored.num_rows))[::-1])
-    pq.write_table(backwards, sink, write_page_checksum=True)
-    data = sink.getvalue().to_pybytes()
-    world.objects().put(one.key, data)
-    changed = msgspec.structs.replace(one, size_bytes=len(data), crc32=None, footer=None)
-    staged = Staged((Run((changed,), "none"),), client.clock.now_ms(), one.rows, len(data))
-    client.writer(SHARD).commit(staged)
 
 
 def test_inline_parts_stay_inline_while_they_are_small(world: World) -> None:

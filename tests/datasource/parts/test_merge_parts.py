@@ -1,0 +1,81 @@
+"""Merging parts: however large they are, what is in memory at once is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from shardline.datasource.parts import contents, merge_parts, stage
+from shardline.datasource.rows.merge_runs import merge_loaded
+from shardline.datasource.rows.updates import sort_rows
+from support.models.merging import SHARD, append_unordered
+from support.models.shards import SETTINGS, World, schema_of, table
+
+MEMORY = 3 << 20
+WIDE = replace(SETTINGS, inline_part_bytes=0, compact_inline_bytes=0, compact_memory_bytes=MEMORY)
+
+
+def texts(count: int, width: int, *, same: bool) -> pa.Array:
+    """So many strings of `width` digits, of which few bytes are left in a file if they are one."""
+    digits = np.random.default_rng(1).integers(48, 58, (1 if same else count, width), np.uint8)
+    return pa.array(np.broadcast_to(digits.view(f"S{width}").ravel(), count)).cast(pa.string())
+
+
+@pytest.mark.parametrize(
+    ("shape", "same", "alone"),
+    [
+        pytest.param((70_000, 60), False, False, marks=pytest.mark.slow),
+        pytest.param((70_000, 60), True, False, marks=pytest.mark.slow),
+        ((8_000, 600), False, False),
+        ((8_000, 600), False, True),
+    ],
+    ids=["many", "alike", "long", "alone"],
+)
+def test_an_unsorted_part_is_never_in_memory_as_a_whole(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    shape: tuple[int, int],
+    *,
+    same: bool,
+    alone: bool,
+) -> None:
+    """Of many rows, of such as hardly take room in a file, and of few long ones; also alone."""
+    count, width = shape
+    client = world.client(WIDE)
+    client.create(SHARD, schema_of(), key=("id",))
+    if not alone:
+        client.writer(SHARD).append_now(table((-1, "first")))
+    body = texts(count, width, same=same)
+    whole = pa.Table.from_pydict({"id": np.arange(count), "v": body}, schema_of().arrow)
+    append_unordered(world, client, whole, row_group_rows=count // 20)
+    held: list[int] = []
+
+    def sort(updates: pa.Table, key: tuple[str, ...]) -> pa.Table:
+        held.append(updates.nbytes)
+        return sort_rows(updates, key)
+
+    def sum_up(updates: pa.Table, key: tuple[str, ...], since: int | None) -> pa.Table:
+        held.append(updates.nbytes)
+        return merge_loaded(updates, key, since)
+
+    for module in (contents, merge_parts, stage):
+        monkeypatch.setattr(module, "sort_rows", sort)
+    monkeypatch.setattr(merge_parts, "merge_loaded", sum_up)
+    assert client.compact(SHARD, force=alone) == 1
+
+    assert whole.nbytes > 1.5 * MEMORY
+    assert max(held) < MEMORY
+    [batch] = client.state(SHARD).trace.batches
+    [run] = batch.runs
+    assert run.order == "sorted"
+    with world.client().reader(SHARD) as reader:
+        found = reader.snapshot()
+    first = [] if alone else ["first"]
+    assert found.column("id").to_pylist() == list(range(-len(first), count))
+    assert found.column("v").to_pylist() == [*first, *body.to_pylist()]
+    stored = {entry.key for entry in world.objects().entries(f"{SHARD}/part/")}
+    named = {p.key for b in client.state(SHARD).trace.batches for p in b.parts}
+    assert len(stored - named) == 2 - alone, "the inputs, and nothing of a pass on the way"
