@@ -4,9 +4,10 @@
         if claim.held:
             … claim.keep() …                          from time to time, as the work goes on
 
-It is renewed by the work itself, not by a timer as a lease is: a merge that hangs, is suspended or
-was killed loses its claim, and another process makes it. One that comes back later finds out at its
-next `keep`, and stops.
+It is renewed by the work itself, not by a timer as a lease is: for each table that a merge reads,
+and for a Spark job as long as tasks finish (`spark_compaction.job_watch`). A merge that hangs, is
+suspended or was killed loses its claim, and another process makes it. One that comes back later
+finds out at its next `keep`, and stops.
 
 Invariants:
     No error of the store fails a merge here: it costs at most the claim. Only `Superseded` ends a
@@ -104,8 +105,12 @@ class MergeClaim:
         except ShardError:
             _log.info("claim left to run out", exc_info=True, extra=self._context())
 
-    def keep(self) -> None:
+    def keep(self, *, renew: bool = True) -> None:
         """Renew the claim if a quarter of its lease is over.
+
+        Args:
+            renew: False only finds out if the merge is to be given up: for one that hangs, as far
+                as can be seen.
 
         Raises:
             Superseded: The inputs are gone, or another process has claimed some of them.
@@ -113,7 +118,7 @@ class MergeClaim:
         if self.machine.clock.elapsed_ms() < self._next_ms:
             return
         try:
-            outcome = self._claim()
+            outcome = self._claim(renew=renew)
         except ShardError:
             _log.info("claim not renewed", exc_info=True, extra=self._context())
             return
@@ -121,19 +126,20 @@ class MergeClaim:
             self.held = False
             raise Superseded(str(outcome))
 
-    def _claim(self) -> ClaimResult:
+    def _claim(self, *, renew: bool = True) -> ClaimResult:
         # Set before the request, and so after a failure, too: `keep` is called for every table that
         # is merged, and a store in trouble should not be asked each time.
         self._next_ms = self.machine.clock.elapsed_ms() + self.lease_ms / _BEATS
-        return self.machine.apply(
-            partial(
-                take_claim,
-                name=self.name,
-                inputs=self.inputs,
-                lease_ms=self.lease_ms,
-                purpose=self.purpose,
-            )
+        take = partial(
+            take_claim,
+            name=self.name,
+            inputs=self.inputs,
+            lease_ms=self.lease_ms,
+            purpose=self.purpose,
         )
+        if not renew:
+            return take(self.machine.state(), self.machine.clock.now_ms()).result
+        return self.machine.apply(take)
 
     def _context(self) -> dict[str, object]:
         return {"context": {"shard": self.machine.name, "claim": self.name}}

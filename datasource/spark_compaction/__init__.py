@@ -1,8 +1,9 @@
 """Runs large merges as Spark jobs: the rows of one merge are spread over executors by key range.
 
-    ranges    the values to cut at, and a filter for the rows of one range
-    task      the executor's half: merges one range, and stages the result
-    driver    plans, claims, runs the job, and applies the one result
+    ranges     the values to cut at, and a filter for the rows of one range
+    task       the executor's half: merges one range, and stages the result
+    job_watch  the claim of a job, renewed while tasks finish, and its progress
+    driver     plans, claims, runs the job, and applies the one result
 
 A merge in one process is as fast as that process, however large the shard. Here the same merge
 (`shardline.datasource.parts.merge_parts`) is spread: each task reads all inputs through the filter

@@ -3,9 +3,9 @@
     compact_on_spark(spark, client, "orders")      merges that are due; force=True merges everything
 
 A merge is applied as any other one: if its inputs are still there, if all of their rows were read
-by exactly one task each, and if the diffs that went in came out. The claim is renewed while the job
-runs. If the driver dies, its claim expires and the orphan sweep deletes the staged parts; the shard
-has not changed.
+by exactly one task each, and if the diffs that went in came out. The claim is renewed while footers
+are read for the plan, and while tasks finish (`job_watch`). If the driver dies or the job hangs,
+the claim expires; the orphan sweep deletes the staged parts, and the shard has not changed.
 
 Invariants:
     One merge is applied by one transition, however many tasks made it.
@@ -14,16 +14,13 @@ Invariants:
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob, ShardError
 from shardline.datasource.filters.predicates import ColumnKnowledge
@@ -49,6 +46,7 @@ from shardline.datasource.parts.row_groups import RowGroups
 from shardline.datasource.shard.batch import Batch, Part, Run
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.state import Claim, ShardState
+from shardline.datasource.spark_compaction.job_watch import JobWatch
 from shardline.datasource.spark_compaction.ranges import (
     RowRange,
     WeightedSpan,
@@ -76,9 +74,6 @@ _TASKS_MAX: Final = 10_000
 
 _FOOTERS: Final = 16
 """Footers read side by side."""
-
-_LOOK_MS: Final = 1000
-"""Interval (ms) at which the driver checks its claim and the progress of a job."""
 
 _MESSAGE: Final = re.compile(r"(?:\.(\w+): )?\[([A-Z_]{4,})\] ([^\n]+)")
 """The class, code and message of a `ShardError`, in the text that the JVM makes of a failure."""
@@ -167,7 +162,9 @@ class _SparkMerge:
                 return False
             staged_ms = machine.clock.now_ms()
             try:
-                tasks = plan_tasks(machine, self._storage, state, inputs, self._range_bytes)
+                tasks = plan_tasks(
+                    machine, self._storage, state, inputs, self._range_bytes, progress=claim.keep
+                )
                 self._report(f"{where}: {len(inputs)} batches are merged by {len(tasks)} tasks")
                 done = self._collect(tasks, claim, where)
             except Superseded:
@@ -186,57 +183,33 @@ class _SparkMerge:
     def _collect(
         self, tasks: Sequence[MergeTask], claim: MergeClaim, where: str
     ) -> list[RangeResult]:
-        """Run the job, and renew the claim meanwhile.
+        """Run the job, and renew the claim while its tasks finish.
 
         Raises:
             Superseded: Somebody else has the claim now, and the job was cancelled.
             ShardError: A task failed.
         """
-        superseded = threading.Event()
         # The claim's name is unique, so that cancelling the group cancels no other job.
+        watch = JobWatch(
+            claim,
+            self._machine.clock,
+            count=len(tasks),
+            where=where,
+            completed=lambda: self._completed(claim.name),
+            cancel=lambda: self._context.cancelJobGroup(claim.name),
+            report=self._report,
+        )
         self._context.setJobGroup(claim.name, f"merge {where}")
         try:
-            with self._renewing_claim(len(tasks), claim, where, superseded):
+            with watch.running():
                 return self._context.parallelize(tasks, len(tasks)).map(merge_range).collect()
         except Exception as error:
-            if superseded.is_set():
+            if watch.superseded.is_set():
                 raise Superseded(where) from error
             raise _task_error(error) from error
         finally:
             for key in ("spark.jobGroup.id", "spark.job.description"):
                 self._context.setLocalProperty(key, None)  # type: ignore[arg-type]  # unsets it
-
-    @contextmanager
-    def _renewing_claim(
-        self, count: int, claim: MergeClaim, where: str, superseded: threading.Event
-    ) -> Iterator[None]:
-        """Renew the claim and report the job's progress for as long as the block runs."""
-        reported = 0
-
-        def watch() -> float:
-            nonlocal reported
-            try:
-                if not superseded.is_set():
-                    claim.keep()
-            except Superseded:
-                superseded.set()
-            if superseded.is_set():
-                # Repeated each time: cancelling has no effect on a job that is not submitted yet,
-                # and this thread may be faster than the one that submits it.
-                self._context.cancelJobGroup(claim.name)
-            elif (done := self._completed(claim.name)) > reported:
-                reported = done
-                self._report(f"{where}: {done} of {count} tasks are done")
-            return _LOOK_MS
-
-        # A look that fails (Spark's status of a job that has just ended) must not end the renewals.
-        clock = self._machine.clock
-        thread = PeriodicThread("merge-watch", watch, clock, first_ms=_LOOK_MS, retry_ms=_LOOK_MS)
-        thread.start()
-        try:
-            yield
-        finally:
-            thread.stop()
 
     def _completed(self, group: str) -> int:
         tracker = self._context.statusTracker()
@@ -252,8 +225,18 @@ def plan_tasks(
     state: ShardState,
     inputs: tuple[Batch, ...],
     range_bytes: int,
+    *,
+    progress: Callable[[], None] = lambda: None,
 ) -> list[MergeTask]:
     """The tasks of a merge, in order of their ranges, each with the parts that may have its rows.
+
+    Args:
+        machine: The shard's machine.
+        storage: As for `compact_on_spark`.
+        state: The state that the merge is planned from.
+        inputs: Neighbouring batches of `state`.
+        range_bytes: As for `compact_on_spark`.
+        progress: Called for each part that was looked at; may raise to end the planning.
 
     Raises:
         MissingBlob: A part is missing.
@@ -268,7 +251,8 @@ def plan_tasks(
     ranges = ranges_between(column, kind, [])
     if kind is not None and wanted > 1:
         survey = _Survey(machine.location.blob, schemas, column, kind, range_bytes // 8, known)
-        ranges = ranges_between(column, kind, plan_cuts(survey.all(parts), wanted))
+        pieces = survey.all(parts, progress)
+        ranges = ranges_between(column, kind, plan_cuts(pieces, wanted))
     read = sources(inputs)
     return [
         MergeTask(
@@ -323,10 +307,19 @@ class _Survey:
     fine_bytes: int
     known: Mapping[str, ColumnKnowledge | None]
 
-    def all(self, parts: Sequence[Part]) -> list[WeightedSpan]:
+    def all(self, parts: Sequence[Part], progress: Callable[[], None]) -> list[WeightedSpan]:
         """The pieces of all parts; nothing for parts without bounds."""
-        with ThreadPoolExecutor(_FOOTERS) as threads:
-            return [piece for found in threads.map(self._one, parts) for piece in found]
+        pieces = []
+        threads = ThreadPoolExecutor(_FOOTERS)
+        try:
+            for found in threads.map(self._one, parts):
+                # A hundred thousand footers take longer than the lease of a claim.
+                progress()
+                pieces += found
+        finally:
+            # After an error nobody needs the other footers, of which there may be thousands.
+            threads.shutdown(cancel_futures=True)
+        return pieces
 
     def _one(self, part: Part) -> list[WeightedSpan]:
         piece = weighted_span(self.known[part.key], self.kind, part.size_bytes)

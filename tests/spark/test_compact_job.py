@@ -22,18 +22,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
+from typing_extensions import override
 
 from shardline.datasource.client import ShardClient
-from shardline.datasource.clock import SystemIds
-from shardline.datasource.errors import Corrupt
+from shardline.datasource.clock import SystemClock, SystemIds
+from shardline.datasource.errors import Corrupt, ShardError
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.maintenance.compaction_claim import CLAIM_LEASE_MS, MergeClaim
 from shardline.datasource.parts.collect_stats import collect_part_stats
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard.batch import Part, Run
 from shardline.datasource.shard.commands.claims import release_claim
-from shardline.datasource.spark_compaction import driver
+from shardline.datasource.spark_compaction import driver, job_watch
 from shardline.datasource.spark_compaction.driver import compact_on_spark, plan_tasks
+from shardline.datasource.spark_compaction.job_watch import JobWatch
 from shardline.datasource.spark_compaction.ranges import (
     WeightedSpan,
     cut_kind,
@@ -50,7 +52,7 @@ from support.fakes.clock import ManualClock
 from support.models.shards import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -346,7 +348,7 @@ def test_a_job_whose_claim_is_lost_is_cancelled(
 ) -> None:
     """Somebody else took it over: the tasks stop, and what is left to do is theirs."""
     client = filled(location)
-    monkeypatch.setattr(driver, "_LOOK_MS", 1)
+    monkeypatch.setattr(job_watch, "_LOOK_MS", 1)
     monkeypatch.setattr("shardline.datasource.maintenance.compaction_claim._BEATS", 10**9)
     taken = threading.Event()
     keep = MergeClaim.keep
@@ -361,17 +363,67 @@ def test_a_job_whose_claim_is_lost_is_cancelled(
         keep(self)
 
     monkeypatch.setattr(MergeClaim, "keep", stolen)
-    monkeypatch.setattr(driver, "merge_range", slow)
+    monkeypatch.setattr(driver, "merge_range", hanging())
     assert on_spark(spark, client) == 0
     assert [claim.purpose for claim in client.state(SHARD).claims.values()] == ["a thief"]
     assert len(client.state(SHARD).trace.batches) == 12
 
 
-def slow(task: object) -> object:
-    """A task that ends when it is killed."""
-    del task
-    threading.Event().wait(60)
-    raise AssertionError
+class Leaping(SystemClock):
+    """The machine's clock, ahead by what a test lets pass."""
+
+    ahead_ms = 0
+
+    @override
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+    @override
+    def elapsed_ms(self) -> float:
+        return super().elapsed_ms() + self.ahead_ms
+
+
+@pytest.mark.spark
+def test_a_job_that_hangs_leaves_its_batches_to_others(
+    spark: SparkSession, location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its claim runs out although its driver lives; when others have merged it is cancelled."""
+    before = meaning(filled(location))
+    clock = Leaping()
+    made: list[int] = []
+
+    def client() -> ShardClient:
+        return ShardClient(ShardClient.open(location).location, SETTINGS, clock, SystemIds())
+
+    look = JobWatch.look
+
+    def others_look_as_well(self: JobWatch) -> float:
+        clock.ahead_ms += CLAIM_LEASE_MS // 3
+        if 1 not in made:
+            made.append(client().compact(SHARD, force=True))
+        return look(self)
+
+    monkeypatch.setattr(job_watch, "_LOOK_MS", 1)
+    monkeypatch.setattr(job_watch, "_STALLED_MS", 0)
+    monkeypatch.setattr(JobWatch, "look", others_look_as_well)
+    monkeypatch.setattr(driver, "merge_range", hanging())
+    said: list[str] = []
+    assert on_spark(spark, client(), report=said.append) == 0
+    assert "no task has finished" in said[1]
+    assert (made[0], made[-1]) == (0, 1)
+    assert len(client().state(SHARD).trace.batches) == 1
+    assert meaning(client()) == before
+
+
+def hanging() -> Callable[[object], object]:
+    """A task that ends when it is killed; no name of this module, which workers cannot import."""
+
+    def wait(task: object) -> object:
+        del task
+        threading.Event().wait(60)
+        raise AssertionError
+
+    return wait
 
 
 @pytest.mark.spark
