@@ -291,11 +291,15 @@ def _merge_within_budget(machine: Machine) -> int:
 def flush_inline(machine: Machine) -> bool:
     """Move the shard's newest stretch of inline batches into one blob; False if there is none.
 
+    Batches that a merge has claimed stay, as the newest state that this process has seen says: a
+    merge of hours would be lost with the first of its inputs that is moved. If only such are
+    inline, the caller's own parts have to be moved.
+
     Raises:
         Indeterminate: The merge may have been applied; the contents are the same either way.
     """
     state = machine.cached or machine.state()
-    inputs = _inline_stretch(state)
+    inputs = _inline_stretch(state, live_claims(state, machine.clock.now_ms()))
     return bool(inputs) and merge_batches(machine, state, inputs, may_inline=False)
 
 
@@ -419,17 +423,19 @@ def _is_settled(state: ShardState, batch: Batch) -> bool:
     return first == last or not Frontier(first) < state.since
 
 
-def _inline_stretch(state: ShardState) -> tuple[Batch, ...]:
+def _inline_stretch(state: ShardState, claims: tuple[Claim, ...]) -> tuple[Batch, ...]:
     """The last stretch of neighbouring batches that have inline parts only, none empty at its ends.
 
-    An empty batch at the end of the trace may still grow, so it is never part of a merge.
+    An empty batch at the end of the trace may still grow, so it is never part of a merge. Claimed
+    batches are in no stretch.
     """
     batches = state.trace.batches
+    is_free = is_unclaimed_by(claims)
     end = len(batches)
-    while end and not _is_inline(batches[end - 1]):
+    while end and not (_is_inline(batches[end - 1]) and is_free(batches[end - 1])):
         end -= 1
     start = end
-    while start and (_is_inline(batches[start - 1]) or batches[start - 1].is_empty):
+    while start and _are_inline((batches[start - 1],)) and is_free(batches[start - 1]):
         start -= 1
     while start < end and batches[start].is_empty:
         start += 1

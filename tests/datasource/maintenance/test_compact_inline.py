@@ -14,9 +14,11 @@ from typing_extensions import override
 from shardline.datasource.errors import Indeterminate, ShardError
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.maintainer import maintain
-from shardline.datasource.maintenance.compact import compact_inline
+from shardline.datasource.maintenance.compact import compact_inline, flush_inline
+from shardline.datasource.maintenance.compaction_claim import CLAIM_LEASE_MS, MergeClaim
 from shardline.datasource.parts.merge_parts import merge_work_bytes
 from shardline.datasource.shard.commands.append import AlreadyCommitted
+from shardline.datasource.shard.commands.merge import find_batches
 from shardline.datasource.shard.merge_budget import MergeBudget
 from shardline.datasource.stores.metered import Metered
 from support.models.merging import SHARD, contents, expected, filled, next_merge, sizes
@@ -266,3 +268,47 @@ def test_rows_that_are_updated_again_and_again_stay_small(world: World) -> None:
     assert contents(client) == Counter(live)
     assert max(stored) < 3 * 1024
     assert written < 4 * (1024 + 499 * 32)
+
+
+# --- making room for inline parts ----------------------------------------------------------------
+
+
+def test_room_in_the_state_is_made_beside_what_others_merge(world: World) -> None:
+    """A long merge has claimed batches with inline parts: a writer without room leaves them be."""
+    little = replace(SETTINGS, inline_state_bytes=2500, compact_inline_bytes=0)
+    client = filled(world.client(little), 3)
+    claimed = client.state(SHARD).trace.batches
+    assert all(part.inline is not None for batch in claimed for part in batch.parts)
+    machine = world.client(little).machine(SHARD)
+    writer = client.writer(SHARD)
+    with MergeClaim.on(machine, claimed, "a long merge") as held:
+        for number in range(3, 23):
+            writer.append_now(table((number, "x"), (number, "y")))
+        state = client.state(SHARD)
+        assert find_batches(state, claimed) is not None
+        assert sum(batch.inline_bytes for batch in claimed) <= state.trace.inline_bytes <= 2500
+        assert list(world.objects().entries(f"{SHARD}/part/")), "there was no room for all"
+        world.clock.advance(CLAIM_LEASE_MS / 2)
+        held.keep()
+        assert held.held
+    assert contents(world.client()) == expected(23)
+    for number in range(23, 43):
+        writer.append_now(table((number, "x"), (number, "y")))
+    assert contents(world.client()) == expected(43)
+
+
+def test_a_writer_without_room_looks_before_what_others_merge(world: World) -> None:
+    """What is newest is claimed; where all is, nothing can be moved, and its own parts are."""
+    client = filled(world.client(replace(SETTINGS, compact_inline_bytes=0)), 3)
+    batches = client.state(SHARD).trace.batches
+    machine = client.machine(SHARD)
+    with MergeClaim.on(world.client().machine(SHARD), batches[1:], "a long merge"):
+        machine.refresh()  # as after an append that had no room
+        assert flush_inline(machine)
+        assert not flush_inline(machine)
+    after = client.state(SHARD).trace.batches
+    assert [batch.inline_bytes > 0 for batch in after] == [False, True, True]
+    assert after[1:] == batches[1:]
+    assert flush_inline(machine), "the claim is given up"
+    assert client.state(SHARD).trace.inline_bytes == 0
+    assert contents(world.client()) == expected(3)
