@@ -26,7 +26,7 @@ from typing_extensions import override
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock, SystemIds
-from shardline.datasource.errors import Corrupt, ShardError
+from shardline.datasource.errors import Corrupt
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.maintenance.compaction_claim import CLAIM_LEASE_MS, MergeClaim
 from shardline.datasource.parts.collect_stats import collect_part_stats
