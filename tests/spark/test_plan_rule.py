@@ -150,15 +150,8 @@ def inline_and_blobs(client: ShardClient) -> None:
 @shard
 def evolved(client: ShardClient) -> None:
     plain(client)
-    wider = pa.schema(
-        [
-            ("id", pa.int64()),
-            ("t", pa.string()),
-            ("x", pa.float64()),
-            ("s", pa.struct([("a", pa.int64()), ("b", pa.string())])),
-            ("z", pa.string()),
-        ]
-    )
+    inner = pa.struct([("a", pa.int64()), ("b", pa.string())])
+    wider = rows(1).schema.set(3, pa.field("s", inner)).append(pa.field("z", pa.string()))
     client.evolve("in", ShardSchema.from_arrow(wider))
     fields = {"a": pa.array([70], pa.int64()), "b": pa.array(["new"])}
     newest = {"s": pa.StructArray.from_arrays(list(fields.values()), list(fields)), "z": ["z"]}
@@ -189,7 +182,7 @@ QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
 }
 
 
-@pytest.mark.parametrize("kind", some_of(SHARDS, {"retracted", "evolved"}))
+@pytest.mark.parametrize("kind", some_of(SHARDS, {"evolved"}))
 def test_queries_mean_the_same(
     native: NativeReads, spark: SparkSession, location: str, kind: str
 ) -> None:
@@ -224,7 +217,10 @@ OPTIONS: list[dict[str, str]] = [
 ]
 
 
-def test_options_mean_the_same(native: NativeReads, spark: SparkSession, location: str) -> None:
+@pytest.mark.parametrize("first", one_of(3, range(3)))
+def test_options_mean_the_same(
+    native: NativeReads, spark: SparkSession, location: str, first: int
+) -> None:
     """All options of batch reads: parts in files and in the state, old schemas, retractions."""
     client = client_at(location, inline_part_bytes=0)
     inline_and_blobs(client)
@@ -234,7 +230,7 @@ def test_options_mean_the_same(native: NativeReads, spark: SparkSession, locatio
     client.evolve("in", ShardSchema.from_arrow(wider))
     newest = rows(70).append_column("z", pa.array(["z"]))
     put(client, "in", 9, newest)
-    for options in OPTIONS:
+    for options in OPTIONS[first::3]:
         one, other = (load(spark, location, natively=n, **options) for n in (True, False))
         assert one.schema == other.schema, options
         assert shown(one) == shown(other), options
@@ -322,7 +318,7 @@ def test_a_lease_ends_with_the_frames(
     assert not _is_held(client, spark)
     others = native.remembered()  # views that other tests have left
     kept = load(spark, location, natively=True)
-    for number in range(50):
+    for number in range(12):
         feed = {"readChangeFeed": "true"} if number % 5 == 0 else {}
         frame = spark.read.format("shard").options(**feed).load(f"{location}/in")
         assert frame.where("id > 1").count() == 2
@@ -337,7 +333,7 @@ def test_a_lease_ends_with_the_frames(
     del kept
     wait_until("the lease is given up", lambda: not _is_held(client, spark), 60)
     assert native.remembered() <= others
-    assert native.counts() == {"native": 52}
+    assert native.counts() == {"native": 14}
 
 
 def _is_held(client: ShardClient, spark: SparkSession) -> bool:
@@ -461,7 +457,8 @@ def test_a_part_is_deleted_in_the_middle_of_a_read(spark: SparkSession, location
     put(client, "in", 1, ids(*range(100)))
     put(client, "in", 2, ids(100))
     frame = load(spark, location, natively=True)
-    spark.conf.set("spark.sql.files.maxPartitionBytes", "1b")
+    # A task for each file: with a byte for each Spark would run a job for each byte.
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "64k")
     try:
         iterator = frame.toLocalIterator()
         first = next(iterator)

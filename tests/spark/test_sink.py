@@ -234,7 +234,7 @@ DRIVER = """
     import os, signal, sys
     from pyspark.sql import SparkSession
 
-    location, folder, checkpoint, seen, brief = sys.argv[1:]
+    master, location, folder, checkpoint, seen, brief = sys.argv[1:]
 
     def slow(batches):
         # The first executor that gets here is lost, with everything it runs.
@@ -247,7 +247,7 @@ DRIVER = """
                 os.kill(executor, signal.SIGKILL)
             yield batch
 
-    builder = SparkSession.builder.master("local-cluster[2,1,512]")
+    builder = SparkSession.builder.master(master)
     for name, value in {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -274,7 +274,7 @@ DRIVER = """
 def test_an_executor_is_lost_and_the_driver_killed(
     spark: SparkSession, location: str, checkpoint: str, feed: Callable[[str], Feed], tmp_path: Path
 ) -> None:
-    """On two executors: one is lost, then the driver is killed, and started again it goes on."""
+    """On two executors one is lost, then the driver is killed; another one, alone, goes on."""
     files = feed(CHANGE)
     changes = [[change(n % 9, f"v {n}", n) for n in range(k * 10, k * 10 + 10)] for k in range(4)]
     for some in changes:
@@ -285,12 +285,15 @@ def test_an_executor_is_lost_and_the_driver_killed(
     script.write_text(textwrap.dedent(DRIVER))
     seen = tmp_path / "seen"
     given = [location, str(tmp_path / "feed"), checkpoint, str(seen), BRIEF]
-    command = [sys.executable, str(script), *given]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
     with (tmp_path / "log").open("wb") as log:
         first = subprocess.Popen(
-            command, env=environment, start_new_session=True, stdout=log, stderr=log
+            [sys.executable, str(script), "local-cluster[2,1,512]", *given],
+            env=environment,
+            start_new_session=True,
+            stdout=log,
+            stderr=log,
         )
         # The first of four micro-batches is in; the next one is under way somewhere.
         settled = client.machine("out").wait_for_upper_past(0, 240_000)
@@ -299,7 +302,7 @@ def test_an_executor_is_lost_and_the_driver_killed(
         first.wait()
         assert seen.exists(), "no executor was lost"
         subprocess.run(
-            command,
+            [sys.executable, str(script), "local[2]", *given],
             env=environment,
             start_new_session=True,
             stdout=log,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-APPENDS = 120
+APPENDS = 60
 
 SETTINGS = dataclasses.replace(TINY, validate=False)
 

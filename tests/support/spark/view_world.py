@@ -87,23 +87,16 @@ class ViewWorld:
 
     def kept(self, name: str, query: str) -> ViewDescription:
         """The view as a project that is checked keeps it."""
-        return self.all_kept({name: query})[name]
-
-    def all_kept(self, queries: Mapping[str, str]) -> dict[str, ViewDescription]:
-        """Views of one project that is checked, as it keeps them."""
         project = Project()
-        for name, query in queries.items():
-            project.view(name, query)
+        project.view(name, query)
         # Those alone that may be meant: a check takes as long for each as for a view.
-        texts = " ".join(queries.values()).lower()
+        text = query.lower()
         for source, found in self.inputs.items():
-            if source not in texts:
-                continue
-            project.source(source, "csv", options={"path": "later"}, schema=_ddl(found))
-        checked = project.check(self.bench.spark).descriptions
-        return {
-            name: kept for name in queries if isinstance(kept := checked[name], ViewDescription)
-        }
+            if source in text:
+                project.source(source, "csv", options={"path": "later"}, schema=_ddl(found))
+        kept = project.check(self.bench.spark).descriptions[name]
+        assert isinstance(kept, ViewDescription)
+        return kept
 
     def follow(self, kept: ViewDescription, expected: Callable[[int], Counter[Row]]) -> set[str]:
         """Keep a view through all of history, and compare its contents at each time.
