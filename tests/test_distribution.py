@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.distribution import LONG, choose_unit, unit_of
+from support.distribution import LONG, choose_unit, needs_session, unit_of
 from support.tree import ROOT
 
 SHARED = """
@@ -36,11 +36,13 @@ def test_a_file_is_one_unit_and_so_is_a_group() -> None:
 
 def test_a_process_stays_with_its_kind_and_begins_with_what_takes_long() -> None:
     """Units in a session, or all others, while there are any; then what is left of the others."""
-    jobs, files = list(LONG), {"tests/spark/test_a.py": range(3), "tests/spark/test_b.py": range(9)}
-    waiting = {"tests/test_c.py": range(5), **files, **dict.fromkeys(reversed(jobs), range(2))}
+    jobs, long = ([one for one in LONG if needs_session(one) is kind] for kind in (False, True))
+    files = {"tests/spark/test_a.py": range(3), "tests/spark/test_b.py": range(9)}
+    waiting = {"tests/test_c.py": range(5), **files, **dict.fromkeys(reversed(LONG), range(2))}
+    in_session = [*long, "tests/spark/test_b.py", "tests/spark/test_a.py"]
     for kind, expected in {
-        True: ["tests/spark/test_b.py", "tests/spark/test_a.py", *jobs, "tests/test_c.py"],
-        False: [*jobs, "tests/test_c.py", "tests/spark/test_b.py", "tests/spark/test_a.py"],
+        True: [*in_session, *jobs, "tests/test_c.py"],
+        False: [*jobs, "tests/test_c.py", *in_session],
     }.items():
         left, taken = dict(waiting), []
         while left:

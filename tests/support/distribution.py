@@ -39,8 +39,15 @@ GROUPS: Final = {
 Those of `tests/spark/` that are here start processes of their own and use no session.
 """
 
-LONG: Final = ("submit", "main-job", "native-kills", "plans")
-"""Units that are begun before all others, in this order: one test of theirs takes a minute."""
+LONG: Final = (
+    "submit",
+    "main-job",
+    "plans",
+    "native-kills",
+    "tests/spark/test_kills.py",
+    "tests/spark/test_read_paths.py",
+)
+"""Units that are begun before others of their kind, in this order: a test of theirs takes long."""
 
 _IN_SESSION: Final = "tests/spark/"
 _MANY: Final = 1_000_000
