@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from support.fast_run import REASONS, Refused, guarded
+from support.profiles import one_of
 
 SUPPORT = Path(__file__).parent / "support"
 
@@ -129,7 +130,7 @@ class TestRuns:
         assert counts == {"failed": 1}
         assert "may not start a process" in printed
 
-    @pytest.mark.parametrize("place", ["call", "fixture"])
+    @pytest.mark.parametrize("place", one_of(2, ["fixture", "call"]))
     def test_a_slow_test_rings(self, tmp_path: Path, place: str) -> None:
         """Its own fixtures are a part of it; the message says what to do."""
         text = SLOW + "@pytest.fixture\ndef own():\n    return work\n"
@@ -148,6 +149,7 @@ class TestRuns:
         assert counts == {"passed": 1}
         assert "test_a - too slow for the fast run: 0.7" in printed
 
+    @pytest.mark.night
     def test_only_the_tests_own_work_rings(self, tmp_path: Path) -> None:
         """Neither waiting, nor fixtures of the module, nor a cache that the first test fills."""
         text = SLOW + "import functools, threading\n"

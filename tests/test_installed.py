@@ -25,6 +25,7 @@ from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.stores.open import open_objects
 from shardline.extras import EXTRAS, MissingPackage, needed_for
 from shardline.installation import CONF, PROGRAM, folder_of_paths
+from support.profiles import one_of
 
 pytestmark = pytest.mark.process
 
@@ -113,7 +114,7 @@ def test_the_script_offers_every_command() -> None:
     assert set(options.group(1).split()) == SPARK_OPTIONS
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", one_of(2, COMMANDS))
 def test_every_command_has_a_program(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It shows its usage under the name that a reader types, and imports no PySpark for that."""
     command = COMMANDS[name]

@@ -38,6 +38,7 @@ from support.models.shards import (
     schema_of,
     table,
 )
+from support.profiles import one_of
 
 EXHAUSTIVE = pytest.mark.exhaustive
 
@@ -205,16 +206,21 @@ def break_everywhere(
 
 
 @pytest.mark.parametrize(
-    "lasts",
-    [pytest.param(None, id="killed"), pytest.param(1, id="failed", marks=EXHAUSTIVE)],
-)
-@pytest.mark.parametrize(
-    ("effect", "delivery"),
+    ("effect", "delivery", "lasts"),
     [
-        ("done", "before"),
-        pytest.param("none", "before", marks=EXHAUSTIVE),
-        pytest.param("late", "before", marks=EXHAUSTIVE),
-        pytest.param("late", "after", marks=EXHAUSTIVE),
+        pytest.param("done", "before", None, id="done-before-killed"),
+        pytest.param("late", "after", None, id="late-after-killed", marks=EXHAUSTIVE),
+        pytest.param("none", "before", 1, id="none-before-failed", marks=EXHAUSTIVE),
+        *(
+            pytest.param(*one, id="-".join(map(str, one)), marks=[EXHAUSTIVE, pytest.mark.night])
+            for one in (
+                ("none", "before", None),
+                ("late", "before", None),
+                ("done", "before", 1),
+                ("late", "before", 1),
+                ("late", "after", 1),
+            )
+        ),
     ],
 )
 @pytest.mark.parametrize(
@@ -290,7 +296,7 @@ def test_killed_anywhere_on_disk(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("effect", ["none", "done", "late"])
-@pytest.mark.parametrize("second", range(6))
+@pytest.mark.parametrize("second", one_of(2, range(6)))
 def test_two_faults_in_a_row_never_lose_or_repeat_an_append(effect: Effect, second: int) -> None:
     """The first process fails at any operation, and so does the one that repeats its work."""
     deed = DEEDS["append"]

@@ -98,6 +98,7 @@ def test_a_project_follows_its_files(spark: SparkSession, place: Place) -> None:
         eventually("the sink has written every row once", written)
 
 
+@pytest.mark.night
 def test_a_subscription_adds_up_to_the_contents(spark: SparkSession, place: Place) -> None:
     """From the snapshot on, every change once; also while nothing happens the time goes on."""
     with running(spark, place) as application:
@@ -179,6 +180,7 @@ def _sent_projects_are_checked(
     eventually("nothing is left to do", lambda: acts(dry_run=True) == [])
 
 
+@pytest.mark.night
 def test_the_location_belongs_to_one_runtime(spark: SparkSession, place: Place) -> None:
     """A second is told who holds it; with take-over the first stops, and the second goes on."""
     with running(spark, place) as first:

@@ -21,6 +21,7 @@ from shardline.app.compute.view.touched_keys import OUTPUT
 from shardline.app.protocol.objects import ViewDescription
 from shardline.datasource.errors import Indeterminate
 from shardline.datasource.types.schema import DIFF, TS
+from support.profiles import one_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -256,62 +257,62 @@ FILTERED = "(SELECT u.a, upper(v.s) AS s FROM u, v WHERE v.s = u.s)"
 T_SIDE = "SELECT t.a FROM t JOIN u ON "
 
 
-@pytest.mark.parametrize(
-    ("query", "keys"),
-    [
-        (T_SIDE + "t.a = u.a", {"u": {("a",)}}),  # of two widths
-        (T_SIDE + "u.b = t.b AND t.s <=> u.s AND t.a < u.a", {"u": {("b", "s")}}),
-        (T_SIDE + "t.x = u.x", {"u": set()}),  # 0.0 and -0.0
-        (T_SIDE + "t.c = u.c", {"u": set()}),  # 'a' and 'A'
-        (T_SIDE + "t.a = u.s", {"u": set()}),
-        (T_SIDE + "t.a + 1 = u.a", {"u": set()}),
-        (T_SIDE + "t.a < u.a", {"u": set()}),
-        (T_SIDE + "t.a = u.a OR t.b = u.b", {"u": set()}),
-        (T_SIDE + "t.a = u.a AND t.a = u.b", {"u": {("a", "b")}}),
-        (T_SIDE + "t.a = u.a AND t.b = u.a", {"u": {("a",)}}),
-        ("SELECT 1 AS one FROM t, u WHERE t.b = u.b AND u.a > 3", {"u": {("b",)}}),
-        (
-            "SELECT t.a FROM t JOIN (SELECT a AS y, upper(s) AS s FROM u WHERE b > 1) ON a = y",
-            {"u": {("a",)}},
-        ),
-        (
-            T_SIDE.replace("u ON", UNION) + " w ON t.a = w.a",
-            {"u": {("a",)}, "v": {("a",)}},
-        ),
-        (
-            T_SIDE.replace("u ON", UNION) + " w ON t.b = w.b",
-            {"u": set(), "v": set()},
-        ),
-        (
-            "SELECT t.a FROM t JOIN u ON t.a = u.a JOIN v ON v.s = u.s",
-            {"u": {("a",)}, "v": {("s",)}},
-        ),
-        (
-            "SELECT t.a FROM t JOIN u ON t.x = u.x JOIN v ON v.s = u.s",
-            {"u": set(), "v": set()},  # all of v is joined with all of u
-        ),
-        (
-            "SELECT t.a FROM t JOIN u ON t.a = u.a JOIN v ON v.s = u.s AND v.a = t.a",
-            {"u": {("a",)}, "v": {("a",)}},  # the values of a key come from one side
-        ),
-        ("SELECT t.a FROM t LEFT JOIN u ON t.a = u.a AND u.b > 2", {"u": {("a",)}}),
-        (T_SIDE + "(t.a = u.a AND t.b > 1) OR (u.a = t.a AND u.b > 2)", {"u": {("a",)}}),
-        (
-            T_SIDE.replace("u ON", SEMI_JOINED) + " w ON t.a = w.a",
-            {"u": {("a",)}, "v": {("s",)}},
-        ),
-        (
-            T_SIDE.replace("u ON", FILTERED) + " w ON t.a = w.a",
-            {"u": {("a",)}, "v": {("s",)}},  # what connects the two is said above their join
-        ),
-        ("SELECT a FROM t WHERE s NOT IN (SELECT s FROM u)", {"u": set()}),
-        ("SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.a = t.b)", {"u": {("a",)}}),
-        (
-            T_SIDE.replace("u ON", PADDED) + " w ON t.b = w.b",
-            {"u": set(), "v": set()},
-        ),
-    ],
-)
+OTHER_SIDES = [
+    (T_SIDE + "t.a = u.a", {"u": {("a",)}}),  # of two widths
+    (T_SIDE + "u.b = t.b AND t.s <=> u.s AND t.a < u.a", {"u": {("b", "s")}}),
+    (T_SIDE + "t.x = u.x", {"u": set()}),  # 0.0 and -0.0
+    (T_SIDE + "t.c = u.c", {"u": set()}),  # 'a' and 'A'
+    (T_SIDE + "t.a = u.s", {"u": set()}),
+    (T_SIDE + "t.a + 1 = u.a", {"u": set()}),
+    (T_SIDE + "t.a < u.a", {"u": set()}),
+    (T_SIDE + "t.a = u.a OR t.b = u.b", {"u": set()}),
+    (T_SIDE + "t.a = u.a AND t.a = u.b", {"u": {("a", "b")}}),
+    (T_SIDE + "t.a = u.a AND t.b = u.a", {"u": {("a",)}}),
+    ("SELECT 1 AS one FROM t, u WHERE t.b = u.b AND u.a > 3", {"u": {("b",)}}),
+    (
+        "SELECT t.a FROM t JOIN (SELECT a AS y, upper(s) AS s FROM u WHERE b > 1) ON a = y",
+        {"u": {("a",)}},
+    ),
+    (
+        T_SIDE.replace("u ON", UNION) + " w ON t.a = w.a",
+        {"u": {("a",)}, "v": {("a",)}},
+    ),
+    (
+        T_SIDE.replace("u ON", UNION) + " w ON t.b = w.b",
+        {"u": set(), "v": set()},
+    ),
+    (
+        "SELECT t.a FROM t JOIN u ON t.a = u.a JOIN v ON v.s = u.s",
+        {"u": {("a",)}, "v": {("s",)}},
+    ),
+    (
+        "SELECT t.a FROM t JOIN u ON t.x = u.x JOIN v ON v.s = u.s",
+        {"u": set(), "v": set()},  # all of v is joined with all of u
+    ),
+    (
+        "SELECT t.a FROM t JOIN u ON t.a = u.a JOIN v ON v.s = u.s AND v.a = t.a",
+        {"u": {("a",)}, "v": {("a",)}},  # the values of a key come from one side
+    ),
+    ("SELECT t.a FROM t LEFT JOIN u ON t.a = u.a AND u.b > 2", {"u": {("a",)}}),
+    (T_SIDE + "(t.a = u.a AND t.b > 1) OR (u.a = t.a AND u.b > 2)", {"u": {("a",)}}),
+    (
+        T_SIDE.replace("u ON", SEMI_JOINED) + " w ON t.a = w.a",
+        {"u": {("a",)}, "v": {("s",)}},
+    ),
+    (
+        T_SIDE.replace("u ON", FILTERED) + " w ON t.a = w.a",
+        {"u": {("a",)}, "v": {("s",)}},  # what connects the two is said above their join
+    ),
+    ("SELECT a FROM t WHERE s NOT IN (SELECT s FROM u)", {"u": set()}),
+    ("SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.a = t.b)", {"u": {("a",)}}),
+    (
+        T_SIDE.replace("u ON", PADDED) + " w ON t.b = w.b",
+        {"u": set(), "v": set()},
+    ),
+]
+
+
+@pytest.mark.parametrize(("query", "keys"), one_of(2, OTHER_SIDES))
 def test_rows_of_the_other_side_are_looked_up_by_what_must_be_equal(
     spark: SparkSession, query: str, keys: dict[str, set[tuple[str, ...]]]
 ) -> None:
@@ -322,33 +323,33 @@ def test_rows_of_the_other_side_are_looked_up_by_what_must_be_equal(
     assert needs(ChangePlan(spark, query, columns).step({"t"})) == keys
 
 
-@pytest.mark.parametrize(
-    ("query", "keys"),
-    [
-        (
-            "SELECT s, max_by(a, b) AS m FROM t GROUP BY s",
-            {"t": {("s",)}, OUTPUT: {("s",)}},  # the output by its own name of the column
-        ),
-        (
-            "SELECT s AS who, collect_list(a) AS m FROM t GROUP BY s HAVING count(*) > 1",
-            {"t": {("s",)}, OUTPUT: {("who",)}},
-        ),
-        ("SELECT *, rank() OVER (PARTITION BY s ORDER BY a) AS r FROM t", {"t": {("s",)}}),
-        ("SELECT *, rank() OVER (PARTITION BY x ORDER BY a) AS r FROM t", {"t": set()}),
-        ("SELECT *, rank() OVER (PARTITION BY x, s ORDER BY a) AS r FROM t", {"t": {("s",)}}),
-        (
-            "SELECT u.s, median(u.a) AS m FROM t, u WHERE t.a = u.a GROUP BY u.s",
-            {"u": {("a",), ("s",)}, "t": {("a",)}},
-        ),
-        (
-            "SELECT u.s, median(u.a) AS m FROM t, u WHERE t.x = u.x GROUP BY u.s",
-            {"u": set(), "t": set()},  # keys are of rows that were not looked up
-        ),
-        ("SELECT u.b FROM u LEFT JOIN t ON u.a = t.a", {"u": {("a",)}, "t": {("a",)}}),
-        ("SELECT u.b FROM u FULL JOIN t ON u.s <=> t.s", {"u": {("s",)}, "t": {("s",)}}),
-        ("SELECT u.b FROM u WHERE a NOT IN (SELECT b FROM t)", None),
-    ],
-)
+TOUCHED = [
+    (
+        "SELECT s, max_by(a, b) AS m FROM t GROUP BY s",
+        {"t": {("s",)}, OUTPUT: {("s",)}},  # the output by its own name of the column
+    ),
+    (
+        "SELECT s AS who, collect_list(a) AS m FROM t GROUP BY s HAVING count(*) > 1",
+        {"t": {("s",)}, OUTPUT: {("who",)}},
+    ),
+    ("SELECT *, rank() OVER (PARTITION BY s ORDER BY a) AS r FROM t", {"t": {("s",)}}),
+    ("SELECT *, rank() OVER (PARTITION BY x ORDER BY a) AS r FROM t", {"t": set()}),
+    ("SELECT *, rank() OVER (PARTITION BY x, s ORDER BY a) AS r FROM t", {"t": {("s",)}}),
+    (
+        "SELECT u.s, median(u.a) AS m FROM t, u WHERE t.a = u.a GROUP BY u.s",
+        {"u": {("a",), ("s",)}, "t": {("a",)}},
+    ),
+    (
+        "SELECT u.s, median(u.a) AS m FROM t, u WHERE t.x = u.x GROUP BY u.s",
+        {"u": set(), "t": set()},  # keys are of rows that were not looked up
+    ),
+    ("SELECT u.b FROM u LEFT JOIN t ON u.a = t.a", {"u": {("a",)}, "t": {("a",)}}),
+    ("SELECT u.b FROM u FULL JOIN t ON u.s <=> t.s", {"u": {("s",)}, "t": {("s",)}}),
+    ("SELECT u.b FROM u WHERE a NOT IN (SELECT b FROM t)", None),
+]
+
+
+@pytest.mark.parametrize(("query", "keys"), one_of(2, TOUCHED))
 def test_rows_of_touched_keys_are_looked_up(
     spark: SparkSession, query: str, keys: dict[str, set[tuple[str, ...]]] | None
 ) -> None:

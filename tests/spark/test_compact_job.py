@@ -256,7 +256,15 @@ def test_a_damaged_footer_ends_no_plan(tmp_path: Any) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("key", [("k",), ("n", "k"), ("f",), ()])
+@pytest.mark.parametrize(
+    "key",
+    [
+        ("k",),
+        pytest.param(("n", "k"), marks=pytest.mark.night),
+        pytest.param(("f",), marks=pytest.mark.night),
+        (),
+    ],
+)
 def test_it_means_the_same_as_a_merge_in_one_process(
     spark: SparkSession, location: str, key: tuple[str, ...]
 ) -> None:

@@ -25,6 +25,7 @@ from shardline.app.storage.envelope import Staging
 from shardline.app.storage.errors import retract_errors
 from shardline.app.storage.reclock import EMPTY_SNAPSHOT
 from shardline.datasource.errors import Fenced
+from support.profiles import one_of
 from support.spark.ingestions import Runtime, Source, bindings, changes, contents, running
 from support.spark.native import ids, put
 from support.spark.sinks import Input
@@ -281,7 +282,7 @@ def test_changes_of_another_shard(runtime: Runtime) -> None:
         source.wait_for_rows((1,), (3,))
 
 
-@pytest.mark.parametrize("kind", ["counter", "rate"])
+@pytest.mark.parametrize("kind", one_of(2, ["counter", "rate"]))
 def test_a_generator_loses_its_checkpoint(runtime: Runtime, kind: str) -> None:
     """Event numbers go on without a gap and without a repetition."""
     options = {"counter": {"rate": "50", "seed": "1"}, "rate": {"rowsPerSecond": "50"}}[kind]
@@ -551,7 +552,7 @@ def test_a_path_that_is_a_file(runtime: Runtime, inbox: Path) -> None:
             source.wait_for_rows((1, "a"), (2, "b"))
 
 
-@pytest.mark.parametrize("step", ["_bind", "_append_errors"])
+@pytest.mark.parametrize("step", one_of(2, ["_bind", "_append_errors"]))
 def test_a_killed_process(runtime: Runtime, inbox: Path, step: str) -> None:
     """SIGKILL right after the binding, and right after the errors: the next process goes on."""
     drop(inbox, "0.csv", "0,a", "bad,b")

@@ -157,6 +157,7 @@ BLOCKED_QUERIES = QUERIES | {
 }
 
 
+@pytest.mark.night
 def test_blocked_functions_block_nobody_else(spark: SparkSession, tmp_path: Path) -> None:
     """A view's function and a source that never return leave lane, listener and others alone.
 

@@ -131,7 +131,7 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
         made.catalog.dropTempView(name)
 
 
-@pytest.mark.parametrize("name", one_of(3, QUERIES))
+@pytest.mark.parametrize("name", one_of(6, QUERIES))
 def test_rows_are_sparks_own_over_any_rows(session: SparkSession, name: str) -> None:
     """More of them, fewer, none, and the first ones again: nothing of a run is in a later one."""
     job = kept(session, QUERIES[name])

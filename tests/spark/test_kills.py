@@ -100,7 +100,7 @@ def test_sources_survive_the_death_of_their_processes(spark: SparkSession, tmp_p
         wait_until("it counts", lambda: place.contents("counted") is not None, PATIENCE_S)
         known = ids(application)
         assert known.keys() >= {*QUERIES, "ticks", "counted"}
-        for number in range(3):
+        for number in range(2):
             strike()  # in the steady state
             place.put("orders", f"k{number}", f"id,customer,price\n{10 + number},1,{51 + number}\n")
             place.put("customers", f"k{number}", f"customer,name\n1,ann {number}\n")

@@ -210,6 +210,7 @@ def test_a_view_must_follow_the_inputs_that_are_named(spark: SparkSession) -> No
             lab.plan("orders")
 
 
+@pytest.mark.night
 def test_views_of_a_lab_follow_changes_if_they_are_to(spark: SparkSession) -> None:
     """However few rows there are, with the right contents at each time."""
     with Lab(spark, PLANS, follow_changes=True) as lab:

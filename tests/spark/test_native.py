@@ -25,15 +25,9 @@ from shardline.datasource.spark_native import frames, touched_rows
 from shardline.datasource.spark_native.time_interval import Interval
 from shardline.datasource.types.schema import ShardSchema
 from support.processes.s3_server import S3Server, s3_server
+from support.profiles import one_of
 from support.spark.native import TYPES, arrow_of, client_at, collected, few, ids, put
-from support.strategies.rows import (
-    Case,
-    cases,
-    plain_rows,
-    row_identity,
-    summed,
-    updates_of,
-)
+from support.strategies.rows import Case, cases, plain_rows, row_identity, summed, updates_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -244,7 +238,7 @@ def test_rows_that_are_there_very_often(spark: SparkSession, location: str) -> N
     assert datasource.snapshot(spark, f"{location}/in").count() == 200_000
 
 
-@pytest.mark.parametrize("inline", [0, 1 << 20])
+@pytest.mark.parametrize("inline", one_of(2, [0, 1 << 20]))
 def test_updates_that_change_nothing(
     spark: SparkSession, location: str, monkeypatch: pytest.MonkeyPatch, inline: int
 ) -> None:
@@ -460,7 +454,7 @@ def run(spark: SparkSession, location: str, checkpoint: str, sink: _Sink, **opti
     return query
 
 
-@pytest.mark.parametrize("inline_part_bytes", [0, 4096])
+@pytest.mark.parametrize("inline_part_bytes", one_of(2, [0, 4096]))
 def test_a_micro_batch_is_the_streams_own_range(
     spark: SparkSession, location: str, checkpoint: str, inline_part_bytes: int
 ) -> None:
@@ -527,6 +521,7 @@ def server() -> Iterator[S3Server]:
         yield server
 
 
+@pytest.mark.night
 @pytest.mark.s3
 def test_where_spark_has_no_way_to_the_location(spark: SparkSession, server: S3Server) -> None:
     """Without s3a on the class path the same calls go through Arrow, both ways."""

@@ -127,6 +127,7 @@ def test_a_stream_goes_on_where_it_was_killed(tmp_path: Path, whom: str) -> None
     assert_copied(tmp_path, client)
 
 
+@pytest.mark.night
 def test_a_frozen_stream_is_killed_and_never_passes(tmp_path: Path) -> None:
     """In the middle of a part before the missing one, and while it is frozen; each row once."""
     client = fill(tmp_path)

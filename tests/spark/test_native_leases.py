@@ -42,7 +42,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.mark.parametrize(
     ("grouped", "adaptive"),
-    some_of(itertools.product([True, False], repeat=2), [(True, True), (False, False)]),
+    some_of(itertools.product([True, False], repeat=2), [(True, True)]),
 )
 def test_a_lease_lives_as_long_as_frames_made_of_it(
     spark: SparkSession,
@@ -174,6 +174,7 @@ DRIVER = """
 """
 
 
+@pytest.mark.night
 @pytest.mark.process
 def test_no_lease_is_kept_for_a_spark_that_was_stopped(location: str) -> None:
     """Though the process lives on, and so does its JVM, in which a frame is kept."""

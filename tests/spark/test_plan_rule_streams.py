@@ -130,7 +130,7 @@ OPTIONS: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", some_of(OPTIONS, {"where", "cdf", "frozen"}))
+@pytest.mark.parametrize("kind", some_of(OPTIONS, {"where", "cdf"}))
 def test_micro_batches_are_the_same(
     native: NativeReads, spark: SparkSession, location: str, tmp_path: Path, kind: str
 ) -> None:
@@ -204,7 +204,7 @@ STATEFUL: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", some_of(STATEFUL, {"join", "python"}))
+@pytest.mark.parametrize("kind", some_of(STATEFUL, {"windows"}))
 def test_state_is_kept_over_both_paths(
     native: NativeReads, spark: SparkSession, location: str, tmp_path: Path, kind: str
 ) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from shardline.app.protocol.objects import IndexDescription, SourceDescription, 
 from shardline.app.sql.problems import InvalidProject
 from shardline.app.sql.queries import bind
 from shardline.app.storage.formats import unknown_options
-from support.profiles import wide_examples
+from support.profiles import one_of, wide_examples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -484,7 +485,8 @@ def contents(spark: SparkSession, query: str, rows: str, which: str = "true") ->
 
 
 @pytest.mark.parametrize(
-    ("strategy", "query"), [(s, query) for s, queries in QUERIES.items() for query in queries]
+    ("strategy", "query"),
+    [one for s, queries in QUERIES.items() for one in one_of(3, product([s], queries))],
 )
 def test_the_strategy_is_linear_just_where_results_add_up(
     spark: SparkSession, strategy: str, query: str

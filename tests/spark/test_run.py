@@ -16,6 +16,7 @@ from shardline.app.server.discovery import find
 from shardline.jobs.ask import main as ask
 from shardline.jobs.run import main as run
 from support.processes.job import running_job
+from support.profiles import one_of
 from support.spark.projects import SQL, Place
 
 pytestmark = [
@@ -27,10 +28,11 @@ pytestmark = [
 SEED = 7
 
 
+@pytest.mark.parametrize("kills", one_of(2, [1, 2]))
 def test_a_project_survives_kills_and_answers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kills: int
 ) -> None:
-    """SIGKILL of the JVM or of Python, while it creates and while it catches up.
+    """SIGKILL of the JVM or of Python, while it creates and, at night, while it catches up.
 
     Each start takes over from what was killed, at once; contents are DuckDB's, ids stay. A kill of
     both, once all objects run, is what the main job survives (test_main_job.py).
@@ -51,7 +53,7 @@ def test_a_project_survives_kills_and_answers(
         lambda: place.client().exists("spent"),
         lambda: place.contents("large") is not None,
     ]
-    for number, moment in enumerate(moments):
+    for number, moment in enumerate(moments[:kills]):
         with running_job(tmp_path, *arguments) as job:
             job.wait_for(f"moment {number}", moment)
             job.kill(whom[number])

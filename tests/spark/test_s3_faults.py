@@ -39,6 +39,7 @@ def contents(client: ShardClient, name: str) -> Counter[tuple[Any, ...]]:
     return Counter(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
+@pytest.mark.night
 def test_a_stream_from_shard_to_shard_over_an_unreliable_wire(
     spark: SparkSession, server: S3Server, proxy: FaultProxy, checkpoint: str
 ) -> None:

@@ -18,6 +18,7 @@ from shardline.datasource.frontier import Frontier
 from shardline.datasource.maintenance.retention import apply_retention
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.reads import Inputs
+from support.profiles import one_of
 from support.spark.sinks import Input, Reports, diffs, host_of, life, parquet, running
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def reached(reports: Reports) -> int:
     return found[-1]
 
 
-@pytest.mark.parametrize("envelope", ["diff", "none"])
+@pytest.mark.parametrize("envelope", one_of(2, ["diff", "none"]))
 def test_a_broken_input_is_not_shown(
     host: Host, source: Input, errors: Errors, tmp_path: Path, envelope: str
 ) -> None:
@@ -139,7 +140,7 @@ def test_errors_that_came_and_went_meanwhile(
     ]
 
 
-@pytest.mark.parametrize("snapshot", [True, False])
+@pytest.mark.parametrize("snapshot", one_of(2, [True, False]))
 def test_a_sink_begins_without_errors(
     host: Host, source: Input, errors: Errors, snapshot: bool
 ) -> None:

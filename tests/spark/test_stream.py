@@ -274,7 +274,7 @@ def put_until_failure(spark: SparkSession, location: str, query: StreamingQuery)
 
 @pytest.mark.parametrize(
     "limit",
-    one_of(2, [{"maxFilesPerTrigger": 1}, {"maxRowsPerTrigger": 2}, {"maxBytesPerTrigger": "1k"}]),
+    one_of(3, [{"maxBytesPerTrigger": "1k"}, {"maxFilesPerTrigger": 1}, {"maxRowsPerTrigger": 2}]),
 )
 @pytest.mark.usefixtures("reads")
 def test_limits_cut_a_backlog(

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from support.profiles import one_of, some_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -170,7 +173,11 @@ def views(spark: SparkSession, path: str, other: str, table: str) -> Iterator[No
     spark.sql("DROP VIEW two")
 
 
-@pytest.mark.parametrize("query", TWICE)
+@pytest.mark.parametrize(
+    ("query", "reads"),
+    some_of(product(TWICE, ["arrow", "native"]), [("union", "arrow"), *product(TWICE, ["native"])]),
+    indirect=["reads"],
+)
 @pytest.mark.usefixtures("views")
 def test_two_shards_by_one_name(
     spark: SparkSession, path: str, other: str, query: str, reads: Reads
@@ -187,6 +194,7 @@ def test_two_shards_by_one_name(
     assert ids(sql(spark, again, path)) == Counter([1, 2, 1, 2])
 
 
+@pytest.mark.parametrize("reads", ["arrow", "native"], indirect=True)
 @pytest.mark.usefixtures("table")
 def test_one_shard_by_two_ways_of_reading_it(spark: SparkSession, path: str, reads: Reads) -> None:
     """Natively each use has its own; Python workers would take those of one of them for both."""
@@ -301,7 +309,7 @@ UNPLACED: dict[str, Callable[[SparkSession, str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", UNPLACED)
+@pytest.mark.parametrize("way", one_of(2, UNPLACED))
 def test_a_table_without_a_place_says_what_to_do(spark: SparkSession, table: str, way: str) -> None:
     """Where Spark brings no option along, the refusal says where to give the path."""
     with pytest.raises(Exception, match=r"\[MISSING_OPTION\].*WITH \(path") as refused:
@@ -345,7 +353,7 @@ NOT_SPARKS: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("statement", NOT_SPARKS)
+@pytest.mark.parametrize("statement", one_of(2, NOT_SPARKS))
 @pytest.mark.usefixtures("table")
 def test_what_spark_does_not_offer_a_python_source(
     spark: SparkSession, path: str, statement: str

@@ -152,7 +152,7 @@ CASES = {
 }
 
 
-IN_EACH_RUN = {"groups", "run_anew"}
+IN_EACH_RUN = {"groups"}
 """Cases of each run; all of them at night."""
 
 
@@ -203,7 +203,8 @@ KILLS = {
 }
 
 
-@pytest.mark.parametrize("kill", some_of(KILLS, {"after a state is written"}))
+@pytest.mark.night
+@pytest.mark.parametrize("kill", KILLS)
 def test_a_step_that_is_killed_is_taken_once(
     world: TimedWorld, kill: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +234,7 @@ def test_a_step_that_is_killed_is_taken_once(
     assert kept.ways()["incremental"]
 
 
+@pytest.mark.night
 def test_each_step_by_another_process_some_of_them_run_anew(
     world: TimedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental
 from shardline.app.compute.view.correction import correction_frame
 from shardline.app.compute.view.touched_keys import OUTPUT
 from shardline.datasource.types.schema import DIFF, TS
-from support.profiles import some_of
+from support.profiles import one_of, some_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -174,7 +174,7 @@ SHOWN = {
 }
 
 
-@pytest.mark.parametrize("name", some_of(DECIDED, {"rank", "full", "one_above_another"}))
+@pytest.mark.parametrize("name", some_of(DECIDED, {"rank"}))
 def test_what_is_decided_is_evaluated_once_more(spark: SparkSession, name: str) -> None:
     """The key need not be shown, and the view's output is not read."""
     step = Step(spark, DECIDED[name], T, THERE, TWICE)
@@ -182,7 +182,7 @@ def test_what_is_decided_is_evaluated_once_more(spark: SparkSession, name: str) 
     assert step.is_right(), step.changes
 
 
-@pytest.mark.parametrize("name", some_of(SHOWN, {"floats", "lag", "padded_by_key"}))
+@pytest.mark.parametrize("name", some_of(SHOWN, {"floats"}))
 def test_what_is_not_decided_goes_as_it_was_shown(spark: SparkSession, name: str) -> None:
     """Whatever it was: it is not evaluated anew."""
     step = Step(spark, SHOWN[name], T, THERE, TWICE)
@@ -205,7 +205,7 @@ OF_TWO = {
 }
 
 
-@pytest.mark.parametrize("name", some_of(OF_TWO, {"groups_of_a_padded_side", "ranks_in_sessions"}))
+@pytest.mark.parametrize("name", some_of(OF_TWO, {"groups_of_a_padded_side"}))
 def test_keys_of_both_sides_are_touched(spark: SparkSession, name: str) -> None:
     """A key of a side that is padded is none of what is above: NULL has rows of all keys."""
     there = THERE | {"u": [("c", 7), ("c", 8)]}
@@ -256,13 +256,16 @@ ZEROS = {"t": [("a", 1, 0.0, 6, 1), ("a", 1, -0.0, 7, -1), ("b", 2, math.nan, 6,
 
 @pytest.mark.parametrize(
     "query",
-    [
-        "SELECT x, median(a) AS m FROM t GROUP BY x",
-        "SELECT x, a, rank() OVER (PARTITION BY x ORDER BY a) AS r FROM t",
-        "SELECT count(DISTINCT a) AS n FROM t GROUP BY x",
-        "SELECT k, sort_array(collect_list(x)) AS l FROM t GROUP BY k",
-        "SELECT l.x, r.x AS y FROM t l LEFT JOIN t r ON l.x = r.x AND l.k <> r.k",
-    ],
+    one_of(
+        3,
+        [
+            "SELECT x, median(a) AS m FROM t GROUP BY x",
+            "SELECT x, a, rank() OVER (PARTITION BY x ORDER BY a) AS r FROM t",
+            "SELECT count(DISTINCT a) AS n FROM t GROUP BY x",
+            "SELECT k, sort_array(collect_list(x)) AS l FROM t GROUP BY k",
+            "SELECT l.x, r.x AS y FROM t l LEFT JOIN t r ON l.x = r.x AND l.k <> r.k",
+        ],
+    ),
 )
 def test_zeros_of_both_signs_are_one_key_and_two_values(spark: SparkSession, query: str) -> None:
     """NaN is one of each."""

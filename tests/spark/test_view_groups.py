@@ -16,6 +16,7 @@ from shardline.app.compute.view import membership, streaming_query
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.streaming_query import RunningView, run_view
 from shardline.app.execution.observations import Failed, GroupStepped, Started
+from support.profiles import one_of
 from support.spark.views import DEAR, ORDERS, TOTALS, Bench, Input, contents, view
 from support.waiting import wait_until
 
@@ -162,7 +163,7 @@ def test_a_chain_steps_in_one_group(
     assert not bench.told(Failed)
 
 
-@pytest.mark.parametrize("alone", [False, True], ids=["in a group", "alone"])
+@pytest.mark.parametrize("alone", one_of(2, [False, True]), ids=["in a group", "alone"])
 def test_rows_go_by_themselves(
     bench: Bench, orders: Input, views: Views, alone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

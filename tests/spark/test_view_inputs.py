@@ -211,6 +211,7 @@ def test_a_state_that_nobody_has_written_may_be_of_another_definition(bench: Ben
     assert bench.told(Measured)[-1].added["evaluations_incremental"] == 1
 
 
+@pytest.mark.night
 def test_states_go_with_an_output_that_is_made_anew(bench: Bench) -> None:
     """They are of a definition that is gone, and nobody else has written to them."""
     source = bench.input("p", PRICES)

@@ -272,8 +272,8 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 IN_EACH_RUN: Final = {
-    *("explode", "case_null_nan", "hop", "join_of_changes", "may_fail", "full_join", "having"),
-    *("except_all", "correlated", "not_in", "top_k", "cube"),
+    *("explode", "case_null_nan", "hop", "join_of_changes", "may_fail", "having"),
+    *("except_all", "not_in", "top_k"),
 }
 """Operators of each kind; what others test closely (joins, keys, stars) is theirs."""
 

@@ -71,7 +71,7 @@ def bench(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Benc
 
 
 @pytest.mark.parametrize("strategy", ["incremental", "recompute"])
-@pytest.mark.parametrize("name", one_of(2, FAILING))
+@pytest.mark.parametrize("name", one_of(4, FAILING))
 def test_an_error_at_a_row_is_told(
     spark: SparkSession, bench: Bench, name: str, strategy: Strategy
 ) -> None:

@@ -40,6 +40,7 @@ OVER_GROUPS = {"q2", "q3", "q10", "q18", "q21"}
 """Their LIMIT is of groups, or of rows that are counted, which follow changes."""
 
 
+@pytest.mark.night
 def test_queries_of_tpch(spark: SparkSession) -> None:
     """All follow changes."""
     found = strategies(spark, TPCH_TABLES, TPCH)

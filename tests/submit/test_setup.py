@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.profiles import one_of
+
 if TYPE_CHECKING:
     from support.processes.checkout import Checkout, SetupStory
 
@@ -86,7 +88,7 @@ def test_the_packages_are_those_of_the_lock(ready: Checkout) -> None:
     assert {name: installed.get(name) for name in locked} == locked
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-java.lock"])
+@pytest.mark.parametrize("name", one_of(2, ["requirements.lock", "requirements-java.lock"]))
 def test_a_changed_lock_gives_a_new_environment_and_spares_one_in_use(
     ready: Checkout, name: str
 ) -> None:

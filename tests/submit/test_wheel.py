@@ -233,6 +233,7 @@ def test_the_data_source_needs_no_activated_environment(sparkling: Environment) 
     assert done.stdout.strip() == expected, done.stderr[-3000:]
 
 
+@pytest.mark.night
 def test_a_session_that_runs_already_is_repaired_by_registering(sparkling: Environment) -> None:
     """And the import says that this is what to do."""
     done = sparkling.script(LATE)

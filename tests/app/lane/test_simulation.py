@@ -162,8 +162,9 @@ class Storm:
 
 
 def blocks(count: int) -> list[Any]:
-    """Numbers of blocks of seeds; more than the first one are for the whole suite."""
-    return [0, *(pytest.param(n, marks=pytest.mark.sim) for n in range(1, count))]
+    """Numbers of blocks of seeds; the first is fast, half of the others are for the night."""
+    marks = pytest.mark.sim, pytest.mark.night
+    return [0, *(pytest.param(n, marks=marks[: 1 + n % 2]) for n in range(1, count))]
 
 
 @pytest.mark.parametrize("block", blocks(20))

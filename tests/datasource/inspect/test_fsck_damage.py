@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,7 @@ from support.faults.damage import OTHER, SHARD, Lake
 from support.faults.damaged_parts import DAMAGES
 from support.faults.damages import commits_blob, part_of_a_transaction_that_waits
 from support.models.shards import World
+from support.profiles import some_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +74,15 @@ def test_a_healthy_location_has_no_findings(healthy: Lake) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    ("lake", "case"),
+    some_of(
+        product(["memory", "disk"], DAMAGES),
+        [*product(["memory"], DAMAGES), *product(["disk"], DAMAGES[::6])],
+    ),
+    ids=lambda one: getattr(one, "name", one),
+    indirect=["lake"],
+)
 def test_every_kind_of_damage_is_found(lake: Lake, case: Damage) -> None:
     """Under its own codes and no other, with an object and a hint; rows only by a deep look."""
     case.plant(lake)

@@ -82,7 +82,7 @@ def run(engine: Engine, name: str, number: int) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "effect", "lasts"),
-    one_of(4, itertools.product(WAYS, ["none", "done", "late"], [None, 1, 3])),
+    one_of(7, itertools.product(WAYS, ["none", "done", "late"], [None, 1, 3])),
 )
 def test_a_micro_batch_broken_anywhere_lands_once(
     effect: Effect, lasts: int | None, name: str

@@ -26,6 +26,7 @@ from support.faults.fault_proxy import FAULTS, FAULTS_OF_GET, FaultProxy, fault_
 from support.models.check_log import Ack, check_log
 from support.processes.log_worker import append_many
 from support.processes.s3_server import S3Server, free_port, options_for
+from support.profiles import one_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -310,7 +311,7 @@ def _open(place: Place, endpoint: str) -> Location:
 
 
 @pytest.mark.s3
-@pytest.mark.parametrize("fault", sorted({*FAULTS} - {*FAULTS_OF_GET, "damage_back"}))
+@pytest.mark.parametrize("fault", one_of(2, sorted({*FAULTS} - {*FAULTS_OF_GET, "damage_back"})))
 def test_one_fault_of_a_put_on_the_wire_does_not_show(
     s3_place: Place, proxy: FaultProxy, fault: str
 ) -> None:

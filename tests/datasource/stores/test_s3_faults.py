@@ -197,7 +197,7 @@ ODDS = {"storm": 0.05, **dict.fromkeys(FAULTS_OF_CREATE, 0.6)}
 """A storm is several requests long by itself, and few requests have a condition that can fail."""
 
 
-HARDEST = {"lost_response", "e500_after", "e409", "e412_after", "damage_back", "dup", "late"}
+HARDEST = {"e412_after", "late"}
 """Of each run: what a writer cannot tell from a refusal, or from success."""
 
 

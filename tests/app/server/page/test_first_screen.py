@@ -12,6 +12,7 @@ from support.page.objects import HOSTILE_NAMES
 from support.page.screens import headline, node, scrolls_sideways
 from support.page.screens import object_row as row
 from support.page.world import SITUATIONS, ServedWorld
+from support.profiles import one_of, some_of
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.browser
@@ -31,7 +32,9 @@ CULPRITS = {
 """Object and verdict that the first screen names, by situation."""
 
 
-@pytest.mark.parametrize("situation", CULPRITS)
+@pytest.mark.parametrize(
+    "situation", some_of(CULPRITS, {"backlog", "frozen", "uncreated", "unreadable"})
+)
 def test_each_verdict_is_in_the_sentence_the_graph_and_the_table(
     open_page: OpenPage, situation: str
 ) -> None:
@@ -82,7 +85,9 @@ def test_without_a_choice_the_panel_says_how_many_need_a_person(
     assert page.evaluate(NOTHING_CHOSEN, rows) == words
 
 
-@pytest.mark.parametrize("situation", ["empty", "one", "quiet", "finished", "idle"])
+@pytest.mark.parametrize(
+    "situation", some_of(["empty", "one", "quiet", "finished", "idle"], {"empty", "finished"})
+)
 def test_what_is_well_looks_calm(open_page: OpenPage, situation: str) -> None:
     """One object, none, an idle one and a finished one."""
     seen = open_page(situation)
@@ -218,6 +223,7 @@ def test_three_hundred_objects_stay_readable(open_page: OpenPage) -> None:
     seen.picture("first-large")
 
 
+@pytest.mark.night
 def test_three_hundred_objects_are_folded_by_strategy(open_page: OpenPage) -> None:
     """Which views are recomputed is one choice away; a large group is opened bit by bit."""
     seen = open_page("large well", "/?object=sales_events_00")
@@ -270,7 +276,7 @@ def test_a_drag_that_ends_without_a_click_takes_none_away(open_page: OpenPage) -
     expect(node(seen.page, "flights")).to_have_attribute("aria-pressed", "true")
 
 
-@pytest.mark.parametrize("look", ["narrow", "narrow-dark"])
+@pytest.mark.parametrize("look", one_of(2, ["narrow", "narrow-dark"]))
 def test_a_narrow_window_has_all_of_it(open_page: OpenPage, look: str) -> None:
     """The table comes second, the graph is one tap away, and nothing goes beyond the edge."""
     seen = open_page("fire", look=look)
@@ -314,6 +320,7 @@ def test_a_page_that_nobody_looks_at_costs_nothing(open_page: OpenPage) -> None:
     expect(headline(seen.page)).to_contain_text("5 of 15", timeout=15_000)
 
 
+@pytest.mark.night
 def test_every_situation_is_looked_at_in_every_look(open_page: OpenPage) -> None:
     """Pictures are kept, for whoever changes the page."""
     for situation in ("demo", "fire"):

@@ -16,6 +16,7 @@ from typing_extensions import override
 from shardline.app.server.access import Access
 from support.page.browser import OpenPage
 from support.page.world import TOKEN, ServedWorld
+from support.profiles import one_of
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.browser
@@ -69,7 +70,7 @@ def test_everything_is_reached_by_keyboard(open_page: OpenPage) -> None:
     assert focused(page) == "Larger"
 
 
-@pytest.mark.parametrize("path", ["/", "/object/flights", "/shard/flights"])
+@pytest.mark.parametrize("path", one_of(2, ["/", "/object/flights", "/shard/flights"]))
 def test_an_address_of_a_time_that_is_none_is_refused_and_drawn(
     open_page: OpenPage, path: str
 ) -> None:

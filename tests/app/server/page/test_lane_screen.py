@@ -7,6 +7,7 @@ from playwright.sync_api import expect
 
 from support.page.browser import OpenPage
 from support.page.tools_world import ToolsWorld, made_world
+from support.profiles import one_of
 
 pytestmark = pytest.mark.browser
 
@@ -82,7 +83,7 @@ def test_an_empty_lane_says_so(open_page: OpenPage) -> None:
         expect(page.get_by_text(text)).to_be_visible()
 
 
-@pytest.mark.parametrize("look", ["light", "narrow"])
+@pytest.mark.parametrize("look", one_of(2, ["narrow", "light"]))
 def test_names_from_data_are_neither_obeyed_nor_too_wide(open_page: OpenPage, look: str) -> None:
     """Ten thousand letters in every field."""
     page = open_page(ToolsWorld("hostile"), "/lane", look).page

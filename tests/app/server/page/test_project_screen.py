@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 from support.page.browser import OpenPage
 from support.page.tools_world import ToolsWorld, made_world
+from support.profiles import one_of
 
 pytestmark = pytest.mark.browser
 
@@ -64,7 +65,7 @@ def test_without_a_project_it_is_said_and_asked_again_on_request(open_page: Open
     expect(seen.page.get_by_role("heading", name="Made anew")).to_be_visible()
 
 
-@pytest.mark.parametrize("look", ["light", "narrow"])
+@pytest.mark.parametrize("look", one_of(2, ["narrow", "light"]))
 def test_definitions_are_neither_obeyed_nor_too_wide(open_page: OpenPage, look: str) -> None:
     """A line of ten thousand letters scrolls in its own room."""
     page = open_page(ToolsWorld("hostile"), "/project", look).page

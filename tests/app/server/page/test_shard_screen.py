@@ -16,6 +16,7 @@ from support.page.browser import OpenPage, Seen
 from support.page.made_tools import HOSTILE
 from support.page.tools_world import ToolsWorld, made_world
 from support.page.world import ServedWorld
+from support.profiles import one_of
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.browser
@@ -225,7 +226,7 @@ def test_the_picture_follows_the_shard(open_shard: OpenShard) -> None:
     expect(seen.page.locator(".axis .kept")).to_have_count(0)
 
 
-@pytest.mark.parametrize("look", ["light", "narrow"])
+@pytest.mark.parametrize("look", one_of(2, ["narrow", "light"]))
 def test_names_from_data_are_neither_obeyed_nor_too_wide(open_shard: OpenShard, look: str) -> None:
     """In the list and on the shard's own screen."""
     seen = open_shard(kind="hostile", look=look)

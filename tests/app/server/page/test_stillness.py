@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 
 from support.page.browser import Look, OpenPage
 from support.page.world import ServedWorld
+from support.profiles import one_of
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.browser
@@ -34,7 +35,7 @@ _STILL: Final = 0.001
 """Share of the window that is moved, times how far: numbers that end at the right are set anew."""
 
 
-@pytest.mark.parametrize("path", ["/", "/object/flights", "/dataflow/carrier_ranking"])
+@pytest.mark.parametrize("path", one_of(3, ["/", "/object/flights", "/dataflow/carrier_ranking"]))
 def test_nothing_moves_when_numbers_change(open_page: OpenPage, path: str) -> None:
     """Not even when the connection is lost: Chromium itself counts what has been moved."""
     seen = open_page("demo", path)
@@ -66,7 +67,7 @@ def test_what_is_moved_is_counted(open_page: OpenPage) -> None:
     wait_until("it is counted", lambda: bool(seen.page.evaluate(shown)), _WAIT_S)
 
 
-@pytest.mark.parametrize("width", [360, 3840])
+@pytest.mark.parametrize("width", one_of(2, [360, 3840]))
 def test_each_screen_fits_the_smallest_and_the_largest_window(
     open_page: OpenPage, width: int
 ) -> None:

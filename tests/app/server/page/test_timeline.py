@@ -287,7 +287,7 @@ def test_ten_thousand_marks_stay_few_on_the_screen(open_page: OpenPage) -> None:
     assert 50 < marks < 110
 
 
-@pytest.mark.parametrize("look", one_of(3, ["light", "dark", "narrow", "narrow-dark"]))
+@pytest.mark.parametrize("look", one_of(4, ["narrow", "light", "dark", "narrow-dark"]))
 def test_the_line_fits_every_window(open_page: OpenPage, look: str) -> None:
     """Nothing reaches beyond the window, nothing is hidden behind the line."""
     seen = open_page("fire", look=look)

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.server
 WAIT_S = 30.0
 
 
+@pytest.mark.night
 def test_every_verdict_occurs_in_some_situation() -> None:
     """And no event of a world is one that the sink refuses."""
     found: set[str] = set()
