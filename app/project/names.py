@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -28,6 +28,9 @@ __all__ = ["check_names"]
 _NAME: Final = re.compile(r"[^\W_][\w-]*")
 _NAME_BYTES_MAX: Final = 60
 """Longest name in bytes: names of its shards and checkpoints may have each byte as `%XX`."""
+
+_READABLE: Final = frozenset({"source", "view"})
+"""Kinds of objects that have contents."""
 
 
 def check_names(
@@ -56,10 +59,12 @@ def check_names(
             )
         else:
             known[one.name] = one
+    readable = [n for n, w in known.items() if kind_of(w.description) in _READABLE]
+    owners = _owners(known)
     for one in written:
-        problems += _clashing_names(one, known)
-        problems += _clashing_target(one, known)
-        problems += _unknown_inputs(one, known, broken)
+        problems += _clashing_names(one, owners)
+        problems += _clashing_target(one, owners)
+        problems += _unknown_inputs(one, known, readable, broken)
     return problems + list(_cycles(known))
 
 
@@ -96,31 +101,39 @@ def _invalid_names(one: WrittenObject) -> Iterator[Problem]:
         )
 
 
-def _clashing_names(one: WrittenObject, known: dict[str, WrittenObject]) -> Iterator[Problem]:
+def _owners(known: Mapping[str, WrittenObject]) -> dict[str, list[str]]:
+    """For each shard the objects that keep it, in the order of the text."""
+    found: dict[str, list[str]] = {}
+    for one in known.values():
+        for shard in dict.fromkeys(shards_of(one.description)):
+            found.setdefault(shard, []).append(one.name)
+    return found
+
+
+def _clashing_names(one: WrittenObject, owners: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
     """Names that are those of shards which another object keeps beside its contents."""
-    for other in known.values():
+    for other in owners.get(one.name, ()):
         # Without their own names, which are for the check of duplicates.
-        if one.name != other.name and one.name in shards_of(other.description):
+        if one.name != other:
             yield one.problem(
                 "name",
                 "RESERVED_NAME",
-                f"the name '{one.name}' is that of a shard of '{other.name}'",
+                f"the name '{one.name}' is that of a shard of '{other}'",
                 "rename it: a source keeps its own _progress, _errors and _skipped, a view its "
                 "_errors and _state_1, _state_2 …, a sink its _progress",
             )
 
 
-def _clashing_target(one: WrittenObject, known: dict[str, WrittenObject]) -> Iterator[Problem]:
+def _clashing_target(one: WrittenObject, owners: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
     """A sink that writes to a shard which another object, or the sink itself, keeps."""
     target = _target_shard(one)
-    for other in known.values():
-        if target in shards_of(other.description):
-            yield one.problem(
-                "option shard",
-                "RESERVED_NAME",
-                f"sink '{one.name}' writes to '{target}', a shard of '{other.name}'",
-                "nothing but the object itself may write it: choose another shard",
-            )
+    for other in () if target is None else owners.get(target, ()):
+        yield one.problem(
+            "option shard",
+            "RESERVED_NAME",
+            f"sink '{one.name}' writes to '{target}', a shard of '{other}'",
+            "nothing but the object itself may write it: choose another shard",
+        )
 
 
 def _target_shard(one: WrittenObject) -> str | None:
@@ -134,15 +147,17 @@ def _target_shard(one: WrittenObject) -> str | None:
 
 
 def _unknown_inputs(
-    one: WrittenObject, known: dict[str, WrittenObject], broken: AbstractSet[str]
+    one: WrittenObject,
+    known: Mapping[str, WrittenObject],
+    readable: Sequence[str],
+    broken: AbstractSet[str],
 ) -> Iterator[Problem]:
     """Inputs that do not exist, or that have no contents to read."""
-    readable = [n for n, w in known.items() if kind_of(w.description) in {"source", "view"}]
     uses = [(name, "on", 0) for name in one.reads]
     if one.query is not None:
         uses = [(reference.name, "query", reference.start) for reference in one.query.references]
     for name, piece, shift in uses:
-        if name in readable or name in broken:
+        if name in broken or (name in known and kind_of(known[name].description) in _READABLE):
             continue
         if name in known:
             kind = kind_of(known[name].description)
