@@ -16,12 +16,12 @@ from shardline.app.protocol.objects import (
     ViewDescription,
     progress_shard,
 )
-from shardline.app.storage.reclock import read_origin
+from shardline.app.storage.reclock import origin_in
 from shardline.app.storage.sinks.progress import is_progress, read_progress
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Corrupt, InvalidUsage
 from shardline.datasource.read import current_schema, first_time
-from shardline.datasource.shard.state import ShardState, last_update
+from shardline.datasource.shard.state import ShardState, is_tombstone, last_update
 
 __all__ = ["list_shards", "read_drop_plan", "read_existing_shards"]
 
@@ -52,7 +52,8 @@ def read_existing_shards(
     Raises:
         InvalidUsage: `NAME_TAKEN`: a new sink has the name of a source that was there before.
     """
-    _refuse_taken_names(client, wanted, running)
+    states = _States(client)
+    _refuse_taken_names(states, wanted, running)
     contents = [
         one
         for one in wanted.values()
@@ -60,42 +61,58 @@ def read_existing_shards(
         if isinstance(one, SourceDescription)
         or (isinstance(one, ViewDescription) and running.get(one.name) != one)
     ]
-    found = {one.name: shard for one in contents if (shard := _existing(client, one))}
+    found = {one.name: shard for one in contents if (shard := _existing(states, one.name))}
     # Only if something can be replaced at all: a store is asked once for each sink.
     for sink in wanted.values() if found else ():
         name = progress_shard(sink.name)
         if not isinstance(sink, SinkDescription) or sink.on not in found:
             continue
         row = read_progress(client, sink.name)
-        if row is not None and row.definition:  # else nothing was ever written
-            found[name] = _shard(client, name)
+        state = states.of(name)
+        if state is not None and row is not None and row.definition:  # else nothing was written
+            found[name] = _shard(state)
     return found
 
 
-def _existing(
-    client: ShardClient, one: SourceDescription | ViewDescription
-) -> ExistingShard | None:
-    if not client.exists(one.name):
+class _States:
+    """States of shards, each read once, so that all that is said of a shard is of one moment.
+
+    A read is a request to the store, and there are hundreds of shards.
+    """
+
+    def __init__(self, client: ShardClient) -> None:
+        self._client = client
+        self._known: dict[str, ShardState | None] = {}
+
+    def of(self, name: str) -> ShardState | None:
+        """The state of a shard; None if there is none, or it was dropped."""
+        if name not in self._known:
+            state = self._client.machine(name).refresh()
+            self._known[name] = None if state is None or is_tombstone(state) else state
+        return self._known[name]
+
+
+def _existing(states: _States, name: str) -> ExistingShard | None:
+    state = states.of(name)
+    if state is None:
         return None
     # Of whatever has filled it: a view may have taken the name of a source, or a source a view's.
-    return _shard(client, one.name, _source_format(client, one.name))
+    return _shard(state, _source_format(name, state, states.of(progress_shard(name))))
 
 
-def _source_format(client: ShardClient, name: str) -> str:
+def _source_format(name: str, contents: ShardState, progress: ShardState | None) -> str:
     """Format of the source that has filled a shard; "" if no source has."""
-    origin = read_origin(client, name)
-    if origin is None:
+    origin = None if progress is None else origin_in(progress)
+    if progress is None or origin is None:
         return ""
-    contents = client.state(name)
     # Bindings that outlived their shard say nothing of a later one that a view has made. A source
     # makes its own shard before its bindings, also where a view had made that shard for itself.
-    bound_ms = client.state(progress_shard(name)).created_ms
-    foreign = contents.times_by == f"view {name}" and contents.created_ms > bound_ms
-    return "" if foreign else origin.format
+    is_view_s = contents.times_by == f"view {name}"
+    return "" if is_view_s and contents.created_ms > progress.created_ms else origin.format
 
 
 def _refuse_taken_names(
-    client: ShardClient,
+    states: _States,
     wanted: Mapping[str, ObjectDescription],
     running: Mapping[str, ObjectDescription],
 ) -> None:
@@ -109,7 +126,8 @@ def _refuse_taken_names(
         if not isinstance(sink, SinkDescription) or isinstance(before, SinkDescription):
             continue
         shard = progress_shard(sink.name)
-        if client.exists(shard) and not is_progress(client.state(shard)):
+        state = states.of(shard)
+        if state is not None and not is_progress(state):
             raise InvalidUsage(
                 f"sink '{sink.name}' cannot have this name: the shard '{shard}' is there, and is "
                 "no sink's",
@@ -119,8 +137,7 @@ def _refuse_taken_names(
             )
 
 
-def _shard(client: ShardClient, name: str, source_format: str = "") -> ExistingShard:
-    state = client.state(name)
+def _shard(state: ShardState, source_format: str = "") -> ExistingShard:
     upper = state.upper.time
     return ExistingShard(
         schema=current_schema(state),

@@ -41,6 +41,7 @@ from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.read import current_schema
 from shardline.datasource.shard.commands.append import UpperMismatch
+from shardline.datasource.shard.state import ShardState
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.write import WriteHandle
 
@@ -52,7 +53,7 @@ __all__ = [
     "Remap",
     "SourceFile",
     "next_time",
-    "read_origin",
+    "origin_in",
 ]
 
 EMPTY_SNAPSHOT: Final = -1
@@ -133,12 +134,8 @@ def next_time(upper: int, now_ms: int, interval_ms: int) -> int:
     return -(-max(upper, now_ms) // interval_ms) * interval_ms
 
 
-def read_origin(client: ShardClient, source: str) -> Origin | None:
-    """The origin of a source's offsets; None if it was never started."""
-    name = progress_shard(source)
-    if not client.exists(name):
-        return None
-    state = client.state(name)
+def origin_in(state: ShardState) -> Origin | None:
+    """The origin of a source's offsets, of the shard that may have them; None if they are none."""
     # A sink keeps its progress in a shard that is called so, too; and beside a view the name is
     # free for any object.
     if current_schema(state).names != tuple(_SCHEMA.names):

@@ -15,6 +15,8 @@ from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.state import ShardState
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.clock import ManualClock
 from support.spark.sinks import SCHEMA
@@ -86,3 +88,23 @@ def test_bindings_that_outlived_their_shard_are_not_those_of_a_view_s(tmp_path: 
     clock.advance(2)
     client.create("s", schema, times_by="view s")
     assert read_existing_shards(client, {"s": source}, {})["s"].source_format == ""
+
+
+def test_each_state_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read is a request to a store: of hundreds of sources, some would take minutes."""
+    client = ShardClient.open(str(tmp_path / "lake"))
+    client.create("s", ShardSchema.from_arrow(SCHEMA))
+    bound(client, "s")
+    read: list[str] = []
+    refresh = Machine._refresh
+
+    def noted(machine: Machine) -> ShardState | None:
+        read.append(machine.name)
+        return refresh(machine)
+
+    monkeypatch.setattr(Machine, "_refresh", noted)
+    source = SourceDescription(name="s", format="csv")
+    sink = SinkDescription(name="out", on="t", format="memory")
+    found = read_existing_shards(client, {"s": source, "out": sink}, {"s": source})
+    assert found["s"].source_format == "csv"
+    assert sorted(read) == ["out_progress", "s", "s_progress"]
