@@ -37,7 +37,6 @@ from shardline.app.execution.object_shards import create_object_shard, drop_obje
 from shardline.app.introspection.events import WantedObject
 from shardline.app.lane.commands import READ_ONLY, DropDataflow, UseProject
 from shardline.app.project.dropping import DropPlan, find_droppable, owned_shards
-from shardline.app.project.origin import ProjectOrigin
 from shardline.app.project.permission import Permissions, find_refusal
 from shardline.app.project.plan import Plan
 from shardline.app.project.project import CheckedProject
@@ -155,9 +154,9 @@ class Objects:
         self._thread.join()
 
     @property
-    def origin(self) -> ProjectOrigin | None:
-        """Where the texts of the project are that was applied last; None if there are none."""
-        return None if self._wanted is None else self._wanted[0].origin
+    def applied(self) -> CheckedProject | None:
+        """The project that was applied last; None before the first one."""
+        return None if self._wanted is None else self._wanted[0]
 
     def running(self) -> dict[str, ObjectDescription]:
         """The objects of the lane's order, by name; without subscriptions."""

@@ -5,12 +5,16 @@ refused before anything starts, with its place in the user's file: later it woul
 a streaming query.
 
     analyse(catalyst, written) -> Analysis(objects, problems)
+    analyse(catalyst, written, [analysis]) -> …      views as in an earlier one, where that is right
 
 Each view's query is analysed over empty views of its inputs, in the order of dependencies.
 
 Invariants:
     A place that Spark names is shown as one in the script, also where names were replaced.
     An object whose input has a problem is not analysed: its problems would only repeat that one.
+    An earlier analysis of a view is taken only for the same text over the same columns, in a
+    session that means the same by it. What depends on the world outside, as a source does, is
+    always analysed.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as with_fields
 
 from msgspec.structs import replace
 
@@ -68,6 +73,21 @@ __all__ = ["AnalysedObject", "Analysis", "analyse"]
 
 
 @dataclass(frozen=True, slots=True)
+class _Basis:
+    """All that the analysis of a view depends on.
+
+    Attributes:
+        written: Its description, as the user wrote it.
+        columns: Those of its inputs, as the analyzer has had them, in the order of `inputs`.
+        session: Fingerprint of the session.
+    """
+
+    written: ObjectDescription
+    columns: tuple[str, ...]
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
 class AnalysedObject:
     """An object that Spark accepts.
 
@@ -77,12 +97,16 @@ class AnalysedObject:
             contents.
         ddl: The same in DDL.
         unreachable: Why a source cannot be opened where it is now; None if it can.
+        columns: The columns in JSON, as the analyzer has them of what reads it.
+        basis: What this follows from; None if that is not all known.
     """
 
     description: ObjectDescription
     schema: str = ""
     ddl: str = ""
     unreachable: Problem | None = None
+    columns: str = ""
+    basis: _Basis | None = None
 
 
 @dataclass(slots=True)
@@ -106,39 +130,58 @@ class _ObjectRefused(Exception):
         self.problems = problems
 
 
-def analyse(catalyst: Catalyst, written: Sequence[WrittenObject]) -> Analysis:
+def analyse(
+    catalyst: Catalyst, written: Sequence[WrittenObject], earlier: Sequence[Analysis] = ()
+) -> Analysis:
     """Analyse objects in order.
 
     Args:
         catalyst: The analyzer of a session like the one that will run them: its settings decide
             what a query means.
         written: Objects that have passed `names.check_names`, inputs first.
+        earlier: Analyses from which views are taken that have not changed.
     """
     analysis = Analysis()
     for one in written:
         if any(name not in analysis.objects for name in one.reads):
             continue
         try:
-            analysis.objects[one.name] = _analysed(catalyst, analysis, one)
+            analysis.objects[one.name] = _analysed(catalyst, analysis, one, earlier)
         except _ObjectRefused as flawed:
             analysis.problems += flawed.problems
     return analysis
 
 
-def _analysed(catalyst: Catalyst, analysis: Analysis, one: WrittenObject) -> AnalysedObject:
+def _analysed(
+    catalyst: Catalyst, analysis: Analysis, one: WrittenObject, earlier: Sequence[Analysis]
+) -> AnalysedObject:
     match one.description:
         case SourceDescription() as source:
             return _source(catalyst, one, source)
         case ViewDescription() as view:
             assert one.query is not None, one
-            inherited = [n for i in one.reads for n in names_of(analysis.objects[i].schema)]
-            return _view(catalyst, one, view, one.query, inherited)
+            inputs = {name: analysis.objects[name] for name in one.reads}
+            basis = _basis(catalyst, view, inputs)
+            for known in earlier if basis is not None else ():
+                found = known.objects.get(one.name)
+                if found is not None and found.basis == basis:
+                    return found
+            return with_fields(_view(catalyst, one, view, one.query, inputs), basis=basis)
         case IndexDescription() as index:
             return AnalysedObject(replace(index, key=_key(one, analysis.objects[index.on].schema)))
         case SinkDescription() as sink:
             _check_options(one, sink.format, sink.options, "sink")
             _check_sink(catalyst, one, sink)
             return AnalysedObject(replace(sink, key=_key(one, analysis.objects[sink.on].schema)))
+
+
+def _basis(
+    catalyst: Catalyst, view: ViewDescription, inputs: Mapping[str, AnalysedObject]
+) -> _Basis | None:
+    session = catalyst.fingerprint(view.query)
+    if session is None:
+        return None
+    return _Basis(view, tuple(inputs[name].columns for name in view.inputs), session)
 
 
 def _check_sink(catalyst: Catalyst, one: WrittenObject, sink: SinkDescription) -> None:
@@ -197,7 +240,6 @@ def _source(catalyst: Catalyst, one: WrittenObject, source: SourceDescription) -
     flaw = find_columns_problem(schema, names_of(schema))
     if flaw is not None:
         raise _ObjectRefused(one.problem("columns", *flaw))
-    catalyst.add(one.name, schema)
     kept = catalyst.ddl(read.schema) if read.must_be_given else ""
     description = replace(source, schema=kept, key=_key(one, schema))
     unreachable = None
@@ -242,7 +284,7 @@ def _view(
     one: WrittenObject,
     view: ViewDescription,
     query: Query,
-    inherited: Sequence[str],
+    inputs: Mapping[str, AnalysedObject],
 ) -> AnalysedObject:
     # From the text, before Spark sees it: its parser replaces these literals by the present time,
     # and the plan would look like that of a constant.
@@ -252,6 +294,10 @@ def _view(
         raise _ObjectRefused(
             _not_deterministic(one, what, "write the date or timestamp itself", literal)
         )
+    for name, found in inputs.items():
+        # Only now: what no new query reads needs no view, each of which is some calls to the JVM.
+        if name not in catalyst.views:
+            catalyst.add(name, found.columns)
     bound = query.bind(catalyst.views)
     try:
         plan = catalyst.query(bound.text)
@@ -265,15 +311,15 @@ def _view(
     if plan.special:
         what = f"'{plan.special}' as a date or timestamp means the time at which the query runs"
         raise _ObjectRefused(_not_deterministic(one, what, "write the date or timestamp itself"))
-    found = find_nondeterminism(plan.tree)
-    if found is not None:
-        raise _ObjectRefused(_not_deterministic(one, *found))
+    undecided = find_nondeterminism(plan.tree)
+    if undecided is not None:
+        raise _ObjectRefused(_not_deterministic(one, *undecided))
     # Those of its inputs, too: `SELECT *` brings them along as somebody has written them.
+    inherited = [name for found in inputs.values() for name in names_of(found.schema)]
     flaw = find_columns_problem(plan.schema, [*quoted_names(query.text), *inherited])
     if flaw is not None:
         raise _ObjectRefused(one.problem("query", *flaw))
     _check_comparable(one, plan)
-    catalyst.add(one.name, plan.schema)
     return _with_contents(catalyst, _kept(view, plan, catalyst), plan.schema)
 
 
@@ -287,7 +333,7 @@ def _with_contents(
     ddl = catalyst.ddl(schema)
     # Not `schema`: a shard is made from DDL, which cannot say that an array or a map holds no
     # nulls. With Spark's own columns a plan would find that the shard of `split(…)` does not fit.
-    return AnalysedObject(description, catalyst.columns(ddl), ddl, unreachable)
+    return AnalysedObject(description, catalyst.columns(ddl), ddl, unreachable, schema)
 
 
 def _check_comparable(one: WrittenObject, plan: QueryPlan) -> None:
@@ -320,7 +366,9 @@ def _spark_problem(
     """Spark's error as a problem, with the project's names and places."""
     problem = refused.problem
     message, hint = problem.message, problem.hint
-    for name, view in catalyst.views.items():
+    # The longest first: the name of a view may be the beginning of that of another.
+    views = sorted(catalyst.views.items(), key=lambda pair: len(pair[1]), reverse=True)
+    for name, view in views:
         message, hint = message.replace(view, name), hint.replace(view, name)
     shift = 0 if problem.offset is None else bound.origin(problem.offset)
     return one.problem("query", problem.code, message, hint, shift)

@@ -45,6 +45,8 @@ from shardline.datasource.errors import InvalidUsage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from shardline.app.project.analyze import Analysis
+
 __all__ = ["CheckedProject", "Project", "read_texts"]
 
 
@@ -84,6 +86,7 @@ class CheckedProject:
         unreachable: Sources that cannot be opened where they are now: no folder, no answer. One
             that runs already waits for it; one that is new or changed is refused.
         origin: Where its texts are; None if it, or a part of it, was made in Python.
+        analysis: What Spark has found, for a later check; None if it was not asked.
     """
 
     descriptions: dict[str, ObjectDescription]
@@ -94,6 +97,7 @@ class CheckedProject:
     identity: ProjectIdentity | None = None
     unreachable: dict[str, Problem] = field(default_factory=dict)
     origin: ProjectOrigin | None = field(default=None, compare=False)
+    analysis: Analysis | None = field(default=None, compare=False, repr=False)
 
 
 class Project:
@@ -241,12 +245,19 @@ class Project:
         reading = self._reading
         return [*reading.problems, *check_names(reading.written, reading.broken)]
 
-    def check(self, spark: SparkSession, ids: IdGenerator | None = None) -> CheckedProject:
+    def check(
+        self,
+        spark: SparkSession,
+        ids: IdGenerator | None = None,
+        earlier: Iterable[CheckedProject] = (),
+    ) -> CheckedProject:
         """Check the whole project by Spark's analyzer.
 
         Args:
             spark: A session with the settings, functions and formats of the one that will run it.
             ids: Source of names of temporary views; None for random ones.
+            earlier: Projects that were checked before: of views that have not changed since, Spark
+                is not asked again.
 
         Raises:
             InvalidProject: Something is wrong; every problem that was found is in it.
@@ -262,7 +273,8 @@ class Project:
         graph = Graph({name: one.reads for name, one in known.items()})
         ordered = [known[name] for name in graph.order()]
         with Catalyst(spark, ids or SystemIds()) as catalyst:
-            analysis = analyse(catalyst, ordered)
+            analyses = [one.analysis for one in earlier if one.analysis is not None]
+            analysis = analyse(catalyst, ordered, analyses)
         problems += analysis.problems
         if problems:
             raise InvalidProject(problems)
@@ -279,6 +291,7 @@ class Project:
                 if found.unreachable is not None
             },
             origin=self._origin,
+            analysis=analysis,
         )
 
     def _add(self, reading: ParsedStatements) -> Project:

@@ -10,6 +10,7 @@ Never: changes what a query means by rewriting its text. Spark's plans and expre
 
     tokens, references, queries   Spark's tokens; names that a query reads; statements of `sql`
     catalyst, plan_tree           Spark's analyzer, called from Python; its plans as plain values
+    session_fingerprint           whether a query means the same as before
     query_tree                    an analysed plan of Spark, read once
     normal_form                   joins in the place of subqueries
     kept_aggregates               aggregates that follow from what changes add to them

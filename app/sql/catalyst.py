@@ -35,6 +35,7 @@ from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.parsed_relations import refuse_foreign_relations
 from shardline.app.sql.plan_nodes import below, deepest, is_plan
 from shardline.app.sql.plan_tree import Node, plan_tree
+from shardline.app.sql.session_fingerprint import SessionFingerprint
 from shardline.app.sql.source_options import InvalidOption, SourceOptions
 from shardline.app.sql.spark_errors import SparkProblem, read_spark_error
 from shardline.app.sql.strategy import Verdict
@@ -146,6 +147,8 @@ class Catalyst:
         self._session: Any = spark._jsparkSession  # noqa: SLF001 - the analyzer is on that side
         self._prefix = f"_check_{ids.token().hex()}"
         self._stack = contextlib.ExitStack()
+        self._fingerprint: SessionFingerprint | None = None
+        self._writers: dict[str, bool] = {}
         self.views: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -166,6 +169,12 @@ class Catalyst:
         )
         empty.createOrReplaceTempView(view)
         self.views[name] = view
+
+    def fingerprint(self, text: str) -> str | None:
+        """The fingerprint of this session, as it was first asked for; see `SessionFingerprint`."""
+        if self._fingerprint is None:
+            self._fingerprint = SessionFingerprint(self._spark)
+        return self._fingerprint.of(text)
 
     def ddl(self, schema: str) -> str:
         """Convert columns from Spark's JSON to DDL."""
@@ -256,6 +265,12 @@ class Catalyst:
 
     def writes(self, name: str) -> bool:
         """True if there is a format of this name, in the JVM or in Python."""
+        # Spark reads the lists of all archives for it, and most sinks of a project are of one kind.
+        if name not in self._writers:
+            self._writers[name] = self._finds_format(name)
+        return self._writers[name]
+
+    def _finds_format(self, name: str) -> bool:
         state = self._session.sessionState()
         if state.dataSourceManager().dataSourceExists(name):
             return True

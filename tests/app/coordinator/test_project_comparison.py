@@ -162,6 +162,36 @@ def test_the_files_are_read_anew_each_time(site: Site, folder: Path) -> None:
         assert len(application.running()) == 2
 
 
+def test_spark_is_told_what_is_known(
+    site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the project that was applied, and then of the last comparison, also a broken one later."""
+    known: list[list[CheckedProject]] = []
+    check = Project.check
+
+    def noted(self: Project, *given: Any) -> CheckedProject:
+        known.append(list(given[2]))
+        return check(self, *given)
+
+    write(folder, "with an index")
+    with site.application() as application:
+        applied = Project.load(folder).check(None)  # type: ignore[arg-type]
+        application.apply(applied)
+        monkeypatch.setattr(Project, "check", noted)
+        ask = application.comparison.compare
+        for text in ("with an index", "without", "broken", "with an index"):
+            write(folder, text)
+            ask()
+    assert [len(found) for found in known] == [1, 2, 2, 2]
+    assert all(found[-1] is applied for found in known)
+    assert [list(found[0].descriptions) for found in known] == [
+        ["t", "i"],
+        ["t", "i"],
+        ["t"],
+        ["t"],
+    ]
+
+
 def test_texts_that_were_sent_are_those_that_were_sent(site: Site, folder: Path) -> None:
     """A change that is refused or planned only is not what was applied."""
     sent = {"a.sql": "-- with an index"}
