@@ -56,6 +56,9 @@ def _commands(facts: Facts, _now_ms: int) -> Iterator[Row]:
 def _shards(facts: Facts, _now_ms: int) -> Iterator[Row]:
     for seen in facts.shards.values():
         shard = seen.report
+        most = max(shard.holders, key=lambda holder: holder.gain_ms, default=None)
+        if most is not None and most.gain_ms == 0:
+            most = None
         yield (
             shard.name,
             shard.id,
@@ -70,6 +73,9 @@ def _shards(facts: Facts, _now_ms: int) -> Iterator[Row]:
             shard.diff_sum,
             shard.dropped_bytes,
             shard.retain_ms,
+            len(shard.holders),
+            None if most is None else _hold_owner(facts, most) or most.owner or most.name,
+            0 if most is None else most.gain_ms,
             instant(seen.at_ms),
         )
 
@@ -251,6 +257,14 @@ SYSTEM: Final = (
                 Metric("shard_dropped_bytes", "Of the shard: dropped_size."),
             ),
             Column("retain", NUMBER, "how long history is kept, in ms; NULL: as long as read"),
+            Column("holds", NUMBER, "readers that keep history or blobs: see `shard_holds`"),
+            Column(
+                "held_back_by",
+                TEXT,
+                "the reader that keeps the most history alone: its object, or what it says of "
+                "itself; NULL: none keeps any alone",
+            ),
+            Column("held_back", NUMBER, "how much history that is, in ms; 0: none"),
             Column("seen_at", AT, "when it was looked into"),
         ),
         _shards,

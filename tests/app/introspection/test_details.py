@@ -255,6 +255,37 @@ def test_a_shard_of_very_many_rows_hides_no_other(world: World) -> None:
     encode_metrics(world.relations)
 
 
+def test_a_shard_names_who_keeps_most_of_its_history_alone(world: World) -> None:
+    """By its object, or as it calls itself; not one beside whom another keeps the same."""
+    client = ShardClient.open("memory://details-held", clock=world.clock)
+    client.create("flights", ShardSchema.from_arrow(pa.schema([("a", pa.int64())])))
+    poller = ShardPoller(world.sink, client)
+
+    def appended() -> int:
+        world.clock.advance(5_000)
+        client.writer("flights").append_now(pa.table({"a": [1]}))
+        upper = client.state("flights").upper.time
+        assert upper is not None
+        return upper
+
+    def shown() -> tuple[object, ...]:
+        poller.step()
+        world.tell()
+        (row,) = world.rows("shards", "flights")
+        return row["holds"], row["held_back_by"], row["held_back"]
+
+    world.run(DELAYS)
+    since = appended() - 1
+    assert shown() == (0, None, 0)
+    first = client.hold("flights", "view:delays:2:0a1b2c3d", since=since, purpose="stream by h:7")
+    upper = appended()
+    assert shown() == (1, "delays", upper - 1 - since)
+    client.hold("flights", "other", since=since, purpose="a report of mine")
+    assert shown() == (2, None, 0)
+    first.expire()
+    assert shown() == (1, "a report of mine", upper - 1 - since)
+
+
 def test_holds_name_their_object_and_all_bytes_that_they_keep(world: World) -> None:
     """Alone or with others; one of somebody else's has no object, whatever it is called."""
     shards = Shards()

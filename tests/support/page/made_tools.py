@@ -79,6 +79,8 @@ def _shards(now: int) -> Iterator[_Row]:
     for name in _SHARDS:
         batches = list(_batches_of(name, now))
         seed = zlib.crc32(name.encode())
+        holds = [one for one in _holds(now) if one["shard"] == name]
+        most = max(holds, key=lambda one: one["gain"], default={"gain": 0})
         yield {
             "name": name,
             "shard_id": f"s{seed:08x}",
@@ -93,6 +95,9 @@ def _shards(now: int) -> Iterator[_Row]:
             "records": sum(one["records"] for one in batches),
             "dropped_size": seed % (40 << 20),
             "retain": 30 * _DAY if name == "flights" else None,
+            "holds": len(holds),
+            "held_back_by": most["owner"] if most["gain"] else None,
+            "held_back": most["gain"],
             "seen_at": now // 5_000 * 5_000,
         }
 
@@ -331,7 +336,7 @@ def _everywhere(make: MadeRows, *keys: str) -> MadeRows:
 
 
 _HOSTILE: Final[Mapping[str, MadeRows]] = {
-    "shards": _renamed(_shards, "name"),
+    "shards": _everywhere(_renamed(_shards, "name"), "held_back_by"),
     "shard_batches": _renamed(_batches, "shard"),
     "shard_levels": _renamed(_levels, "shard"),
     "shard_holds": _everywhere(_renamed(_holds, "shard"), "owner"),

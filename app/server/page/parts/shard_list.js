@@ -37,13 +37,17 @@ function columns(page, rows) {
       draw: (row) => span(history(row)),
     },
     {
-      id: "holds",
-      title: "Holds",
-      hint: "Who keeps history, and how much of it for himself alone",
-      number: true,
+      ...number("holds", "Holds"),
+      hint: "Readers that keep history, or blobs of older states",
+    },
+    {
+      id: "held_back",
+      title: "Held back by",
+      hint: "The reader that keeps the most history for itself alone, and how much",
       wide: true,
-      value: (row) => row.holds.length,
-      draw: drawHolds,
+      style: "shard-held",
+      value: (row) => row.held_back,
+      draw: drawHeldBack,
     },
     number("records", "Rows"),
     {
@@ -91,9 +95,9 @@ function number(id, title) {
 }
 
 /** @param {Row} row */
-function drawHolds({ holds }) {
-  const most = Math.max(0, ...holds.map((/** @type {Row} */ hold) => hold.gain ?? 0));
-  return most ? `${count(holds.length)}, one keeps ${span(most)}` : count(holds.length);
+function drawHeldBack({ held_back: ms, held_back_by: who }) {
+  if (!who) return html`<span class="muted">nobody</span>`;
+  return html`<bdi>${visible(who, 60)}</bdi>, ${span(ms)}`;
 }
 
 /**
@@ -118,9 +122,7 @@ export function drawShardList(page) {
         ${error ? visible(error.message, 400) : "Asking for the shards…"}
       </p>`;
   const wanted = (page.query.get("q") ?? "").toLowerCase();
-  const found = withHolds(rows, page.rows("holds") ?? []).filter((row) =>
-    String(row.name).toLowerCase().includes(wanted),
-  );
+  const found = rows.filter((row) => String(row.name).toLowerCase().includes(wanted));
   const bytes = rows.reduce((sum, row) => sum + (row.size ?? 0), 0);
   return html`<div class="tool shards">
     <header class="screen-head">
@@ -147,7 +149,7 @@ export function drawShardList(page) {
             title: "Shards",
             style: "shard-table",
             columns: columns(page, rows),
-            rows: [...found].sort((a, b) => (b.size ?? 0) - (a.size ?? 0)),
+            rows: largestFirst(found),
             key: (row) => row.name,
           })
         : html`<p class="empty card">
@@ -167,13 +169,10 @@ function history({ since, upper }) {
 }
 
 /**
- * @param {Row[]} shards
- * @param {Row[]} holds
- * @returns {Row[]}
+ * Of equal size by name: a row that has changed stands last among those of the store, and would leave
+ * its place.
+ * @param {Row[]} rows
  */
-function withHolds(shards, holds) {
-  /** @type {Map<string, Row[]>} */
-  const byShard = new Map(shards.map((row) => [row.name, []]));
-  for (const hold of holds) byShard.get(hold.shard)?.push(hold);
-  return shards.map((row) => ({ ...row, holds: byShard.get(row.name) ?? [] }));
+function largestFirst(rows) {
+  return [...rows].sort((a, b) => (b.size ?? 0) - (a.size ?? 0) || (a.name < b.name ? -1 : 1));
 }

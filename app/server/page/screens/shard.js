@@ -25,8 +25,6 @@ import { count, moment, size, span, utc, visible } from "../words.js";
 export const screen = {
   title: (name) => (name ? `Shard ${visible(name, 60)}` : "Shards"),
   follows(name, page) {
-    /** @type {Record<string, import("../server.js").Selection>} */
-    const all = { shards: { relation: "shards" }, holds: { relation: "shard_holds" } };
     const where = { shard: name };
     // What has no history need not be asked for at an earlier time.
     if (page.asOf !== undefined)
@@ -34,6 +32,9 @@ export const screen = {
         maintenance: { relation: "maintenance", ...(name ? { where } : {}) },
         object: { relation: "objects", where: { id: name } },
       };
+    /** @type {Record<string, import("../server.js").Selection>} */
+    const all = { shards: { relation: "shards" } };
+    // Not the holds: each is another row in each second, as it is older.
     if (!name) return all;
     return {
       shard: { relation: "shards", where: { name } },

@@ -60,7 +60,10 @@ def test_all_shards_are_listed_with_size_history_and_holds(open_shard: OpenShard
     expect(rows).to_have_count(11)
     expect(rows.nth(1)).to_contain_text("flights")
     expect(rows.nth(1)).to_contain_text("30 d")
-    expect(rows.nth(1)).to_contain_text("4, one keeps 21 d")
+    cells = rows.nth(1).get_by_role("cell")
+    expect(cells.nth(4)).to_have_text("4")
+    expect(cells.nth(5)).to_have_text("query 'orders to report' on host-b:812, 21 d")
+    expect(rows.nth(2).get_by_role("cell").nth(5)).to_have_text("nobody")
     # Of hundreds each is looked into once in some minutes: what is old must say so.
     expect(rows.nth(0).get_by_role("columnheader").last).to_have_text("As of")
     expect(rows.nth(1).get_by_role("cell").last).to_have_text(re.compile(r"\d\d:\d\d"))
@@ -69,6 +72,51 @@ def test_all_shards_are_listed_with_size_history_and_holds(open_shard: OpenShard
     assert seen.address == "/shard?q=x_"
     page.get_by_label("Filter shards by name").fill("no such")
     expect(page.get_by_text("No shard has such a name.")).to_be_visible()
+
+
+WATCHED = """() => {
+  const rows = [...document.querySelectorAll(".shard-table tbody tr")];
+  window.written = [];
+  new MutationObserver((changes) => {
+    for (const { target } of changes) {
+      const row = target.closest?.("tr") ?? target.parentElement?.closest("tr");
+      window.written.push(row ? row.cells[0].textContent.trim() : target.localName);
+    }
+  }).observe(document.querySelector(".shard-table"), {
+    attributes: true, characterData: true, childList: true, subtree: true,
+  });
+  return rows.map((row) => row.cells[0].textContent.trim());
+}"""
+
+
+def test_the_list_writes_what_has_changed_and_stands_still(open_page: OpenPage) -> None:
+    """Holds grow older in each second, and a shard that was looked into is another row."""
+    world = ToolsWorld("many")
+    tables, looks = world.tables, {"planes": 1, "weather": 1}
+    before = tables.made["shards"]
+
+    def shards(now: int) -> Iterator[Mapping[str, Any]]:
+        for row in before(now):
+            yield {**row, "size": 1, "records": looks.get(row["name"], 0)}
+
+    tables.made["shards"] = shards
+    seen = open_page(world, "/shard")
+    page, sent = seen.page, list[str]()
+    page.on("websocket", lambda socket: socket.on("framesent", lambda data: sent.append(str(data))))
+    page.reload()
+    rows = page.locator(".shard-table tbody tr")
+    expect(rows).to_have_count(10)
+    order = page.evaluate(WATCHED)
+    for many in (2, 3):
+        looks["planes"] = many
+        expect(
+            page.get_by_role("row", name="shard planes").get_by_role("cell").nth(6)
+        ).to_have_text(str(many))
+    written = page.evaluate("window.written")
+    assert set(written) == {next(name for name in order if "planes" in name and "_" not in name)}
+    assert page.evaluate(WATCHED) == order
+    assert any('"shards"' in text for text in sent)
+    assert not any("shard_holds" in text for text in sent)
 
 
 def test_a_narrow_list_has_what_matters_most(open_shard: OpenShard) -> None:
