@@ -4,6 +4,7 @@
     relations.relation("frontiers")              a pyarrow.Table, for peeks
     relations.rows("frontiers", object="delays") plain values, for JSON
     relations.rows("verdicts", as_of=at_ms)      those of an earlier moment
+    relations.later_rows("events", at_ms)        those that occurred from a moment on
     relations.read_together(["verdicts", "frontiers"])   several, as of one moment
 
 Safe to use from any thread. Each answer is consistent in itself; two answers are of two moments.
@@ -30,6 +31,11 @@ from shardline.datasource.spark_native.read_counts import READ_COUNTS, ReadCount
 __all__ = ["Reading", "Relations"]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_MS: Final = 253_402_300_799_000
+"""The last second of a year of four digits."""
+
+_OCCURRED: Final = "occurred_at"
+"""The column with the time of rows that say what happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,50 @@ class Relations:
         keys = declared.schema.names
         rows = (dict(zip(keys, row, strict=True)) for row in _plain_rows(declared, made))
         return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+    def later_rows(
+        self,
+        name: str,
+        begin_ms: int,
+        *,
+        object: str | None = None,  # noqa: A002 - as in `rows`
+        where: Mapping[str, Scalar] | None = None,
+        as_of: int | None = None,
+    ) -> tuple[int, list[dict[str, object]]]:
+        """Read the rows of something that occurred at a moment or later.
+
+        Args:
+            name: Of the relation.
+            begin_ms: The moment, in ms since the epoch.
+            object: As of `rows`; so are the others.
+            where: See there.
+            as_of: See there.
+
+        Returns:
+            How many rows there are of earlier moments, and the later ones. Whoever holds another
+            number of earlier ones lacks some, or has some that are gone: a row may become known
+            late, and the oldest do not stay.
+
+        Raises:
+            InvalidUsage: `NO_TIME_COLUMN`: rows of the relation have not occurred at a time. Or as
+                of `rows`.
+        """
+        if all(column.name != _OCCURRED for column in self._declared(name).columns):
+            timed = [
+                one.name
+                for one in self.declared.values()
+                if any(column.name == _OCCURRED for column in one.columns)
+            ]
+            raise InvalidUsage(
+                f"rows of relation '{name}' have no time at which they occurred",
+                code="NO_TIME_COLUMN",
+                hint=f"leave 'from' out, or read one that has: {', '.join(timed)}",
+            )
+        rows = self.rows(name, object=object, where=where, as_of=as_of)
+        # As text, which all of them are: it is in order of time.
+        begin = str(_plain(_EPOCH + timedelta(milliseconds=min(begin_ms, _LAST_MS))))
+        later = [row for row in rows if str(row[_OCCURRED] or "") >= begin]
+        return len(rows) - len(later), later
 
     def relation_as_of(self, name: str, at_ms: int) -> pa.Table:
         """Read the rows that a relation had at an earlier moment.

@@ -205,14 +205,20 @@ class _Routes:
 
     async def relation(self, request: Request) -> Response:
         asked = request.query_params
-        rows = partial(
-            self._services.relations.rows,
-            request.path_params["name"],
-            object=asked.get("object"),
-            where=_filter_of(asked.get("where")),
-            as_of=_moment_of(asked.get("as_of")),
-        )
-        return _json({"rows": await asyncio.to_thread(rows)})
+        relations, name = self._services.relations, request.path_params["name"]
+        about, where = asked.get("object"), _filter_of(asked.get("where"))
+        as_of = _moment_of("as_of", asked.get("as_of"))
+        begin_ms = _moment_of("from", asked.get("from"))
+
+        def read() -> dict[str, object]:
+            if begin_ms is None:
+                return {"rows": relations.rows(name, object=about, where=where, as_of=as_of)}
+            earlier, rows = relations.later_rows(
+                name, begin_ms, object=about, where=where, as_of=as_of
+            )
+            return {"earlier": earlier, "rows": rows}
+
+        return _json(await asyncio.to_thread(read))
 
     async def objects(self, _request: Request) -> Response:
         rows = await asyncio.to_thread(self._services.relations.rows, "objects")
@@ -318,15 +324,15 @@ def _filter_of(text: str | None) -> dict[str, Scalar] | None:
         ) from None
 
 
-def _moment_of(text: str | None) -> int | None:
-    """The parameter `as_of`: ms since the epoch."""
+def _moment_of(parameter: str, text: str | None) -> int | None:
+    """A parameter with a moment: ms since the epoch."""
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or len(text) > _MOMENT_DIGITS:
         raise InvalidUsage(
             f"'{text[:80]}' is no time",
             code="INVALID_TIME",
-            hint="as_of is in milliseconds since the epoch, such as 1764000000000",
+            hint=f"{parameter} is in milliseconds since the epoch, such as 1764000000000",
         )
     return int(text)
 

@@ -238,7 +238,11 @@ def _session() -> dict[str, Any]:
 
 def _relation(relation: Relation) -> dict[str, Any]:
     rows = {"type": "array", "items": {"$ref": f"#/components/schemas/{relation.name}"}}
-    described = _get(f"{relation.comment}.", _answer(rows=rows))
+    is_timed = any(column.name == "occurred_at" for column in relation.columns)
+    answer = _answer(rows=rows)
+    if is_timed:
+        answer["properties"]["earlier"] = {"type": "integer", "minimum": 0}
+    described = _get(f"{relation.comment}.", answer)
     where = {
         "type": "object",
         "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
@@ -256,19 +260,33 @@ def _relation(relation: Relation) -> dict[str, Any]:
         described["parameters"].append(_parameter("object", "query"))
     if relation.past is not None:
         described["parameters"].append(
-            {
-                "name": "as_of",
-                "in": "query",
-                "required": False,
-                "description": (
-                    "rows as of an earlier moment, in ms since the epoch, as far as the histories "
-                    f"have it ({', '.join(relation.past.histories)}); refused with BEFORE_HISTORY, "
-                    "NOT_RECORDED or NOT_YET where they do not"
-                ),
-                "schema": {"type": "integer", "minimum": 0},
-            }
+            _moment(
+                "as_of",
+                "rows as of an earlier moment, in ms since the epoch, as far as the histories "
+                f"have it ({', '.join(relation.past.histories)}); refused with BEFORE_HISTORY, "
+                "NOT_RECORDED or NOT_YET where they do not",
+            )
+        )
+    if is_timed:
+        described["parameters"].append(
+            _moment(
+                "from",
+                "only rows that occurred at this moment or later, in ms since the epoch; `earlier` "
+                "of the answer is how many others there are",
+            )
         )
     return described
+
+
+def _moment(name: str, description: str) -> dict[str, Any]:
+    """A parameter with a moment."""
+    return {
+        "name": name,
+        "in": "query",
+        "required": False,
+        "description": description,
+        "schema": {"type": "integer", "minimum": 0},
+    }
 
 
 def _schema(relation: Relation) -> dict[str, Any]:

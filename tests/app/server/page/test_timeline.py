@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from datetime import datetime
+from itertools import cycle
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Route, expect
+from playwright.sync_api import Locator, Response, Route, expect
 
 from shardline.app.introspection.events import Remembered
 from support.page.browser import OpenPage, Seen, find_barriers
@@ -151,7 +153,7 @@ def test_nothing_comes_after_a_moment_before_the_marks_are_there(open_page: Open
     assert chosen(seen) not in {first, None}
 
 
-_EVENTS = "**/api/v1/relations/events"
+_EVENTS = "**/api/v1/relations/events*"
 
 
 def test_marks_that_could_not_be_read_are_said_to_be_missing(open_page: OpenPage) -> None:
@@ -184,6 +186,70 @@ def test_marks_are_asked_for_again_in_a_while_after_a_failure(open_page: OpenPag
     seen.page.evaluate("{ const now = Date.now; Date.now = () => now() + 31_000; }")
     expect(seen.page.locator(".timeline-said")).to_contain_text("Marks as of ")
     expect(seen.page.get_by_role("button", name="Next mark")).to_be_enabled()
+
+
+def test_only_new_events_are_asked_for_again(open_page: OpenPage) -> None:
+    """Each is shown once: also one that becomes known late, and one beside the newest."""
+    seen = open_page(ServedWorld(Situation("one", seconds=1, hours=0)), path="/healthz")
+    asked: list[Response] = []
+    now = seen.world.clock.now_ms()
+    rows = [
+        (now - 5 * HOUR + at * MINUTE, ("flights", "source", verdict, "disk full", ""))
+        for at in range(60)
+        for verdict in (("stalled", "healthy")[at % 2],)
+    ]
+    seen.world.tell(Remembered(relation="verdict_history", rows=tuple(rows)))
+
+    def note(answer: Response) -> None:
+        if "/relations/events" in answer.url:
+            asked.append(answer)
+
+    seen.page.on("response", note)
+    seen.go("/")
+    legend = seen.page.get_by_role("list", name="Marks that are shown")
+
+    screens = cycle(["Shards", "Overview"])
+
+    def shown() -> None:
+        """As many as there are, of each kind, on the next screen: it asks at once."""
+        seen.page.get_by_role("link", name=next(screens)).click()
+        for kind, many in Counter(str(row["kind"]) for row in events(seen.world)).items():
+            expect(legend.get_by_role("listitem").filter(has_text=kind)).to_have_text(
+                f"{kind} {many}"
+            )
+
+    def ways() -> list[str]:
+        return ["newer" if "from=" in answer.url else "all" for answer in asked]
+
+    expect(legend).to_contain_text("error")
+    expect(seen.page.get_by_text("Live, ")).to_be_visible()
+    with seen.page.expect_response(_EVENTS):
+        shown()
+    asked.clear()
+    before = len(events(seen.world))
+    newest = at_ms(events(seen.world)[-1])
+    # At the very moment of the newest, and after it.
+    rounds = tuple(
+        (newest + at, ("flights", 90.0, merges, None, None, ()))
+        for at, merges in ((0, 1), (0, 2), (1, 1))
+    )
+    seen.world.tell(Remembered(relation="maintenance", rows=rounds))
+    assert len(events(seen.world)) == before + 3
+    shown()
+    assert ways() == ["newer"]
+    assert 3 <= len(asked[0].json()["rows"]) < 10
+    # Long before: all are asked for.
+    asked.clear()
+    late = (now - 4 * HOUR, ("airlines", 90.0, 2, None, None, ()))
+    seen.world.tell(Remembered(relation="maintenance", rows=(late,)))
+    assert len(events(seen.world)) == before + 4
+    shown()
+    assert ways() == ["newer", "all"]
+    # They are held by now.
+    asked.clear()
+    with seen.page.expect_response(_EVENTS):
+        shown()
+    assert ways() == ["newer"]
 
 
 def test_every_kind_has_a_word_and_a_shape(open_page: OpenPage) -> None:
