@@ -5,10 +5,11 @@
 
 Objects report how far they are when they commit. Some things move without them: a since after a
 hold is given up, a shard that another process writes. So each second the frontiers and sizes of
-some objects are read, and by turns, in ten seconds or more, told as reports of their shards. One
-shard of the location is inspected in turn besides: only that finds out what older states of it
-need, which may take many requests. The cost per second is bounded: the more objects there are, the
-older is what is known of their shards.
+some objects are read, and by turns, in ten seconds or more, told as reports of their shards. Some
+shards of the location are inspected in turn besides, whether they are of an object or not: only
+that finds out what older states of them need, which may take many requests. The cost per second is
+bounded, by their number and by the time that the store takes for them: the more there are, the
+older is what is known of each.
 
 Invariants:
     Nothing is written. A shard that cannot be read is left out: its rows stay as they were. Only
@@ -52,6 +53,13 @@ _log = logging.getLogger(__name__)
 _TICK_MS: Final = 1000
 _OBJECTS: Final = 32
 """Objects whose frontiers are read in one tick: two requests each at most."""
+
+_INSPECTED: Final = 16
+"""Shards that are inspected in one tick at most: of local files, half a hundredth of a core."""
+
+_INSPECT_MS: Final = 100.0
+"""After so long no further one is inspected in a tick: a store that is far away takes longer for
+each, and frontiers of objects wait for the next tick. One is inspected however long it takes."""
 
 _LIST_TICKS: Final = 30
 """The location's shards are listed every so many ticks."""
@@ -110,9 +118,13 @@ class ShardPoller:
         if self._tick % _LIST_TICKS == 0:
             self._list()
         self._tick += 1
-        if self._shards:
-            self._inspect(self._shards[0])
+        until_ms = self._client.clock.elapsed_ms() + _INSPECT_MS
+        for _ in range(min(_INSPECTED, len(self._shards))):
+            # It goes to the end first: one that cannot be inspected keeps back no other.
             self._shards.rotate(-1)
+            self._inspect(self._shards[-1])
+            if self._client.clock.elapsed_ms() >= until_ms or self._thread.stopping.is_set():
+                break
 
     def _round(self) -> float:
         self.step()

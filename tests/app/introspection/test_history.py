@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,6 +27,7 @@ from shardline.app.introspection.poll import ShardPoller
 from shardline.app.protocol.objects import errors_shard
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, Fenced, InvalidUsage
+from shardline.datasource.shard.machine import Machine
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.introspection import DELAYS, FLIGHTS, OUT, World
 from support.waiting import wait_until
@@ -410,6 +412,40 @@ def test_shards_of_objects_are_seen_when_the_objects_are(place: Place) -> None:
     for _ in range(12):
         poller.step()
     assert seen() == dict.fromkeys(names, 1)
+
+
+def looked_into(place: Place, poller: ShardPoller, steps: int) -> list[int]:
+    """How many shards were looked into for the first time in each of some steps."""
+    found = [0]
+    for _ in range(steps):
+        poller.step()
+        place.world.tell()
+        found.append(len(place.world.rows("shards")))
+    return [after - before for before, after in pairwise(found)]
+
+
+def test_shards_of_no_object_are_looked_into_some_at_a_time(place: Place) -> None:
+    """Of hundreds what is known would else be minutes old."""
+    for number in range(40):
+        place.client.create(f"a_{number}", SCHEMA)
+    assert looked_into(place, ShardPoller(place.world.sink, place.client), 4) == [16, 16, 8, 0]
+
+
+@pytest.mark.parametrize(("look_ms", "each"), [(30, 4), (50, 2), (5_000, 1)])
+def test_a_slow_store_is_asked_for_less_at_a_time(
+    place: Place, monkeypatch: pytest.MonkeyPatch, look_ms: int, each: int
+) -> None:
+    """Objects are looked at in between; and one at least is looked into in each step."""
+    for number in range(12):
+        place.client.create(f"a_{number}", SCHEMA)
+    refresh = Machine.refresh
+
+    def slow(machine: Machine) -> object:
+        place.world.clock.advance(look_ms)
+        return refresh(machine)
+
+    monkeypatch.setattr(Machine, "refresh", slow)
+    assert looked_into(place, ShardPoller(place.world.sink, place.client), 3) == [each] * 3
 
 
 def test_a_shard_that_is_not_there_yet_is_passed_over(place: Place) -> None:

@@ -4,8 +4,8 @@
  * @typedef {import("../main.js").Page} Page
  * @typedef {import("../store.js").Row} Row
  */
-import { html } from "../vendor/lit-html/lit-html.js";
-import { count, size, span, visible } from "../words.js";
+import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { count, moment, size, span, visible } from "../words.js";
 import { isClockTime } from "./axis.js";
 import { drawFrontier } from "./frontier.js";
 import { objectLink } from "./object_link.js";
@@ -60,7 +60,7 @@ function columns(page, rows) {
     number("parts", "Parts"),
     number("batches", "Batches"),
     {
-      // They are looked into in turn: of hundreds, some minutes ago.
+      // They are looked into in turn: of thousands, some minutes ago.
       id: "seen",
       title: "As of",
       hint: "When the shard was last looked into: what stands here was so then",
@@ -129,7 +129,8 @@ export function drawShardList(page) {
       <div>
         <h1>Shards</h1>
         <p class="aside">
-          ${count(rows.length)} ${rows.length === 1 ? "shard" : "shards"}, ${size(bytes)}
+          ${count(rows.length)} ${rows.length === 1 ? "shard" : "shards"},
+          ${size(bytes)}${drawAge(page, rows)}
         </p>
       </div>
       <input
@@ -157,6 +158,18 @@ export function drawShardList(page) {
           </p>`
     }
   </div>`;
+}
+
+/**
+ * How old what stands here is: the shards are looked into in turn.
+ * @param {Page} page
+ * @param {Row[]} rows
+ */
+function drawAge(page, rows) {
+  const seen = rows.flatMap((row) => moment(row.seen_at) ?? []);
+  if (!seen.length) return nothing;
+  const age = Math.max(1_000, page.now - Math.min(...seen));
+  return ` – all looked into within the last ${span(age)}`;
 }
 
 /**

@@ -103,8 +103,8 @@ function drawShard(page) {
 }
 
 function drawAbsent() {
-  return html`The application has not looked into a shard of this name. Those of
-  objects it looks into with them, of all others one a second; one that was dropped is not listed any more.`;
+  return html`The application has not looked into a shard of this name. Those of objects it looks into
+  with them, of all others some in each second; one that was dropped is not listed any more.`;
 }
 
 /**
