@@ -29,7 +29,9 @@ const DAY = new Intl.DateTimeFormat(undefined, {
 /** @param {number | null | undefined} value  A count; "–" if it is not known. */
 export function count(value) {
   if (value == null) return "–";
-  return (Math.abs(value) < 10_000 ? PLAIN : COMPACT).format(value);
+  if (Math.abs(value) < 10_000) return PLAIN.format(value);
+  // Some languages write a million with an m, which stands beside minutes and metres here.
+  return COMPACT.format(value).replace(/(?<=\d)m$/, "M");
 }
 
 /** @param {number | null | undefined} bytes  Units of 1024, as everywhere in the application. */

@@ -97,7 +97,7 @@ function number(id, title) {
 /** @param {Row} row */
 function drawHeldBack({ held_back: ms, held_back_by: who }) {
   if (!who) return html`<span class="muted">nobody</span>`;
-  return html`<bdi>${visible(who, 60)}</bdi>, ${span(ms)}`;
+  return html`<bdi>${visible(who, 60)}</bdi> <span class="more">for ${span(ms)}</span>`;
 }
 
 /**

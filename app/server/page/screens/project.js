@@ -149,11 +149,17 @@ function drawRefused({ code, message, hint }) {
   if (code === "NO_PROJECT" || (code === "NOT_FOUND" && !hint.includes("log")))
     return html`<section class="card">
       <p class="empty" role="status">
-        ${code === "NO_PROJECT" ? visible(message, 1000) : "This application was given no project."}
-        ${hint && code === "NO_PROJECT" ? html`<span>${visible(hint, 1000)}</span>` : nothing}
+        ${code === "NO_PROJECT" ? sentence(message) : "This application was given no project."}
+        ${hint && code === "NO_PROJECT" ? sentence(hint) : nothing}
       </p>
     </section>`;
   return html`<section class="card">${drawRefusal({ code, message, hint })}</section>`;
+}
+
+/** @param {string} text  Of an error, which begins in lower case and has no full stop. */
+function sentence(text) {
+  const said = visible(text, 1000);
+  return `${said.charAt(0).toUpperCase()}${said.slice(1)}${/[.!?…]$/.test(said) ? "" : "."}`;
 }
 
 /** @param {Change[]} changes */

@@ -103,8 +103,9 @@ function drawShard(page) {
 }
 
 function drawAbsent() {
-  return html`The application has not looked into a shard of this name. Those of objects it looks into
-  with them, of all others some in each second; one that was dropped is not listed any more.`;
+  return html`The application has not looked into a shard of this name. It looks into all of them in
+  turn, some in each second: one that is new may be seen in a moment, one that was dropped is not
+  listed any more.`;
 }
 
 /**

@@ -58,8 +58,8 @@ def test_a_project_that_runs_as_it_is_written_says_so(open_page: OpenPage) -> No
 def test_without_a_project_it_is_said_and_asked_again_on_request(open_page: OpenPage) -> None:
     """It may be given one meanwhile."""
     seen = open_page(ToolsWorld("none"), "/project")
-    expect(seen.page.get_by_text("the application has no project")).to_be_visible()
-    expect(seen.page.get_by_text("start it with the folder of one")).to_be_visible()
+    said = "The application has no project. Start it with the folder of one."
+    expect(seen.page.get_by_role("status").filter(has_text="no project")).to_have_text(said)
     made_world(seen).kind = "many"
     seen.page.get_by_role("button", name="Compare again").click()
     expect(seen.page.get_by_role("heading", name="Made anew")).to_be_visible()

@@ -62,7 +62,7 @@ def test_all_shards_are_listed_with_size_history_and_holds(open_shard: OpenShard
     expect(rows.nth(1)).to_contain_text("30 d")
     cells = rows.nth(1).get_by_role("cell")
     expect(cells.nth(4)).to_have_text("4")
-    expect(cells.nth(5)).to_have_text("query 'orders to report' on host-b:812, 21 d")
+    expect(cells.nth(5)).to_have_text("query 'orders to report' on host-b:812 for 21 d")
     expect(rows.nth(2).get_by_role("cell").nth(5)).to_have_text("nobody")
     # Of thousands each is looked into once in some minutes: what is old must say so.
     aside = page.locator(".screen-head .aside")
@@ -119,6 +119,16 @@ def test_the_list_writes_what_has_changed_and_stands_still(open_page: OpenPage) 
     assert page.evaluate(WATCHED) == order
     assert any('"shards"' in text for text in sent)
     assert not any("shard_holds" in text for text in sent)
+
+
+def test_a_list_fits_a_window_of_a_laptop(open_shard: OpenShard) -> None:
+    """All columns are within their card, and no number is parted from its unit."""
+    page = open_shard().page
+    expect(page.locator(".shard-table tbody tr")).to_have_count(10)
+    room = page.locator(".table-wrap")
+    assert room.evaluate("e => e.scrollWidth - e.clientWidth") <= 0
+    (kept,) = page.locator(".shard-held .more").all()
+    assert kept.evaluate("e => e.getClientRects().length") == 1
 
 
 def test_a_narrow_list_has_what_matters_most(open_shard: OpenShard) -> None:
