@@ -33,4 +33,4 @@ _MODULES: Final = {
 def __getattr__(name: str) -> object:
     if name in _MODULES:
         return getattr(importlib.import_module(_MODULES[name]), name)
-    raise AttributeError(f"module 'app' has no attribute '{name}'")
+    raise AttributeError(f"module 'shardline.app' has no attribute '{name}'")

@@ -7,7 +7,7 @@
     budget = _RETRIES.begin(clock, ids, stopping)
     while True:
         try:
-            return request()
+            return store.get(key)
         except Determinate:
             if not budget.pause():
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 import sys
 import tomllib
@@ -76,7 +77,8 @@ def tree_of(path: Path) -> ast.Module:
 def _forget_trees() -> Iterator[None]:
     """Let go of what was parsed: collections of garbage in later tests would go through it."""
     yield
-    tree_of.cache_clear()
+    for kept in (tree_of, doc_nodes, words_of):
+        kept.cache_clear()
 
 
 def statements_of(node: ast.AST) -> Iterator[ast.AST]:
@@ -266,6 +268,110 @@ def test_what_prose_names_exists() -> None:
         if not is_there(found.group(1).removeprefix(".").split("."))
     }
     assert lost == set()
+
+
+NOT_OURS: Final = {
+    "Materialize, Delta": """
+        ActiveComputeState Applier CommandHistory HollowBatch MfpPlan PersistClient SnapshotMode
+        apply_merge_res completed_fetches compute_state err mz_now shard_source_descs
+        shard_source_fetch DeltaSourceOffset
+    """,
+    "Spark and its SQL": """
+        AnalysisException DataFrameWriter DoubleColumnStats InMemoryTableScanExec PySparkException
+        STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY SparkSubmitOptionParser StreamingQueryException
+        TreeNode addListener analyzed compactInterval current_timestamp current_user decimal
+        fileSource foreachBatch hideTraceback input_file_name java_method now option queryExecution
+        rand retainedExecutions schemaString throwable toJSON to_arrow_type try_reflect udf
+    """,
+    "Java, Python, their libraries and protocols": """
+        ArrowException Config DecodeError F_SETSIG Py4JError Route SHORT_IDS SplittableRandom
+        Starlette ZoneId assert_df_equality basic closing multiprocessing pyproject ssl
+    """,
+    "users, in examples": """
+        CODE connection_string flights_progress haeder lsn partBufferBytes sasl
+    """,
+}
+"""Names in docstrings that this code does not have, by those who have them."""
+
+
+def test_what_docstrings_name_exists() -> None:
+    """Calls in the examples of heads, classes below `Raises:`, and names in backticks.
+
+    An example calls what its module has, what another one has at its top, or any method.
+    """
+    text = "\n".join(path.read_text(encoding="utf-8") for path in product())
+    methods = set(re.findall(r"\bdef (\w+)", text))
+    classes = {*re.findall(r"^ *class (\w+)", text, re.MULTILINE), *dir(builtins)}
+    tops = {getattr(node, "name", "") for path in product() for node in tree_of(path).body}
+    words = set().union(*map(words_of, [*product(), *tracked("conf", "app")]))
+    foreign = set(" ".join(NOT_OURS.values()).split())
+    lost = set()
+    for path in product():
+        own = words_of_room(path) if path.stem == "__init__" else words_of(path)
+        for dot, name in calls_in_examples(path):
+            if name not in own and name not in (methods if dot else tops):
+                lost.add((name_of(path), f"{name}(…)", name))
+        for doc in docs_of(path):
+            lost |= {(name_of(path), f"`{one}`", one) for one in names_in(doc) - words}
+            lost |= {(name_of(path), f"Raises: {one}", one) for one in raises_of(doc) - classes}
+    assert sorted(f"{file}: {shown}" for file, shown, name in lost if name not in foreign) == []
+
+
+@cache
+def words_of(path: Path) -> frozenset[str]:
+    """All words of a file; of a module those of its code, without docstrings and comments."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if path.suffix == ".py":
+        for node in doc_nodes(path):
+            for number in range(node.lineno - 1, node.end_lineno or node.lineno):
+                lines[number] = ""
+        lines = [re.sub(r"(^|\s)#.*", "", line) for line in lines]
+    return frozenset(re.findall(r"\w+", "\n".join(lines)))
+
+
+def words_of_room(init: Path) -> frozenset[str]:
+    """The words of all modules of a room."""
+    return frozenset().union(*(words_of(path) for path in init.parent.glob("*.py")))
+
+
+@cache
+def doc_nodes(path: Path) -> list[ast.Constant]:
+    """The docstrings of a module and of all in it: functions, classes and constants."""
+    nodes = (node.value for node in statements_of(tree_of(path)) if isinstance(node, ast.Expr))
+    return [one for one in nodes if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+
+
+def docs_of(path: Path) -> list[str]:
+    """Their texts."""
+    return [str(node.value) for node in doc_nodes(path)]
+
+
+def calls_in_examples(path: Path) -> set[tuple[str, str]]:
+    """What the indented lines of a head call, each with a dot before it or "" for none.
+
+    Without what they define themselves, builtins, SQL in quotes and the single letters of formulas.
+    """
+    examples = "\n".join(re.findall(r"^    .*$", doc_of(path), re.MULTILINE))
+    made = {*re.findall(r"\b(\w+) = ", examples), *re.findall(r"\bdef (\w+)", examples)}
+    code = re.sub(r'"[^"\n]*"', "", examples)
+    calls = set(re.findall(r"(\.?)\b([A-Za-z_]\w+)\(", code))
+    return {(dot, name) for dot, name in calls if name not in made | {*dir(builtins)}}
+
+
+def names_in(doc: str) -> set[str]:
+    """The parts of dotted names and calls in backticks; names with digits are of examples."""
+    names = re.findall(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\([^`]*\))?`", doc)
+    parts = {part for name in names for part in name.split(".")}
+    return {part for part in parts if len(part) > 1 and not re.search(r"\d", part)}
+
+
+def raises_of(doc: str) -> set[str]:
+    """The classes below `Raises:`."""
+    section = re.search(r"^( *)Raises:\n((?:\1 .*\n|\n)*)", doc, re.MULTILINE)
+    if section is None:
+        return set()
+    entry = re.compile(rf"^{section[1]} {{4}}(?:\w+\.)*(\w+): ", re.MULTILINE)
+    return set(entry.findall(section[2]))
 
 
 def test_the_page_of_the_lane_names_its_modules() -> None:

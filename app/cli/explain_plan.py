@@ -1,7 +1,7 @@
 """A plan's explanation shows its steps, affected objects, and the strategy of each view.
 
-    plan_view(plan)      the whole plan, to be printed
-    say(plan)            its numbers of steps, in one line
+    plan_view(plan)         the whole plan, to be printed
+    plan_summary(plan)      its numbers of steps, in one line
 
 It fits into 80 columns; long queries are folded, never cut.
 """

@@ -1,6 +1,6 @@
 """Exceptions of a user's Python function at a row are told apart from failures of its process.
 
-    raised_at_rows(str(error)) -> "ValueError: no such city"     None: an error of another kind
+    error_raised_at_row(str(error)) -> "ValueError: no such city"     None: an error of another kind
 
 Spark runs Python in processes beside its tasks: the user's functions, but also our own fetches and
 writes of parts where Spark cannot do them. Every failure there reaches the driver as one condition

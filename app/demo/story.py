@@ -1,6 +1,8 @@
 """The story runs the demo from beginning to end, and explains it to a newcomer as it goes on.
 
-    tell(settings, console) -> bool      True if the check held
+    run_demo(settings, console, capture, fresh=False, stay=False) -> bool
+
+The result is True if the check held: the shards agree with plain Spark over the raw files.
 
 Every step can be cut off by SIGKILL and is repeated by the next run, which leaves out what is done
 already (objects, files, offsets).

@@ -1,6 +1,6 @@
 """Observations are the small values by which running objects report progress, health and failure.
 
-    report(Progress("delays", epoch=3, write=1700000001000))
+    host.report(Progress("delays", epoch=3, write=1700000001000))
 
 `Report` never blocks and never raises, so that a micro-batch can call it. The reader of the queue
 drops observations of an earlier incarnation than the one that runs: `epoch` tells them apart.

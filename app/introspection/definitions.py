@@ -1,6 +1,8 @@
 """Definitions of objects are noted in a history, so that the graph of an earlier time can be drawn.
 
-    note_definition(facts, row, at_ms)
+    note_installed(facts, event)       a definition that was created
+    note_dropped(facts, found, at_ms)  one that was dropped
+    note_wanted(facts, at_ms)          objects that wait to be created, and those asked for no more
 
 The lane's log has definitions, too, and is the authority for what shall run. It is not read for
 this: it is cut when the lane has a new state of all, keeps its own schedule and no retention, and

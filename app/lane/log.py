@@ -3,7 +3,7 @@
 The order must outlive the process, and must end for a process that another one has replaced: a
 paused runtime that wakes up would otherwise start objects that run elsewhere by now.
 
-    log = LaneLog.open(client, this_process(…), settings, how="if-free")
+    log = LaneLog.open(client, describe_process(…), settings, how="if-free")
     log.append([Submission("compute", 1, command)])
 
 An append names the upper that it expects, which is the position of its first record: nobody else

@@ -4,7 +4,7 @@ Owns the statements of a project, its checks as a whole, and the plan: the diffe
 project and the objects that run.
 
     Project.load(folder).check(spark) -> Resolved    descriptions, inputs first
-    difference(wanted, running) -> Plan              the steps that `run` would take
+    make_plan(wanted, running) -> Plan               the steps that `run` would take
 
     statements, clauses, variables   from text to objects
     python_objects                   the same from Python

@@ -397,7 +397,7 @@ def _key(one: WrittenObject, schema: str) -> tuple[str, ...]:
     """The object's key in the spelling of the columns.
 
     Raises:
-        _Flawed: A column of the key does not exist.
+        _ObjectRefused: A column of the key does not exist.
     """
     assert not isinstance(one.description, ViewDescription), one
     key, unknown = spell_key(one.description.key, schema)

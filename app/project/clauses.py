@@ -75,7 +75,7 @@ def read_clauses(cursor: Cursor, what: str, known: Sequence[str], until: str = "
         until: A word at which they end, if not with the statement; it is not stepped over.
 
     Raises:
-        Wrong: A word is no clause, a clause comes twice, or its value is invalid.
+        TextProblem: A word is no clause, a clause comes twice, or its value is invalid.
     """
     clauses = Clauses()
     while not cursor.done and not (until and cursor.word == until):
@@ -98,7 +98,7 @@ def names_in_parentheses(cursor: Cursor, what: str) -> dict[str, int]:
     """Read the names of `(a, b)`, each with its offset; at least one, and all different.
 
     Raises:
-        Wrong: It is not of this form, or two names are equal without case.
+        TextProblem: It is not of this form, or two names are equal without case.
     """
     cursor.open(what)
     names: dict[str, int] = {}
@@ -117,7 +117,7 @@ def check_new(name: str, known: Iterable[str], offset: int, what: str) -> None:
     """Refuse a column that is among those before it.
 
     Raises:
-        Wrong: They have one of its name, in any case.
+        TextProblem: They have one of its name, in any case.
     """
     if name.lower() in {other.lower() for other in known}:
         raise TextProblem(offset, f"column '{name}' stands in {what} twice", "name it once")
@@ -132,7 +132,7 @@ def check_key(clauses: Clauses, offset: int, name: str) -> None:
         name: Its name.
 
     Raises:
-        Wrong: Envelope and key do not go together.
+        TextProblem: Envelope and key do not go together.
     """
     if clauses.envelope == "upsert" and not clauses.key:
         raise TextProblem(

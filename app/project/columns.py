@@ -3,8 +3,8 @@
 Spark takes results with two columns of one name, with invented names, or of types that a shard
 cannot hold; a shard with them could never be read again by name.
 
-    contents_json(description, schema)        the columns of the contents, of those that are read
-    columns_problem(schema, spelt)            duplicates, missing names, types no shard can hold
+    contents_columns(source, schema)          the columns of the contents, of those that are read
+    find_columns_problem(schema, spelt)       duplicates, missing names, types no shard can hold
 
 Schemas are Spark's JSON of a `StructType`: its analyzer returns them so, and shards keep them so.
 

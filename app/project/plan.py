@@ -2,9 +2,9 @@
 
 As a value it can be shown before it is carried out, sent as JSON, and tested without a runtime.
 
-    plan = difference(resolved.descriptions, running)
+    plan = make_plan(resolved.descriptions, running)
     for step in plan.steps: ...      in an order that can be applied
-    plan_from(plan_json(plan))       the same plan, after a way through JSON
+    plan_from_json(plan_json(plan))  the same plan, after a way through JSON
 
 Invariants:
     Applying the steps in order to `running` gives `wanted`; from `wanted` to itself there are none.

@@ -1,6 +1,6 @@
 """Variables, `${name}`, keep what differs between machines out of a project's files.
 
-    substituted("path '${landing}'", {"landing": "/data/in"}, "sources.sql")
+    substitute_variables("path '${landing}'", {"landing": "/data/in"}, "sources.sql")
 
 Invariants:
     In quotes or backticks a value stands for itself: what would end them, or mean something else

@@ -1,7 +1,7 @@
 """The dependency graph orders objects, finds cycles, and reaches what is above or below an object.
 
     graph = Graph({"flights": (), "delays": ("flights",)})
-    graph.order()     graph.cycles()     graph.above("delays")     graph.below("flights")
+    graph.order()     graph.cycles()     graph.upstream("delays")     graph.downstream("flights")
 
 Invariants:
     The order is that of the mapping, except where a dependency demands otherwise; equal graphs have

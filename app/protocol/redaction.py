@@ -1,10 +1,10 @@
 """Redaction replaces secrets in the options of sources and sinks before anybody sees them.
 
-    shown("password", "x")                              "(secret)"
-    shown("url", "jdbc:x://me:pw@host/db")              "jdbc:x://(secret)@host/db"
-    shown("kafka.sasl.jaas.config", "… password='x';")  "… password=(secret);"
-    bare(description)                                   a source or sink with such options
-    redact_text("password 'x',")                        "password (secret),"
+    redact_option("password", "x")                              "(secret)"
+    redact_option("url", "jdbc:x://me:pw@host/db")              "jdbc:x://(secret)@host/db"
+    redact_option("kafka.sasl.jaas.config", "… password='x';")  "… password=(secret);"
+    redact_description(description)                             a source or sink with such options
+    redact_text("password 'x',")                                "password (secret),"
 
 Invariants:
     All options that leave the process to be looked at (plans, relations, logs) went through here.

@@ -4,9 +4,9 @@ A setting can be written in section `[runtime]`, sent by a controller, and be re
 order, where the next runtime reads it. A value that cannot be applied has to be refused before it
 is recorded: afterwards every start would meet it again.
 
-    bounds = bounds_of(settings)                          from section `[runtime]`
-    bounds.changed({"index_limit": "1g"})                 with other values
-    check_configuration({"index_limit": "1g"}, bounds)    refuses values that cannot be applied
+    parts = part_settings_of(settings)           from section `[runtime]`
+    parts.changed({"index_limit": "1g"})         with other values
+    check_commands(commands, recorded, parts)    refuses values that cannot be applied
 
 Invariants:
     A name means the same in `[runtime]`, in `UpdateConfiguration` and in the lane's order.

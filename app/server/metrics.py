@@ -1,6 +1,6 @@
 """The metrics are the numbers of the introspection relations in Prometheus' text format.
 
-    exposition(relations)    -> bytes, with CONTENT_TYPE
+    encode_metrics(relations)    -> bytes, with CONTENT_TYPE
 
 Each family is made of one relation when it is scraped, so that a number on a dashboard and the one
 that SQL gives are the same. Labels are `object` (or `shard`) and `kind`; units are in the names:

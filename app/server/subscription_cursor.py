@@ -95,7 +95,7 @@ class Cursor:
         """Follow a selection no more, and return it.
 
         Raises:
-            InvalidUsage: `UNKNOWN_SUBSCRIPTION`.
+            InvalidUsage: There is no subscription of this name.
         """
         if name not in self._subscriptions:
             raise unknown_name("subscription", name, self._subscriptions)

@@ -4,7 +4,7 @@ A view's contents at a time are promised to be a function of its inputs at that 
 result depends on the order of rows, on their distribution or on the clock breaks that: each
 recomputation would give other rows, and a restart would show as a change.
 
-    undetermined(plan) -> (what, hint) | None      order, layout, special date-times
+    find_nondeterminism(plan) -> (what, hint) | None      order, layout, special date-times
 
 Spark marks expressions that are not deterministic (`catalyst` asks it). This module finds what
 Spark does not mark: aggregates that take the first row that comes, LIMIT without an order, samples,

@@ -3,10 +3,10 @@
 Spark has none of these: its `AS OF` belongs to one table, while ours is the one time at which a
 query reads all of its objects.
 
-    parse_select("SELECT * FROM flights AS OF 1700000000000")  -> Selected(query, inputs, as_of)
-    parse_explain("EXPLAIN SELECT * FROM flights")             -> Selected, a view's name, or None
-    parse_subscribe("SUBSCRIBE TO delays AS OF '2026-11-20'")  -> Subscribed(on, …)
-    bind("SELECT * FROM flights", {"flights": "_tmp_7"})       -> the query over other names
+    parse_select("SELECT * FROM flights AS OF 1700000000000") -> SelectRequest(query, inputs, as_of)
+    parse_explain("EXPLAIN SELECT * FROM flights")            -> the same, a view's name, or None
+    parse_subscribe("SUBSCRIBE TO delays AS OF '2026-11-20'") -> SubscribeRequest(on, …)
+    bind("SELECT * FROM flights", {"flights": "_tmp_7"})      -> the query over other names
 
 A time is a number of milliseconds since the epoch, or a date-time as text; one without a zone is
 in `zone`. `AS OF` is the last clause and applies to everything that the query reads.

@@ -142,8 +142,8 @@ def read_query(text: str) -> Query:
     """Read a query and find its references.
 
     Raises:
-        Wrong: The text is not one query, reads something that is no object, or Spark reads one of
-            its comments otherwise.
+        TextProblem: The text is not one query, reads something that is no object, or Spark reads
+            one of its comments otherwise.
     """
     tokens = query_tokens(text)
     tree = _parsed(tokens, text)
@@ -256,7 +256,8 @@ def _span(part: exp.Expr, text: str) -> tuple[int, int]:
     """Offsets of an identifier in the text.
 
     Raises:
-        Wrong: The text there is another: sqlglot has made the name up, and binding would damage it.
+        TextProblem: The text there is another: sqlglot has made the name up, and binding would
+            damage it.
     """
     start, last = part.meta.get("start"), part.meta.get("end")
     if start is None or last is None:

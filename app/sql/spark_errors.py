@@ -3,7 +3,7 @@
 Spark's own message carries plans, codes and stack traces, and its place refers to the text after
 names were replaced. A user needs one sentence and the place in the file.
 
-    said = spark_says(error, text)      said.message, said.hint, said.offset
+    problem = read_spark_error(error, text)      problem.message, problem.hint, problem.offset
 
 Spark names places in three ways: a query context with indices, `line 2 pos 7` after the message,
 `(line 2, pos 7)` after it. All count from the text that it was given, positions and indices from 0,

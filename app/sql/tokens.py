@@ -58,7 +58,7 @@ def tokens_of(text: str) -> list[Token]:
     """The tokens of `text`, without comments.
 
     Raises:
-        Wrong: A quoted text, name or comment does not end.
+        TextProblem: A quoted text, name or comment does not end.
     """
     try:
         return Spark().tokenize(text)
@@ -81,7 +81,7 @@ def check_comments(text: str, tokens: Iterable[Token], begin: int = 0) -> None:
     Nor is it for commands: sqlglot's tokens leave out most of what follows a word such as SHOW.
 
     Raises:
-        Wrong: There is such a comment.
+        TextProblem: There is such a comment.
     """
     end = begin
     for start, after in (*((token.start, token.end + 1) for token in tokens), (len(text), 0)):
@@ -124,7 +124,7 @@ def query_tokens(text: str) -> list[Token]:
     `select` or `from`.
 
     Raises:
-        Wrong: A quoted text, name or comment does not end.
+        TextProblem: A quoted text, name or comment does not end.
     """
     tokens = tokens_of(text)
     kinds = [_kind(tokens, place) for place in range(len(tokens))]
@@ -177,7 +177,8 @@ def compact_text(text: str) -> str:
     when its file is formatted. Hints (`/*+ … */`) stay.
 
     Raises:
-        Wrong: A quoted text, name or comment does not end, or Spark reads a comment otherwise.
+        TextProblem: A quoted text, name or comment does not end, or Spark reads a comment
+            otherwise.
     """
     tokens = tokens_of(text)
     check_comments(text, tokens)

@@ -4,8 +4,8 @@ A window function sees the rows of a partition in the order of its ORDER BY. Wit
 one of constants or of the partition's own columns, they come in any order: `row_number()` then
 gives other numbers in each run, which `determinism` must refuse in a view.
 
-    taken_as_they_come(operator, plan) -> (what, hint) | None
-    forgets_order(node)                    True if a function's result is the same for any order
+    find_unordered_function(operator, plan) -> (what, hint) | None
+    is_order_insensitive(node)             True if a function's result is the same for any order
 
 Invariants:
     One column that may differ between rows of a partition counts as an order: a plan does not show

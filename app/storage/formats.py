@@ -1,6 +1,6 @@
 """The formats of sources and sinks are listed with their spelling, options and packages.
 
-    spelt("PARQUET")                                    parquet
+    canonical_format("PARQUET")                         parquet
     unknown_options("csv", {"haeder": "true"}, "source") [("haeder", "did you mean 'header'?")]
     missing_option("xml", {}, "sink")                   ("rowTag", "the name of the element …")
     invalid_values("csv", {"mode": "IGNORE"})           [("mode", "one of PERMISSIVE, …")]

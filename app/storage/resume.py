@@ -1,7 +1,7 @@
 """Resuming makes Spark's checkpoint of a source agree with the source's bindings.
 
-    resume(folder, bound, …)        makes a checkpoint that continues right behind the bindings
-    Checkpoint(folder).planned(7)   offset and files of micro-batch 7, for `foreachBatch`
+    reconcile_checkpoint(folder, bound, …)   makes a checkpoint that continues behind the bindings
+    Checkpoint(folder).planned(7)            offset and files of micro-batch 7, for `foreachBatch`
 
 Spark resumes a query from a folder on the driver's disk. Were that folder believed, one that is
 lost, or older than the shards, would read offsets twice or leave some out. So the bindings decide

@@ -1,7 +1,7 @@
 """Compares columns with SQL literals, with the result that Spark's type coercion would give.
 
     compare(column, operator, literal, zone) -> Predicate
-    is_among(column, literals, zone, null) -> Predicate
+    compare_in(column, literals, zone, null=null) -> Predicate
 
 A literal is converted to the column's own type, so that no row is cast, and bounds of parts can be
 compared with it: a literal between two values of the column is rounded to the side that the
@@ -97,7 +97,7 @@ def compare(column: Column, operator: Operator, literal: Literal, zone: str) -> 
     """Make `column operator literal`; the literal is not null.
 
     Raises:
-        Unfit: The two cannot be compared exactly.
+        NotComparable: The two cannot be compared exactly.
     """
     kind = _comparable(column)
     if kind in ("int", "dec"):
@@ -112,7 +112,7 @@ def compare_in(column: Column, literals: Sequence[Literal], zone: str, *, null: 
     """Make `column in (literals)`; none of them is null, but `null` adds one to the list.
 
     Raises:
-        Unfit: One of them cannot be compared exactly with the column.
+        NotComparable: One of them cannot be compared exactly with the column.
     """
     kind = _comparable(column)
     if kind in ("date", "ts", "ntz"):
@@ -182,7 +182,7 @@ def _check_digits(column: Column, literals: Sequence[Literal]) -> None:
     the point. If those are too many Spark cuts some, or fails on the rows.
 
     Raises:
-        Unfit: More than `DIGITS_MAX` digits are needed.
+        NotComparable: More than `DIGITS_MAX` digits are needed.
     """
     written = [Decimal(str(one.value)) for one in literals if one.kind in ("integer", "decimal")]
     scale, _, high = _steps(column)
@@ -224,7 +224,7 @@ def _check_within_longs(literal: Literal) -> None:
     """Refuse `<` and `>` with numbers beyond a long, for which Spark takes null for true or false.
 
     Raises:
-        Unfit: The literal is such a number.
+        NotComparable: The literal is such a number.
     """
     if literal.kind in ("integer", "decimal"):
         low, high = -(1 << 63), (1 << 63) - 1
@@ -318,7 +318,7 @@ def _check_single(number: int) -> None:
     beyond a long is a decimal, and compared as a double in any session.
 
     Raises:
-        Unfit: It is such a number.
+        NotComparable: It is such a number.
     """
     if -(1 << 63) <= number < 1 << 63 and as_float(float(number)) != number:
         raise NotComparable(f"{number} may be rounded to a float: write {number}D")

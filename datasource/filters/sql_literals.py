@@ -30,7 +30,7 @@ def literal_of(node: exp.Expr) -> Literal | None:
     """The literal that a node stands for; None if it is anything else.
 
     Raises:
-        NotUnderstood: Spark refuses the literal, or it would not be exact.
+        UnsupportedSql: Spark refuses the literal, or it would not be exact.
     """
     make = _MAKE.get(kind_of_node(node))
     return None if make is None else make(node)
@@ -50,7 +50,7 @@ def _number(text: str) -> Literal:
     """Read a number without a sign or a suffix.
 
     Raises:
-        NotUnderstood: It is not a number, or too large for its type.
+        UnsupportedSql: It is not a number, or too large for its type.
     """
     found = _NUMBER.fullmatch(text)
     if found is None:
@@ -125,7 +125,7 @@ def _as_float(literal: Literal, kind: LiteralKind) -> Literal | None:
     """A number, or a text of one, as a double or a float; None if the text is something else.
 
     Raises:
-        NotUnderstood: It is too large for a float, or would be rounded twice on the way to one.
+        UnsupportedSql: It is too large for a float, or would be rounded twice on the way to one.
     """
     text = str(literal.value).strip(" ")
     if literal.kind == "string":

@@ -1,7 +1,7 @@
 """Parses SQL text to a tree, and refuses every node and argument that readers do not know.
 
     tree = parse_sql("price > 10 and not s like 'a%'")      one expression or query
-    arguments_of("Like")                                    {"this", "expression", "negate"}
+    READ_ARGUMENTS["Like"]                                  {"this", "expression", "negate"}
 
 The parser is another project's (sqlglot). It puts the meaning of a text into arguments of its
 nodes, and each release may add some: `s NOT LIKE 'a%'` was once a Not around a Like, and then a
@@ -100,7 +100,7 @@ def parse_sql(text: str) -> exp.Expr:
     """Parse one expression or query in Spark's SQL.
 
     Raises:
-        NotUnderstood: It is not one, or has a piece that is not in `READ_ARGUMENTS`.
+        UnsupportedSql: It is not one, or has a piece that is not in `READ_ARGUMENTS`.
     """
     # Loading the parser takes a third of a second, which only its users should pay.
     from sqlglot.errors import SqlglotError  # noqa: PLC0415
@@ -136,7 +136,7 @@ def _check_tokens(tokens: Sequence[Token], text: str) -> None:
     """Refuse tokens of which the tree shows no trace.
 
     Raises:
-        NotUnderstood: Names the token.
+        UnsupportedSql: Names the token.
     """
     for place, token in enumerate(tokens):
         kind, written = token.token_type.name, text[token.start : token.end + 1]
@@ -158,7 +158,7 @@ def _check_nodes(tree: exp.Expr) -> None:
     """Refuse a tree with nodes or arguments that its readers do not look at.
 
     Raises:
-        NotUnderstood: Names the piece.
+        UnsupportedSql: Names the piece.
     """
     for node in tree.walk():
         read = READ_ARGUMENTS.get(kind_of_node(node))

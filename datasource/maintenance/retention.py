@@ -1,6 +1,6 @@
 """The retention step moves a shard's since along with its upper, as its policy asks.
 
-    retain(machine)                      apply the shard's policy, if that is worth a record
+    apply_retention(machine)             apply the shard's policy, if that is worth a record
     set_retention(machine, 86_400_000)   set the policy; None leaves the since to readers
 
 Without it a shard that nobody reads would keep all of its history. The policy is defined in

@@ -1,7 +1,7 @@
 """Collects the statistics of a part from its rows, within a budget of bytes.
 
-    collect(table, schema, keep) -> PartStats
-    exact(table, schema) -> PartStats             all columns, nothing shortened
+    collect_part_stats(table, schema, keep) -> PartStats
+    exact_part_stats(table, schema) -> PartStats             all columns, nothing shortened
 
 Statistics live in the shard's state, which every process reads, so they must stay small. If they
 are too large, the bounds of text are shortened first: the lower one to a prefix, the upper one to

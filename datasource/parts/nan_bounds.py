@@ -3,7 +3,7 @@
     bounded_columns(table)            the columns for which a file may have bounds
     leaf_arrays(path, array)          the leaves of a column, by the paths that Parquet gives them
     float_paths(fields)               paths of the floating-point columns that a filter can be about
-    trusts_bounds(part, fields)       True if no bound in the part's file leaves out a NaN
+    trusts_bounds(part, paths)        True if no bound in the part's file leaves out a NaN
 
 For Spark, NaN is greater than all numbers. The Parquet library that writes our files leaves it out
 of a column's bounds, and readers that ignore this then skip the rows that have it: with bounds up

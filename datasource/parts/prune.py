@@ -1,8 +1,8 @@
 """Prunes a plan: leaves out parts whose statistics prove that no row passes the filter.
 
-    Pruner.keep(planned) -> list[PlannedPart]     by the statistics in the shard's state
-    Pruner.keep_snapshot(plan) -> SnapshotPlan    the same, and less to merge
-    audited(name) -> bool                         True if it is read although it could be skipped
+    Pruner.keep(planned) -> list[PlannedPart]       by the statistics in the shard's state
+    Pruner.prune_snapshot(plan) -> SnapshotPlan     the same, and less to merge
+    is_audited(name) -> bool                        True if it is read although it could be skipped
 
 This is the data skipping of Delta, by the statistics in the shard's state. Without it a filtered
 read fetches every part. Statistics are only used to leave parts out: without any, a part is read,

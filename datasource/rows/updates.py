@@ -2,10 +2,10 @@
 
     stamp(rows, ts, diff=1)            rows -> updates at one time
     negate(updates)                    the updates that undo these
-    advance(updates, since)            times before `since` become `since`
+    advance_times(updates, since)      times before `since` become `since`
     consolidate(updates, columns)      one update per row and time, none with diff 0
     consolidate_snapshot(updates, …)   one update per row whatever the times, diffs >= 1, no `_ts`
-    expand(snapshot, rows_max)         diff n -> n copies, without `_diff`, in bounded tables
+    expand_copies(snapshot, rows_max)  diff n -> n copies, without `_diff`, in bounded tables
     sort_rows(table, columns)          rows in the order of `row_keys`
 
 `columns` are the columns to sort by (a shard's key, or nothing). The other columns of the row

@@ -90,7 +90,7 @@ def make_native_frame(
     Args:
         spark: The session that reads.
         partitions: The plan of a batch reader or a stream.
-        schema: Schema of the rows, as `Shape.struct` returns it.
+        schema: Schema of the rows, as `RowShape.struct` returns it.
         condition: The read's filter, which the partitions have too.
         by_driver: A plan of at most this many updates is read now, by this process; 0 is never.
     """

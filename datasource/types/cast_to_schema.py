@@ -1,7 +1,7 @@
 """Casts Arrow data to a shard's schema, without loss or with an error that names the column.
 
     check_data(table, schema)          data of a writer: exactly these columns, types, nullability
-    migrate(data, from, to)            data of an older schema as data of a newer one
+    migrate_rows(data, from, to)       data of an older schema as data of a newer one
 
 Both are vectorised at every depth, and both accept and keep the columns `_ts` and `_diff`.
 

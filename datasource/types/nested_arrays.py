@@ -1,11 +1,11 @@
 """Adds functions that pyarrow lacks for nested arrays: exact for slices and for nulls.
 
-    as_lists(map_array)        a map as the list of its entries, without a copy
-    list_lengths(array)        elements per list, 0 for null
-    raw_offsets(array)         the offsets of text or lists, as stored, of this slice
-    nulls(array)               a mask of the null values, or None when there are none
-    validity(array)            the inverse mask as a bitmap that starts at bit 0
-    unmasked(array)            without nulls that only stand under null parents
+    map_as_lists(map_array)        a map as the list of its entries, without a copy
+    list_lengths(array)            elements per list, 0 for null
+    raw_offsets(array)             the offsets of text or lists, as stored, of this slice
+    null_mask(array)               a mask of the null values, or None when there are none
+    validity_bitmap(array)         the inverse mask as a bitmap that starts at bit 0
+    without_masked_nulls(array)    without nulls that only stand under null parents
 
 Arrow's own casts check children under null parents, where any bytes may be, and fail on them;
 nothing here looks at those.

@@ -13,9 +13,9 @@ and surrogates give one total order over all rows of a schema:
     - nested values have *some* order, which is the same everywhere and for ever; plain columns
       have their natural one, because bounds of parts and pruning of row groups live on it
 
-    surrogate(array) -> pa.Array             the surrogate of one column
-    key_columns(table, columns) -> list      those of several, each one contiguous array
-    words(surrogate) -> list of callables    a surrogate as fixed-width numbers
+    surrogate(array) -> pa.Array                  the surrogate of one column
+    key_columns(table, columns) -> list           those of several, each one contiguous array
+    sort_words(surrogate) -> list of callables    a surrogate as fixed-width numbers
 
 Surrogates: booleans and numbers as integers of their width (floats by the order of their bits),
 wide decimals as they are, text as binary, nested values as an injective binary encoding: each value

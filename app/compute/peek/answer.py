@@ -4,8 +4,8 @@ A Spark job costs tens of milliseconds before it reads a row. Many queries ask f
 object, and are answered from memory or from a few parts; all others go to Spark. The contract of a
 peek, and the threads that run it, are in `peek`.
 
-    task = Task(peek, came_ms, came_elapsed_ms)
-    table = Answer(means, task, pool="peek-0").table()
+    task = PeekTask(peek, came_ms, came_elapsed_ms)
+    table = PeekRun(services, task, pool="peek-0").table()
 
 Invariants:
     Leases are taken before any state is looked at, and given up when the table is complete.
@@ -127,7 +127,7 @@ PEEK_KNOBS: Final[LiveSettings] = {
 
 @dataclass(frozen=True, slots=True)
 class PeekServices:
-    """The dependencies that all peeks of a runtime share; see `Peeks`."""
+    """The dependencies that all peeks of a runtime share; see `PeekServer`."""
 
     host: Host
     catalog: Catalog
@@ -193,7 +193,7 @@ class PeekRun:
         """Compute the rows of the peek.
 
         Raises:
-            Cancelled: The peek was cancelled.
+            PeekCancelled: The peek was cancelled.
             InvalidUsage: An object is not readable at the time, or has errors; the result is too
                 large.
             Determinate: An object was not settled in time.
@@ -251,7 +251,7 @@ class PeekRun:
         a little longer, and is to be told the name of what is behind.
 
         Raises:
-            Cancelled: It was cancelled meanwhile.
+            PeekCancelled: It was cancelled meanwhile.
             Determinate: One was not settled in time, or does not move any more; says which.
         """
         as_of, settings = self._peek.as_of, self._means.settings
@@ -401,7 +401,7 @@ class PeekRun:
         """The batches until the query's limit of rows is reached.
 
         Raises:
-            Cancelled: The peek was cancelled.
+            PeekCancelled: The peek was cancelled.
             InvalidUsage: They exceed the peek's limit of bytes.
         """
         rows = size = 0

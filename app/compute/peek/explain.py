@@ -1,6 +1,6 @@
 """`EXPLAIN` predicts the strategy by which a query would be answered now, and gives the reason.
 
-    explain_peek(client, query, inputs, …)      Explained("index", "looked up by carrier in …")
+    explain_peek(client, query, inputs, …) -> Explanation("index", "looked up by carrier in …")
 
 It asks the same questions as `answer`, in the same order, and reads nothing but one state.
 

@@ -3,9 +3,9 @@
 To start a Spark job costs tens of milliseconds; a look-up by key takes well under one. Materialize
 has the same distinction, and the same name for it.
 
-    found = simple_select(query, "flights", schema, zone)     None: for Spark
+    found = read_simple_select(query, "flights", schema, zone)     None: for Spark
     found.columns, found.where, found.limit     the rows to read
-    keys_of(found, index.key, schema)           the keys to look up in an index
+    lookup_keys(found, index.key, schema)       the keys to look up in an index
     spark_schema(schema)                        the schema of `toArrow`; None: values might differ
 
 It takes `SELECT * | column [AS name], … FROM object [AS alias] [WHERE …] [LIMIT n]` alone, with a

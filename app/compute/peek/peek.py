@@ -3,7 +3,7 @@
 Queries share the session, its cores and its memory with everything that runs, so only a few run at
 once, more wait, and the rest is refused; each can be cancelled while it runs.
 
-    peeks = Peeks(host, catalog, relations, bind)
+    peeks = PeekServer(host, catalog, relations, bind)
     peeks.start(peek)          returns at once; one `PeekResponse` comes through `host.report`
     peeks.cancel(uuid)
     peeks.forget(uuid)         its connection is gone: it is not answered

@@ -3,7 +3,7 @@
 A batch ends where the frontiers are when it is requested. So a slow client gets fewer and larger
 batches, and nothing needs to be kept for it between two requests.
 
-    with Feed(host, description, catalog, shard, as_of) as feed:
+    with SubscriptionFeed(host, description, catalog, shard, as_of) as feed:
         while feed.frontier.time is not None:
             batch = feed.next(stopped, batch_bytes, poll_ms)      None if stopped before
 

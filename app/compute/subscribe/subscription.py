@@ -1,8 +1,8 @@
 """A subscription sends every change of an object, in order, to one client.
 
-    running = run_subscribe(host, incarnation, description, catalog)
+    running = run_subscription(host, incarnation, description, catalog)
     running.acknowledge(response.upper)     a batch was taken: makes room for the next ones
-    rows_of(response)                       a batch as an Arrow table, for the receiver
+    batch_rows(response)                    a batch as an Arrow table, for the receiver
     resume_at(upper)                        the `as_of` that continues after a batch
 
 A client that polls a view misses what comes and goes between two polls, and reads all of it each

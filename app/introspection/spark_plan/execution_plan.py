@@ -1,7 +1,7 @@
 """An execution plan is Spark's plan of one SQL execution, with its rows and times.
 
     plan = parse_plan(graph, values)    Spark's plan graph as JSON, and its counts
-    plan.leaving(node)                  rows that have left a node, as far as that is known
+    plan.rows_leaving(node)             rows that have left a node, as far as that is known
 
 Spark writes times for people ("1.2 s"), so they are no more exact than that; counts are exact. A
 pipeline of operators that are compiled together has one time: a `Pipeline`.

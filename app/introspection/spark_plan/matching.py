@@ -1,6 +1,6 @@
 """Matching finds the operator that each node of Spark's plan works for, and so its rows and times.
 
-    work = matched(view, operators_of(view), plan)
+    work = match_execution(view, operators_of(view), plan)
     work.rows[receiver, port]      rows that have gone into an operator
     work.took_ms[operator]         time that Spark has spent on it
 

@@ -1,6 +1,6 @@
 """Replays the log of a shard: applies every record to the state before it, and compares rollups.
 
-    walk_log(place, listing, found)    the states of the log, and the parts that they need
+    replay_log(place, listing, found)    the states of the log, and the parts that they need
 
 A reader starts from the newest rollup and never sees older records; a hold may need them all the
 same. The walk begins at the oldest state that must still be there, and goes record by record to the
