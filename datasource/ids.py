@@ -17,14 +17,12 @@ from typing import Final, Literal, NewType
 from shardline.datasource.clock import IdGenerator
 from shardline.datasource.errors import InvalidUsage
 
-__all__ = ["SEQNO_FIRST", "Kind", "Seqno", "check_owner_name", "is_id", "new_id", "process_name"]
+__all__ = ["Kind", "Seqno", "check_owner_name", "is_id", "new_id", "process_name"]
 
 Kind = Literal["s", "r", "w", "p", "l", "t"]
 
 Seqno = NewType("Seqno", int)
 """Position of a record in a shard's log: 1, 2, 3, …"""
-
-SEQNO_FIRST: Final = Seqno(1)
 
 _ID: Final = re.compile(r"[srwplt][0-9a-f]{32}")
 _OWNER: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}")

@@ -85,7 +85,6 @@ class Link(Generic[K, S]):
         self._on_replaced = on_replaced
         self._replaced = False
         self._open: Client[K, S] | None = None
-        self._ready = threading.Event()
         self._thread = PeriodicThread(f"{name}-link", self._run, clock, retry_ms=_RECONNECT_MS)
         self._stop = self._thread.stopping
 
@@ -123,19 +122,6 @@ class Link(Generic[K, S]):
                 # and opens the next one with the complete state.
                 self._open.send(command)
 
-    def wait_ready(self, timeout_ms: float) -> None:
-        """Wait until a connection has been opened.
-
-        Raises:
-            Determinate: There was none in time.
-        """
-        if not self._clock.wait(self._ready, timeout_ms):
-            raise Determinate(
-                f"the runtime did not answer the {self._name} controller in {timeout_ms:.0f} ms",
-                code="RUNTIME_NOT_REACHED",
-                hint="is the application running? its log says what it does",
-            )
-
     def _run(self) -> float | None:
         try:
             again = self._serve()
@@ -154,7 +140,6 @@ class Link(Generic[K, S]):
                 for command in self._opening():
                     connection.send(command)
                 self._open = connection
-            self._ready.set()
             while not self._stop.is_set() and connection.closed is None:
                 response = connection.receive(_RECEIVE_MS)
                 if response is not None:
@@ -162,7 +147,6 @@ class Link(Generic[K, S]):
         finally:
             with self.lock:
                 self._open = None
-            self._ready.clear()
             connection.close()
         closed = connection.closed
         if closed is not None and closed.code is CloseCode.REPLACED:

@@ -38,7 +38,6 @@ __all__ = [
 ]
 
 _STRINGS: Final = frozenset({TokenType.STRING, TokenType.RAW_STRING})
-_LITERALS: Final = _STRINGS | {TokenType.NUMBER}
 _BOOLEANS: Final = frozenset({"TRUE", "FALSE"})
 _SETS: Final = frozenset(
     {TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT, TokenType.ALL, TokenType.DISTINCT}
@@ -370,8 +369,3 @@ class Cursor:
                 check_comments(self.text[: token.start], inside, start)
                 return start, token.start
         raise TextProblem(opened, f"the ( of {what} is never closed", "close it with )")
-
-    def last_literal(self) -> bool:
-        """True if the next token is a string or a number, and the last one."""
-        rest = self._tokens[self._index :]
-        return len(rest) == 1 and rest[0].token_type in _LITERALS

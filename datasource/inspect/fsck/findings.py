@@ -142,7 +142,6 @@ class Findings:
         return tuple(sorted(self.found.values(), key=lambda f: (f.severity, f.code, f.subject)))
 
 
-_RESTORE = "restore the object from a backup of the location"
 _UPGRADE = "check with a newer Shardline; nothing else of the shard was looked at"
 _FOREIGN = "something else wrote there; look what it is and move it away"
 _REBUILD = (
