@@ -13,7 +13,7 @@ Materialize's source and sink statistics:
 | total | replaces, never by less, nor by "not known" | stays |
 
 What a caller relies on:
-    Missing is not zero: a number that was never measured is absent from updates and None in rows.
+    Missing is not zero: a number that was never measured is absent.
     Counters are best effort, since a process that dies has not reported all: use them for rates.
 
 Invariants:
@@ -31,14 +31,11 @@ from typing import Final, Literal, TypeAlias
 from shardline.app.execution.observations import Measured
 from shardline.app.protocol.storage import StatisticsUpdates
 
-__all__ = ["SINK_COLUMNS", "SOURCE_COLUMNS", "ObjectKind", "Row", "Statistics"]
+__all__ = ["ObjectKind", "Statistics"]
 
 _log = logging.getLogger(__name__)
 
 ObjectKind: TypeAlias = Literal["source", "sink"]
-
-Row: TypeAlias = dict[str, str | int | bool | None]
-"""A row of `source_statistics` or `sink_statistics`, by column."""
 
 _Kind: TypeAlias = Literal["counter", "resetting", "nullable", "flag", "total"]
 
@@ -59,6 +56,7 @@ _SOURCE: Final[dict[str, _Kind]] = {
     "files_waiting": "nullable",
     "bytes_waiting": "nullable",
 }
+"""The numbers of a source. `rehydration_latency` is in ms, bytes are bytes."""
 
 _SINK: Final[dict[str, _Kind]] = {
     "messages_staged": "counter",
@@ -66,12 +64,6 @@ _SINK: Final[dict[str, _Kind]] = {
     "bytes_staged": "counter",
     "bytes_committed": "counter",
 }
-
-SOURCE_COLUMNS: Final = ("id", *_SOURCE)
-"""Columns of `source_statistics`. `rehydration_latency` is in ms, bytes are bytes."""
-
-SINK_COLUMNS: Final = ("id", *_SINK)
-"""Columns of `sink_statistics`."""
 
 
 @dataclass(slots=True)
@@ -128,12 +120,6 @@ class Statistics:
             found[known.kind][name] = _consistent(known.values)
         return StatisticsUpdates(sources=found["source"], sinks=found["sink"])
 
-    def rows(self, kind: ObjectKind) -> list[Row]:
-        """The rows of `source_statistics` or `sink_statistics`, by id."""
-        return [
-            _row(name, known) for name, known in sorted(self._objects.items()) if known.kind == kind
-        ]
-
     def _advance(self, known: _Object, epoch: int) -> None:
         if epoch <= known.epoch:
             return
@@ -169,18 +155,6 @@ def _consistent(values: dict[str, float]) -> dict[str, float]:
     if known is None or committed is None or known >= committed:
         return dict(values)
     return {**values, "offset_known": committed}
-
-
-def _row(name: str, known: _Object) -> Row:
-    values = _consistent(known.values)
-    row: Row = {"id": name}
-    for metric, kind in known.metrics.items():
-        value = values.get(metric)
-        if value is None:
-            row[metric] = None
-        else:
-            row[metric] = bool(value) if kind == "flag" else int(value)
-    return row
 
 
 def _refuse(report: Measured, name: str, value: float | None) -> None:

@@ -94,12 +94,6 @@ class Endpoint(Generic[Command, Response]):
         return None if session is None or session.closed is not None else session
 
     @property
-    def is_listening(self) -> bool:
-        """True if responses reach a controller: its session is open and reconciled."""
-        session = self._current
-        return session is not None and session.is_reconciled
-
-    @property
     def is_vacant(self) -> bool:
         """True if no controller is connected."""
         return self.session is None

@@ -88,7 +88,8 @@ def begins(site: Site) -> list[str]:
 
 def connect(application: Application, *commands: ComputeCommand) -> Any:
     """Another controller takes the place of the application's own."""
-    Site.wait("its own is connected", lambda: application.runtime.compute.is_listening)
+    endpoint = application.runtime.compute
+    Site.wait("its own is connected", lambda: getattr(endpoint.session, "is_reconciled", False))
     client: Any = InProcessClient(application.runtime.compute, "other", SystemClock())
     for command in (CreateInstance(), *commands, InitializationComplete(), AllowWrites()):
         client.send(command)
