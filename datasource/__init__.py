@@ -1,29 +1,46 @@
 """Shards are durable, definite, time-varying tables on object storage; Spark reads and writes them.
 
-The modules directly in this package are for users of shards; everything else has a room with a
-page of its own (its `__init__`). Reading order:
+Owns shards, from the bytes in a store to Spark's frames. The modules directly in this package are
+for users of shards, and are listed first; behind the rooms stand modules that are here only because
+every room needs them. Start at `frontier` and `shard.description`, the two ideas that everything
+rests on, then `client`. Each room has a page of its own (its `__init__`).
 
-    frontier, shard/description  the two ideas that everything rests on
+    frontier                     up to which time a collection is settled
+    client                       opens all of the following
+    write, read                  updates in; contents and changes out
+    lease, since_hold            capabilities that keep history and blobs
+    updates, conditions          the public faces of rows/ and filters/
+    difference, overwrite, upsert    replace contents, or rows by key, as one append
+    drop_shard                   ends a shard: a tombstone stays of its log
+    maintainer                   rounds of maintenance, on demand or by a thread
+    format                       `format("shard")` for Spark
+    settings                     the settings of a client
+    errors                       sorted by what the caller must do next
+
     shard/                       the state of a shard, how it changes, and the loop that makes a
                                  change durable
     types/, rows/, filters/      columns, updates in Arrow, conditions on rows
     stores/                      Blob and Consensus, the two seams, on any object store
     parts/                       the files that hold rows
-    client                       opens all of the following
-    write, read                  updates in; contents and changes out
-    lease, since_hold            capabilities that keep history and blobs
-    updates, conditions          the public faces of rows/ and filters/
-    difference, overwrite, upsert  replace contents, or rows by key, as one append
     transactions/                several shards at once, all or nothing
-    maintenance/, maintainer     fewer and larger batches, garbage; as one round or a thread
+    maintenance/                 fewer and larger batches, garbage
     inspect/                     reports, usage, a check of everything
-    format, shard_source/, shard_sink/   `format("shard")`
+    shard_source/, shard_sink/   the two halves of `format("shard")`
     spark_native/                `snapshot`, `changes`, `micro_batch`, `interval_of`, `save`,
                                  `compare_and_append`, `transaction`: rows by Spark itself
     spark_compaction/            large merges as Spark jobs
 
-Only the last three entries import pyspark. This module imports next to nothing, so that each part
-can be used without paying for the others: its exports are loaded at their first use.
+    append_attempts              repeats an append until its outcome is known; for write
+    clock, ids                   the only source of time and of randomness
+    waiting                      looks or tries again until it succeeds or its budget is spent
+    background                   makes the threads of all rooms, and ends them
+    shared_threads               a few threads for many objects that are due now and then
+
+May use: pyspark only in `format`, `shard_source`, `shard_sink`, `spark_native` and
+`spark_compaction`; nothing of `shardline.app`.
+
+Never: imports from a room above (the linter holds that). This module imports next to nothing, so
+that each part can be used without paying for the others: its exports are loaded at their first use.
 `register(spark)` makes `format("shard")` known to a session that did not find it by itself.
 """
 

@@ -383,6 +383,24 @@ def test_the_page_of_the_lane_names_its_modules() -> None:
     assert named == {path.stem for path in (ROOT / "app" / "lane").glob("[a-z]*.py")}
 
 
+LISTED: Final = re.compile(r"^    ([a-z]\w*/?(?:, [a-z]\w*/?)*)(?: {2,}|$)", re.MULTILINE)
+"""The names at the start of a line of a room's list, before two spaces and what they are."""
+
+
+def test_the_head_of_each_room_lists_its_modules() -> None:
+    """Every module and room in it is listed, and none that is not there; its rules are complete."""
+    wrong = {}
+    for path in [p for p in product() if p.name == "__init__.py" and p.parent.name != "shardline"]:
+        head = doc_of(path)
+        listed = {name for cell in LISTED.findall(head) for name in cell.split(", ")}
+        there = {p.stem for p in path.parent.glob("[a-z]*.py")}
+        there |= {f"{p.parent.name}/" for p in path.parent.glob("*/__init__.py")}
+        rules = {part for part in ("Owns", "May use", "ever: ") if part not in head}
+        if listed != there or rules:
+            wrong[name_of(path)] = (sorted(listed ^ there), rules)
+    assert wrong == {}
+
+
 def is_there(parts: list[str]) -> bool:
     """Whether a path below the installed package is a module, or a name that its module has."""
     place = ROOT / "src" / "shardline"

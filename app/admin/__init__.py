@@ -4,13 +4,14 @@ Owns what `admin LOCATION VERB` and the actions of a running application have in
 values, and deeds that are safe beside running writers.
 
     verb       a verb: one class with its plan and its deed: start here
-    readers, upkeep, lifetime   those verbs
-    plans      what they would do, as values
+    readers    gives up leases and holds, whoever owns them
+    upkeep     merges batches, collects garbage, sweeps what crashes have left
+    lifetime   sets how far back a shard stays readable, and drops it for good
+    plans      what the verbs would do, as values
     sentences  the same in words
 
 May use `datasource`: it works with or without an application.
 
-Invariants:
-    A plan writes, deletes and leases nothing.
-    A shard that newer code has written to is never changed, not even by a plan that is right.
+Never: writes, deletes or leases anything for a plan; changes a shard that newer code has written
+to, not even by a plan that is right.
 """

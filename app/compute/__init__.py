@@ -8,8 +8,10 @@ compute worker and its `render`, with Spark in the place of timely dataflow.
     view/            an output shard that follows its inputs
     index/           an object's contents in memory, by key
     subscribe/       every change of an object, in order, to one client
+    group/           views of the same inputs, stepped by one streaming query
     peek/            one query, over all of its objects at one time
     holds            names and ends of the holds that dataflows have on their inputs
+    cached_frames    frames cached by Spark so that filters on floats find every row
     errors           which errors of Spark are data; reports of all others
     user_functions   errors that a user's Python function has raised at a row
 

@@ -10,14 +10,23 @@ May use: `controller`, `project`, `runtime`, `sql`, `compute`, `protocol`; not `
 Never: starts or stops a streaming query. It decides what should run; controllers and the runtime's
 lane make it so.
 
-    application       a runtime, its controllers and a project, in one process
-    desired_state     the objects of a project and those of the runtime, in one vocabulary
-    object_creation   creates each object once its inputs have begun
-    as_of_selection   the first time at which an object's output is right
-    start_holds       keeps inputs readable until the objects that read them have begun
-    oracle            the time at which a query reads
-    reads             queries and subscriptions
-    object_control, error_repairs, shard_actions   what a person asks for, beside a project
-    change_steps      a change that fails may have been done in part
-    project_comparison   a project's files as they are now, against what runs
+    application         a runtime, its controllers and a project, in one process
+    planning            plans a project for a location: its objects, against those that run
+    existing_shards     reads what a plan needs to know of shards that are there
+    project_comparison  a project's files as they are now, against what runs
+    desired_state       the objects of a project and those of the runtime, in one vocabulary
+    objects             creates, changes and drops the objects of a project, each when it can be
+    object_creation     creates each object once its inputs have begun
+    as_of_selection     the first time at which an object's output is right
+    start_holds         keeps inputs readable until the objects that read them have begun
+    change_steps        the error of a change that may have been done in part
+    wakes               wakes the coordinator when what it waits for may have happened
+    oracle              the time at which a query reads
+    reads               queries and subscriptions
+    view_explanation    plans of views, and what `EXPLAIN VIEW` shows of one that runs
+    operator_commands   records a person's commands in the lane's order
+    object_control      pauses, resumes and restarts single objects
+    error_repairs       shows bad rows, and has errors of sources taken away
+    offline_repairs     the same where no application runs
+    shard_actions       upkeep of shards for a person in front of a running application
 """

@@ -1,8 +1,9 @@
 """The demo runs a project over a year of flights, and checks its views against plain Spark.
 
 The project is `conf/demo`: files become sources, sources become views, a view becomes files again.
-It runs in `shardline.app.coordinator.application`, as any project does. This room owns what a
-demonstration needs besides: data, a feed, a narrator and a check.
+It runs in `shardline.app.coordinator.application`, as any project does.
+
+Owns what a demonstration needs besides: data, a feed, a narrator and a check.
 
     story       the whole demo in order, explained to a newcomer: start here
     data        the data, unpacked from a package

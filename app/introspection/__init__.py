@@ -10,6 +10,9 @@ Start reading at `events`, then `facts` and `apply`. In order of the data:
     feeds                       starts all of this, and takes the events of the runtime
     events, inbox, sink         events, their queue, the one thread that applies them
     facts, apply                the facts, and how an event changes them
+    shard_events                events about shards: contents, and rounds of maintenance
+    input_lag                   lag behind inputs, for all objects in one walk
+    verdicts/                   how each object is, why, and what to do
     relation, relations/, registry   columns, meanings, and rows computed from the facts
     store                       `relation(name) -> pa.Table`, for peeks and JSON
     publisher, change_log       relations that somebody follows: moments, and what changed since
@@ -17,6 +20,7 @@ Start reading at `events`, then `facts` and `apply`. In order of the data:
     histories, definitions      what was there at an earlier moment; definitions as they change
     past                        refuses moments that are not known
     history                     histories that survive a restart
+    location_histories          which histories are the location's, and which a follower's own
     samples, query_sections     values of metrics; those of a query's objects, for Spark's own UI
     spark_plan/                 Spark's plans and counts, matched with our operators
 

@@ -7,11 +7,18 @@ project and the objects that run.
     make_plan(wanted, running) -> Plan               the steps that `run` would take
 
     statements, clauses, variables   from text to objects
-    python_objects                   the same from Python
+    definition_text                  from a description back to the text of a statement
+    python_objects                   the same objects from Python
     names                            checks that need no Spark: names, inputs, cycles
     analyze, columns                 checks by Spark's analyzer; columns and strategies
+    source_problems                  words for wrong options of sources
     project                          all of it, as one value
+    identity                         the name of a project, from its `project.toml`
+    origin                           where its texts are, to read them again
     plan                             the difference to what runs
+    replacement, shortening          shards that cannot be kept; history that gets shorter
+    dropping                         what a drop deletes for good
+    permission                       refuses plans that lose something until they are agreed to
 
 May use: `sql`, `protocol`, `settings`, `storage.formats` and the checks of storage and compute that
 need no running object. Start at `project`, then `statements` and `analyze`.

@@ -9,13 +9,19 @@ Start at `tokens`, then `catalyst`, then `strategy`.
 Never: changes what a query means by rewriting its text. Spark's plans and expressions decide.
 
     tokens, references, queries   Spark's tokens; names that a query reads; statements of `sql`
+    parsed_relations              what a query reads by Spark's own parser
+    outside_calls                 refuses queries that run methods of Java or commands
     catalyst, plan_tree           Spark's analyzer, called from Python; its plans as plain values
     session_fingerprint           whether a query means the same as before
+    plan_nodes                    walks operators and expressions of Spark as one tree
     query_tree                    an analysed plan of Spark, read once
     normal_form                   joins in the place of subqueries
     kept_aggregates               aggregates that follow from what changes add to them
+    counted_rows                  counts the rows below a LIMIT, so that only the LIMIT is run anew
+    temporal_filters              conditions on now() that decide only when a row is there
     touched_keys, decided_values  what can be computed anew by key; what may be evaluated again
     strategy                      the strategy of a view, and the reason
     determinism, window_frames    expressions by which a result depends on more than its inputs
+    source_options                the options of a source, checked by Spark's own parsers
     problems, spark_errors        errors in a text, with their places
 """

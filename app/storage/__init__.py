@@ -12,4 +12,29 @@ crash between them leaves), then `ingestion`. Sinks: `sink_query`, then `sinks.t
 
 Never: makes rows visible before the offsets that they came from are bound to a time; writes before
 the fence was asked; believes a checkpoint that the shards contradict.
+
+    worker          the books between a controller's connection and the lane: pure
+    render          makes of a description something that runs: what the lane calls
+    formats         formats of sources and sinks: spelling, options, packages
+    ingestion       the streaming query of a source
+    reading         opens a source as a stream, and decodes its micro-batches
+    kafka           start, deletes and order of Kafka's rows
+    envelope        what a source's rows mean; a micro-batch becomes updates
+    reclock         binds offsets to times
+    commit          the three appends of a micro-batch, in their order
+    resume          makes Spark's checkpoint agree with the bindings
+    source_look     finds out whether Spark has asked a source, and what waits there
+    clock_ticks     moves uppers with the clock while no rows arrive
+    errors          rows that cannot be decoded, in a shard of their own
+    bad_rows        the option `onBadRow`: keep, skip or stop
+    error_lines     finds the line of its file in which a bad row stands
+    repair          takes errors of a source away, exactly once
+    one_shot        reads something once, as a batch, into a shard
+    sink_query      the streaming query of a sink
+    sink_holds      holds that keep readable what a sink has not written yet
+    sinks/          targets and intervals of sinks
+    generators/     sources of made-up rows
+    status_machine  the status of a source or sink, from the reports of its parts
+    statistics      sums of numbers over micro-batches and incarnations
+    reporting       reports what has changed of an ingestion's state and numbers
 """

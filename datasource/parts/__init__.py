@@ -16,6 +16,7 @@ record refers to it: `stage.UncommittedParts` is the only place that deletes one
     dictionary_columns    which columns of a file get a dictionary
     fetch, contents       one part to record batches; many parts to the rows at a time
     prune, row_groups     skip parts and row groups in which no row passes a filter
+    sought_keys           rows that have one of many keys, without decoding the others
     read_ahead            a thread makes the next items while the current one is used
     verify                checks that a part's bytes are those that were written
     merge_parts           the parts of several batches become one sorted run

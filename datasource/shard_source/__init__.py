@@ -12,14 +12,36 @@
     `until`, `SnapshotMode`, backpressure      `options.py`
     two-phase shutdown                         nothing: leases expire, `stop()` is never needed
 
-Start with `stream.py` (the order of Spark's calls), then `run.py` (what is decided in each). The
-class behind `format("shard")` is `ShardDataSource` in `datasource/format.py`. Spark calls the hooks
+Owns reads of `format("shard")`: their options, offsets and partitions, and the history that a
+query holds.
+
+    options            meanings and defaults of the options, and which exclude each other
+    option_parser      reads them from text, one value at a time
+    row_shape          columns and types of a read's rows
+    stream             the order of Spark's calls for a streaming query: start here
+    run                answers each of these calls
+    stream_inputs      the shards that a query reads, with what is held on each
+    offsets            how far a query has read, as its checkpoint stores it
+    holds              keeps history and files readable for as long as a query needs them
+    choose_end, descs  choose the end of the next micro-batch; the same as pure functions
+    freeze             stops a stream before a part that it cannot read
+    plan_range         plans the partitions of one range of a streaming query
+    batch_reader       plans batch reads: contents at one time, or changes over an interval
+    partition_planner  makes partitions of planned parts; leases of batch reads
+    fetch_task         fetches a partition in an executor
+    worker_errors      shows a refusal as its one sentence, without frames of our code
+    worker_shutdown    ends Spark's Python processes without a stack trace
+
+Start with `stream` (the order of Spark's calls), then `run` (what is decided in each). The class
+behind `format("shard")` is `ShardDataSource` in `datasource/format.py`. Spark calls the hooks
 of one query in several processes (it makes a reader in the planner, and another one only to pickle
 it for the executors), so no constructor does I/O, and those processes share nothing but the shard
 and the offset.
 
-Plans with `client`, `read`, `lease`, `since_hold` and `parts`. Never writes rows, never passes a
-part that it could not read, and never publishes an offset that no hold covers.
+May use: `client`, `read`, `lease`, `since_hold`, `parts`, `shard`, and what these rest on.
+
+Never: writes rows, passes a part that it could not read, or publishes an offset that no hold
+covers.
 """
 
 from shardline.datasource.shard_source.worker_shutdown import silence_broken_pipes

@@ -1,5 +1,7 @@
 """Runs large merges as Spark jobs: the rows of one merge are spread over executors by key range.
 
+Owns the division of a merge into ranges, the job, and its one result.
+
     ranges     the values to cut at, and a filter for the rows of one range
     task       the executor's half: merges one range, and stages the result
     job_watch  the claim of a job, renewed while tasks finish, and its progress
@@ -11,6 +13,8 @@ of its range, and leaves out row groups outside of it by their bounds. The outpu
 other in the order of the ranges, are one sorted run, and one transition puts it in the place of the
 inputs. Start with `driver`.
 
-Uses `maintenance` and `parts`. Never applies the result of a part of the ranges, and never merges
-without a claim what is larger than one range.
+May use: `maintenance`, `parts` and `client`.
+
+Never: applies the result of some of the ranges, or merges without a claim what is larger than one
+range.
 """

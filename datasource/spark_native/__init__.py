@@ -9,23 +9,49 @@ Only decoding and encoding differ here: a read is made of the very partitions th
 the same append. Parts that Spark cannot read go through those partitions' own Arrow fetch, part by
 part, so that every read works and means the same.
 
-Start with `types` (the types that Spark reads as we wrote them), `scan` (parts to a relation),
-`consolidate`, `row_shape` and `arrow_fallback` (parts that Spark cannot read), then `frames`, which
-puts these together, `leases`, `read` and `micro_batch`. For writes: `footers` and `save`,
-`small_results` (no file of Spark's), `local_sync`, `transaction`, and `time_interval`, which
-chooses among them.
+Owns the frames of native reads, the parts that Spark's writer makes, and all that names classes
+inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save`.
 
-`plan_rule` puts the same frames in the place of plain reads of `format("shard")`; the rule itself
-is `ShardScanRule.java`, compiled when it is installed. `load_plans` plans what it asks for,
-`self_check` reads a small shard by it before anything else is, and `part_errors` words the errors
-of parts as Python workers do.
+    types                  the types that Spark reads as we wrote them
+    blob_paths             the URL of a location, as Spark reaches it
+    scan                   parts to a relation of Spark's Parquet reader
+    consolidate            each distinct row once, its copies in `_diff`, by Spark expressions
+    touched_rows           consolidates only the rows that a retraction may concern
+    closed_keys            needs no consolidation where retractions take back whole keys
+    row_shape              rows of a shard to rows of a read
+    arrow_fallback         parts that Spark cannot read
+    frames                 one frame of all of these
+    leases                 renews the leases of reads for as long as a frame can be run
+    read, micro_batch      contents and changes of shards; the rows of a micro-batch
 
-`driver_stream` is a source without rows, for queries that only have to know how far shards are;
-`DriverStream.java` is what Spark asks of it.
+    save, footers          writes a frame as parts; describes these from their footers
+    small_results          results of few rows, staged by the driver without a write job
+    local_sync             syncs what Spark has written to a local disk
+    transaction            frames into several shards at one time
+    time_interval          appends a frame as the contents of an interval of times
 
-`query_statistics` shows what is known of a streaming query on its page in Spark's UI.
+    plan_rule              puts native frames in the place of plain reads of `format("shard")`
+    rule_loader            loads that rule when a session first reads a shard
+    load_plans             plans one load for the rule: its time and its frame
+    interrupts             lets Ctrl-C end a call of the rule between two calls to the JVM
+    self_check             reads a small shard natively before anything else is
+    part_errors            errors of parts, in the words of Python workers
+    read_counts            counts plain reads by their path, and why
 
-Of the Python modules only `jvm` names classes inside of Spark (`java_names` finds them), and
-`part_errors` a function inside of PySpark. Nothing here chooses parts or holds, only `load_plans` a
-time, and nothing returns rows that Arrow fetch would not return.
+    kept_job               a plan that Spark has planned once, run again over other rows
+    driver_stream          a source without rows, for queries that need only frontiers
+    query_statistics       a streaming query's statistics on its page in Spark's UI
+
+    jvm, java_names        classes inside of Spark; finds them by name
+    compiled_java          loads the Java classes of this package without a jar
+
+`ShardScanRule.java` is the rule itself, compiled when it is installed; `DriverStream.java` is what
+Spark asks of a driver stream.
+
+May use: `shard_source` and `shard_sink`, whose plans and commits these are, `transactions`,
+`client`, `parts`, and what these rest on.
+
+Never: chooses parts or holds; chooses a time but in `load_plans`; returns rows that Arrow fetch
+would not return. Of the Python modules only `jvm` and `java_names` name classes inside of Spark,
+and `part_errors` a function inside of PySpark.
 """

@@ -1,8 +1,10 @@
 """Transactions over many shards of one location, with nothing but their store (as txn-wal does).
 
 Owns the transactions shard: its rows, the commits to it, and the view of registered shards. May use
-`shard`, `parts`, `read`, `write`, `overwrite`, `upsert` and `maintenance`. Never decides anything
-by the state of a data shard alone: the compare-and-append to the transactions shard decides.
+`shard`, `parts`, `read`, `write`, `overwrite`, `upsert` and `maintenance`.
+
+Never: decides anything by the state of a data shard alone. The compare-and-append to the
+transactions shard decides.
 
 Reading order:
     rows              the rows of a transactions shard
@@ -11,7 +13,7 @@ Reading order:
     applier           brings committed updates into the data shards
     protocol          register, forget, commit, apply, tidy
     shard_view        the states of shards as readers see them
-    redirected_append appends to single registered shards, as transactions
+    redirected_append   appends to single registered shards, as transactions
     transaction       `with client.transaction() as t`
     client_protocol   the client, as this room sees it
 

@@ -14,6 +14,7 @@ Spark mean the same here, or a method refuses; nothing here guesses.
     schema_evolution  which changes of a schema a shard accepts
     cast_to_schema    Arrow data brought under a schema, without loss or with an error
     nested_arrays     what pyarrow lacks for lists, maps and structs
+    python_values     values of Arrow as values of Python, also those that Python lacks
     row_keys          values as flat columns that Arrow can compare and sort
     stats             bounds and counts of a part's columns
 """

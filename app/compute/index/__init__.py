@@ -8,4 +8,9 @@ May use: `compute.holds`, `compute.cached_frames`,
 
 Never: holds anything that its shard does not have. Losing an index costs time and nothing else: it
 is made again from its shard.
+
+    arrangement    an object's contents in memory, sorted by key
+    index          the thread that follows a shard into an arrangement; the registry
+    shard_lookups  rows of shards by key, from arrangements that all views of a process share
+    mapped_table   a large Arrow table in a file without a name, mapped into memory
 """

@@ -8,4 +8,7 @@ May use: `compute.peek.results`, `execution`, `protocol`, `settings`,
 
 Never: skips a change, or sends one twice within one connection; a client that comes back resumes at
 a frontier. Keeps no changes in memory for a client that does not take them.
+
+    subscription   follows an object for one client, and waits for its acknowledgements
+    batches        cuts changes into batches of bounded size
 """

@@ -10,33 +10,53 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
 
     streaming_query    the streaming query that triggers the steps and owns the checkpoint
     maintained_view    takes the steps
+    view_inputs        the very shards and columns that are part of a view's definition
+    session_settings   settings of a session that decide what a query means
+    membership         what a view keeps while it steps in a group, and when it may
+    reports            frontier, health and steps of a view, as observations
     next_step          chooses the next step: pure decisions
     input_changes      times at which inputs change, read off the states of their shards
+    change_times       exact times of changes, read from rows where parts do not tell them
+    due_times          asks inputs for the next time at which a view changes by itself
+    due_steps          adds such times to those of the inputs, for the next step
     kept_query         a view's query over the contents of its inputs
     kept_plan          Spark's plan of a query, over rows that change
+    query_at           a view's query at one time, with now() as that time
+    current_time       puts a time in the place of now(), in Spark's own plan
+    view_plan          each operator with the rule by which it is kept, for `plan` and EXPLAIN
     change_query       a view's query over changes, or the doubt about it
     change_plan        Spark's plan of a query, made to hand times and diffs on
+    plan_part          what a part of such a plan knows of its inputs, and needs of them
     safe_expressions   expressions that cannot fail
     evaluation_order   where Spark may evaluate those that can
     row_conditions     filters, decided in Arrow before rows are looked up
+    concern            updates of an input that can matter to a view
+    column_trace       the columns of inputs that a column of an operator is
     change_operators   operators that hand times and diffs on
     join_change        the change of a join, one term for each side that has changed
     look_up            inputs of which a step needs the rows of some keys only
     found_rows         finds these rows, or leaves it to Spark
+    fan_out            estimates how many rows of a shard have one key
     aggregate_rule     an aggregate, read as a state
     accumulators       the SQL by which such a state is kept
     view_states        the states of a view follow its inputs
     state_shard        the shard of one state
     state_step         what is known of a step while it is taken
+    temporal_rule      a temporal filter, read as a state
+    temporal_steps     finds the rows of such a state whose time has come
     step_costs         chooses between changes and the query anew by what they have cost
     join_tree          inner joins as one join of many sides
     touched_keys       the change of a region, computed anew for keys that rows have changed of
     evaluate           a query over frames, in the session of its own streaming query
+    step_changes       the changes of a step as frames, each made when first asked for
+    kept_jobs          jobs of steps of few rows, planned once
+    self_check         recomputes one key of a step, and compares it with what is kept
     correction         the updates that turn one collection into another
     output             the view's shard and its errors shard, written as one
     output_contents    the contents of a small output, in memory
+    output_change      the change of the output in a step, staged
+    output_correction  what the output lacks of its query's result at one time, staged
     constant           a view without inputs
     idle_advancer      uppers of outputs follow those of inputs while nothing changes
     one_task           small inputs are read by one task
-    session_settings   settings of a session that decide what a query means
 """

@@ -5,6 +5,7 @@ reading of Spark's status store, from which each operator gets its rows and time
 
     operators        a description as a plan of named operators: start here
     relational       a query as relational nodes, in order of evaluation
+    operator_strategy  operators that could follow changes alone, and why others not
     status_store     Spark's status store of SQL executions
     execution_plan   one execution: its plan, rows and times
     matching         the operator that each node of Spark's plan works for

@@ -1,5 +1,7 @@
 """Load generators are sources of made-up rows, the same rows for the same options, for ever.
 
+Owns the generators, their options and columns, and the data sources of Spark that read them.
+
     options     the options, parsed; unknown ones are refused
     events      the contract of a generator: a pure function from event numbers to rows
     mixing      numbers and words out of (seed, event), a column at a time
@@ -13,9 +15,10 @@ What a caller relies on:
     Reading `format`, `schema_of` and `with_start` needs no Spark. `register(spark)` once per
     session makes the formats known, also to executors where this package is installed.
 
-Invariants:
-    Event `i` of a generator depends on its options and on `i`, on nothing else: not on the clock,
-    the process, the micro-batch or the partition that it is made in.
+May use: the clock and errors of `datasource`, and the parser of options of its `shard_source`.
+
+Never: lets event `i` of a generator depend on anything but its options and `i`: not on the clock,
+the process, the micro-batch or the partition that it is made in.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ targets that take them.
     interval         the times of a micro-batch, and whether a checkpoint fits its target
     progress         how far a sink is, in a shard of its own
     readable_times   where errors of the input cut an interval
+    stalls           what of input and target does not fit, so that a person must decide
     rows             updates as the rows of an envelope
     reports          what an incarnation says of itself
     open_target      a sink's target, by its format

@@ -3,10 +3,17 @@
     check_location(objects, clock)               every shard, and the location itself
     check_location(objects, clock, shard="orders")
 
-    findings      codes, severities and hints      listing  the objects of a shard, by kind
-    log           replays records and rollups      states   invariants of a state
-    parts         bytes and rows of parts          shard    all checks of one shard
+Owns the checks, and every finding with its code, severity and hint.
+
+    findings      codes, severities and hints
+    shard         all checks of one shard: start here
+    listing       the objects of a shard, by kind
+    log           replays records and rollups
+    states        invariants of a state
+    parts         bytes and rows of parts
     transactions  registered shards, and updates that are committed and not applied yet
+
+May use: `stores`, `shard`, `parts`, `rows`, `types`, `read` and `transactions`.
 
 A read fails at the first damage that it meets. An admin who restores a backup, or suspects a store,
 needs to know all of it, before reads fail. There is no finding for a shard that only Shardline
@@ -17,8 +24,9 @@ reads every row of every part and compares it with the part's description.
 Not detected: a forged record that fits in its place, with the same times and sizes. A location has
 checksums, but no signatures.
 
+Never: writes, deletes or leases anything.
+
 Invariants:
-    Nothing is written, deleted or leased.
     Works on bare objects: also where the location cannot be opened any more.
     Memory is bounded by the shard's state, the descriptions of parts, and a few record batches.
 """
