@@ -93,6 +93,11 @@ class WriteHandle:
         is_first: True if its append must be the first one to the shard: after any other it is the
             error `SHARD_EXISTS`. Of a handle that is made for one append.
 
+    The shard has an entry for the writer, with the number of its last append. Losing that entry
+    loses the proof that an append has happened: repeated, it would be appended twice. So a durable
+    writer's is never removed; an anonymous one expires `writer_lease_ms` after its last append, and
+    one whose outcome is unknown by then is not repeated: it stays `Indeterminate`.
+
     Appends of one handle are committed one after the other: a number that overtook another would
     make the other one look as if it had happened. Threads whose appends are to be committed
     together use a handle each.

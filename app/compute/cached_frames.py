@@ -34,6 +34,10 @@ _INSIDE: Final = "value"
 class CachedFrame:
     """A frame in Spark's cache.
 
+    Losing cached rows, with an executor or under pressure of memory, costs time: Spark computes
+    them again from what the frame reads. Losing this object without `release` keeps the memory
+    until the session ends: Spark never removes an entry of its cache by itself.
+
     Attributes:
         rows: The frame, read from the cache; it is computed and cached when it is first run.
     """

@@ -138,6 +138,10 @@ def _without_stats(planned: PlannedPart) -> PlannedPart:
 class _SharedLease:
     """The lease that the reads of one shard share.
 
+    Losing the lease (an admin expires it, or nothing renews it in time) loses no rows unnoticed: a
+    task that misses a part fails with `LEASE_LOST`. Losing this entry, with its process, costs one
+    more lease at the next read.
+
     Attributes:
         lock: Held over requests to the store, so that others wait for the answer and share it.
         lease: The lease; None if none was taken yet.
@@ -161,6 +165,9 @@ def take_batch_lease(client: ShardClient, shard: str, as_of: int) -> PlanLease:
     Reads of one shard planned in this process within a quarter of the lease share one, so that a
     dashboard that polls does not fill the state with readers. The tasks renew it. It is never
     given up: it expires when no task has renewed it.
+
+    Losing it before the last task has read its parts lets them be collected: a task that misses one
+    fails with `LEASE_LOST`, and the read must be planned again.
 
     Raises:
         InvalidUsage: History at `as_of` is gone.

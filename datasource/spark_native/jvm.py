@@ -159,6 +159,10 @@ class LivenessToken:
 
     They end with Spark, too: after `spark.stop()` nothing is read any more, and nothing makes the
     JVM collect, which goes on as long as the process.
+
+    Losing the object while something reads would end the lease that the token stands for, and a
+    read that misses a part then fails with `LEASE_LOST`. An object that is never collected keeps
+    that lease, and with it history and blobs, until Spark or this process ends.
     """
 
     def __init__(self, spark: SparkSession, java: Any) -> None:

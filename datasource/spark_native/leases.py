@@ -41,6 +41,9 @@ class LeaseUser(Protocol):
 class _KeptLease:
     """A lease, its readers, and the last plan that may have shared it.
 
+    Losing the lease is no error until one of the readers misses a part (`LEASE_LOST`). Losing this
+    entry ends its renewals: the lease expires, with the same effect.
+
     Attributes:
         last_plan: Number of the last plan that had begun when the lease had no readers any more
             and was shared with no further plan; None before that.
