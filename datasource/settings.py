@@ -27,7 +27,7 @@ class ShardSettings:
             its memory to about three times this. Larger means fewer objects and requests, smaller
             means finer pruning. 256 MiB give parts of 40 to 130 MiB, near persist's 128.
         row_group_rows: Rows per Parquet row group: the unit of pruning and of reading. Fewer prune
-            better, more compress better.
+            better, more compress better. 131,072, near DuckDB's 122,880.
         inline_part_bytes: A batch of at most this encoded size is kept inside the state: one
             request instead of two per append. 4 KiB, as persist.
         inline_state_bytes: Inline parts of a whole shard; beyond it they become blobs. Every
@@ -53,12 +53,17 @@ class ShardSettings:
             reads. 128, as persist.
         sweep_every_ms: How often maintenance looks for blobs that nothing refers to. A sweep lists
             the shard's blobs; more often deletes the orphans of crashed writers sooner, but never
-            before they are 25 h old. 6 h.
+            before they are 25 h old. 6 h: adds a quarter to that, for four lists a day.
         commit_timeout_ms: A commit that cannot be decided by then raises `Indeterminate`, one that
-            certainly did not happen `Determinate`.
+            certainly did not happen `Determinate`. Longer outlasts longer failures of the store,
+            shorter tells the caller sooner. 1 min: most failures of stores are shorter, and nobody
+            waits for longer without asking why.
         conflict_pause_ms: Longest pause after a lost race. Pauses are a few commits long, with
             jitter, and start with the second loss in a row; this bounds them when a store is slow.
+            Longer means fewer attempts that lose, shorter a sooner next one. 1 s.
         wait_poll_ms: Longest pause between two reads of the state while waiting for the upper.
+            Shorter sees new data sooner, and asks the store more often. 100 ms: people notice
+            hardly less, and it is ten requests a second at most.
         validate: Check every invariant of the state at each transition: O(state) per commit. On in
             all tests.
     """
