@@ -376,3 +376,32 @@ def test_what_the_holder_makes_in_its_last_moment_is_not_made_anew(site: Site) -
         second.allow_writes()
         site.wait("it is", lambda: set(second.running()) == {"t", "same", "both"})
         assert DropDataflow not in since_take_over(second, "both")
+
+
+@pytest.mark.slow
+def test_a_follower_leaves_it_to_the_one_it_follows(site: Site) -> None:
+    """Neither pauses nor repairs are its to record."""
+    with site.application() as first, site.application(read_only=True) as second:
+        first.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in second.running())
+        for act in (
+            lambda: second.control.pause("t"),
+            lambda: second.repairs.repair("t", "retract", 1, ()),
+        ):
+            with pytest.raises(InvalidUsage, match="READ_ONLY_RUNTIME"):
+                act()
+
+
+@pytest.mark.slow
+def test_only_the_holder_maintains_its_location(site: Site) -> None:
+    """By default, and until another one has taken the location over."""
+    with site.application(maintenance=True) as first:
+        keeper = first._maintainer
+        assert keeper is not None
+        assert "t" in keeper.round()
+        with site.application(maintenance=True, take_over=True) as second:
+            site.wait("the first knows", lambda: first.lost is not None)
+            assert keeper.round() == {}
+            successor = second._maintainer
+            assert successor is not None
+            assert "t" in successor.round()

@@ -1,4 +1,7 @@
-"""Pauses and resumes keep their turn, also where the order is slow to take them."""
+"""A person on call pauses, resumes and restarts single objects of an application.
+
+Pauses and resumes keep their turn, also where the order is slow to take them.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from shardline.app.coordinator.application import Application
 from shardline.app.coordinator.object_control import ObjectControl
+from shardline.app.coordinator.objects import Objects
 from shardline.app.lane.commands import CreateDataflow, Record
 from shardline.app.lane.state import EMPTY_STATE, LaneState, apply
 from shardline.datasource.errors import Indeterminate, InvalidUsage
+from support.fakes.sites import Site, index, project, source
 from support.fakes.stage import view
 
 if TYPE_CHECKING:
@@ -99,3 +105,89 @@ def test_a_command_without_effect_says_so(control: ObjectControl) -> None:
         (True, False),
         (False, True),
     ]
+
+
+def status(application: Application, name: str) -> tuple[str, str]:
+    """Phase and status of an object in the relation of objects."""
+    assert application.observing is not None
+    rows = application.observing.relations.rows("objects", object=name)
+    return (str(rows[0]["phase"]), str(rows[0]["status"])) if rows else ("", "")
+
+
+def epoch(application: Application, name: str) -> int:
+    return application.runtime.lane.state.objects[name].epoch
+
+
+def test_a_paused_object_stays_paused_until_it_is_resumed(site: Site) -> None:
+    """Over a restart of the application and another definition; its status says so everywhere."""
+    with site.application(introspection=True) as application:
+        application.apply(project(source(), index()))
+        site.wait("the index runs", lambda: status(application, "i")[1] == "running")
+        assert application.control.pause("i").changed
+        assert application.control.pause("t").changed
+        for name in ("i", "t"):
+            site.wait(f"{name} is paused", lambda n=name: status(application, n) == ("paused",) * 2)
+        assert not application.control.pause("i").changed
+        with pytest.raises(InvalidUsage, match="OBJECT_PAUSED"):
+            application.control.restart("i")
+    with site.application(introspection=True) as application:
+        application.apply(project(source(header="true"), index()))
+        for name in ("i", "t"):
+            site.wait(f"{name} is paused", lambda n=name: status(application, n) == ("paused",) * 2)
+        assert application.runtime.lane.state.paused == ("i", "t")
+        assert application.control.resume("i").changed
+        site.wait("the index runs", lambda: status(application, "i")[1] == "running")
+        assert status(application, "t")[1] == "paused"
+        assert not application.control.resume("i").changed
+
+
+def test_a_restart_gives_another_incarnation(site: Site) -> None:
+    """What runs is stopped and started, and serves again."""
+    with site.application(introspection=True) as application:
+        application.apply(project(source(), index()))
+        site.wait("the index runs", lambda: status(application, "i")[1] == "running")
+        before = epoch(application, "i")
+        assert application.control.restart("i").changed
+        assert epoch(application, "i") == before + 1
+
+        def runs_again() -> bool:
+            assert application.observing is not None
+            row = application.observing.relations.rows("objects", object="i")[0]
+            return bool(row["epoch"] == before + 1 and row["status"] == "running")
+
+        site.wait("another one runs", runs_again)
+
+
+def test_names_that_are_not_there_are_refused(site: Site) -> None:
+    """With the nearest one that is; one that waits for its input says so."""
+    with site.application() as application:
+        application.apply(project(source(), source("w"), index(), index("j", on="w")))
+        site.wait("what can be is there", lambda: "i" in application.running())
+        for act in (
+            application.control.pause,
+            application.control.resume,
+            application.control.restart,
+        ):
+            with pytest.raises(InvalidUsage, match=r"UNKNOWN_OBJECT.*'ii'.*'i'"):
+                act("ii")
+            with pytest.raises(InvalidUsage, match=r"NOT_CREATED.*'j'"):
+                act("j")
+
+
+def test_a_query_of_what_is_there_does_not_wait_for_a_change(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The objects that wait are locked while a project is applied, or a drop waits for its end."""
+    with site.application() as application:
+        application.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in application.running())
+
+        def locked(_: Objects) -> dict[str, str]:
+            raise AssertionError("it would wait")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Objects, "waiting", locked)
+            assert application.sql("SELECT k FROM t").num_rows == 1
+            assert application.control.pause("t").changed, "nor does a pause"
+        with pytest.raises(InvalidUsage, match="UNKNOWN_OBJECT"):
+            application.sql("SELECT k FROM tt")

@@ -1,4 +1,4 @@
-"""A person on call pauses, resumes, restarts and mends single objects of an application."""
+"""Bad rows of an application's objects are shown, read as tables and taken away, once each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from shardline.app.coordinator.application import Application
-from shardline.app.coordinator.objects import Objects
 from shardline.app.coordinator.offline_repairs import OfflineRepairs
 from shardline.app.server.errors_route import ErrorsRequest, answer_errors
 from shardline.app.storage.errors import ERRORS, open_errors
@@ -17,102 +16,6 @@ from shardline.app.storage.repair import repair_errors
 from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from support.fakes.sites import Site, index, project, source
-
-
-def status(application: Application, name: str) -> tuple[str, str]:
-    """Phase and status of an object in the relation of objects."""
-    assert application.observing is not None
-    rows = application.observing.relations.rows("objects", object=name)
-    return (str(rows[0]["phase"]), str(rows[0]["status"])) if rows else ("", "")
-
-
-def epoch(application: Application, name: str) -> int:
-    return application.runtime.lane.state.objects[name].epoch
-
-
-def test_a_paused_object_stays_paused_until_it_is_resumed(site: Site) -> None:
-    """Over a restart of the application and another definition; its status says so everywhere."""
-    with site.application(introspection=True) as application:
-        application.apply(project(source(), index()))
-        site.wait("the index runs", lambda: status(application, "i")[1] == "running")
-        assert application.control.pause("i").changed
-        assert application.control.pause("t").changed
-        for name in ("i", "t"):
-            site.wait(f"{name} is paused", lambda n=name: status(application, n) == ("paused",) * 2)
-        assert not application.control.pause("i").changed
-        with pytest.raises(InvalidUsage, match="OBJECT_PAUSED"):
-            application.control.restart("i")
-    with site.application(introspection=True) as application:
-        application.apply(project(source(header="true"), index()))
-        for name in ("i", "t"):
-            site.wait(f"{name} is paused", lambda n=name: status(application, n) == ("paused",) * 2)
-        assert application.runtime.lane.state.paused == ("i", "t")
-        assert application.control.resume("i").changed
-        site.wait("the index runs", lambda: status(application, "i")[1] == "running")
-        assert status(application, "t")[1] == "paused"
-        assert not application.control.resume("i").changed
-
-
-def test_a_restart_gives_another_incarnation(site: Site) -> None:
-    """What runs is stopped and started, and serves again."""
-    with site.application(introspection=True) as application:
-        application.apply(project(source(), index()))
-        site.wait("the index runs", lambda: status(application, "i")[1] == "running")
-        before = epoch(application, "i")
-        assert application.control.restart("i").changed
-        assert epoch(application, "i") == before + 1
-
-        def runs_again() -> bool:
-            assert application.observing is not None
-            row = application.observing.relations.rows("objects", object="i")[0]
-            return bool(row["epoch"] == before + 1 and row["status"] == "running")
-
-        site.wait("another one runs", runs_again)
-
-
-def test_names_that_are_not_there_are_refused(site: Site) -> None:
-    """With the nearest one that is; one that waits for its input says so."""
-    with site.application() as application:
-        application.apply(project(source(), source("w"), index(), index("j", on="w")))
-        site.wait("what can be is there", lambda: "i" in application.running())
-        for act in (
-            application.control.pause,
-            application.control.resume,
-            application.control.restart,
-        ):
-            with pytest.raises(InvalidUsage, match=r"UNKNOWN_OBJECT.*'ii'.*'i'"):
-                act("ii")
-            with pytest.raises(InvalidUsage, match=r"NOT_CREATED.*'j'"):
-                act("j")
-
-
-@pytest.mark.slow
-def test_a_follower_leaves_it_to_the_one_it_follows(site: Site) -> None:
-    """Neither pauses nor repairs are its to record."""
-    with site.application() as first, site.application(read_only=True) as second:
-        first.apply(project(source()))
-        site.wait("the source is there", lambda: "t" in second.running())
-        for act in (
-            lambda: second.control.pause("t"),
-            lambda: second.repairs.repair("t", "retract", 1, ()),
-        ):
-            with pytest.raises(InvalidUsage, match="READ_ONLY_RUNTIME"):
-                act()
-
-
-@pytest.mark.slow
-def test_only_the_holder_maintains_its_location(site: Site) -> None:
-    """By default, and until another one has taken the location over."""
-    with site.application(maintenance=True) as first:
-        keeper = first._maintainer
-        assert keeper is not None
-        assert "t" in keeper.round()
-        with site.application(maintenance=True, take_over=True) as second:
-            site.wait("the first knows", lambda: first.lost is not None)
-            assert keeper.round() == {}
-            successor = second._maintainer
-            assert successor is not None
-            assert "t" in successor.round()
 
 
 def with_errors(site: Site, *raws: str) -> None:
@@ -201,25 +104,6 @@ def test_errors_can_be_read_as_a_table(site: Site) -> None:
         assert application.sql("SELECT raw FROM t_errors AS OF 9").num_rows == 2
         with pytest.raises(InvalidUsage, match=r"UNKNOWN_OBJECT.*'other_errors'"):
             application.sql("SELECT raw FROM other_errors")
-
-
-def test_a_query_of_what_is_there_does_not_wait_for_a_change(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The objects that wait are locked while a project is applied, or a drop waits for its end."""
-    with site.application() as application:
-        application.apply(project(source()))
-        site.wait("the source is there", lambda: "t" in application.running())
-
-        def locked(_: Objects) -> dict[str, str]:
-            raise AssertionError("it would wait")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Objects, "waiting", locked)
-            assert application.sql("SELECT k FROM t").num_rows == 1
-            assert application.control.pause("t").changed, "nor does a pause"
-        with pytest.raises(InvalidUsage, match="UNKNOWN_OBJECT"):
-            application.sql("SELECT k FROM tt")
 
 
 def test_errors_are_read_as_of_the_newest_time_of_their_source(site: Site) -> None:
