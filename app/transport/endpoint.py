@@ -40,7 +40,7 @@ from shardline.app.transport.session import CloseCode, Closed, Limits, Received,
 
 __all__ = ["Endpoint"]
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 Command = TypeVar("Command")
 Response = TypeVar("Response")
@@ -81,8 +81,8 @@ class Endpoint(Generic[Command, Response]):
             before.close(Closed(CloseCode.REPLACED, f"controller {nonce} has connected"))
         if shut:
             session.close(_SHUTDOWN)
-        logger.info(
-            "A controller has connected",
+        _log.info(
+            "a controller has connected",
             extra={"context": {"nonce": nonce, "before": before.nonce if before else None}},
         )
         return session
