@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
-from unittest.mock import MagicMock
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import pytest
 from msgspec.structs import replace
 
 from shardline.app.controller.compute import ComputeController
+from shardline.app.controller.storage import StorageController
 from shardline.app.coordinator.object_creation import ObjectCreator
 from shardline.app.coordinator.objects import Objects
 from shardline.app.coordinator.start_holds import StartHolds
+from shardline.app.coordinator.wakes import Wakes
 from shardline.app.lane.state import LaneObject, Life
 from shardline.app.protocol.compute import Frontiers
 from shardline.app.protocol.objects import ViewDescription
@@ -57,14 +59,23 @@ def place() -> Iterator[Place]:
     found.close()
 
 
+def never() -> NoReturn:
+    raise AssertionError("nothing connects, and no sink begins")
+
+
+def storage_controller() -> StorageController:
+    """A controller of sources and sinks that has none, and never connects."""
+    return StorageController(never, SystemClock(), as_of=lambda _: never())
+
+
 def made(
     place: Place, check_fence: Callable[[], None] = lambda: None
 ) -> tuple[ObjectCreator, ComputeController]:
     """A creator, and its controller of views, which never connects."""
     beginnings = StartHolds(place.client)
-    compute = ComputeController(MagicMock(), SystemClock(), SystemIds(), hold=beginnings.hold)
-    storage = MagicMock(**{"wanted.return_value": {}})
-    return ObjectCreator(place.client, compute, storage, beginnings, check_fence), compute
+    compute = ComputeController(never, SystemClock(), SystemIds(), hold=beginnings.hold)
+    creator = ObjectCreator(place.client, compute, storage_controller(), beginnings, check_fence)
+    return creator, compute
 
 
 def tell_of_progress(compute: ComputeController) -> None:
@@ -201,13 +212,15 @@ def test_a_sweep_asks_once_what_is_read_and_spares_what_is_taken_meanwhile(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An object may be changed between the look at its input's holds and their end."""
+    holds = StartHolds(place.client)
+    runtime = SimpleNamespace(lane=SimpleNamespace(check_fence=lambda: None))
     objects = Objects(
         place.client,
-        MagicMock(),
-        compute=MagicMock(),
-        storage=MagicMock(),
-        beginnings=StartHolds(place.client),
-        wakes=MagicMock(),
+        cast("Any", runtime),
+        compute=ComputeController(never, SystemClock(), SystemIds(), hold=holds.hold),
+        storage=storage_controller(),
+        beginnings=holds,
+        wakes=Wakes(),
         retain_ms=1,
         timeout_ms=1.0,
         follows=False,
