@@ -11,7 +11,7 @@ all work is done by `app` and `datasource`.
     admin       look after a location: usage, fsck, readers, maintenance, retention, drops
     maintain    maintenance of a location, round after round
     compact     large merges by Spark
-    copy_packages, train_class_archive    for the script that makes the environment
+    copy_packages, train_class_archive    for `spark-submit.sh` alone; in no wheel
 
 May use: every room.
 
