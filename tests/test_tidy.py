@@ -401,6 +401,13 @@ def test_the_head_of_each_room_lists_its_modules() -> None:
     assert wrong == {}
 
 
+def test_the_page_of_what_tests_share_names_all_of_it() -> None:
+    """So that who writes a test finds what is there, and makes no second one."""
+    folder = ROOT / "tests" / "support"
+    named = set(re.findall(r"`(\w+)`", (folder / "README.md").read_text(encoding="utf-8")))
+    assert named == {path.stem for path in folder.rglob("[a-z]*.py")}
+
+
 def is_there(parts: list[str]) -> bool:
     """Whether a path below the installed package is a module, or a name that its module has."""
     place = ROOT / "src" / "shardline"

@@ -18,7 +18,7 @@ uses none of them.
     shard_follower    one shard, read under a lease by plain Python
     live_errors       which times of an object nobody may show, by its errors and its inputs'
     ending_holds      ends holds that still have the owners they were seen with
-    hold_owners       finds the object that a hold or a lease belongs to, by its name
+    hold_owners       finds the object of a hold by its name, and of a lease by its purpose
     object_shards     creates shards of objects before anything reads them
     spark_errors      makes sentences of the errors of running objects, of their causes
     causes            finds the innermost error that a person can act on, and a hint
