@@ -30,6 +30,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -241,6 +242,13 @@ class DaemonPool:
                     _log.warning("a pool has fewer threads than it wants", exc_info=True)
             self._pending += 1
             self._queue.put(act)
+
+    def grow(self) -> None:
+        """Start a thread for what waits, where that was not possible when it was handed over."""
+        with self._lock:
+            if self._pending > self._started < self._threads:
+                with suppress(RuntimeError):
+                    self._start_one()
 
     def begin(self) -> None:
         """Start the first thread now, if there is none: later it might not be possible.

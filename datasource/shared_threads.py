@@ -157,7 +157,7 @@ class _Workers:
         self._pool = DaemonPool(name, THREADS)
         self._pool.begin()
         self._lock = threading.Lock()
-        self._at_work = 0
+        self._at_work = self._asked = 0
         self._joined_ms = -inf
 
     def hand_over(self) -> float:
@@ -166,10 +166,16 @@ class _Workers:
             if not self.due or self._at_work == THREADS:
                 return inf
             left_ms = self._joined_ms + _JOIN_MS - self._clock.elapsed_ms()
-            if self._at_work and left_ms > 0:
+            if (self._at_work or self._asked) and left_ms > 0:
                 return left_ms
-            self._at_work, self._joined_ms = self._at_work + 1, self._clock.elapsed_ms()
-        self._pool.run(self._work)
+            self._joined_ms = self._clock.elapsed_ms()
+            is_asked = self._asked > 0
+            self._asked = 1
+        if is_asked:
+            # No thread has come for the last one: it could not be started then.
+            self._pool.grow()
+        else:
+            self._pool.run(self._work)
         return _JOIN_MS
 
     def close(self) -> None:
@@ -177,6 +183,8 @@ class _Workers:
         self._pool.close()
 
     def _work(self) -> None:
+        with self._lock:
+            self._asked, self._at_work = 0, self._at_work + 1
         while True:
             with self._lock:
                 if not self.due:
@@ -192,10 +200,10 @@ class _Workers:
 def in_few_threads(pool: Executor, act: Callable[[T], object], items: Iterable[T]) -> None:
     """Call `act` for each item, in a thread of `pool`, or in more if that takes long.
 
-    Returns when all calls have ended. What one of them raises is raised here in the end; it costs a
-    thread.
+    Returns when all calls have ended, and raises the first error of one of them, if there is one.
     """
     left = deque(items)
+    errors: list[Exception] = []
 
     def work() -> None:
         while True:
@@ -203,7 +211,10 @@ def in_few_threads(pool: Executor, act: Callable[[T], object], items: Iterable[T
                 item = left.popleft()
             except IndexError:
                 return
-            act(item)
+            try:
+                act(item)
+            except Exception as error:  # noqa: BLE001 - raised once the others have had their turn
+                errors.append(error)
 
     at_work = [pool.submit(work)]
     while wait(at_work, timeout=_JOIN_MS / 1000 if left else None).not_done:
@@ -211,6 +222,8 @@ def in_few_threads(pool: Executor, act: Callable[[T], object], items: Iterable[T
             at_work.append(pool.submit(work))
     for one in at_work:
         one.result()
+    if errors:
+        raise errors[0]
 
 
 class Turn(threading.Event):

@@ -48,11 +48,11 @@ _log = logging.getLogger(__name__)
 
 LookState: TypeAlias = Literal["asked", "asking", "absent"]
 
-_ASKING: Final = ("Getting offsets", "Initializing", "Stopped", "Terminated")
-"""Beginnings of the messages of a query that has not got its source's answer."""
+_ASKS: Final = "Getting offsets"
+"""Beginning of the message of a query that waits for an answer of its source."""
 
-_RESTING: Final = "Waiting for data to arrive"
-"""Message of a query whose sources have answered that there is nothing new."""
+_ASKING: Final = (_ASKS, "Initializing", "Stopped", "Terminated")
+"""Beginnings of the messages of a query that has not got its source's answer."""
 
 _SHARE: Final = 20
 """A look at the folder or the backlog is followed by a rest of so many times its duration."""
@@ -117,11 +117,12 @@ class SourceLook:
             return SourceSeen("absent", *absence)
         status: dict[str, Any] = query.status
         message = str(status["message"])
-        if message.startswith(_ASKING):
-            return SourceSeen("asking", "", "", *self._look_outside(query))
-        # Spark goes on at once while files that it has listed wait.
-        rests = self._is_files and message.startswith(_RESTING)
-        return SourceSeen("asked", "", "", *((0, 0) if rests else self._look_outside(query)))
+        asking = message.startswith(_ASKING)
+        # The last answer was that nothing is new: no file that Spark has listed waits. It says so
+        # before the first answer, too, and goes on to say so after the end.
+        rests = not status["isDataAvailable"] and (not asking or message.startswith(_ASKS))
+        files, size_bytes = (0, 0) if rests and self._is_files else self._look_outside(query)
+        return SourceSeen("asking" if asking else "asked", "", "", files, size_bytes)
 
     def _find_absence(self) -> tuple[str, str] | None:
         """Say what is wrong with the folder or file, and a hint; None if it was there a moment ago.

@@ -231,9 +231,35 @@ def test_each_item_is_done_once_also_while_one_hangs() -> None:
     assert sorted(done) == list(range(100))
 
 
-def test_the_error_of_an_item_is_raised() -> None:
+def test_the_error_of_an_item_is_raised_when_all_others_are_done() -> None:
+    done = list[float]()
     with ThreadPoolExecutor(8) as pool, pytest.raises(ZeroDivisionError):
-        in_few_threads(pool, lambda item: 1 / item, [1, 0])
+        in_few_threads(pool, lambda item: done.append(1 / item), [0, 1, 2])
+
+    assert done == [1, 0.5]
+
+
+def test_a_thread_that_could_not_be_started_comes_when_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One act hangs, and for a while there are no threads for the others."""
+    clock, done, go_on = ManualClock(0), list[int](), threading.Event()
+    workers = _Workers("few", clock)
+    try:
+        workers.due.extend([lambda: _wait(go_on), lambda: done.append(1)])
+        workers.hand_over()
+        wait_until("the first act", lambda: len(workers.due) == 1, 30)
+        with monkeypatch.context() as patch:
+            _few_threads(patch, 0)
+            for _ in range(20):
+                clock.advance(50)
+                workers.hand_over()
+        clock.advance(50)
+        workers.hand_over()
+        wait_until("the other act", lambda: done == [1], 30)
+    finally:
+        go_on.set()
+        workers.close()
 
 
 def _wait(for_it: threading.Event) -> None:

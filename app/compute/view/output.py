@@ -48,7 +48,7 @@ from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import MINIMUM, TIME_MAX, Frontier
 from shardline.datasource.read import current_schema
 from shardline.datasource.shard.commands.append import Appended
-from shardline.datasource.shard.state import ShardState
+from shardline.datasource.shard.state import ShardState, is_tombstone
 from shardline.datasource.spark_native.time_interval import StagedInterval
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.write import WriteHandle
@@ -220,6 +220,8 @@ class ViewSink:
         # As it was last seen: nobody else writes it, and if somebody does the append is refused,
         # after which this process knows better.
         errors = machine.cached or machine.state()
+        if is_tombstone(errors):
+            return False  # somebody has dropped it: who looks finds that out, and makes it anew
         # From their own upper, which a crash between the two appends has left ahead.
         lower = errors.upper.time
         if Frontier(step.upper) > errors.upper:

@@ -75,8 +75,12 @@ class Unread:
 class Query:
     """A streaming query with one source of files."""
 
-    def __init__(self, message: str, unread: Unread | None = None) -> None:
-        self.status = {"message": message, "isDataAvailable": False, "isTriggerActive": False}
+    def __init__(
+        self, message: str, unread: Unread | None = None, *, has_news: bool = True
+    ) -> None:
+        self.status = {
+            "message": message, "isDataAvailable": has_news, "isTriggerActive": False
+        }  # fmt: skip
         self.looks = 0
 
         def field(name: str) -> Any:
@@ -193,11 +197,21 @@ def test_files_that_wait_are_counted_with_their_size() -> None:
 
 def test_where_nothing_is_new_no_file_waits_and_none_is_looked_for() -> None:
     """A hundred sources at rest would ask the JVM for nothing hundreds of times a second."""
-    idle = Query("Waiting for data to arrive", Unread(10))
-    found = Place().seen(idle)
-    assert (found.state, found.files, found.size_bytes, idle.looks) == ("asked", 0, 0, 0)
-    found = Place(KAFKA).seen(idle)
-    assert (found.files, found.size_bytes) == (None, None)
+    for message in (
+        "Waiting for data to arrive",
+        "Waiting for next trigger",
+        "Getting offsets from FileStreamSource[file:/in/orders]",
+    ):
+        idle = Query(message, Unread(10), has_news=False)
+        found = Place().seen(idle)
+        assert (found.files, found.size_bytes, idle.looks) == (0, 0, 0)
+        busy = Query(message, Unread(10))
+        found = Place().seen(busy)
+        assert (found.files, found.size_bytes, busy.looks) == (1, 10, 1)
+        found = Place(KAFKA).seen(idle)
+        assert (found.files, found.size_bytes) == (None, None)
+    begins = Query("Initializing sources", Unread(10), has_news=False)
+    assert Place().seen(begins).files == 1
 
 
 def test_what_cannot_be_found_out_is_not_known() -> None:
