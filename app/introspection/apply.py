@@ -488,6 +488,7 @@ def _harvested(facts: Facts, event: Harvested) -> None:
     if found is None or found.query_name != event.name:
         facts.received.stale += 1
         return
+    found.harvested += 1
     for place, took_ms in event.took_ms:
         found.worked_ms[place] += round(took_ms)
         found.worked[place, histogram_bucket_ns(took_ms)] += 1

@@ -135,6 +135,7 @@ class ObjectFacts:
         worked_ms: Time of Spark's tasks, by position of an operator.
         worked: Counts by position and bound of the time in one micro-batch.
         moved: Rows, and in how many micro-batches, by position of a receiver and its port.
+        harvested: Number of micro-batches whose plans were looked at for rows.
         states: Spark's stateful operators, as of the last micro-batch.
         micro_batches: Number of micro-batches done by this dataflow.
         progress_ms: When the last one was triggered; None before the first.
@@ -184,6 +185,7 @@ class ObjectFacts:
     worked_ms: Counter[int] = field(default_factory=Counter)
     worked: Counter[tuple[int, int]] = field(default_factory=Counter)
     moved: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    harvested: int = 0
     states: tuple[StateProgress, ...] = ()
     micro_batches: int = 0
     progress_ms: int | None = None

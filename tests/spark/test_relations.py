@@ -316,6 +316,9 @@ def test_a_view_of_a_join_has_rows_on_its_edges(seen: Seen) -> None:
     read = sorted(seen.one("message_counts", channel_id=channel)["sent"] for channel in into)
     assert read[0] >= CUSTOMERS
     assert read[1] >= ORDERS
+    done = seen.one("measurements", object_id="spent", name="micro_batches")["value"]
+    for count in (seen.one("message_counts", channel_id=channel) for channel in into):
+        assert 0 < count["batch_sent"] <= count["batch_observed"] <= done
 
 
 def test_time_is_told_by_phase_and_by_operator(seen: Seen) -> None:

@@ -78,11 +78,11 @@ def _messages(facts: Facts, _now_ms: int) -> Iterator[Row]:
             counter = _LEAVING.get((found.kind, found.plan[sender].name), "")
             sent = found.counters.get(counter)
             if sent is not None:
-                rows = int(sent)
-                yield (number, rows, rows, found.micro_batches, found.micro_batches)
+                rows, all_of_them = int(sent), found.micro_batches
+                yield (number, rows, rows, all_of_them, all_of_them, all_of_them)
             elif (receiver, port) in found.moved:
                 rows, micro_batches = found.moved[receiver, port]
-                yield (number, rows, rows, micro_batches, micro_batches)
+                yield (number, rows, rows, micro_batches, micro_batches, found.harvested)
 
 
 def _kept(found: ObjectFacts) -> Iterator[tuple[int, int, int | None, int | None]]:
@@ -166,8 +166,13 @@ MOVEMENT: Final = (
             Column("channel_id", NUMBER, "of the channel"),
             Column("sent", NUMBER, "rows that left the sender"),
             Column("received", NUMBER, "rows that reached the receiver"),
-            Column("batch_sent", NUMBER, "micro-batches"),
-            Column("batch_received", NUMBER, "micro-batches"),
+            Column("batch_sent", NUMBER, "micro-batches whose rows are counted"),
+            Column("batch_received", NUMBER, "micro-batches whose rows are counted"),
+            Column(
+                "batch_observed",
+                NUMBER,
+                "micro-batches that were looked at: the rows of more than batch_sent are not known",
+            ),
         ),
         _messages,
     ),

@@ -17,6 +17,7 @@ from shardline.app.execution.observations import (
 from shardline.app.introspection.events import (
     Dropped,
     Event,
+    Harvested,
     Maintenance,
     PeekEnded,
     PeekStarted,
@@ -264,6 +265,35 @@ def test_rows_on_edges_are_those_that_the_object_counts(world: World) -> None:
         ("Dataflow: delays", "Correction"): (3, 0),
         ("Dataflow: out", "Envelope"): (2, 0),
     }
+
+
+def test_a_micro_batch_whose_rows_are_not_known_is_told(world: World) -> None:
+    """Whoever makes a rate of the sums can tell that they stand still from that nobody knows."""
+    world.run(FLIGHTS)
+    world.run(DELAYS)
+    channels = {r["id"]: r for r in world.rows("dataflow_channel_operators")}
+    named = {r["id"]: r["name"] for r in world.rows("dataflow_operator_dataflows")}
+    (found,) = (
+        one for one in world.sink.read(lambda f, _: list(f.watched())) if one.id == "delays"
+    )
+    into = next(at for at, one in enumerate(found.plan) if one.name == "Aggregate")
+
+    def harvested(micro_batch: int, *rows: tuple[int, int, int]) -> Harvested:
+        return Harvested(query="q", run="r", name="delays:u2:1", micro_batch=micro_batch, rows=rows)
+
+    world.tell(harvested(0, (into, 0, 9)), harvested(1), harvested(2, (into, 0, 4)))
+    world.tell(Measured(id="flights", epoch=1, added={"messages_received": 5}))
+    world.tell(progress("flights:u1:1", "r-flights-1", triggerExecution=1))
+    counts = {
+        named[channels[row["channel_id"]]["to_operator_id"]]: (
+            row["received"],
+            row["batch_received"],
+            row["batch_observed"],
+        )
+        for row in world.rows("message_counts")
+    }
+    assert counts["Aggregate"] == (13, 2, 3)
+    assert counts["Reclock"] == (5, 1, 1), "an object that counts itself counts all"
 
 
 def test_what_is_kept_is_summed_by_dataflow(world: World) -> None:

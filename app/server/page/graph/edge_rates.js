@@ -2,7 +2,8 @@
  * Rows that go from an object to its reader: what the reader's own input has counted.
  *
  * The operator by which an object reads an input is its `Source`, with the input's name as detail; rows
- * that have left it are in `message_counts`, by channel.
+ * that have left it are in `message_counts`, by channel. Of micro-batches whose rows are not known
+ * there is no rate.
  *
  * @typedef {import("../main.js").Page} Page
  * @typedef {import("../store.js").Row} Row
@@ -22,14 +23,16 @@ export function noteRates(page) {
   );
   if (!objects || !reads || !channels || !messages) return;
   const of = pairsOf(page, objects, reads, channels);
-  /** @type {Map<string, number>} */
+  /** @type {Map<string, { rows: number, missed: number }>} */
   const sums = new Map();
-  for (const { channel_id: id, sent } of messages) {
+  for (const { channel_id: id, sent, batch_sent: counted, batch_observed: observed } of messages) {
     const pair = of.get(id);
-    if (pair) sums.set(pair, (sums.get(pair) ?? 0) + sent);
+    if (!pair) continue;
+    const { rows, missed } = sums.get(pair) ?? { rows: 0, missed: 0 };
+    sums.set(pair, { rows: rows + sent, missed: missed + observed - counted });
   }
   const rates = ratesOf(page);
-  for (const [pair, sum] of sums) rates.note(pair, sum, page.server.at);
+  for (const [pair, { rows, missed }] of sums) rates.note(pair, rows, page.server.at, missed);
 }
 
 /**

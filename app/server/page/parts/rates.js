@@ -9,7 +9,12 @@
 
 import { count } from "../words.js";
 
-/** @typedef {{ at: number, value: number }} Sample */
+/**
+ * @typedef {object} Sample
+ * @property {number} at
+ * @property {number} value
+ * @property {number} missed  How often the counter could not be counted up to then.
+ */
 
 const KEPT_MS = 90_000;
 export const WINDOW_MS = 60_000;
@@ -30,14 +35,15 @@ export class Rates {
    * @param {string} key
    * @param {number | null | undefined} value
    * @param {number} at  Time of the moment in which it had this value, in ms since the epoch.
+   * @param {number} missed  How often something has happened that was not counted.
    */
-  note(key, value, at) {
+  note(key, value, at, missed = 0) {
     if (value == null || !at) return;
     const samples = this._samples.get(key) ?? [];
     const last = samples.at(-1);
     if (last && last.at === at) return;
     if (last && (value < last.value || at - last.at > GAP_MS)) samples.length = 0;
-    samples.push({ at, value });
+    samples.push({ at, value, missed });
     // The last one before the window stays: the difference is to it.
     while (samples.length > 2 && samples[1].at < at - KEPT_MS) samples.shift();
     this._samples.set(key, samples);
@@ -45,7 +51,8 @@ export class Rates {
 
   /**
    * How much a counter has grown within the last minute, and within how many ms; undefined until
-   * two moments are known.
+   * two moments are known, and where not all of it was counted: a counter that stands still for
+   * that is no rate of 0.
    * @param {string} key
    * @param {number} windowMs  Another time than a minute.
    * @returns {{ grown: number, ms: number } | undefined}
@@ -56,6 +63,7 @@ export class Rates {
     if (!last || samples.length < 2) return undefined;
     const before = samples.filter((one) => one.at <= last.at - windowMs);
     const first = before.at(-1) ?? samples[0];
+    if (last.missed > first.missed) return undefined;
     return { grown: last.value - first.value, ms: last.at - first.at };
   }
 

@@ -116,7 +116,13 @@ function timesOf(page, operators) {
   if (page.server.connected)
     for (const { id, elapsed, rowsOut } of operators) {
       rates.note(`time ${id}`, elapsed, page.server.at);
-      rates.note(`rows ${id}`, rowsOut, page.server.at);
+      if (rowsOut)
+        rates.note(
+          `rows ${id}`,
+          rowsOut.rows,
+          page.server.at,
+          rowsOut.observed - rowsOut.counted,
+        );
     }
   const whole = operators.find((one) => one.parent === undefined);
   const growth = whole && rates.growth(`time ${whole.id}`);
@@ -247,7 +253,9 @@ function drawGraph(operators, times, chosen, choose) {
     const sender = byId.get(from);
     const rate = sender && times.rows(sender);
     if (rate !== undefined) return `${sayRate(rate)} rows/s`;
-    return sender?.rowsOut === undefined ? "" : `${count(sender.rowsOut)} rows`;
+    if (!sender?.rowsOut) return "";
+    const { rows, counted, observed } = sender.rowsOut;
+    return counted < observed ? "not all counted" : `${count(rows)} rows`;
   };
   const content =
     nodes.length > NODES_MAX

@@ -112,6 +112,58 @@ def test_rows_and_state_are_those_of_the_relations(open_page: OpenPage) -> None:
     expect(cells.nth(3)).to_have_text(f"{out:,}")
 
 
+def test_rows_that_nobody_has_counted_are_none_of_the_sums(open_page: OpenPage) -> None:
+    """Of a micro-batch that Spark's plans do not tell of: no 0, and no sum without a word."""
+    seen = open_page("stalled", "/dataflow/delays_by_carrier")
+    row = table(seen.page).get_by_role("row", name=re.compile("^Aggregate"))
+    expect(row.get_by_role("cell").nth(4)).to_have_text("0", timeout=15_000)
+    before, after = unknown_micro_batch(seen.world, "delays_by_carrier")
+    cells = row.get_by_role("cell")
+    expect(cells.nth(2)).to_contain_text(f"in {before:,} of {after:,} micro-batches")
+    expect(cells.nth(3)).to_contain_text(f"in {before:,} of {after:,} micro-batches")
+    expect(cells.nth(4)).to_have_text("–")
+    edges = seen.page.locator(".operator-graph .edge text")
+    expect(edges.first).to_have_text("not all counted")
+
+
+def test_an_edge_whose_rows_are_not_counted_does_not_stand_still(open_page: OpenPage) -> None:
+    """It is drawn as one that nobody knows of; an edge with no rows is dotted."""
+    seen = open_page("stalled")
+    edge = seen.page.locator(".edge", has_text="flights → delays_by_carrier")
+    expect(edge.locator("title")).to_contain_text("0 rows/s", timeout=15_000)
+    expect(edge).to_have_class(re.compile("still"))
+    unknown_micro_batch(seen.world, "delays_by_carrier")
+    expect(edge.locator("title")).to_contain_text("rows not counted")
+    expect(edge).not_to_have_class(re.compile("still"))
+
+
+def unknown_micro_batch(world: ServedWorld, name: str) -> tuple[int, int]:
+    """A micro-batch of which plans tell no rows; how many were told of, and how many there are."""
+    before = one_batch(world, name)
+    *_, harvested = micro_batch(world, name, "Aggregate", 10)
+    world.tell(harvested)
+    return before, before + 1
+
+
+def one_batch(world: ServedWorld, name: str) -> int:
+    """In how many micro-batches the rows of an object's first edge were counted."""
+    (dataflow,) = [
+        row["dataflow_id"] for row in world.rows("compute_exports") if row["export_id"] == name
+    ]
+    mine = {
+        row["id"]
+        for row in world.rows("dataflow_operator_dataflows")
+        if row["dataflow_id"] == dataflow and row["name"] == "Aggregate"
+    }
+    (channel,) = [
+        row["id"]
+        for row in world.rows("dataflow_channel_operators")
+        if row["to_operator_id"] in mine
+    ]
+    (count,) = [r for r in world.rows("message_counts") if r["channel_id"] == channel]
+    return int(count["batch_received"])
+
+
 def test_an_operator_is_chosen_by_keyboard(open_page: OpenPage) -> None:
     """In the graph; what is chosen is in the address, and all of it is shown."""
     seen = open_page("demo", "/dataflow/delays_by_carrier")

@@ -70,12 +70,22 @@ function drawRow(one, times, share, chosen, choose) {
     </th>
     <td>${share === undefined ? "–" : percent(share)}</td>
     <td>${span(time)}</td>
-    <td>${count(one.rowsIn)}</td>
-    <td>${count(one.rowsOut)}</td>
+    <td>${drawRows(one.rowsIn)}</td>
+    <td>${drawRows(one.rowsOut)}</td>
     <td>${sayRate(rate)}</td>
     <td>${count(one.kept?.records)}</td>
     <td>${size(one.kept?.size)}</td>
   </tr>`;
+}
+
+/**
+ * Rows since the start, and of how many of the micro-batches they are, if not of all.
+ * @param {import("./operators.js").Rows | undefined} rows
+ */
+function drawRows(rows) {
+  if (!rows || rows.counted === rows.observed) return count(rows?.rows);
+  return html`${count(rows.rows)}
+    <small class="of-batches">in ${count(rows.counted)} of ${count(rows.observed)} micro-batches</small>`;
 }
 
 /**
@@ -101,8 +111,8 @@ export function drawOperator(page, one, times, leave) {
       ? html`<p>The phase of a micro-batch for ${PHASES[one.name]}.</p>` : nothing}
   ${drawFacts([
     [times.recent ? "Time in the last minute" : "Time since its start", span(times.of(one))],
-    ["Rows in", count(one.rowsIn)],
-    ["Rows out", count(one.rowsOut)],
+    ["Rows in", drawRows(one.rowsIn)],
+    ["Rows out", drawRows(one.rowsOut)],
     ["Rows out each second", rate === undefined ? null : sayRate(rate)],
     ["Rows kept", one.kept ? count(one.kept.records) : null],
     ["Size of what it keeps", one.kept ? size(one.kept.size) : null],

@@ -6,6 +6,11 @@
  *
  * @typedef {import("../../main.js").Page} Page
  *
+ * @typedef {object} Rows
+ * @property {number} rows  Since the start.
+ * @property {number} counted  In so many micro-batches.
+ * @property {number} observed  Of so many: those of the others are not known.
+ *
  * @typedef {object} Operator
  * @property {number} id
  * @property {string} name
@@ -16,8 +21,8 @@
  * @property {string | null} reason  Why no better one, or how the output is written.
  * @property {number[]} inputs  Ids of those that it takes rows from.
  * @property {number | undefined} elapsed  In ms, since the start.
- * @property {number | undefined} rowsIn
- * @property {number | undefined} rowsOut
+ * @property {Rows | undefined} rowsIn  Undefined unless those of all inputs are known.
+ * @property {Rows | undefined} rowsOut
  * @property {{ records: number, batches: number | null, size: number | null } | undefined} kept
  */
 
@@ -100,13 +105,34 @@ export function operatorsOf(page) {
     const to = byId.get(channel.to_operator_id);
     const from = byId.get(channel.from_operator_id);
     if (!to || !from) continue;
+    const row = sent.get(channel.id);
+    const rows = row && {
+      rows: row.received,
+      counted: row.batch_received,
+      observed: row.batch_observed,
+    };
+    to.rowsIn = to.inputs.length ? bothOf(to.rowsIn, rows) : rows;
     to.inputs.push(from.id);
-    const rows = sent.get(channel.id);
-    if (!rows) continue;
-    to.rowsIn = (to.rowsIn ?? 0) + rows.received;
-    from.rowsOut = Math.max(from.rowsOut ?? 0, rows.sent);
+    if (rows && rows.rows >= (from.rowsOut?.rows ?? 0)) from.rowsOut = rows;
   }
   return operators;
+}
+
+/**
+ * Rows of two inputs together, in the micro-batches in which both can be known.
+ * @param {Rows | undefined} one
+ * @param {Rows | undefined} other
+ * @returns {Rows | undefined}
+ */
+function bothOf(one, other) {
+  return (
+    one &&
+    other && {
+      rows: one.rows + other.rows,
+      counted: Math.min(one.counted, other.counted),
+      observed: Math.max(one.observed, other.observed),
+    }
+  );
 }
 
 /**
