@@ -31,10 +31,8 @@ _BAD: Final[Tone] = "bad"
 
 _LASTING_MS: Final = 3_000
 """Shortest time after which an object that is well is shown so: one that fails again and again is
-started in between, and fails with its first micro-batch."""
-
-_LATE_MS: Final = 10_000
-"""Shortest time after which an object that falls behind is shown: one long step is no news."""
+started in between, and fails with its first micro-batch. And one that falls behind, which has no
+time before it is noted: that has lasted for a while then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +136,8 @@ def condition_of(verdict: Verdict, tone: Tone, age_ms: int, **fields: str) -> Co
         age_ms: Since when.
         fields: Further fields of the condition.
     """
-    lasting_ms = _LATE_MS if verdict == "falling behind" else _LASTING_MS
     is_shown_late = tone in (_GOOD, "idle") or verdict == "falling behind"
-    if is_shown_late and age_ms < lasting_ms:
+    if is_shown_late and age_ms < _LASTING_MS:
         return Condition(verdict, "wait")
     return Condition(verdict, _GOOD if tone == "idle" else tone, **fields)
 

@@ -245,12 +245,14 @@ class NotedVerdict:
     Attributes:
         verdict: In a word.
         since_ms: Since when.
-        following: Another one that was seen once: noted if the next look sees it, too.
+        following: Another one that the last look saw: noted if the next ones see it, too.
+        following_ms: Since when they do.
     """
 
     verdict: Verdict
     since_ms: int
     following: Verdict | None = None
+    following_ms: int = 0
 
 
 @dataclass(slots=True)

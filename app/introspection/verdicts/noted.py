@@ -3,11 +3,13 @@
     note_verdicts(facts, now_ms)      once a second, by the sink
 
 A lag that goes to and fro over the limit would fill a history and a terminal with lines that nobody
-can use. So a change is noted when a second look sees the same; only what is bad, other than late,
-is noted at once.
+can use. So a change is noted when a second look sees the same, and an object that falls behind once
+it has done so for ten seconds; only what is bad, other than late, is noted at once.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from shardline.app.introspection.facts import Facts, NotedVerdict
 from shardline.app.introspection.histories import SUBSCRIPTION
@@ -15,6 +17,10 @@ from shardline.app.introspection.verdicts.judged import judge_facts
 from shardline.app.protocol.object_state import FAILED_VERDICTS
 
 __all__ = ["note_verdicts"]
+
+_LATE_MS: Final = 10_000
+"""Shortest time after which it is noted that an object falls behind: one long step is no news, and
+the first steps after a start are long."""
 
 
 def note_verdicts(facts: Facts, now_ms: int) -> None:
@@ -33,9 +39,12 @@ def note_verdicts(facts: Facts, now_ms: int) -> None:
         if noted is not None and noted.verdict == verdict:
             noted.following = None
             continue
-        if noted is not None and verdict not in FAILED_VERDICTS and noted.following != verdict:
-            noted.following = verdict
-            continue
+        if noted is not None and verdict not in FAILED_VERDICTS:
+            if noted.following != verdict:
+                noted.following, noted.following_ms = verdict, now_ms
+                continue
+            if verdict == "falling behind" and now_ms - noted.following_ms < _LATE_MS:
+                continue
         facts.verdicts[name] = NotedVerdict(verdict, now_ms)
         if found.situations[name].kind == SUBSCRIPTION:
             continue  # it comes and goes with its client: so would the rows of all others

@@ -86,9 +86,7 @@ def test_other_verdicts_need_another_description_only() -> None:
 
 def test_one_long_step_is_no_line() -> None:
     """Falling behind is one once it lasts; and so is being well again."""
-    late = [
-        condition_of("falling behind", "bad", age, because="40 s") for age in (0, 9_999, 10_000)
-    ]
+    late = [condition_of("falling behind", "bad", age, because="40 s") for age in (0, 2_999, 3_000)]
     assert [one.tone for one in late] == ["wait", "wait", "bad"]
     assert told({"a": WELL}, {"a": late[1]}, {"a": WELL}) == ["a: healthy"]
     assert told({"a": WELL}, {"a": late[2]}, {"a": condition_of("idle", "idle", 5_000)}) == [

@@ -15,6 +15,7 @@ from support.fakes.introspection import DELAYS, FLIGHTS, World
 
 WELL = Situation("flights", "source")
 LATE = replace(WELL, lag_ms=60_000, step_ms=1)
+IDLE = replace(WELL, quiet_ms=900_000)
 STALLED = replace(WELL, status="stalled", error="disk full")
 
 
@@ -23,21 +24,38 @@ def test_a_change_is_noted_when_it_is_seen_twice_and_at_once_if_it_is_bad(
 ) -> None:
     """A lag that goes to and fro over the limit fills no history; what is gone has no verdict."""
     facts = Facts()
-    seen = [WELL, LATE, WELL, LATE, LATE, STALLED, WELL, STALLED, WELL, WELL]
-    for second, one in enumerate(seen):
-        monkeypatch.setattr(judged, "situations", lambda *_, one=one: {one.name: one})
-        noted.note_verdicts(facts, second)
-        assert facts.judgements.keys() == {"flights"}
-    assert [(at, row[2]) for at, row in facts.verdict_changes.rows] == [
+    seen = [WELL, IDLE, WELL, IDLE, IDLE, STALLED, WELL, STALLED, WELL, WELL]
+    assert noted_of(monkeypatch, facts, seen) == [
         (0, "healthy"),
-        (4, "falling behind"),
+        (4, "idle"),
         (5, "stalled"),
         (9, "healthy"),
     ]
-    assert facts.verdicts["flights"].since_ms == 9
+    assert facts.verdicts["flights"].since_ms == 9_000
     monkeypatch.setattr(judged, "situations", lambda *_: {})
-    noted.note_verdicts(facts, 10)
+    noted.note_verdicts(facts, 10_000)
     assert (facts.verdicts, facts.judgements) == ({}, {})
+
+
+def test_what_is_late_is_noted_once_that_has_lasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One long step, as the first ones after a start are, is no mark, and its end is none."""
+    seen = [WELL, *[LATE] * 10, WELL, *[LATE] * 11, WELL, WELL]
+    assert noted_of(monkeypatch, Facts(), seen) == [
+        (0, "healthy"),
+        (22, "falling behind"),
+        (24, "healthy"),
+    ]
+
+
+def noted_of(
+    monkeypatch: pytest.MonkeyPatch, facts: Facts, seen: list[Situation]
+) -> list[tuple[int, object]]:
+    """The lines of the history, by the second, of a situation for each second."""
+    for second, one in enumerate(seen):
+        monkeypatch.setattr(judged, "situations", lambda *_, one=one: {one.name: one})
+        noted.note_verdicts(facts, second * 1_000)
+        assert facts.judgements.keys() == {"flights"}
+    return [(at // 1_000, row[2]) for at, row in facts.verdict_changes.rows]
 
 
 def test_an_object_has_changed_when_rows_have_come_or_gone() -> None:
