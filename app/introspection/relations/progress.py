@@ -12,7 +12,14 @@ from typing import Final
 from msgspec import UNSET
 
 from shardline.app.introspection.facts import MINUTE_MS, Facts, lag_ms
-from shardline.app.introspection.input_lag import behind_ms, slowest, slowest_sources
+from shardline.app.introspection.histories import newest
+from shardline.app.introspection.input_lag import (
+    behind_ms,
+    earliest,
+    earliest_sources,
+    slowest,
+    slowest_sources,
+)
 from shardline.app.introspection.relation import (
     AT,
     FLAG,
@@ -64,6 +71,29 @@ def _materialization_lag(facts: Facts, _now_ms: int) -> Iterator[Row]:
             local,
             global_,
         )
+
+
+def _materialization_lag_past(facts: Facts, at_ms: int) -> Iterator[Row]:
+    """Who was the slowest, by the largest lags of the minute; by how much is not recorded.
+
+    The largest lags of two objects are of two moments: what lies between them is no lag.
+    """
+    uppers: dict[str, int | None] = {
+        str(name): at_ms - lag
+        for name, lag in _wallclock_lag_past(facts, at_ms)
+        if isinstance(lag, int)
+    }
+    there = facts.existing_at(at_ms)
+    reads: dict[str, tuple[str, ...]] = {
+        name: row[8] or ()  # type: ignore[misc]  # the inputs, a tuple of names
+        for name, (_, row) in newest(facts.definitions.rows).items()
+        if name in there
+    }
+    sources = earliest_sources(reads, uppers)
+    for name, inputs in reads.items():
+        if inputs and name in uppers:
+            local = earliest({each: uppers[each] for each in inputs if each in uppers})
+            yield (name, None, None, local, sources.get(name))
 
 
 def _wallclock_lag(facts: Facts, now_ms: int) -> Iterator[Row]:
@@ -181,6 +211,7 @@ PROGRESS: Final = (
         ),
         _materialization_lag,
         "object_id",
+        past=Past(_materialization_lag_past, ("wallclock_lag_history", "definition_history")),
     ),
     Relation(
         "wallclock_lag",

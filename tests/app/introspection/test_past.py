@@ -258,6 +258,31 @@ def test_a_moment_is_what_it_was(steps: list[tuple[str, str, int]]) -> None:
     story.check()
 
 
+def test_the_slowest_input_of_then_is_to_blame() -> None:
+    """By the largest lags of the minute; how far behind it the object was is not recorded."""
+    story = Story("slowest")
+    planes = replace(FLIGHTS, name="planes")
+    both = replace(DELAYS, name="both", inputs=("delays", "planes"))
+    for description in (FLIGHTS, planes, DELAYS, both):
+        story.install(description)
+    behind = {"flights": 9_000, "planes": 30_000, "delays": 50_000, "both": 51_000}
+    story.clock.advance(MINUTE - story.clock.now_ms() % MINUTE)
+    began = story.clock.now_ms()
+    for _ in range(62):
+        now = story.clock.now_ms()
+        polled = [Polled(id=name, since=0, upper=now - lag) for name, lag in behind.items()]
+        story.world.tell(*polled)
+        story.clock.advance(1000)
+    rows = story.world.relations.rows("materialization_lag", as_of=began + 30_000)
+    unknown = {"local_lag": None, "global_lag": None}
+    slowest = {row.pop("object_id"): row for row in rows}
+    assert slowest == {
+        "delays": unknown
+        | {"slowest_local_input_id": "flights", "slowest_global_input_id": "flights"},
+        "both": unknown | {"slowest_local_input_id": "delays", "slowest_global_input_id": "planes"},
+    }
+
+
 MINUTE, DAY = 60_000, 24 * 3_600_000
 
 

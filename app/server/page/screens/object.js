@@ -39,6 +39,7 @@ function historyRelations(name) {
     dependencies: { relation: "object_dependencies" },
     object: { relation: "objects", where: { id: name } },
     lag: { relation: "wallclock_lag", where: { object_id: name } },
+    behind: { relation: "materialization_lag", where: { object_id: name } },
     lags: { relation: "wallclock_lag_history", where: { object_id: name } },
     percentiles: { relation: "wallclock_lag_percentiles", where: { object_id: name } },
     distribution: { relation: "wallclock_lag_distribution", where: { object_id: name } },
@@ -57,7 +58,6 @@ function historyRelations(name) {
 function presentRelations(name, page) {
   return {
     details: { relation: "object_details", where: { object_id: name } },
-    behind: { relation: "materialization_lag", where: { object_id: name } },
     steps: { relation: "step_phases", where: { object_id: name } },
     errorCounts: { relation: "error_counts", where: { export_id: name } },
     measurements: { relation: "measurements", where: { object_id: name } },

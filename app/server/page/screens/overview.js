@@ -33,6 +33,7 @@ export const screen = {
     objects: { relation: "objects" },
     dependencies: { relation: "object_dependencies" },
     wallclock: { relation: "wallclock_lag" },
+    slowest: { relation: "materialization_lag" },
     // What has no history need not be asked for at an earlier time.
     ...(page.asOf === undefined ? presentRelations(page) : {}),
   }),
@@ -70,7 +71,6 @@ export const screen = {
  */
 function presentRelations(page) {
   return {
-    slowest: { relation: "materialization_lag" },
     reads: { relation: "lir_mapping", where: { operator: "Source" } },
     channels: { relation: "dataflow_channel_operators" },
     messages: { relation: "message_counts" },

@@ -13,6 +13,7 @@ from playwright.sync_api import Locator, Response, Route, expect
 
 from shardline.app.introspection.events import Remembered
 from support.page.browser import OpenPage, Seen, find_barriers
+from support.page.screens import node
 from support.page.world import ServedWorld, Situation
 from support.profiles import one_of, some_of
 from support.waiting import wait_until
@@ -250,6 +251,21 @@ def test_only_new_events_are_asked_for_again(open_page: OpenPage) -> None:
     with seen.page.expect_response(_EVENTS):
         shown()
     assert ways() == ["newer"]
+
+
+def test_the_slowest_path_of_then_is_lit(open_page: OpenPage) -> None:
+    """Of an earlier moment as well: choosing a node says who was to blame."""
+    world = ServedWorld(Situation("demo", seconds=1, hours=2))
+    seen = open_page(world, path="/healthz")
+    at = world.clock.now_ms() - HOUR
+    (slowest,) = [
+        row["slowest_local_input_id"]
+        for row in world.life.relations.rows("materialization_lag", as_of=at)
+        if row["object_id"] == "delays_by_carrier"
+    ]
+    seen.go(f"/?at={at}&object=delays_by_carrier")
+    expect(node(seen.page, str(slowest))).to_have_class(re.compile("lit"))
+    expect(node(seen.page, "delays_by_carrier")).to_have_class(re.compile("lit"))
 
 
 def test_every_kind_has_a_word_and_a_shape(open_page: OpenPage) -> None:
