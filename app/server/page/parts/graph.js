@@ -31,7 +31,10 @@ import { kindMark } from "./object_link.js";
 import { sayRate } from "./rates.js";
 import { toneMark } from "./verdict.js";
 
-/** Edges are labelled unless there are more: their numbers would cover each other. */
+/**
+ * All edges are labelled unless there are more: their numbers would cover each other. Then those of the
+ * lit path are, and of the nodes that are chosen, or pointed at.
+ */
 const LABELS_MAX = 40;
 
 /**
@@ -49,6 +52,11 @@ export function drawGraph(page, drawn) {
   edges.sort((a, b) => Number(isOnPath(a.edge)) - Number(isOnPath(b.edge)));
   const nodes = graph.nodes.filter(({ id }) => placed.centres[id]);
   const first = drawn.chosen || nodes[0]?.id;
+  const { pointed } = page.local;
+  const isLabelled = (/** @type {Edge} */ edge) =>
+    edges.length <= LABELS_MAX ||
+    isOnPath(edge) ||
+    [edge.from, edge.to].some((id) => id === drawn.chosen || id === pointed);
   const reached = placed.centres[page.local.reached] ? page.local.reached : first;
   return html`<svg
       id="graph"
@@ -71,7 +79,7 @@ export function drawGraph(page, drawn) {
         ${repeat(
           edges,
           (/** @type {Laid} */ { edge }) => keyOf(edge),
-          (/** @type {Laid} */ { edge, line }) => drawEdge(drawn, edge, line, isOnPath(edge), edges.length),
+          (/** @type {Laid} */ { edge, line }) => drawEdge(drawn, edge, line, isOnPath(edge), isLabelled(edge)),
         )}
         ${repeat(
           nodes,
@@ -92,13 +100,13 @@ export function drawGraph(page, drawn) {
  * @param {Edge} edge
  * @param {import("../layout.worker.js").Point[]} line
  * @param {boolean} isLit
- * @param {number} many  Edges of the graph.
+ * @param {boolean} isLabelled
  */
-function drawEdge({ rate }, edge, line, isLit, many) {
+function drawEdge({ rate }, edge, line, isLit, isLabelled) {
   const rows = rate(edge);
   const [x, y] = middle(line);
   const moving = rows !== undefined && rows >= 0.05;
-  const label = moving && (isLit || many <= LABELS_MAX) ? `${sayRate(rows)}/s` : "";
+  const label = moving && isLabelled ? `${sayRate(rows)}/s` : "";
   return svg`<g class="edge ${isLit ? "lit" : ""} ${moving || rows === undefined ? "" : "still"}">
     <path d=${curve(line)} marker-end="url(#arrow${isLit ? "lit" : ""})" />
     <title>${visible(edge.from, 60)} → ${visible(edge.to, 60)}: ${
@@ -134,6 +142,11 @@ function drawNode(page, drawn, node, isReached) {
     page.local.reached = id;
     drawn.choose(id);
   };
+  const isCrowded = drawn.graph.edges.length > LABELS_MAX;
+  const point = (/** @type {string | undefined} */ at) => {
+    page.local.pointed = at;
+    if (isCrowded) page.redraw();
+  };
   return svg`<g
     class=${classes.join(" ")}
     data-node=${id}
@@ -143,6 +156,8 @@ function drawNode(page, drawn, node, isReached) {
     aria-label=${heardName(node, shown, word, short)}
     transform="translate(${x - width / 2} ${y - HEIGHT / 2})"
     @click=${choose}
+    @pointerenter=${() => point(id)}
+    @pointerleave=${() => point(undefined)}
   >
     <title>${visible(name, 200)}: ${verdict}${behind ? `, ${behind} behind the clock` : ""}</title>
     ${members.length ? svg`<rect class="behind" x="4" y="4" width=${width} height=${HEIGHT} rx="8" />` : nothing}

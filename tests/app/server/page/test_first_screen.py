@@ -251,6 +251,29 @@ def test_three_hundred_objects_are_folded_by_strategy(open_page: OpenPage) -> No
     expect(recomputed).to_be_attached()
 
 
+def test_of_many_edges_those_of_a_node_have_their_rows(open_page: OpenPage) -> None:
+    """All at once would cover each other: those of the node that is pointed at, or chosen."""
+    seen = open_page("large well", "/?open=stock+view&open=web+view")
+    edges = seen.page.locator(".edge")
+    moving = edges.filter(has_text=re.compile(r"_\d+ → .*: [\d.,k]+ rows/s")).filter(
+        has_not_text=re.compile(": 0 rows/s")
+    )
+    expect(moving.first).to_be_attached(timeout=15_000)
+    assert edges.count() > 40
+    assert not "".join(edges.locator("text").all_text_contents()).strip()
+    title = str(moving.first.locator("title").text_content())
+    start = title.partition(" → ")[0]
+    label = edges.filter(has_text=title.rpartition(":")[0]).locator("text")
+    # Among so many it may be out of sight.
+    node(seen.page, start).dispatch_event("pointerenter")
+    expect(label).to_have_text(re.compile(r"^[\d.,k]+/s$"))
+    node(seen.page, start).dispatch_event("pointerleave")
+    expect(label).to_have_text("")
+    node(seen.page, start).dispatch_event("click")
+    expect(node(seen.page, start)).to_have_attribute("aria-pressed", "true")
+    expect(label).to_have_text(re.compile(r"^[\d.,k]+/s$"))
+
+
 def test_rows_a_second_are_those_of_now(open_page: OpenPage) -> None:
     """At an earlier moment nobody knows them: those of the present are not shown in their place."""
     seen = open_page("demo")
