@@ -1,7 +1,7 @@
 /**
  * Lays out the graph, off the page's thread: sources left, sinks right.
  *
- * @typedef {{ id: string, width: number, height: number }} Box
+ * @typedef {{ id: string, kind: string, width: number, height: number }} Box
  * @typedef {{ turn: number, boxes: Box[], edges: [string, string][] }} Question
  * @typedef {[number, number]} Point
  *
@@ -14,28 +14,62 @@
  */
 import { Graph, layout } from "./vendor/dagre/dagre.esm.js";
 
+const MARGIN = 12;
+
+/** Kinds that nothing reads: rows end there. */
+const ENDS = ["sink", "index"];
+
 /** @param {Question} question @returns {Layout} */
 function place({ turn, boxes, edges }) {
   const graph = new Graph();
-  graph.setGraph({ rankdir: "LR", nodesep: 18, ranksep: 56, edgesep: 14, marginx: 12, marginy: 12 });
+  graph.setGraph({ rankdir: "LR", nodesep: 18, ranksep: 56, edgesep: 14, marginx: MARGIN, marginy: MARGIN });
   graph.setDefaultEdgeLabel(() => ({}));
-  for (const { id, width, height } of boxes) graph.setNode(id, { width, height });
-  for (const [from, to] of edges) graph.setEdge(from, to);
+  // Keys of our own: a name may be anything, also what dagre or we call a node of no box.
+  const keys = new Map(boxes.map(({ id }, at) => [id, `box${at}`]));
+  const keyOf = (/** @type {string} */ id) => keys.get(id) ?? "";
+  for (const { id, width, height } of boxes) graph.setNode(keyOf(id), { width, height });
+  for (const [from, to] of edges) graph.setEdge(keyOf(from), keyOf(to));
+  holdColumns(graph, boxes, keyOf, edges.length);
   layout(graph);
-  const { width = 0, height = 0 } = graph.graph();
+  const placed = boxes.map(({ id }) => graph.node(keyOf(id)));
+  // Before the first column and after the last one there is room for what has held them.
+  const left = Math.min(...placed.map(({ x, width }) => x - width / 2)) - MARGIN;
+  const right = Math.max(...placed.map(({ x, width }) => x + width / 2)) + MARGIN;
+  const { height = 0 } = graph.graph();
   const centres = Object.fromEntries(
-    boxes.map(({ id }) => {
-      const { x, y } = graph.node(id);
-      return [id, /** @type {Point} */ ([x, y])];
-    }),
+    boxes.map(({ id }, at) => [id, /** @type {Point} */ ([placed[at].x - left, placed[at].y])]),
   );
   const widths = new Map(boxes.map((box) => [box.id, box.width]));
   const lines = edges.map(([from, to]) => {
-    const points = graph.edge(from, to).points;
-    const line = points.map((/** @type {{x: number, y: number}} */ p) => /** @type {Point} */ ([p.x, p.y]));
+    const points = graph.edge(keyOf(from), keyOf(to)).points;
+    const line = points.map(
+      (/** @type {{x: number, y: number}} */ p) => /** @type {Point} */ ([p.x - left, p.y]),
+    );
     return atSides(line, centres[from], centres[to], widths.get(from) ?? 0, widths.get(to) ?? 0);
   });
-  return { turn, width, height, centres, lines };
+  return { turn, width: boxes.length ? right - left : 0, height, centres, lines };
+}
+
+/**
+ * Hold all sources in the first column and all ends in the last one, by nodes without a size before
+ * and after them. dagre makes the sum of the lengths of edges, by their weights, as small as it can:
+ * an edge that weighs more than all others together has the least length.
+ * @param {any} graph
+ * @param {Box[]} boxes
+ * @param {(id: string) => string} keyOf
+ * @param {number} many  Edges so far.
+ */
+function holdColumns(graph, boxes, keyOf, many) {
+  const weight = many + 1;
+  for (const { id, kind } of boxes) {
+    if (kind === "source") hold("start", keyOf(id), "start");
+    if (ENDS.includes(kind)) hold(keyOf(id), "end", "end");
+  }
+  /** @param {string} from  @param {string} to  @param {string} holder */
+  function hold(from, to, holder) {
+    if (!graph.hasNode(holder)) graph.setNode(holder, { width: 0, height: 0 });
+    graph.setEdge(from, to, { weight });
+  }
 }
 
 /**

@@ -42,10 +42,10 @@ export class Layouts {
   /** @param {Graph} graph */
   want({ nodes, edges }) {
     const keys = edges.map(keyOf);
-    const asked = JSON.stringify([nodes.map(({ id, name }) => [id, name]), keys]);
+    const asked = JSON.stringify([nodes.map(({ id, name, kind }) => [id, name, kind]), keys]);
     if (asked === this._asked) return;
     this._asked = asked;
-    const boxes = nodes.map(({ id, name }) => ({ id, width: widthOf(name), height: HEIGHT }));
+    const boxes = nodes.map(({ id, name, kind }) => ({ id, kind, width: widthOf(name), height: HEIGHT }));
     this._next = {
       widths: new Map(boxes.map(({ id, width }) => [id, width])),
       places: new Map(keys.map((key, place) => [key, place])),

@@ -151,6 +151,27 @@ def test_choosing_a_node_lights_its_slowest_path(open_page: OpenPage) -> None:
     expect(node(seen.page, "ranking_out")).to_have_attribute("aria-pressed", "true")
 
 
+COLUMNS = """nodes => nodes.map(node => {
+  const [, kind] = node.ariaLabel.match(/, (source|view|index|sink)(?:, |$)/);
+  const {x, width} = node.querySelector(".card").getBoundingClientRect();
+  return [kind, x + width / 2];
+})"""
+
+
+@pytest.mark.parametrize("situation", ["demo", "one", "large"])
+def test_sources_stand_left_and_sinks_right(open_page: OpenPage, situation: str) -> None:
+    """All of them, however late their rows are wanted, or early they go out; so do groups."""
+    seen = open_page(situation)
+    nodes = seen.page.locator(".node")
+    expect(nodes.first).to_be_attached()
+    places = nodes.evaluate_all(COLUMNS)
+    left, right = (pick(x for _, x in places) for pick in (min, max))
+    sources = [x for kind, x in places if kind == "source"]
+    ends = [x for kind, x in places if kind in {"sink", "index"}]
+    assert sources == pytest.approx([left] * len(sources), abs=1), "px"
+    assert ends == pytest.approx([right] * len(ends), abs=1), "px"
+
+
 def test_edges_have_rows_a_second(open_page: OpenPage) -> None:
     """The same number is in the list for those who listen."""
     seen = open_page("demo")
