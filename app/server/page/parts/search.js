@@ -104,7 +104,7 @@ export function drawSearch(page) {
  * @param {string} kind
  */
 function foot(error, rows, found, kind) {
-  if (error) return error.message;
+  if (error) return visible(error.message, 400);
   if (rows.length && !found.length) return "No object has this in its name.";
   const here = kind === "" ? "Enter shows it in the graph, Shift Enter opens its page." : "";
   return `${found.length} of ${rows.length} objects. ${here}`;

@@ -4,6 +4,7 @@
  * @typedef {import("../main.js").Page} Page
  */
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { visible } from "../words.js";
 import { closeDialog } from "./frame.js";
 
 /** @param {Page} page */
@@ -11,7 +12,13 @@ export function drawTokenForm(page) {
   const refused = page.local.tokenError ?? page.codeError;
   return html`<form class="notice panel-inside" @submit=${enter(page)}>
     <h2>The application's token</h2>
-    ${refused ? html`<p class="problem" role="alert">${refused.message} ${refused.hint}</p>` : nothing}
+    ${
+      refused
+        ? html`<p class="problem" role="alert">
+            ${visible(refused.message, 400)} ${visible(refused.hint, 400)}
+          </p>`
+        : nothing
+    }
     <p class="muted">
       What changes something needs it. The link that the application prints at its start has a code
       that stands for it, once and for ten minutes. Later it is in <code>application.json</code> (of

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Page, Route, expect
@@ -15,6 +16,7 @@ from typing_extensions import override
 
 from shardline.app.server.access import Access
 from support.page.browser import OpenPage
+from support.page.objects import HOSTILE_NAMES
 from support.page.world import TOKEN, ServedWorld
 from support.profiles import one_of
 from support.waiting import wait_until
@@ -134,6 +136,18 @@ def test_a_screen_that_comes_late_does_not_take_the_place_of_the_next(open_page:
     expect(seen.page.get_by_role("heading", level=1, name="Lane")).to_be_visible()
     assert seen.page.title() == "Lane – Shardline"
     expect(lane).to_have_attribute("aria-current", "page")
+
+
+def test_no_screen_turns_the_direction_of_a_name(open_page: OpenPage) -> None:
+    """Where ever it stands: each shows it by its code."""
+    name = quote(HOSTILE_NAMES[4], safe="")
+    seen = open_page("hostile", f"/object/{name}")
+    expect(seen.page.get_by_role("region", name="Freshness")).to_contain_text("⟨202E⟩gnp.exe")
+    for path in (f"/object/{name}", f"/dataflow/{name}", "/shard", "/lane", "/"):
+        seen.go(path)
+        expect(seen.page.locator("h1")).to_be_visible()
+        expect(seen.page.locator(".as-of .live-dot:not(.off)")).to_be_visible()
+        assert not set("\u202e\u0000") & set(seen.page.locator("main").inner_text()), path
 
 
 def test_the_list_of_keys_opens_and_closes(open_page: OpenPage) -> None:

@@ -6,7 +6,7 @@
  */
 import { html, nothing } from "../../vendor/lit-html/lit-html.js";
 import { drawChart, SPANS } from "../chart.js";
-import { moment, percent, span } from "../../words.js";
+import { moment, percent, span, visible } from "../../words.js";
 import { drawAbsent, drawKeptChoice, drawFacts, drawSection, theRow } from "./bits.js";
 
 const MINUTE = 60_000;
@@ -93,7 +93,7 @@ function drawBehind(page) {
   const behind = theRow(page, "behind");
   if (!behind) return nothing;
   /** @param {string | null} id */
-  const link = (id) => id && html`<a class="name" href=${page.address("object", id)}>${id}</a>`;
+  const link = (id) => id && html`<a class="name" href=${page.address("object", id)}>${visible(id, 80)}</a>`;
   return drawFacts([
     ["Behind its slowest input", behind.local_lag == null ? null : span(behind.local_lag)],
     ["Its slowest input", link(behind.slowest_local_input_id)],
@@ -130,7 +130,7 @@ export function drawDistribution(page) {
           </tbody>
         </table>`
     : drawAbsent(
-        missing ? missing.message : "No lag has been noted yet: it is noted once a minute.",
+        missing ? visible(missing.message, 400) : "No lag has been noted yet: it is noted once a minute.",
       );
   return drawSection("distribution", "How often it is how late", content);
 }

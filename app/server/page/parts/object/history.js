@@ -130,7 +130,9 @@ export function drawHistory(page) {
               </button>`
             : nothing
         }`
-    : drawAbsent(missing?.message ?? "Nothing has changed in the time that is kept.");
+    : drawAbsent(
+        missing ? visible(missing.message, 400) : "Nothing has changed in the time that is kept.",
+      );
   return drawSection("history", "History", content, {
     aside: drawKeptChoice(page, "History of", "history", [
       ["verdict", "Verdicts"],
