@@ -377,6 +377,13 @@ def test_phases_percentiles_and_details_are_shown_where_they_are_told(open_page:
     expect(spark.get_by_role("link")).to_have_attribute("href", "http://127.0.0.1:4040/x")
 
 
+def test_few_minutes_are_no_distribution(open_page: OpenPage) -> None:
+    """Of an application that has just been started there is a lag or two."""
+    seen = open_page(detailed("fresh"), "/object/flights")
+    distribution = panel(seen.page, "How often it is how late")
+    expect(distribution).to_contain_text("There are too few minutes for a distribution.")
+
+
 def test_each_operator_says_whether_it_stands_in_the_way(open_page: OpenPage) -> None:
     """Of a view that is recomputed: which pieces of its query need it, and which would not."""
     seen = open_page("demo", "/object/carrier_ranking")

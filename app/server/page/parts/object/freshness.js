@@ -11,6 +11,9 @@ import { drawAbsent, drawKeptChoice, drawFacts, drawSection, theRow } from "./bi
 
 const MINUTE = 60_000;
 
+/** Of fewer minutes there are no shares to speak of: one of them alone is a chart without a line. */
+const MINUTES_MIN = 5;
+
 /** Ranges of time by their name in the address, in minutes; the first without a choice. */
 const RANGES = /** @type {const} */ ([
   ["1h", "1 h", 60],
@@ -138,7 +141,8 @@ export function drawDistribution(page) {
 /** @param {Page} page  The share of minutes whose lag was above each value. */
 function drawExceedance(page) {
   const rows = [...(page.rows("distribution") ?? [])].sort((a, b) => a.lag - b.lag);
-  const positive = rows.filter(({ lag }) => lag > 0);
+  const isTooShort = (page.rows("lags")?.length ?? MINUTES_MIN) < MINUTES_MIN;
+  const positive = isTooShort ? [] : rows.filter(({ lag }) => lag > 0);
   return drawChart(page, "distribution", {
     title: "Share of minutes with more lag",
     at: positive.map(({ lag }) => lag),
