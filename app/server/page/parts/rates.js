@@ -7,7 +7,7 @@
  *     rates.perSecond("rows")       undefined until there are two moments
  */
 
-import { count } from "../words.js";
+import { count, span } from "../words.js";
 
 /**
  * @typedef {object} Sample
@@ -19,6 +19,9 @@ import { count } from "../words.js";
 const KEPT_MS = 90_000;
 export const WINDOW_MS = 60_000;
 const SMOOTH_MS = 5_000;
+
+/** What is known of less says nothing of a minute: a micro-batch counts all of its rows at once. */
+const ENOUGH_MS = 10_000;
 
 /** Moments come each second: after so long the page was hidden, or had no connection. */
 const GAP_MS = 10_000;
@@ -77,6 +80,17 @@ export class Rates {
   }
 
   /**
+   * Growth within the last minute, or what is known of it; undefined until that is ten seconds.
+   * @param {string} key
+   * @returns {{ grown: number, ms: number, perSecond: number } | undefined}
+   */
+  lately(key) {
+    const growth = this.growth(key);
+    if (!growth || growth.ms < ENOUGH_MS) return undefined;
+    return { ...growth, perSecond: (growth.grown / growth.ms) * 1_000 };
+  }
+
+  /**
    * Growth for each second, at each moment, over a few seconds: a micro-batch counts all of its
    * rows at once, and from one moment to the next there may be none.
    * @param {string} key
@@ -100,6 +114,11 @@ export function sayRate(rate) {
   return rate === undefined
     ? "–"
     : count(rate < 100 ? Math.round(rate * 10) / 10 : Math.round(rate));
+}
+
+/** @param {number} ms  The time that a growth is of, in words: "last 40 s", "last minute". */
+export function sayLast(ms) {
+  return `last ${ms < WINDOW_MS ? span(ms) : "minute"}`;
 }
 
 /** Nothing is noted of an earlier moment. */

@@ -20,14 +20,9 @@ import {
 } from "../parts/object/operators.js";
 import { PHASES } from "../parts/object/steps.js";
 import { drawOperatorGraph, NODES_MAX } from "../parts/operator_graph.js";
-import { ratesOf, sayRate, WINDOW_MS } from "../parts/rates.js";
+import { ratesOf, sayLast, sayRate } from "../parts/rates.js";
 import { drawVerdict } from "../parts/verdict.js";
-import { count, percent, size, span, visible } from "../words.js";
-
-/**
- * Before so much of a minute was seen differences say too little: times are those since the start.
- */
-const ENOUGH_MS = 10_000;
+import { count, percent, size, visible } from "../words.js";
 
 /** @type {Screen} */
 export const screen = {
@@ -103,7 +98,7 @@ function drawDataflow(page, verdict) {
  * @typedef {object} Times
  * @property {(operator: Operator) => number | undefined} of  In ms.
  * @property {(operator: Operator) => number | undefined} rows  Out of it, each second.
- * @property {boolean} recent  They are of the last minute.
+ * @property {boolean} recent  They are of the last minute, or what is known of it.
  * @property {boolean} known  Those of the last minute are known.
  * @property {number} ms  How long that was; 0 for times since the start.
  *
@@ -125,8 +120,8 @@ function timesOf(page, operators) {
         );
     }
   const whole = operators.find((one) => one.parent === undefined);
-  const growth = whole && rates.growth(`time ${whole.id}`);
-  const known = growth !== undefined && growth.ms >= ENOUGH_MS;
+  const growth = whole && rates.lately(`time ${whole.id}`);
+  const known = growth !== undefined;
   const recent = known && page.query.get("time") !== "start";
   return {
     of: ({ id, elapsed }) => (recent ? rates.growth(`time ${id}`)?.grown : elapsed),
@@ -159,7 +154,7 @@ function drawTimes(page, known) {
 function drawLargest(page, operators, times) {
   const [largest] = sharesOf(operators, times.of);
   const when = times.recent
-    ? `the last ${span(Math.min(times.ms, WINDOW_MS))}`
+    ? `the ${sayLast(times.ms)}`
     : "its time since it was started";
   if (!largest) {
     if (!operators.length) return nothing;
@@ -212,7 +207,7 @@ function drawShares(operators, times, chosen, choose) {
     : drawAbsent("Nothing was measured in this time.");
   return drawSection(
     "time",
-    times.recent ? "Time of the last minute" : "Time since its start",
+    times.recent ? `Time of the ${sayLast(times.ms)}` : "Time since its start",
     content,
   );
 }

@@ -9,7 +9,7 @@
 import { html, nothing } from "../../vendor/lit-html/lit-html.js";
 import { drawActions } from "../action.js";
 import { kindSign } from "../object_link.js";
-import { ratesOf, sayRate } from "../rates.js";
+import { ratesOf, sayLast, sayRate } from "../rates.js";
 import { ago, drawTime, lasting } from "../time.js";
 import { drawVerdict } from "../verdict.js";
 import { count, size, span, visible } from "../../words.js";
@@ -108,7 +108,11 @@ function drawFigures(page, verdict) {
       ago(verdict.changed_at, page.now),
       verdict.changed_at ? drawTime(verdict.changed_at) : "",
     ],
-    ["Throughput", rate === undefined ? "–" : html`${sayRate(rate)} rows/s`, "last minute"],
+    [
+      "Throughput",
+      rate === undefined ? "–" : html`${sayRate(rate.perSecond)} rows/s`,
+      rate === undefined ? "" : sayLast(rate.ms),
+    ],
     ...(verdict.retry_at
       ? [
           /** @type {[string, unknown, unknown]} */ ([
@@ -146,9 +150,9 @@ function failures({ failures }) {
  */
 function mainRate(page, type) {
   const rates = ratesOf(page);
-  if (type === "source") return rates.perSecond("messages_received");
-  if (type === "sink") return rates.perSecond("messages_committed");
-  return rates.perSecond("updates_out");
+  if (type === "source") return rates.lately("messages_received");
+  if (type === "sink") return rates.lately("messages_committed");
+  return rates.lately("updates_out");
 }
 
 /**

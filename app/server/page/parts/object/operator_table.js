@@ -8,7 +8,7 @@
 import { html, nothing } from "../../vendor/lit-html/lit-html.js";
 import { count, percent, size, span, visible, visibleLines } from "../../words.js";
 import { drawBar, drawFacts, drawScroll, drawSection } from "./bits.js";
-import { sayRate } from "../rates.js";
+import { sayLast, sayRate } from "../rates.js";
 import { sharesOf } from "./operators.js";
 import { PHASES } from "./steps.js";
 
@@ -110,7 +110,7 @@ export function drawOperator(page, one, times, leave) {
   ${one.lir === undefined && PHASES[one.name]
       ? html`<p>The phase of a micro-batch for ${PHASES[one.name]}.</p>` : nothing}
   ${drawFacts([
-    [times.recent ? "Time in the last minute" : "Time since its start", span(times.of(one))],
+    [times.recent ? `Time in the ${sayLast(times.ms)}` : "Time since its start", span(times.of(one))],
     ["Rows in", drawRows(one.rowsIn)],
     ["Rows out", drawRows(one.rowsOut)],
     ["Rows out each second", rate === undefined ? null : sayRate(rate)],

@@ -6,7 +6,7 @@
  */
 import { html, nothing } from "../../vendor/lit-html/lit-html.js";
 import { drawChart, SPANS } from "../chart.js";
-import { ratesOf, sayRate } from "../rates.js";
+import { ratesOf, sayLast, sayRate } from "../rates.js";
 import { ago } from "../time.js";
 import { count, percent, size, span } from "../../words.js";
 import { drawAbsent, drawBar, drawFacts, drawSection, theRow } from "./bits.js";
@@ -219,13 +219,13 @@ export function drawThroughput(page, type) {
           <tr>
             <th scope="col">Counter</th>
             <th scope="col">Since its start</th>
-            <th scope="col">Per second, last minute</th>
+            <th scope="col">Per second</th>
           </tr>
         </thead>
         <tbody>
           ${counters.map(({ name, title, value }) => {
             const say = name.startsWith("bytes_") ? size : count;
-            const rate = rates.perSecond(name);
+            const rate = rates.lately(name)?.perSecond;
             return html`<tr>
               <th scope="row">${title}</th>
               <td>${say(value)}</td>
@@ -235,7 +235,11 @@ export function drawThroughput(page, type) {
         </tbody>
       </table>`
     : drawAbsent("It has counted nothing yet.");
-  return drawSection("throughput", "Throughput", html`${chart} ${table} ${drawGauges(page, type)}`);
+  const known = rates.lately(counters[0]?.name ?? "");
+  const content = html`${chart} ${table} ${drawGauges(page, type)}`;
+  return drawSection("throughput", "Throughput", content, {
+    aside: html`<span class="absent">${known ? sayLast(known.ms) : "rates follow"}</span>`,
+  });
 }
 
 /**
