@@ -57,6 +57,8 @@ export class Page {
     this.codeError = undefined;
     /** @type {ServerError | undefined}  Why the screen itself is not here. */
     this.screenError = undefined;
+    /** That of the server when the screen did not come: see `Server.changes`. */
+    this._screenErrorChange = 0;
     /** @type {Map<string, Asked>} */
     this._asked = new Map();
     this._frame = 0;
@@ -188,6 +190,7 @@ export class Page {
       return (await (SCREENS[kind] ?? SCREENS[""])()).screen;
     } catch {
       const hint = "Is the application running? Load the page again when it is.";
+      this._screenErrorChange = this.server.changes;
       this.screenError = new ServerError("NO_SCREEN", "This screen could not be loaded.", hint);
       return undefined;
     }
@@ -197,6 +200,9 @@ export class Page {
   redraw() {
     this._frame ||= requestAnimationFrame(() => {
       this._frame = 0;
+      // The application is back: a screen that did not come then may come now.
+      if (this.screenError && this._screenErrorChange !== this.server.changes && !this.dialog)
+        this.arrive();
       const root = /** @type {HTMLElement} */ (document.getElementById("page"));
       try {
         this._follow();

@@ -138,6 +138,22 @@ def test_a_screen_that_comes_late_does_not_take_the_place_of_the_next(open_page:
     expect(lane).to_have_attribute("aria-current", "page")
 
 
+def test_a_screen_that_did_not_come_comes_when_the_application_is_back(
+    open_page: OpenPage,
+) -> None:
+    """As the line above it says: without a reload."""
+    seen = open_page("demo")
+    expect(seen.page.locator(".verdicts")).to_be_visible()
+    seen.page.evaluate("window.notReloaded = true")
+    seen.world.stop_server()
+    expect(seen.page.locator(".as-of.lost")).to_be_visible()
+    seen.page.get_by_role("navigation").get_by_role("link", name="Lane").click()
+    expect(seen.page.locator("main")).to_contain_text("This screen could not be loaded.")
+    seen.world.start_server()
+    expect(seen.page.get_by_role("heading", level=1, name="Lane")).to_be_visible()
+    assert seen.page.evaluate("window.notReloaded") is True
+
+
 def test_no_screen_turns_the_direction_of_a_name(open_page: OpenPage) -> None:
     """Where ever it stands: each shows it by its code."""
     name = quote(HOSTILE_NAMES[4], safe="")
