@@ -20,8 +20,15 @@ const LISTED = /** @type {[string[], string][]} */ ([
   [["Enter"], "in the graph: choose an object, open a group"],
   [["+", "−", "0"], "in the graph: larger, smaller, all of it"],
   [["←", "→"], "on the time line: to the mark before, to the next one; with Shift by a small step"],
+  [["PageUp", "PageDown"], "on the time line: ten small steps on, back"],
   [["+", "−"], "on the time line: less time, more time"],
   [["Home", "End"], "on the time line: to the first mark; to now"],
+  [["←", "↑", "→", "↓"], "on the axis of a shard: to the hold, batch or round before, to the next one"],
+  [["↑", "↓"], "in the search: to the one before, to the next one"],
+  [["Enter"], "in the search: show it"],
+  [["Shift", "Enter"], "in the search, on the overview: open its page"],
+  [["Ctrl", "Enter"], "in SQL: run the statement"],
+  [["Ctrl", "Space"], "in SQL: complete a name"],
   [["Esc"], "close; take back a choice"],
 ]);
 

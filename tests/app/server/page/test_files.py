@@ -104,6 +104,31 @@ def test_own_modules_are_short_and_say_what_they_are() -> None:
     assert silent == []
 
 
+PLACES: Final = {
+    "graph/keys.js": "in the graph",
+    "parts/search.js": "in the search",
+    "parts/timeline.js": "on the time line",
+    "parts/shard_chart.js": "on the axis of a shard",
+    "parts/editor.js": "in SQL",
+}
+"""Modules that take keys, and how the list at `?` names the place."""
+
+KEYS: Final = {"ArrowLeft": "←", "ArrowRight": "→", "ArrowUp": "↑", "ArrowDown": "↓"}
+"""Names of the browser for what the list has a sign for."""
+
+
+@pytest.mark.parametrize("module", PLACES)
+def test_keys_that_are_taken_are_listed(module: str) -> None:
+    """But for Esc, which closes or takes back anywhere."""
+    named = r"\b(Arrow[A-Z][a-z]+|Page(?:Up|Down)|Home|End|Enter|Space)(?:: |\")"
+    taken = {KEYS.get(key, key) for key in re.findall(named, (PAGE / module).read_text())}
+    entry = r"\[\[((?:\"[^\"]+\",? ?)+)\], \"([^\"]+)\"\]"
+    entries = re.findall(entry, (PAGE / "parts" / "keys.js").read_text())
+    here = {key for keys, what in entries if PLACES[module] in what for key in keys.split('"')}
+    assert taken
+    assert taken <= here
+
+
 def imported(file: str, known: dict[str, str], seen: set[str]) -> None:
     """Collect the modules that one loads before it runs."""
     if file in seen:
