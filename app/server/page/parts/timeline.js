@@ -23,7 +23,7 @@
  * @property {number} step  How far an arrow goes with Shift.
  */
 import { html, nothing, svg } from "../vendor/lit-html/lit-html.js";
-import { clock, count, span, visible } from "../words.js";
+import { clock, count, span, utc, visible } from "../words.js";
 import { eventsOf } from "./events.js";
 import {
   binsOf,
@@ -36,7 +36,7 @@ import {
   ticksOf,
   worst,
 } from "./marks.js";
-import { ago } from "./time.js";
+import { ago, drawTime } from "./time.js";
 import { toneMark } from "./verdict.js";
 import { ZOOMS, labelOf, zoomOf } from "./zooms.js";
 
@@ -146,7 +146,7 @@ function drawTrack(view) {
     <svg aria-hidden="true">
       ${ticksOf(from, to, step).map(
         (at) => svg`<svg x=${percent(view, at)} class="tick">
-          <path d="M0 0v42" /><text
+          <title>${utc(at)}</title><path d="M0 0v42" /><text
             x=${isLast(view, at) ? -4 : 4}
             y="53"
             text-anchor=${isLast(view, at) ? "end" : "start"}
@@ -186,7 +186,7 @@ function drawBin(view, bin) {
       ([lane, mark]) => svg`<svg
         class="mark mark-${mark.kind}" viewBox="0 0 12 12"
         x="-6" y=${lane * 14} width="12" height="12"
-        >${SHAPES[mark.kind] ?? SHAPES.maintenance}</svg>`,
+        ><title>${utc(mark.at)}</title>${SHAPES[mark.kind] ?? SHAPES.maintenance}</svg>`,
     )}
   </svg>`;
 }
@@ -203,7 +203,7 @@ function drawMessage(view) {
   if (!here.length) return "";
   const mark = worst(here);
   const others = sayKinds(here.filter((one) => one !== mark));
-  const when = pointed ? clock(mark.at, now) : ago(mark.at, now);
+  const when = pointed ? drawTime(mark.at) : ago(mark.at, now);
   return html`<span class="mark-${mark.kind}">${drawShape(mark.kind)}<b>${mark.kind}</b></span>
     <span>${when}</span>
     ${mark.object === null ? nothing : html`<b>${visible(mark.object, 60)}</b>`}

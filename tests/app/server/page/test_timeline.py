@@ -307,6 +307,15 @@ def test_every_kind_has_a_word_and_a_shape(open_page: OpenPage) -> None:
     seen.picture("timeline-kinds")
 
 
+def test_a_mark_has_its_time_in_utc(open_page: OpenPage) -> None:
+    """As every time of the page: where it is pointed at."""
+    track = open_page("demo").page.locator(".timeline-track")
+    expect(track.locator(".mark").first).to_be_attached()
+    in_utc = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC$")
+    for one in (".mark", ".tick"):
+        assert in_utc.match(str(track.locator(f"{one} > title").first.text_content()))
+
+
 def test_what_stands_together_is_told_by_its_sums(open_page: OpenPage) -> None:
     """The mark that matters most in words, of the others how many there are of each kind."""
     world = ServedWorld(Situation("one", seconds=1, hours=0))
