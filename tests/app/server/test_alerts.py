@@ -62,6 +62,14 @@ def test_the_dashboard_knows_each_verdict() -> None:
     assert {verdict for verdict, colour in colours.items() if colour == "red"} == bad
 
 
+def test_each_verdict_that_needs_a_person_has_an_alert() -> None:
+    """And one only, or somebody is called twice."""
+    rules = ALERTS.read_text(encoding="utf-8")
+    told = re.findall(r'shardline_object_verdict\{verdict=~?"([^"]+)"\}', rules)
+    verdicts = [verdict for one in told for verdict in one.split("|")]
+    assert sorted(verdicts) == sorted(v for v, tone in VERDICTS.items() if tone == "bad")
+
+
 def names(rules: str) -> set[str]:
     """The alerts of a file of rules."""
     return set(re.findall(r"- alert: (\w+)", rules))
