@@ -47,6 +47,18 @@ def _run(page: Page) -> None:
     expect(page.locator(".sql-answer .rows, .sql-answer .refusal").first).to_be_visible()
 
 
+def _follow(page: Page) -> None:
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    expect(page.locator(".sql-rows .gone").first).to_be_visible()
+
+
+def _broken_project() -> ServedWorld:
+    world = ToolsWorld("many")
+    world.kind = "broken"
+    return world
+
+
 def _try_compaction(page: Page) -> None:
     page.get_by_role("button", name="Compact…").click()
     expect(page.get_by_role("dialog")).to_contain_text("It would:")
@@ -71,6 +83,11 @@ SCREENS: Final = {
     "shards": Case(lambda: ToolsWorld("many"), "/shard", ".shard-table tbody tr"),
     "no shards": Case(lambda: ToolsWorld("none"), "/shard", ".empty"),
     "a shard": Case(lambda: ToolsWorld("many"), "/shard/flights", "svg.axis"),
+    "an earlier moment of a shard": Case(
+        lambda: ServedWorld("fire"),
+        f"/shard/flights?at={_EARLIER_MS}",
+        "body:has(.as-of.past) main tbody tr",
+    ),
     "an action": Case(lambda: ToolsWorld("many"), "/shard/flights", "svg.axis", _try_compaction),
     "rows of SQL": Case(
         lambda: ToolsWorld("many"), "/sql#sql=SELECT+*+FROM+flights", ".CodeMirror", _run
@@ -78,9 +95,13 @@ SCREENS: Final = {
     "a refusal of SQL": Case(
         lambda: ToolsWorld("many"), "/sql#sql=SELECT+wrong+FROM+flights", ".CodeMirror", _run
     ),
+    "a subscription": Case(
+        lambda: ToolsWorld("many"), "/sql#sql=SUBSCRIBE+TO+delays", ".CodeMirror", _follow
+    ),
     "the lane": Case(lambda: ToolsWorld("many"), "/lane", ".commands tbody tr", _open_all),
     "a lane that is followed": Case(lambda: ToolsWorld("following"), "/lane", ".mode.follows"),
     "a project": Case(lambda: ToolsWorld("many"), "/project", ".difference", _open_all),
+    "a project with problems": Case(_broken_project, "/project", ".refusal"),
 }
 
 OF_EACH_RUN: Final = {
