@@ -78,6 +78,19 @@ def test_errors_are_read_once_while_they_stay(client: ShardClient, sink: ViewSin
     assert not sink.look().failing
 
 
+def test_a_dropped_errors_shard_stops_the_contents_from_going_on_without_it(
+    client: ShardClient, sink: ViewSink
+) -> None:
+    """A view that rests goes by what it knows of the shard; that it is gone is known, too."""
+    assert sink.append(Recompute(1, 0, 2), None, None)
+    client.drop(errors_shard(VIEW.name))
+    client.machine(errors_shard(VIEW.name)).refresh()
+    upper = client.state(VIEW.name).upper
+
+    assert not sink.follow(Unchanged(2, 3))
+    assert client.state(VIEW.name).upper == upper
+
+
 def test_errors_of_a_source_are_in_the_way_and_the_way_out_is_said(client: ShardClient) -> None:
     """Earlier versions let a view take the name of a source whose shards are there."""
     open_errors(client, "totals")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from support.fakes.introspection import FLIGHTS
 from support.fakes.json_interface import Site
+
+pytestmark = pytest.mark.server
 
 
 def test_what_occurred_from_a_moment_on_is_asked_for(site: Site) -> None:
