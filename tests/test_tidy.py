@@ -19,7 +19,15 @@ from packaging.utils import canonicalize_name
 
 from support.tree import ROOT
 
-MODULE_LINES_MAX: Final = 600
+MODULE_LINES: Final = 600
+"""A longer module is more than a reader keeps in mind: two of them, or one with a reason."""
+
+MODULE_LINES_MAX: Final = 800
+"""No reason is good enough for a module that is longer than this."""
+
+LONG_MODULES: Final[dict[str, str]] = {}
+"""Modules between the two limits, and why each is better read in one piece than in two."""
+
 FUNCTION_LINES_MAX: Final = 70
 
 PACKAGES: Final = ("app", "datasource", "jobs")
@@ -103,9 +111,12 @@ FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def test_modules_are_short() -> None:
-    """No module is longer than a reader keeps in mind."""
+    """No module is longer than a reader keeps in mind, but those that say why."""
     lengths = {name_of(p): len(p.read_bytes().splitlines()) for p in modules()}
-    assert {name: n for name, n in lengths.items() if n > MODULE_LINES_MAX} == {}
+    long = {name: n for name, n in lengths.items() if n > MODULE_LINES}
+    assert {name: n for name, n in long.items() if name not in LONG_MODULES} == {}
+    assert {name: n for name, n in long.items() if n > MODULE_LINES_MAX} == {}
+    assert LONG_MODULES.keys() - long.keys() == set(), "these need no reason any more"
 
 
 def test_functions_are_short() -> None:
