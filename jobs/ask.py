@@ -41,7 +41,7 @@ from shardline.app.cli.status import (
 from shardline.app.cli.subscription_lines import SubscriptionLines
 from shardline.app.cli.terminal import open_console, report_error
 from shardline.app.cli.view_plan_table import view_plan_table
-from shardline.app.compute.peek.results import as_csv, as_json
+from shardline.app.compute.results import as_csv, as_json
 from shardline.app.project.dropping import drop_plan_from_json
 from shardline.app.protocol.object_state import VERDICTS
 from shardline.app.protocol.view_plan import PlanRow

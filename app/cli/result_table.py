@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from shardline.app.cli.tables import plain_table
-from shardline.app.compute.peek.results import rows_of, value_text
+from shardline.app.compute.results import rows_of, value_text
 
 __all__ = ["result_table"]
 

@@ -12,6 +12,7 @@ compute worker and its `render`, with Spark in the place of timely dataflow.
     peek/            one query, over all of its objects at one time
     holds            names and ends of the holds that dataflows have on their inputs
     cached_frames    frames cached by Spark so that filters on floats find every row
+    results          rows as bytes, JSON, CSV
     errors           which errors of Spark are data; reports of all others
     user_functions   errors that a user's Python function has raised at a row
 

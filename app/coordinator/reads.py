@@ -25,7 +25,7 @@ from typing import Final
 import pyarrow as pa
 
 from shardline.app.compute.peek.explain import explain_peek
-from shardline.app.compute.peek.results import from_ipc
+from shardline.app.compute.results import from_ipc
 from shardline.app.controller.compute import ComputeController
 from shardline.app.controller.subscription import Subscription
 from shardline.app.coordinator.oracle import Oracle

@@ -28,7 +28,7 @@ from shardline.app.cli.result_table import result_table
 from shardline.app.cli.start_progress import StartProgress
 from shardline.app.cli.status import fetch_status, status_view
 from shardline.app.cli.tables import age, plain_table, utc
-from shardline.app.compute.peek.results import from_ipc
+from shardline.app.compute.results import from_ipc
 from shardline.app.coordinator.application import Application
 from shardline.app.demo.check import Check
 from shardline.app.demo.data import FLIGHTS, unpack

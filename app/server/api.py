@@ -31,7 +31,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from shardline.app.compute.peek.results import json_rows, to_ipc
+from shardline.app.compute.results import json_rows, to_ipc
 from shardline.app.introspection.events import Acted, ClientsSeen
 from shardline.app.introspection.publisher import Publisher
 from shardline.app.introspection.relation import Scalar

@@ -36,7 +36,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from shardline.app.compute.peek.results import as_json, from_ipc
+from shardline.app.compute.results import as_json, from_ipc
 from shardline.app.controller.subscription import Subscription, is_last
 from shardline.app.coordinator.application import Application
 from shardline.app.coordinator.change_steps import steps_of

@@ -26,7 +26,7 @@ import msgspec
 import pyarrow as pa
 from typing_extensions import override
 
-from shardline.app.compute.peek.results import from_ipc
+from shardline.app.compute.results import from_ipc
 from shardline.app.project.permission import Permissions
 from shardline.app.protocol.error_kinds import class_of
 from shardline.app.protocol.project_identity import ProjectIdentity

@@ -20,7 +20,7 @@ from shardline.app.compute.index.index import Index, IndexRegistry, IndexSetting
 from shardline.app.compute.peek.answer import PeekSettings
 from shardline.app.compute.peek.explain import explain_peek
 from shardline.app.compute.peek.peek import PeekServer
-from shardline.app.compute.peek.results import from_ipc
+from shardline.app.compute.results import from_ipc
 from shardline.app.execution.observations import Failed, Hydrated
 from shardline.app.protocol.compute import Peek, PeekResponse
 from shardline.app.protocol.objects import IndexDescription

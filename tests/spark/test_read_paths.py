@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from shardline.app.compute.index.index import IndexRegistry, IndexSettings, run_index
 from shardline.app.compute.peek.answer import PeekSettings
 from shardline.app.compute.peek.peek import PeekServer
-from shardline.app.compute.peek.results import from_ipc
+from shardline.app.compute.results import from_ipc
 from shardline.app.execution.observations import Hydrated
 from shardline.app.protocol.compute import Peek, PeekResponse
 from shardline.app.protocol.objects import IndexDescription

@@ -4,7 +4,7 @@ Owns the arrangement itself, the thread that follows a shard into it, and the re
 peeks find it.
 
 May use: `compute.holds`, `compute.cached_frames`,
-`compute.peek.results`, `execution`, `settings`, `datasource`. Start at `arrangement`, then `index`.
+`compute.results`, `execution`, `settings`, `datasource`. Start at `arrangement`, then `index`.
 
 Never: holds anything that its shard does not have. Losing an index costs time and nothing else: it
 is made again from its shard.

@@ -41,7 +41,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardline.app.compute.peek.results import too_large
+from shardline.app.compute.results import too_large
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.types.row_keys import contiguous, surrogate

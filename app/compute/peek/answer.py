@@ -30,7 +30,7 @@ from shardline.app.compute.peek.fast_path import (
     read_simple_select,
     spark_schema,
 )
-from shardline.app.compute.peek.results import too_large
+from shardline.app.compute.results import too_large
 from shardline.app.execution.host import Host
 from shardline.app.execution.live_errors import Catalog, find_error_shards, find_live_errors
 from shardline.app.execution.shard_follower import ShardFollower

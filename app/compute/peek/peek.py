@@ -53,7 +53,7 @@ from shardline.app.compute.peek.answer import (
     PeekTask,
     Relations,
 )
-from shardline.app.compute.peek.results import to_ipc
+from shardline.app.compute.results import to_ipc
 from shardline.app.execution.causes import find_cause
 from shardline.app.execution.host import Host
 from shardline.app.execution.live_errors import Catalog

@@ -3,7 +3,7 @@
 Owns the contract with the client, the window of batches that are not acknowledged, and the cutting
 of changes into batches.
 
-May use: `compute.peek.results`, `execution`, `protocol`, `settings`,
+May use: `compute.results`, `execution`, `protocol`, `settings`,
 `datasource`. Start at `subscription`, then `batches`.
 
 Never: skips a change, or sends one twice within one connection; a client that comes back resumes at

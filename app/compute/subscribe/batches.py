@@ -27,7 +27,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from shardline.app.compute.peek.results import to_ipc
+from shardline.app.compute.results import to_ipc
 from shardline.app.execution.host import Host
 from shardline.app.execution.live_errors import Catalog, InputErrors
 from shardline.app.execution.shard_follower import ShardFollower

@@ -53,7 +53,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from shardline.app.compute.peek.results import from_ipc
+from shardline.app.compute.results import from_ipc
 from shardline.app.compute.subscribe.batches import SubscriptionFeed
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.live_errors import EMPTY_CATALOG, Catalog

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shardline.app.compute.peek.results import from_ipc
+from shardline.app.compute.results import from_ipc
 from shardline.app.compute.worker import ComputeWorker
 from shardline.app.coordinator.application import Application
 from shardline.app.coordinator.start_holds import StartHolds

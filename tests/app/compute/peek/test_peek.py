@@ -15,7 +15,7 @@ from shardline.app.compute.index.arrangement import Arrangement
 from shardline.app.compute.index.index import Index, IndexRegistry, IndexSettings
 from shardline.app.compute.peek.answer import FindBlockage, PeekSettings
 from shardline.app.compute.peek.peek import PeekServer
-from shardline.app.compute.peek.results import from_ipc
+from shardline.app.compute.results import from_ipc
 from shardline.app.protocol.compute import Peek, PeekResponse
 from shardline.app.protocol.objects import IndexDescription
 from shardline.datasource.frontier import Frontier

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from shardline.app.cli.result_table import result_table
-from shardline.app.compute.peek.results import as_csv, as_json, from_ipc, json_rows, to_ipc
+from shardline.app.compute.results import as_csv, as_json, from_ipc, json_rows, to_ipc
 
 TABLE = pa.table(
     {
