@@ -73,8 +73,8 @@ class ShardClient:
     Attributes:
         location: The opened location.
         settings: The settings of all handles.
-        door: Reads the states that readers see, of shards that are registered with a transactions
-            shard and of others.
+        shard_views: Reads the states that readers see, of shards that are registered with a
+            transactions shard and of others.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ShardClient:
         self.settings = settings
         self.clock = clock
         self.ids = ids
-        self.door = ShardViews(self)
+        self.shard_views = ShardViews(self)
         self._machines: dict[str, Machine] = {}
         self._transactions: dict[str, Transactions] = {}
         self._lock = threading.Lock()
@@ -161,7 +161,7 @@ class ShardClient:
         Raises:
             InvalidUsage: There is no such shard, or it was dropped.
         """
-        return [_check_not_dropped(state) for state in self.door.states(names, pool)]
+        return [_check_not_dropped(state) for state in self.shard_views.states(names, pool)]
 
     def create(
         self,
@@ -268,7 +268,7 @@ class ShardClient:
             since=since,
             lease_ms=lease_ms,
             purpose=purpose or process_name(),
-            look=partial(self.door.state, name),
+            look=partial(self.shard_views.state, name),
         )
 
     def hold(
@@ -301,7 +301,9 @@ class ShardClient:
     def transactions(self, name: str = TRANSACTIONS) -> Transactions:
         """The transactions shard of this location: register, forget, advance. Does no I/O."""
         found = self._transactions.get(name)
-        return found or self._transactions.setdefault(name, Transactions(self, self.door, name))
+        return found or self._transactions.setdefault(
+            name, Transactions(self, self.shard_views, name)
+        )
 
     def transaction(
         self,
@@ -329,7 +331,7 @@ class ShardClient:
         txns = self.transactions()
         return Transaction(
             txns,
-            self.door,
+            self.shard_views,
             isolation=isolation,
             writer=writer,
             sequence=sequence,
@@ -478,7 +480,7 @@ class ShardClient:
             Indeterminate: The same.
         """
         takes_back = not dry_run and self.has_future_barrier(name)
-        needed = partial(self.door.pending_parts, name, takes_back=takes_back)
+        needed = partial(self.shard_views.pending_parts, name, takes_back=takes_back)
         return sweep(self.machine(name), needed=needed, dry_run=dry_run, takes_back=takes_back)
 
     def has_future_barrier(self, name: str) -> bool:

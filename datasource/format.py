@@ -60,7 +60,7 @@ class ShardDataSource(DataSource):
 
         Called once per `load()`, in a helper process.
         """
-        options = parse_source(self._given)
+        options = parse_source(self._typed_options)
         client = open_client(options)
         schemas = [current_schema(client.state(name)) for name in options.inputs]
         if options.where is not None:
@@ -69,19 +69,19 @@ class ShardDataSource(DataSource):
         return RowShape.now(options, schemas).struct
 
     @property
-    def _given(self) -> Mapping[str, str]:
+    def _typed_options(self) -> Mapping[str, str]:
         return cast("Mapping[str, str]", self.options)
 
     @override
     @as_one_sentence
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = parse_source(self._given)
+        options = parse_source(self._typed_options)
         return ShardBatchReader(options, RowShape.of(options, schema))
 
     @override
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:
-            options = parse_source(self._given)
+            options = parse_source(self._typed_options)
         except InvalidUsage as error:
             return RefusedStreamReader(error)
         return ShardStreamReader(options, RowShape.of(options, schema))
@@ -89,9 +89,9 @@ class ShardDataSource(DataSource):
     @override
     @as_one_sentence
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return batch_writer(self._given, schema, overwrite=overwrite)
+        return batch_writer(self._typed_options, schema, overwrite=overwrite)
 
     @override
     @as_one_sentence
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return stream_writer(self._given, schema, overwrite=overwrite)
+        return stream_writer(self._typed_options, schema, overwrite=overwrite)

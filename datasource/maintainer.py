@@ -350,7 +350,7 @@ class Maintainer:
         return maintain(
             machine,
             self._memories.setdefault(name, CollectionMemory()),
-            needed=partial(self.client.door.pending_parts, name),
+            needed=partial(self.client.shard_views.pending_parts, name),
             merge_bytes=self.merge_bytes,
             tidy=lambda: self.client.transactions(name).tidy() if tidied else None,
             stopping=self._stop.is_set,

@@ -256,8 +256,8 @@ def _follow(application: Application, clock: Clock, console: Console) -> None:
     lines = VerdictLines(describe_change, print_line)
     never = threading.Event()
     while application.lost is None:
-        if application.observing is not None:
-            lines.show(read_conditions(application.observing.relations, clock.now_ms()))
+        if application.feeds is not None:
+            lines.show(read_conditions(application.feeds.relations, clock.now_ms()))
         clock.wait(never, _LOOK_MS)
     # Only a takeover is an end that somebody has wanted. After any other nothing runs here or
     # elsewhere, and whoever starts this process again looks at its status.

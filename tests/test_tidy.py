@@ -25,7 +25,9 @@ MODULE_LINES: Final = 600
 MODULE_LINES_MAX: Final = 800
 """No reason is good enough for a module that is longer than this."""
 
-LONG_MODULES: Final[dict[str, str]] = {}
+LONG_MODULES: Final = {
+    "tests/test_tidy.py": "its rules look at the same syntax trees, which are parsed once",
+}
 """Modules between the two limits, and why each is better read in one piece than in two."""
 
 FUNCTION_LINES_MAX: Final = 70
@@ -444,16 +446,60 @@ def retired_names() -> set[str]:
     return {name for row in rows for name in re.findall(r"`(\w+)`", row.rpartition(" | ")[0])}
 
 
+RETIRED_AND_USED: Final = {
+    "app/coordinator/project_comparison.py:wanted": "a field of the JSON interface",
+    "app/introspection/verdicts/rules.py:starting": "each rule has the name of its verdict",
+    "app/project/plan.py:wanted": "a field of the JSON interface",
+    "app/sql/temporal_filters.py:bounds": "those of a time",
+    "app/storage/generators/options.py:pace": "the option of that name",
+    "app/storage/sinks/progress.py:given": "a column on storage",
+    "datasource/filters/predicates.py:bounds": "least and greatest values",
+    "datasource/maintenance/compaction_claim.py:keep": "renews, or only asks if it is still due",
+    "datasource/parts/stage.py:bounds": "least and greatest values",
+    "datasource/shard/codec.py:critical": "a field on storage",
+    "datasource/shard/state.py:critical": "a field on storage",
+    "datasource/spark_native/footers.py:bounds": "least and greatest values",
+    "datasource/types/stats.py:bounds": "least and greatest values",
+    "datasource/upsert.py:bounds": "least and greatest values",
+}
+"""Where a retired name is the right one, and why; the list only gets shorter."""
+
+
 def test_retired_names_stay_retired() -> None:
-    """No module, and no function or class at the top of one, has one; variables and options may."""
+    """No module, class, function, method or attribute has one; variables and options may.
+
+    An underscore before it makes no better name of it.
+    """
     retired = retired_names()
     assert len(retired) > 20, "the table has moved"
     found = {name_of(path): path.stem for path in product() if path.stem in retired}
     for path in product():
-        for node in tree_of(path).body:
-            if isinstance(node, (*FUNCTIONS, ast.ClassDef)) and node.name in retired:
-                found[f"{name_of(path)}:{node.lineno}"] = node.name
-    assert found == {}
+        for name, line in names_given_by(tree_of(path)):
+            if name.strip("_") in retired:
+                found[f"{name_of(path)}:{name.strip('_')}"] = f"line {line}"
+    assert {where: line for where, line in found.items() if where not in RETIRED_AND_USED} == {}
+    assert RETIRED_AND_USED.keys() - found.keys() == set(), "these are gone from there"
+
+
+def names_given_by(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Names of all that a module defines, of fields of its classes and attributes of `self`."""
+    for node in statements_of(tree):
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            yield node.name, node.lineno
+        if isinstance(node, ast.ClassDef):
+            fields = chain.from_iterable(map(targets_of, node.body))
+            yield from ((one.id, one.lineno) for one in fields if isinstance(one, ast.Name))
+        for one in targets_of(node):
+            if isinstance(one, ast.Attribute) and ast.unparse(one.value) == "self":
+                yield one.attr, one.lineno
+
+
+def targets_of(node: ast.AST) -> list[ast.AST]:
+    """What a statement assigns to; nothing of another statement."""
+    if not isinstance(node, (ast.Assign, ast.AnnAssign)):
+        return []
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return [one for target in targets for one in ast.walk(target)]
 
 
 OWN_THREADS: Final = {

@@ -133,7 +133,7 @@ class ComputeWorker:
 
     def __init__(self, objects: Mapping[str, LaneObject]) -> None:
         self._history = ComputeHistory(_commands_that_create(objects))
-        self._lives = CurrentEpochs()
+        self._current_epochs = CurrentEpochs()
         self._reports: dict[str, _ObjectReports] = {}
         self._reported: dict[str, _ControllerView] = {}
         self._dropping: dict[str, tuple[HeldDataflow, _ControllerView]] = {}
@@ -321,7 +321,7 @@ class ComputeWorker:
             case SubscribeResponse() | SubscribeDropped():
                 return ComputeEffects(responses=self._on_batch(observation))
             case Progress() | Hydrated() | Ended() | Failed():
-                if not self._lives.admits(observation.id, observation.epoch):
+                if not self._current_epochs.admits(observation.id, observation.epoch):
                     return ComputeEffects()
                 self._record(self._reports[observation.id], observation)
                 return ComputeEffects(responses=self._pending_responses(observation.id))
@@ -330,7 +330,7 @@ class ComputeWorker:
 
     def on_phase(self, change: PhaseChange) -> ComputeEffects:
         """Take a change of phase from the lane; the end of a dropped dataflow is reported here."""
-        self._lives.on_phase(change)
+        self._current_epochs.on_phase(change)
         if change.phase != "dropped" or change.id not in self._dropping:
             return ComputeEffects()
         return ComputeEffects(responses=_last_responses(*self._dropping.pop(change.id)))
@@ -399,11 +399,11 @@ class ComputeWorker:
     # -- inside ------------------------------------------------------------------------------
 
     def _expect(self, name: str, held: HeldDataflow) -> None:
-        self._lives.expect(held.create.dataflow)
+        self._current_epochs.expect(held.create.dataflow)
         self._reports.setdefault(name, _ObjectReports())
 
     def _forget(self, name: str) -> None:
-        self._lives.forget(name)
+        self._current_epochs.forget(name)
         self._reports.pop(name, None)
         self._reported.pop(name, None)
 

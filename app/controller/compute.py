@@ -117,7 +117,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
         """
         self.frontiers: dict[str, Frontiers] = {}
         self.hydrated: dict[str, bool] = {}
-        self._wanted: dict[str, _DesiredDataflow] = {}
+        self._desired: dict[str, _DesiredDataflow] = {}
         self._waiting: dict[str, _Waiting] = {}
         self._subscriptions: dict[str, Subscription] = {}
         self._creations = itertools.count(1)
@@ -135,19 +135,19 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
                 waiting.done.set()
             for subscription in self._subscriptions.values():
                 subscription.drop()
-            for wanted in self._wanted.values():
+            for wanted in self._desired.values():
                 _release(wanted)
 
-    def wanted(self) -> Mapping[str, Dataflow]:
+    def desired(self) -> Mapping[str, Dataflow]:
         """The desired dataflows by name, without subscriptions."""
         with self._link.lock:
-            found = {name: one.command.dataflow for name, one in self._wanted.items()}
+            found = {name: one.command.dataflow for name, one in self._desired.items()}
         return {n: d for n, d in found.items() if not isinstance(d, SubscribeDescription)}
 
     def run(self, dataflow: Dataflow, as_of: int) -> None:
         """Create a dataflow, or change it; one that is the same already stays as it is."""
         with self._link.lock:
-            known = self._wanted.get(dataflow.name)
+            known = self._desired.get(dataflow.name)
             if known is not None and known.command.dataflow == dataflow:
                 return
             holds = self._hold(dataflow, as_of)
@@ -162,10 +162,10 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
         # New handles before the old ones go. On an input of both definitions the new handle takes
         # the hold over, and the old one's release changes nothing; released first, the input would
         # be unprotected in between.
-        known = self._wanted.get(command.id)
+        known = self._desired.get(command.id)
         if known is not None:
             _release(known)
-        self._wanted[command.id] = _DesiredDataflow(command, holds)
+        self._desired[command.id] = _DesiredDataflow(command, holds)
         self._link.send(command)
         self._link.send(Schedule(command.id))
 
@@ -180,7 +180,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
                 begun, and has holds of its own.
         """
         with self._link.lock:
-            known = self._wanted.get(dataflow.name)
+            known = self._desired.get(dataflow.name)
             if known is not None and (
                 known.command.dataflow != dataflow or known.command.as_of >= as_of
             ):
@@ -197,14 +197,14 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
     def reads_by_itself(self, name: str) -> bool:
         """True if a dataflow has shown that it reads under holds of its own, or is not wanted."""
         with self._link.lock:
-            wanted = self._wanted.get(name)
+            wanted = self._desired.get(name)
             return wanted is None or not wanted.holds
 
     def drop(self, names: Iterable[str]) -> None:
         """Drop dataflows; those that are not there are left out."""
         with self._link.lock:
             for name in names:
-                wanted = self._wanted.pop(name, None)
+                wanted = self._desired.pop(name, None)
                 self.frontiers.pop(name, None)
                 self.hydrated.pop(name, None)
                 if wanted is not None:
@@ -299,14 +299,14 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
     def knows(self, subscription: str) -> bool:
         """True if a subscription is one of this controller's, by its present name."""
         with self._link.lock:
-            return subscription in self._wanted
+            return subscription in self._desired
 
     def _fresh_name(self) -> str:
         return f"t{self._ids.token().hex()}"
 
     def _acknowledge(self, subscription: Subscription, upper: int) -> None:
         with self._link.lock:
-            if subscription.name in self._wanted:
+            if subscription.name in self._desired:
                 # The runtime's permission to send more.
                 self._link.send(AllowCompaction(subscription.name, upper))
 
@@ -330,12 +330,12 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
             except InvalidUsage as error:
                 subscription.fail(error)
             del self._subscriptions[name]
-            _release(self._wanted.pop(name))
+            _release(self._desired.pop(name))
             if not subscription.ended:
                 subscription.name = described.name
                 self._subscriptions[described.name] = subscription
                 command = self._creation(described, as_of)
-                self._wanted[described.name] = _DesiredDataflow(command, holds)
+                self._desired[described.name] = _DesiredDataflow(command, holds)
 
     @override
     def _on_replaced(self) -> None:
@@ -354,8 +354,8 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
     @override
     def _desired_commands(self) -> tuple[Iterable[ComputeCommand], Iterable[ComputeCommand]]:
         self._resume_subscriptions()
-        commands: list[ComputeCommand] = [one.command for one in self._wanted.values()]
-        commands += [Schedule(name) for name in self._wanted]
+        commands: list[ComputeCommand] = [one.command for one in self._desired.values()]
+        commands += [Schedule(name) for name in self._desired]
         commands += [one.peek for one in self._waiting.values()]
         return [CreateInstance()], commands
 
@@ -384,20 +384,20 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
                 return
             subscription.put(response)
             # The first batch shows that it has read, so it has a hold of its own.
-            _release(self._wanted[response.id])
+            _release(self._desired[response.id])
             if subscription.ended:
                 self._unsubscribe(subscription)
 
     def _is_meant(self, response: Frontiers | Hydration) -> bool:
         """True if a response is about the desired dataflow, and not a former one of its name."""
-        wanted = self._wanted.get(response.id)
+        wanted = self._desired.get(response.id)
         return wanted is not None and wanted.command.creation == response.creation
 
     def _on_frontiers(self, response: Frontiers) -> None:
         with self._link.lock:
             if not self._is_meant(response):
                 return
-            wanted = self._wanted[response.id]
+            wanted = self._desired[response.id]
             self.frontiers[response.id] = response
             read = response.input
             if not wanted.holds or not (read is None or isinstance(read, int)):

@@ -58,23 +58,23 @@ class StorageController(Controller[StorageCommand, StorageResponse]):
         """
         self.statuses: dict[str, StatusUpdate] = {}
         self.uppers: dict[str, int | None] = {}
-        self._wanted: dict[str, RunIngestion | RunSink] = {}
+        self._desired: dict[str, RunIngestion | RunSink] = {}
         self._as_of = as_of
         super().__init__(connect, clock, "storage", writes=writes, vacant=vacant)
 
-    def wanted(self) -> Mapping[str, SourceDescription | SinkDescription]:
+    def desired(self) -> Mapping[str, SourceDescription | SinkDescription]:
         """The desired sources and sinks, by name."""
         with self._link.lock:
-            return {name: _description(command) for name, command in self._wanted.items()}
+            return {name: _description(command) for name, command in self._desired.items()}
 
     def run(self, description: SourceDescription | SinkDescription) -> None:
         """Create an object, or change it; one that is the same already stays as it is."""
         with self._link.lock:
-            known = self._wanted.get(description.name)
+            known = self._desired.get(description.name)
             if known is not None and _description(known) == description:
                 return
             command = self._command(description)
-            self._wanted[description.name] = command
+            self._desired[description.name] = command
             self._link.send(command)
 
     def adopt(self, sink: SinkDescription, as_of: int) -> None:
@@ -83,15 +83,15 @@ class StorageController(Controller[StorageCommand, StorageResponse]):
         Its input is not looked at: it may be away, or not have begun again.
         """
         with self._link.lock:
-            if sink.name not in self._wanted:
-                self._wanted[sink.name] = RunSink(sink=sink, as_of=as_of)
-                self._link.send(self._wanted[sink.name])
+            if sink.name not in self._desired:
+                self._desired[sink.name] = RunSink(sink=sink, as_of=as_of)
+                self._link.send(self._desired[sink.name])
 
     def drop(self, names: Iterable[str]) -> None:
         """Drop objects; those that are not there are left out."""
         with self._link.lock:
             for name in names:
-                if self._wanted.pop(name, None) is not None:
+                if self._desired.pop(name, None) is not None:
                     self._link.send(AllowCompaction(name, None))
 
     def _command(self, description: SourceDescription | SinkDescription) -> RunIngestion | RunSink:
@@ -103,7 +103,7 @@ class StorageController(Controller[StorageCommand, StorageResponse]):
 
     @override
     def _desired_commands(self) -> tuple[Iterable[StorageCommand], Iterable[StorageCommand]]:
-        return (), self._wanted.values()
+        return (), self._desired.values()
 
     @override
     def _on_response(self, response: StorageResponse) -> None:

@@ -74,7 +74,7 @@ class Application:
 
     Attributes:
         runtime: What runs.
-        observing: What watches it; None if nothing does.
+        feeds: Introspection of what runs; None if it is off.
         control: Pauses, resumes and restarts single objects.
         repairs: Shows bad rows of sources, and has them taken away.
         comparison: Compares the project's files, as they are now, with what runs.
@@ -114,24 +114,24 @@ class Application:
         self._clock: Clock = client.clock
         self._ids: IdGenerator = client.ids
         self.timeout_ms = float(parse_duration_ms(settings.query_timeout))
-        self._bounds = part_settings_of(settings)
+        self._part_settings = part_settings_of(settings)
         # What can be wrong with the settings is found before anything is taken.
         options = self._options(settings, data, storage or {}, follows=read_only)
         self._result_bytes = parse_size_bytes(settings.result_limit)
         self._retain_ms = parse_duration_ms(settings.retain_history)
         holder = describe_process(name, self._clock, self._ids)
         if read_only:
-            journal = LaneLog(client, holder, self._bounds.lane)
+            order = LaneLog(client, holder, self._part_settings.lane)
         else:
             how: Takeover = "by-force" if take_over else "if-free"
-            journal = LaneLog.open(client, holder, self._bounds.lane, how=how)
-        self._journal = journal
+            order = LaneLog.open(client, holder, self._part_settings.lane, how=how)
+        self._order = order
         try:
             self._assemble(settings, data, options, follows=read_only)
         except BaseException:
             # Its heartbeat runs: the location would be this process's until that ends, and refuse
             # the next try.
-            journal.close()
+            order.close()
             raise
 
     def _assemble(
@@ -142,21 +142,21 @@ class Application:
         # Two sessions are what a unified runtime does away with: kept to compare.
         other = spark if settings.unified else spark.newSession()
         sessions: dict[Kind, SparkSession] = {"compute": spark, "storage": other}
-        self.observing = (
+        self.feeds = (
             self._observe(sessions, data, options.checkpoints) if settings.introspection else None
         )
         wakes, retain_ms = Wakes(), self._retain_ms
         self.runtime = Runtime(
             sessions,
             client,
-            self._journal,
+            self._order,
             options,
             clock=self._clock,
             ids=self._ids,
-            observing=self.observing,
+            feeds=self.feeds,
             watcher=wakes,
         )
-        self._beginnings = StartHolds(client)
+        self._start_holds = StartHolds(client)
         self._compute, self._storage = self._controllers(writes=not follows)
         self._reads = self._reading()
         self._configure(changeable_values(settings))
@@ -168,12 +168,12 @@ class Application:
             self.runtime,
             compute=self._compute,
             storage=self._storage,
-            beginnings=self._beginnings,
+            start_holds=self._start_holds,
             wakes=wakes,
             retain_ms=retain_ms,
             timeout_ms=self.timeout_ms,
             follows=follows,
-            observer=(lambda _: None) if self.observing is None else self.observing.on_wanted,
+            observer=(lambda _: None) if self.feeds is None else self.feeds.on_wanted,
         )
         self.control = ObjectControl(self.runtime, self._objects, self.timeout_ms)
         self.repairs = ErrorRepairs(
@@ -185,7 +185,7 @@ class Application:
         self.shard_actions = ShardActions(client, self.runtime, self._objects, options.checkpoints)
 
     def _make_maintainer(self) -> Maintainer:
-        observer = None if self.observing is None else self.observing.on_maintenance
+        observer = None if self.feeds is None else self.feeds.on_maintenance
         # Only the holder of the location maintains it: one that was pushed aside leaves it to its
         # successor, and one that only follows has not begun (`_maintain`).
         return Maintainer(self._client, allowed=lambda: self.lost is None, observer=observer)
@@ -206,14 +206,14 @@ class Application:
             lambda: InProcessClient(self.runtime.compute, self.token(), self._clock),
             self._clock,
             self._ids,
-            hold=self._beginnings.hold,
+            hold=self._start_holds.hold,
             writes=writes,
             vacant=lambda: self.runtime.compute.is_vacant,
         )
         storage = StorageController(
             lambda: InProcessClient(self.runtime.storage, self.token(), self._clock),
             self._clock,
-            as_of=self._beginnings.sink_as_of,
+            as_of=self._start_holds.sink_as_of,
             writes=writes,
             vacant=lambda: self.runtime.storage.is_vacant,
         )
@@ -230,7 +230,7 @@ class Application:
             interval_ms=settings.interval_ms,
             interval_max_ms=parse_duration_ms(settings.interval_max),
             self_check_every=settings.self_check_every,
-            bounds=self._bounds,
+            part_settings=self._part_settings,
         )
 
     def _reading(self) -> Reads:
@@ -241,12 +241,12 @@ class Application:
             limit_bytes=self._result_bytes,
             timeout_ms=self.timeout_ms,
             zone=lambda: self._spark.conf.get("spark.sql.session.timeZone") or "UTC",
-            shard_bytes=lambda: self._bounds.peeks.shard_bytes,
+            shard_bytes=lambda: self._part_settings.peeks.shard_bytes,
             explain_view=ViewExplanations(
                 self._spark,
                 self._client,
                 self.running,
-                None if self.observing is None else self.observing.relations,
+                None if self.feeds is None else self.feeds.relations,
             ).table,
             uncreated=self._explain_uncreated,
         )
@@ -255,7 +255,7 @@ class Application:
         """Say in a sentence for each object that is not created yet what it waits for."""
         found = {}
         for name, error in self._objects.uncreated().items():
-            judged = None if self.observing is None else self.observing.judgement(name)
+            judged = None if self.feeds is None else self.feeds.judgement(name)
             because = "" if judged is None else judged.because
             found[name] = because or error or "its inputs have not begun"
         return found
@@ -269,10 +269,10 @@ class Application:
             ShardError: The store did not answer; nothing runs, and the location is let go.
         """
         try:
-            self._reads.begin(self._beginnings.latest(self.running().values()))
+            self._reads.begin(self._start_holds.latest(self.running().values()))
         except BaseException:
             # Nobody calls `__exit__` then.
-            self._journal.close()
+            self._order.close()
             raise
         self.runtime.start()
         self._objects.start()
@@ -356,12 +356,12 @@ class Application:
         self._objects.allow_writes(self._has_taken_over, self._begin_to_write)
 
     def _has_taken_over(self) -> bool:
-        return self._journal.role == "holder" and len(self.runtime.lane.state.writes) > 1
+        return self._order.role == "holder" and len(self.runtime.lane.state.writes) > 1
 
     def _begin_to_write(self) -> None:
         self._maintain()
         # A read after this must see what the other runtime has acknowledged.
-        self._reads.begin(self._beginnings.latest(self.running().values()))
+        self._reads.begin(self._start_holds.latest(self.running().values()))
 
     def configure(self, settings: Mapping[str, str]) -> None:
         """Change settings of section `[runtime]` while everything runs, until the next start.
@@ -377,7 +377,7 @@ class Application:
         if self.follows:
             raise read_only_error("its settings are in force")
         with self._settings_lock:
-            self._bounds = with_checked_values(settings, self._bounds)
+            self._part_settings = with_checked_values(settings, self._part_settings)
             self._configure(settings)
 
     def _configure(self, settings: Mapping[str, str]) -> None:

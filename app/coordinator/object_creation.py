@@ -5,10 +5,10 @@ before the source's first snapshot, and the view would show an empty world. So o
 their inputs, and are tried again. What runs already waits for nothing: it has begun, or has been
 promised its beginning, and goes on until what replaces it can begin.
 
-    creator = ObjectCreator(client, compute, storage, beginnings, check_fence)
+    creator = ObjectCreator(client, compute, storage, start_holds, check_fence)
     creator.adopt(running, wanted)     names what the last start has left running
     creator.run(descriptions)          creates what can be created; the rest waits
-    creator.again()                    tries again what waits
+    creator.retry()                    tries again what waits
 
 Invariants:
     One object that cannot be created keeps no other one from it.
@@ -64,14 +64,14 @@ class ObjectCreator:
         client: ShardClient,
         compute: ComputeController,
         storage: StorageController,
-        beginnings: StartHolds,
+        start_holds: StartHolds,
         check_fence: Callable[[], None],
     ) -> None:
         """Make one without objects; `check_fence` raises if another runtime has taken over."""
         self._client = client
         self._compute = compute
         self._storage = storage
-        self._beginnings = beginnings
+        self._start_holds = start_holds
         self._check_fence = check_fence
         self._waiting: dict[str, _WaitingObject] = {}
         self._former_inputs: dict[str, set[str]] = {}
@@ -101,10 +101,10 @@ class ObjectCreator:
         """The objects that are not created yet, by name."""
         return {name: one.reader for name, one in self._waiting.items()}
 
-    def keep(self, names: Iterable[str]) -> None:
+    def keep_only(self, names: Iterable[str]) -> None:
         """Drop all but these objects, and give up those that wait."""
         self._waiting.clear()
-        self.drop((self._storage.wanted().keys() | self._compute.wanted().keys()) - set(names))
+        self.drop((self._storage.desired().keys() | self._compute.desired().keys()) - set(names))
 
     def drop(self, names: Iterable[str]) -> None:
         """Drop objects; those that are not there are left out."""
@@ -144,12 +144,12 @@ class ObjectCreator:
             if isinstance(description, SourceDescription):
                 self._storage.run(description)
                 continue
-            known = {**self._compute.wanted(), **self._storage.wanted()}
+            known = {**self._compute.desired(), **self._storage.desired()}
             if known.get(description.name) != description:
                 self._waiting[description.name] = _WaitingObject(description)
                 self._try(description.name)
 
-    def again(self) -> None:
+    def retry(self) -> None:
         """Try again what could not be created, and what could not be given up."""
         for name in list(self._waiting):
             self._try(name)
@@ -158,14 +158,14 @@ class ObjectCreator:
     def _try(self, name: str) -> None:
         waits = self._waiting[name]
         try:
-            if not self._beginnings.has_begun(waits.reader):
+            if not self._start_holds.has_begun(waits.reader):
                 return
             if isinstance(waits.reader, SinkDescription):
                 self._storage.run(waits.reader)
             else:
-                as_of = self._beginnings.as_of(waits.reader)
+                as_of = self._start_holds.as_of(waits.reader)
                 # Before the change: after it, nobody knows the former definition.
-                was = self._compute.wanted().get(name)
+                was = self._compute.desired().get(name)
                 self._compute.run(waits.reader, as_of)
                 # After it: one that has failed leaves the former definition running.
                 self._note_former_inputs(was, waits.reader)

@@ -91,7 +91,7 @@ class Objects:
         *,
         compute: ComputeController,
         storage: StorageController,
-        beginnings: StartHolds,
+        start_holds: StartHolds,
         wakes: Wakes,
         retain_ms: int,
         timeout_ms: float,
@@ -105,7 +105,7 @@ class Objects:
             runtime: What runs.
             compute: Told of views, indexes and subscriptions.
             storage: Told of sources and sinks.
-            beginnings: Keeps inputs readable until what reads them has begun.
+            start_holds: Keeps inputs readable until what reads them has begun.
             wakes: The signals that the runtime sets.
             retain_ms: History of objects that do not say how much they keep.
             timeout_ms: How long a drop or a takeover may take.
@@ -121,7 +121,7 @@ class Objects:
         self._runtime = runtime
         self._compute = compute
         self._storage = storage
-        self._beginnings = beginnings
+        self._start_holds = start_holds
         self._wakes = wakes
         self._retain_ms = retain_ms
         self._timeout_ms = timeout_ms
@@ -130,11 +130,11 @@ class Objects:
         self._promotion: tuple[Callable[[], bool], Callable[[], None]] | None = None
         self._refused: InvalidUsage | None = None
         self._swept = False
-        self._wanted: tuple[CheckedProject, Permissions] | None = None
+        self._applied: tuple[CheckedProject, Permissions] | None = None
         self._asked: dict[str, ObjectDescription] = {}
         self._replacing: dict[str, SourceDescription | ViewDescription] = {}
         self._check_fence = runtime.lane.check_fence
-        self._starter = ObjectCreator(client, compute, storage, beginnings, self._check_fence)
+        self._creator = ObjectCreator(client, compute, storage, start_holds, self._check_fence)
         # Without this thread nothing that waits would ever be created: a look that fails is logged,
         # and another one is taken.
         self._thread = PeriodicThread(
@@ -156,7 +156,7 @@ class Objects:
     @property
     def applied(self) -> CheckedProject | None:
         """The project that was applied last; None before the first one."""
-        return None if self._wanted is None else self._wanted[0]
+        return None if self._applied is None else self._applied[0]
 
     def running(self) -> dict[str, ObjectDescription]:
         """The objects of the lane's order, by name; without subscriptions."""
@@ -177,7 +177,7 @@ class Objects:
 
     def _reasons(self) -> dict[str, str]:
         replaced = dict.fromkeys(self._replacing, "its former shard is being dropped")
-        return self._starter.waiting() | replaced
+        return self._creator.waiting() | replaced
 
     def check_in_charge(self) -> None:
         """Make sure that what is asked for here has an effect.
@@ -222,7 +222,7 @@ class Objects:
                 raise _nothing_applied_error()
             for name in names:
                 self._replacing.pop(name, None)
-            self._starter.drop(names)
+            self._creator.drop(names)
             for name in names:
                 self._asked.pop(name, None)
             self._report_wanted()
@@ -238,12 +238,12 @@ class Objects:
         if self.follows:
             # Nobody tells its controllers what the holder has changed since they were told.
             return (self.running(),)
-        waiting = {**self._starter.readers(), **self._replacing}
+        waiting = {**self._creator.readers(), **self._replacing}
         return self._asked_of_controllers(), self.running(), waiting
 
     def _asked_of_controllers(self) -> dict[str, ObjectDescription]:
         """All that the controllers were asked for last, of which the lane may have nothing yet."""
-        asked = {**self._compute.wanted(), **self._storage.wanted()}
+        asked = {**self._compute.desired(), **self._storage.desired()}
         return {n: one for n, one in asked.items() if not isinstance(one, SubscribeDescription)}
 
     def _check_droppable(self, names: Sequence[str]) -> None:
@@ -276,7 +276,7 @@ class Objects:
                 raise self._refused.with_traceback(None)
             if not self.follows and self._promotion is None:
                 return
-            if self._wanted is None:
+            if self._applied is None:
                 raise _nothing_applied_error()
             # What the other one has created meanwhile is no less wanted than before: it is named
             # before writes are allowed, or it would be dropped as unwanted.
@@ -297,7 +297,7 @@ class Objects:
 
     def _promote(self, then: Callable[[], None]) -> None:
         """Run the project that was applied, in a location that has been taken over."""
-        assert self._wanted is not None
+        assert self._applied is not None
         # The take-over stays true of a runtime that has been pushed aside since. Another controller
         # is no reason to wait: the location has one holder, and maintenance is the holder's work.
         if self._runtime.lane.lost is not None:
@@ -307,7 +307,7 @@ class Objects:
             then()
             # Again: what was created between the two, which nothing else would ever drop.
             self._name_what_runs()
-            self._apply(*self._wanted)
+            self._apply(*self._applied)
         except InvalidUsage as error:
             # Nothing but another project, or a permission, would change it. It is kept, as nobody
             # may have waited for it, and who asks again must not take it for done.
@@ -334,9 +334,10 @@ class Objects:
         objects, running = self._runtime.lane.state.objects, self.running()
         # Not what was named before and is dropped since: it would be made again, and a sink write
         # all of its contents a second time. What was dropped for a successor waits for it.
-        self._starter.keep({*running, *(name for name, one in objects.items() if one.replaced)})
-        self._starter.adopt(objects, running)
-        self._starter.run(running.values())
+        replaced = (name for name, one in objects.items() if one.replaced)
+        self._creator.keep_only({*running, *replaced})
+        self._creator.adopt(objects, running)
+        self._creator.run(running.values())
 
     # -- steps, under the lock -------------------------------------------------------------------
 
@@ -360,15 +361,15 @@ class Objects:
         for description in () if self.follows else kept.values():
             if isinstance(description, SourceDescription | ViewDescription):
                 create_object_shard(self._client, description, resolved.schemas[description.name])
-        self._wanted, self._replacing = (resolved, allowed), replacing
+        self._applied, self._replacing = (resolved, allowed), replacing
         self._refused = None
         # What another runtime does with the objects that it runs is for that one's lane to say.
         self._asked = {} if self.follows else dict(wanted)
         # What is replaced is left out here, which stops the source: see `_replace`.
-        self._starter.keep(kept)
+        self._creator.keep_only(kept)
         # Before `run`, which leaves out what has to wait, and before the controllers connect.
-        self._starter.adopt(self._runtime.lane.state.objects, kept)
-        self._starter.run(kept.values())
+        self._creator.adopt(self._runtime.lane.state.objects, kept)
+        self._creator.run(kept.values())
         self._connect()
         self._report_wanted()
         # What waits now is to be looked at by the thread, which may be asleep for a minute.
@@ -378,7 +379,7 @@ class Objects:
     def _report_wanted(self) -> None:
         # Those that run as well: to change a definition is to drop and to create, and between the
         # two the lane has the object no more.
-        waiting = {one.id: one for one in self._starter.uncreated()}
+        waiting = {one.id: one for one in self._creator.uncreated()}
         asked = {
             name: WantedObject(id=name, description=description)
             for name, description in self._asked.items()
@@ -422,17 +423,17 @@ class Objects:
         is still there.
         """
         for name, replaced in list(self._replacing.items()):
-            if name in self._runtime.lane.state.objects or self._wanted is None:
+            if name in self._runtime.lane.state.objects or self._applied is None:
                 continue
             try:
                 self._drop_shards(self._replaced_shards(name))
-                create_object_shard(self._client, replaced, self._wanted[0].schemas[name])
+                create_object_shard(self._client, replaced, self._applied[0].schemas[name])
             except Exception:  # noqa: BLE001 - any error of one must not keep back the others
                 context = {"id": name}
                 _log.warning("not replaced yet", exc_info=True, extra={"context": context})
             else:
                 del self._replacing[name]
-                self._starter.run([replaced])
+                self._creator.run([replaced])
 
     def _replaced_shards(self, name: str) -> tuple[str, ...]:
         """The shards that go with what is replaced: a source, or one that a view comes after."""
@@ -510,16 +511,16 @@ class Objects:
         """Try what waits again; how long to wait for a signal before the next look."""
         with self._lock:
             self._go_on_with_promotion()
-            self._wakes.await_inputs(self._starter.awaited())
-            self._starter.again()
+            self._wakes.await_inputs(self._creator.awaited())
+            self._creator.retry()
             self._replace()
-            self._wakes.await_inputs(self._starter.awaited())
+            self._wakes.await_inputs(self._creator.awaited())
             self._report_wanted()
             pause_ms = self._pause_ms()
         if not self._swept and not self.follows:
             objects = self._runtime.lane.state.objects
             ours, ending = self._compute.knows, self._ending.is_set
-            self._beginnings.sweep(objects, ours, self._check_fence, ending)
+            self._start_holds.sweep(objects, ours, self._check_fence, ending)
             self._end_former_holds()
             self._swept = True
         return pause_ms
@@ -548,18 +549,18 @@ class Objects:
         found: dict[str, set[str]] = {}
         for known in (
             self.running(),
-            self._compute.wanted(),
-            self._storage.wanted(),
-            self._starter.readers(),
+            self._compute.desired(),
+            self._storage.desired(),
+            self._creator.readers(),
         ):
             for name, description in known.items():
                 found.setdefault(name, set()).update(inputs_of(description))
         return found
 
     def _pause_ms(self) -> float:
-        waiting = self._starter.waiting()
+        waiting = self._creator.waiting()
         is_under_way = self._replacing or self._promotion is not None
-        if is_under_way or any(waiting.values()) or self._starter.has_left():
+        if is_under_way or any(waiting.values()) or self._creator.has_left():
             return _RETRY_MS
         return _UNREPORTED_MS if waiting else _IDLE_MS
 

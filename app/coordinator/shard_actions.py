@@ -190,7 +190,7 @@ class ShardActions:
         """
         owner = find_hold_owner(hold)
         if owner is None or not self._is_ours(owner):
-            return "" if owner is None else _foreign(owner, self._wanted())
+            return "" if owner is None else _foreign(owner, self._known_objects())
         # Read after the hold was seen: an object that has come since then is in it.
         if owner.id in self.runtime.lane.state.paused:
             return (
@@ -207,9 +207,9 @@ class ShardActions:
         """True if an object that runs here, or waits to be created, has taken such a hold."""
         if owner.place and owner.place != hold_place(self.checkpoints):
             return False  # of another runtime that runs the same object, or did
-        return owner.id in self._wanted()
+        return owner.id in self._known_objects()
 
-    def _wanted(self) -> Mapping[str, object]:
+    def _known_objects(self) -> Mapping[str, object]:
         """The objects that run or wait to be created, by name; subscriptions as well."""
         return {**self.runtime.lane.state.objects, **self.objects.waiting()}
 

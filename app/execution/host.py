@@ -52,7 +52,7 @@ class Host:
             every commit and after every one that was refused.
         interval_ms: Distance of the times that sources give to data, and of their ticks.
         pool: Spark's scheduler pool of the object's kind.
-        pace: Slows sources' commits down; None for a commit at each interval.
+        pacing: Slows sources' commits down; None for a commit at each interval.
         self_check_every: One step of a view in so many recomputes a key; 0 for none.
     """
 
@@ -67,7 +67,7 @@ class Host:
     check_fence: Callable[[], None]
     interval_ms: int = 1000
     pool: str = "compute"
-    pace: CommitPacing | None = None
+    pacing: CommitPacing | None = None
     self_check_every: int = 0
 
 

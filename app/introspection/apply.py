@@ -149,7 +149,7 @@ def apply(facts: Facts, event: Event, now_ms: int) -> None:
         ):
             _observed(facts, event, now_ms)
         case Wanted():
-            facts.wanted = {one.id: one for one in event.objects}
+            facts.desired = {one.id: one for one in event.objects}
             note_wanted(facts, event.at_ms)
         case ProcessStarted() | SparkSeen() | ServerSeen() | RuntimeSeen() | ClientsSeen():
             _process(facts.process, event)

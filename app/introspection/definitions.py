@@ -68,19 +68,19 @@ def note_installed(facts: Facts, event: Installed) -> None:
 
 def note_dropped(facts: Facts, found: ObjectFacts, at_ms: int) -> None:
     """Note that an object was dropped; one that the project asks for waits to be created anew."""
-    if found.id in facts.wanted:
-        _note_uncreated(facts, facts.wanted[found.id], at_ms)
+    if found.id in facts.desired:
+        _note_uncreated(facts, facts.desired[found.id], at_ms)
     elif not found.is_subscription:
         _note_gone(facts, found.id, found.kind, at_ms)
 
 
 def note_wanted(facts: Facts, at_ms: int) -> None:
     """Note objects that wait to be created, and those that the project asks for no more."""
-    for name, one in facts.wanted.items():
+    for name, one in facts.desired.items():
         if name not in facts.objects:
             _note_uncreated(facts, one, at_ms)
     for name, row in list(facts.defined.items()):
-        if row[2] == "uncreated" and name not in facts.wanted:
+        if row[2] == "uncreated" and name not in facts.desired:
             _note_gone(facts, name, str(row[1]), at_ms)
 
 

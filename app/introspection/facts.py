@@ -245,14 +245,14 @@ class NotedVerdict:
     Attributes:
         verdict: In a word.
         since_ms: Since when.
-        following: Another one that the last look saw: noted if the next ones see it, too.
-        following_ms: Since when they do.
+        pending: Another one that the last look saw: noted if the next ones see it, too.
+        pending_ms: Since when they do.
     """
 
     verdict: Verdict
     since_ms: int
-    following: Verdict | None = None
-    following_ms: int = 0
+    pending: Verdict | None = None
+    pending_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -317,7 +317,7 @@ class Facts:
         shards: By name, as last inspected.
         received: Counts of the events so far.
         revision: Grows whenever facts are changed.
-        wanted: Objects that the project asks for, whether the lane has them or not, by name.
+        desired: Objects that the project asks for, whether the lane has them or not, by name.
         verdicts: The verdict on each object as it was noted last.
         judgements: The judgement of each object, as of the last second.
         judged: What the facts of a revision were judged to be at a moment: computed of them, so
@@ -351,7 +351,7 @@ class Facts:
     statuses: History = field(
         default_factory=lambda: History("status_history", MONTH_MS, 10_000, lasting=True)
     )
-    wanted: dict[str, WantedObject] = field(default_factory=dict)
+    desired: dict[str, WantedObject] = field(default_factory=dict)
     verdicts: dict[str, NotedVerdict] = field(default_factory=dict)
     judgements: Mapping[str, Judgement] = field(default_factory=dict)
     verdict_changes: History = field(

@@ -1,10 +1,10 @@
 """The feeds connect the sink with everything that runs, and start and stop it as a whole.
 
-    observing = RuntimeFeeds(client, clock)
-    observing.attach(session)             its queries are observed, its SQL knows `introspection`
-    observing.start(writes, check_fence)
-    observing.pause()                     for a while, to measure what it costs
-    observing.watch()
+    feeds = RuntimeFeeds(client, clock)
+    feeds.attach(session)             its queries are observed, its SQL knows `introspection`
+    feeds.start(writes, check_fence)
+    feeds.pause()                     for a while, to measure what it costs
+    feeds.watch()
 
 The parts of a runtime know nothing of relations: they call one of the methods here, each of which
 makes an event and returns at once.

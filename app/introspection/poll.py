@@ -91,7 +91,7 @@ class ShardPoller:
         self._objects: deque[str] = deque()
         self._shards: deque[str] = deque()
         self._dropped: dict[str, tuple[DroppedPart, ...] | None] = {}
-        self._told: dict[str, int] = {}
+        self._reported_at: dict[str, int] = {}
         self._tick = self._left = 0
         # Monitoring survives any answer of a store: a step that fails is tried again.
         self._thread = PeriodicThread(
@@ -111,8 +111,10 @@ class ShardPoller:
         if not self._objects:
             names = self._sink.read(_with_shards)
             self._objects.extend(names)
-            self._told = {name: self._told[name] for name in names if name in self._told}
-        self._left = max(1, ceil(len(self._told) / _TELL_TICKS))
+            self._reported_at = {
+                name: self._reported_at[name] for name in names if name in self._reported_at
+            }
+        self._left = max(1, ceil(len(self._reported_at) / _TELL_TICKS))
         for _ in range(min(_OBJECTS, len(self._objects))):
             self._look(self._objects.popleft())
         if self._tick % _LIST_TICKS == 0:
@@ -151,11 +153,11 @@ class ShardPoller:
 
     def _is_turn(self, name: str) -> bool:
         """True if the shards of an object are to be told now: the first time, and then by turns."""
-        told = self._told.get(name)
-        if told is not None and (self._left == 0 or self._tick - told < _TELL_TICKS):
+        reported = self._reported_at.get(name)
+        if reported is not None and (self._left == 0 or self._tick - reported < _TELL_TICKS):
             return False
-        self._left -= told is not None
-        self._told[name] = self._tick
+        self._left -= reported is not None
+        self._reported_at[name] = self._tick
         return True
 
     def _errors(self, name: str, *, is_told: bool) -> int | UnsetType:

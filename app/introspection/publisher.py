@@ -4,7 +4,7 @@
     follower = Follower(notify)
     publisher.follow(follower, Selection("verdicts"))
     publisher.moment.log(Selection("verdicts"))      after each `notify`; None before the first
-    publisher.leave(follower)
+    publisher.remove_follower(follower)
 
 All relations of a moment are read under one lock: a verdict does not contradict the lag beside it.
 Reading, encoding and comparing are done once, however many follow, and of a history only after it
@@ -236,7 +236,7 @@ class Publisher:
         with self._lock:
             follower.selections -= Counter((selection,))
 
-    def leave(self, follower: Follower) -> None:
+    def remove_follower(self, follower: Follower) -> None:
         """Let a follower follow nothing any more; may be repeated."""
         with self._lock:
             follower.selections = Counter()

@@ -113,8 +113,9 @@ class HolderHeartbeat:
     """Renews the lease of a holder, or of a follower, from a thread of its own, twice per lease.
 
     Losing a holder's lease (a pause longer than it, a store that was away) does not end the holder:
-    others take it for silent, and may take over without force. `LaneLog.keep` takes another one.
-    A follower that has lost its lease is not seen by others until `LaneLog.poll` takes another one.
+    others take it for silent, and may take over without force. `LaneLog.renew_lease` takes another
+    one. A follower that has lost its lease is not seen by others until `LaneLog.poll` takes another
+    one.
     """
 
     def __init__(self, machine: Machine, clock: Clock, lease_ms: int, purpose: str) -> None:

@@ -112,7 +112,7 @@ class Lane:
     error): everything that runs here is stopped, and nothing starts again in this process.
 
     Args:
-        journal: The durable order, held or followed.
+        order: The durable order, held or followed.
         renderers: The renderer of each kind of description.
         host_of: Returns what all objects of a kind share.
         operators_of: Returns how many operator numbers a description needs.
@@ -125,7 +125,7 @@ class Lane:
 
     def __init__(
         self,
-        journal: DurableOrder,
+        order: DurableOrder,
         renderers: Renderers,
         host_of: Callable[[Kind], Host],
         *,
@@ -139,7 +139,7 @@ class Lane:
         stops: Pool | None = None,
     ) -> None:
         self._settings = settings or LaneSettings()
-        self._journal = journal
+        self._order = order
         self._renderers = renderers
         self._host_of = host_of
         self._clock = clock
@@ -151,13 +151,13 @@ class Lane:
         self._starts = starts or DaemonPool("lane-start", self._settings.start_threads)
         self._stops = stops or DaemonPool("lane-stop", self._settings.stop_threads)
         # A follower must not restart its objects whenever the holder's own objects fail.
-        following: RestartOn = "lives" if journal.role == "holder" else "definitions"
+        following: RestartOn = "lives" if order.role == "holder" else "definitions"
         self._process_state = ProcessState(self._settings, ids.jitter, following)
         self._inbox = LaneInbox(self._settings.queue_max)
         self._running: dict[tuple[str, int], Running] = {}
         self._own_commands: list[LaneCommand] = []
         self._pending: list[PendingCommand] = []
-        self._notified_to = journal.state.next_index
+        self._notified_to = order.state.next_index
         self._applied_settings: dict[str, str] = {}
         self._lost: ShardError | None = None
         self._rested = threading.Event()
@@ -170,7 +170,7 @@ class Lane:
     @property
     def state(self) -> LaneState:
         """The fold of all records of the order that are known here."""
-        return self._journal.state
+        return self._order.state
 
     @property
     def lost(self) -> ShardError | None:
@@ -195,7 +195,7 @@ class Lane:
             Determinate: The store did not answer.
             Indeterminate: The same.
         """
-        self._journal.check_fence()
+        self._order.check_fence()
 
     def submit(self, producer: str, command: LaneCommand, sequence: int | None = None) -> int:
         """Give `command` its position and return it; waits for the store, not for effects.
@@ -263,7 +263,7 @@ class Lane:
             self._inbox.close(stopped_error())
         # Not before the rest: it gives up the holder's lease, and the next runtime would start the
         # same objects while ours still work. (The fence would hold; the work would be wasted.)
-        self._journal.close()
+        self._order.close()
         self._starts.close()
         self._stops.close()
         return rested
@@ -388,7 +388,7 @@ class Lane:
         process; then nothing is to be stopped.
         """
         try:
-            self._journal.check_fence()
+            self._order.check_fence()
         except Fenced as error:
             self._lose(error)
         except (Determinate, Indeterminate) as error:
@@ -399,13 +399,13 @@ class Lane:
     def _advance_order(self) -> None:
         """Append, or follow; a store that does not answer leaves all for the next round."""
         try:
-            if self._journal.role == "follower":
+            if self._order.role == "follower":
                 self._follow()
             else:
                 # Before the lease is renewed, which may fail: commands that were not taken hold no
                 # start back (`step`), and a restart would begin that nobody has recorded.
                 self._own_commands += self._process_state.take_commands()
-                self._journal.keep()
+                self._order.renew_lease()
                 self._append()
         except Fenced as error:
             self._lose(error)
@@ -428,12 +428,12 @@ class Lane:
         # each time; each of those commands names an epoch, and has no effect when that is over.
         numbered = zip(offers, submissions, strict=False)
         self._pending = [replace(offer, sequence=s.sequence) for offer, s in numbered]
-        self._journal.append(submissions)
+        self._order.append(submissions)
         # Only now: an offer is answered when its record is durable.
         done, self._pending, self._own_commands = self._pending, [], []
         for offer in done:
             assert offer.sequence is not None, offer
-            place = self._journal.position(offer.producer, offer.sequence)
+            place = self._order.position(offer.producer, offer.sequence)
             self._inbox.answer(offer, self._newest() if place is None else place)
 
     def _numbered(self, offers: Sequence[PendingCommand]) -> list[Submission]:
@@ -455,7 +455,7 @@ class Lane:
         # Thrown away: a follower records nothing, so its restarts are known to nobody but itself.
         # `_promote` takes their epochs over.
         self._process_state.take_commands()
-        self._journal.poll()
+        self._order.poll()
         # One at a time: what follows an `AllowWrites` is a holder's to append, in the next round.
         for offer in self._pending or self._inbox.take_offers(1):
             self._pending = []
@@ -475,7 +475,7 @@ class Lane:
         The take-over records the epochs that our objects have reached, so that the order's next
         ones are greater.
         """
-        self._journal.take_over("by-force", self._process_state.epochs())
+        self._order.take_over("by-force", self._process_state.epochs())
         # In this order: `adopt` takes what runs for the epochs in the new state. Before `want` it
         # would take the former ones, and every object would be stopped and started anew.
         self._process_state.want(self.state.objects, self.state.paused)
@@ -511,7 +511,7 @@ class Lane:
                     # It gives up holds in shards, and an object of that name may run elsewhere by
                     # now. Here only for what is local: `forget` looks again between what it reads
                     # and each write, which is refused if what it has read has changed.
-                    self._journal.check_fence()
+                    self._order.check_fence()
                     self._forget(dropped)
         except Exception as error:  # noqa: BLE001 - any error of an effect is the object's failure
             context = {"effect": type(effect).__name__, "error": repr(error)}
@@ -521,7 +521,7 @@ class Lane:
 
     def _allow_writes(self) -> None:
         # A follower's state says what the holder's objects may do; its own may not write.
-        if self._journal.role == "holder" and self._lost is None:
+        if self._order.role == "holder" and self._lost is None:
             for kind in self.state.writes:
                 self._host_of(kind).writes.set()
 
@@ -559,7 +559,7 @@ class Lane:
         changes = self._process_state.take_changes()
         if self._observer is not None:
             # Records first: an observer knows an object before it hears that it starts.
-            for record in self._journal.records(first) if first < self._notified_to else []:
+            for record in self._order.records(first) if first < self._notified_to else []:
                 # What another thread's look at the fence has resolved since is for the next round.
                 if record.index < self._notified_to:
                     self._observer.on_record(record)

@@ -254,7 +254,7 @@ class LaneLog:
                 with suppress(ShardError):
                     followed.stop()
 
-    def keep(self) -> None:
+    def renew_lease(self) -> None:
         with self._lock:
             if self._pulse is None or not self._pulse.lost:
                 return

@@ -79,7 +79,7 @@ class DurableOrder(Protocol):
         """
         ...
 
-    def keep(self) -> None:
+    def renew_lease(self) -> None:
         """Take another lease if the holder's has run out: others see by it that the holder lives.
 
         Raises:

@@ -190,13 +190,13 @@ class ProcessState:
     Attributes:
         settings: Of the lane; may be replaced at any time.
         jitter: Returns a random number in [0, 1), for pauses.
-        following: What makes a running object start anew.
+        restart_on: What makes a running object start anew.
     """
 
     settings: LaneSettings
     jitter: Callable[[], float]
-    following: RestartOn = "lives"
-    _wanted: Mapping[str, LaneObject] = field(default_factory=dict)
+    restart_on: RestartOn = "lives"
+    _desired: Mapping[str, LaneObject] = field(default_factory=dict)
     _paused: Collection[str] = ()
     _slots: dict[str, _Slot] = field(default_factory=dict)
     _halted: bool = False
@@ -213,7 +213,7 @@ class ProcessState:
             objects: By name.
             paused: Names of those that are not to run until they are resumed.
         """
-        self._wanted, self._paused = objects, paused
+        self._desired, self._paused = objects, paused
 
     def halt(self) -> None:
         """Stop all that runs, and start nothing any more; nothing is dropped. There is no way back.
@@ -229,9 +229,9 @@ class ProcessState:
         the state after the take-over: an epoch that is adopted before would be an old one, and
         everything would restart.
         """
-        self.following = "lives"
+        self.restart_on = "lives"
         for name, slot in self._slots.items():
-            known = self._wanted.get(name)
+            known = self._desired.get(name)
             if known is not None:
                 # `incarnation` and `last_epoch` stay: reports come with the epoch that runs.
                 slot.life = known.epoch
@@ -360,7 +360,7 @@ class ProcessState:
 
     def advance(self, now_ms: int, starts: StartPermission = "allowed") -> list[Effect]:
         """Decide which effects are due, stops first; each must be answered by its completion."""
-        for name, known in self._wanted.items():
+        for name, known in self._desired.items():
             if name not in self._slots:
                 self._slots[name] = _Slot(known.kind, entered_ms=now_ms)
             self._slots[name].global_id = known.global_id
@@ -373,7 +373,7 @@ class ProcessState:
 
     def _due_stops(self, name: str, now_ms: int) -> Iterator[Effect]:
         """The stop of an object whose incarnation is to end, or whose stop is to be repeated."""
-        slot, known = self._slots[name], self._wanted.get(name)
+        slot, known = self._slots[name], self._desired.get(name)
         again_ms = slot.stop_again_ms if slot.step == "stopping" else None
         if again_ms is not None and again_ms <= now_ms:
             assert slot.incarnation is not None, slot
@@ -399,11 +399,11 @@ class ProcessState:
         # description is another one, with a checkpoint of its own.
         same = slot.incarnation.dataflow == known.dataflow
         same = same and slot.incarnation.global_id == known.global_id
-        return same and (self.following == "definitions" or known.epoch <= slot.life)
+        return same and (self.restart_on == "definitions" or known.epoch <= slot.life)
 
     def _due_cleanups(self, name: str, now_ms: int) -> Iterator[Effect]:
         """The clean-up of an object of which nothing runs; leads it back to `idle` if it may."""
-        slot, known = self._slots[name], self._wanted.get(name)
+        slot, known = self._slots[name], self._desired.get(name)
         if slot.step == "ended" and (name in self._paused or not self._is_present(slot, known)):
             slot.step, slot.finished = "idle", False
         # Created again, which nothing else would lead out of `gone`: before its `Dropped` was
@@ -429,7 +429,7 @@ class ProcessState:
 
     def _may_remove(self, slot: _Slot) -> bool:
         """True if what an object has left may be removed here: this process must hold the order."""
-        return slot.step == "idle" and self.following == "lives" and not self._halted
+        return slot.step == "idle" and self.restart_on == "lives" and not self._halted
 
     def _due_starts(self, now_ms: int) -> Iterator[Effect]:
         """Starts, in the order in which the objects became ready."""
@@ -438,7 +438,7 @@ class ProcessState:
         ready: list[tuple[int, str, _Slot]] = []
         for name, slot in self._slots.items():
             # None of one that still stops here when its drop is done elsewhere: a follower's.
-            known = self._wanted.get(name)
+            known = self._desired.get(name)
             if slot.step != "idle" or known is None or not self._is_to_run(known):
                 continue
             if name in self._paused:
@@ -454,7 +454,7 @@ class ProcessState:
             ready.append((slot.ticket, name, slot))
         turns = self.settings.hydration_concurrency - self._hydration_slots_taken(now_ms)
         for _, name, slot in sorted(ready, key=lambda r: r[0]):
-            if self._needs_hydration_slot(self._wanted[name]):
+            if self._needs_hydration_slot(self._desired[name]):
                 if turns <= 0:
                     self._report_phase(name, slot, "waiting", now_ms)
                     # Not `break`: sources and subscriptions behind it need no slot, and a source
@@ -472,14 +472,14 @@ class ProcessState:
         here it would keep leases and rows for nobody. A holder removes what it has left; a follower
         would keep one for each subscription that there ever was.
         """
-        of_another = self.following == "definitions" and is_transient(known.description)
+        of_another = self.restart_on == "definitions" and is_transient(known.description)
         return known.life == "live" and not of_another
 
     def _rest(self, name: str, slot: _Slot, now_ms: int) -> None:
         """Keep a paused object idle, and report once that it is paused."""
         # Without its ticket: when it is resumed, those that waited meanwhile go first.
         slot.ticket = None
-        dataflow = self._wanted[name].dataflow
+        dataflow = self._desired[name].dataflow
         if slot.reported_phase == "paused" and slot.paused_as == dataflow:
             return
         # Again for another definition: to observers it is another object, which begins as created.
@@ -499,7 +499,7 @@ class ProcessState:
 
     def _start(self, name: str, slot: _Slot, now_ms: int) -> Start:
         """The start of the next incarnation; resets all that the slot knows of the last one."""
-        known = self._wanted[name]
+        known = self._desired[name]
         # The order's epoch alone would do for a holder. A follower's restarts are not recorded,
         # and two incarnations with one epoch could not tell their reports apart.
         epoch = max(known.epoch, slot.last_epoch + 1)
@@ -553,7 +553,7 @@ class ProcessState:
         """Note that nothing of the object runs any more."""
         slot.turn_until_ms, slot.failing = None, False
         # An object that has finished an older definition is to start with the new one.
-        ended = slot.finished and self._is_present(slot, self._wanted.get(name))
+        ended = slot.finished and self._is_present(slot, self._desired.get(name))
         self._enter(slot, "ended" if ended else "idle", now_ms)
         self._report_phase(name, slot, "ended" if ended else "stopped", now_ms, error)
 

@@ -63,7 +63,7 @@ def make_source(
         )
     except TextProblem as wrong:
         return _broken(name, script, wrong)
-    return _made(description, script, {"columns": 0}, comment)
+    return _statements_of(description, script, {"columns": 0}, comment)
 
 
 def make_view(name: str, text: str, retain: str | int | None, comment: str) -> ParsedStatements:
@@ -95,7 +95,7 @@ def make_index(on: str, key: Iterable[str], name: str) -> ParsedStatements:
         _check_columns(key)
     except TextProblem as wrong:
         return _broken(name, script, wrong)
-    return _made(IndexDescription(name=name, on=on, key=key), script)
+    return _statements_of(IndexDescription(name=name, on=on, key=key), script)
 
 
 def make_sink(
@@ -124,10 +124,10 @@ def make_sink(
         key=key,
         snapshot=snapshot,
     )
-    return _made(description, script)
+    return _statements_of(description, script)
 
 
-def _made(
+def _statements_of(
     description: ObjectDescription,
     script: Script,
     spots: Mapping[str, int] | None = None,

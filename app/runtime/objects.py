@@ -82,10 +82,10 @@ class RunningObjects:
         self._options = options
         self._catalog = catalog
         self._check_fence = check_fence
-        self._bounds = options.bounds
+        self._part_settings = options.part_settings
         self._indexes: dict[str, RunningIndex] = {}
         self._subscribes: dict[str, RunningSubscription] = {}
-        pace = CommitPacing(clock, options.interval_ms, options.interval_max_ms)
+        pacing = CommitPacing(clock, options.interval_ms, options.interval_max_ms)
         self.hosts = {
             kind: Host(
                 spark=session,
@@ -100,7 +100,7 @@ class RunningObjects:
                 interval_ms=options.interval_ms,
                 self_check_every=options.self_check_every,
                 pool=kind,
-                pace=pace,
+                pacing=pacing,
             )
             for kind, session in sessions.items()
         }
@@ -116,14 +116,14 @@ class RunningObjects:
             SubscribeDescription: self._start_dataflow,
         }
 
-    def apply_settings(self, bounds: PartSettings) -> None:
+    def apply_settings(self, parts: PartSettings) -> None:
         """Apply changed settings to the objects that run, and to those that start later."""
         # First: an object that starts meanwhile takes these by itself, or is in the registry below.
-        self._bounds = bounds
+        self._part_settings = parts
         for index in [*self._indexes.values()]:
-            index.tune(bounds.indexes)
+            index.tune(parts.indexes)
         for subscribe in [*self._subscribes.values()]:
-            subscribe.tune(bounds.subscribes)
+            subscribe.tune(parts.subscribes)
 
     def allow_compaction(self, name: str, frontier: int | None) -> None:
         """Let the history of an index or subscription before `frontier` go; None ends it.
@@ -150,17 +150,17 @@ class RunningObjects:
             incarnation,
             description,
             self._catalog,
-            indexes=self._bounds.indexes,
-            subscribes=self._bounds.subscribes,
+            indexes=self._part_settings.indexes,
+            subscribes=self._part_settings.subscribes,
         )
         # Registered before it is tuned: settings that change between the two lines reach it by
         # the registry, those that changed while it was made by the second line.
         if isinstance(running, RunningIndex):
             self._indexes[incarnation.id] = running
-            running.tune(self._bounds.indexes)
+            running.tune(self._part_settings.indexes)
         elif isinstance(running, RunningSubscription):
             self._subscribes[incarnation.id] = running
-            running.tune(self._bounds.subscribes)
+            running.tune(self._part_settings.subscribes)
         return running
 
     def _start_storage(

@@ -1,6 +1,6 @@
 """The unified runtime: two connections, two workers, one lane, one loop that ties them together.
 
-    runtime = Runtime(sessions, client, journal, options, clock=clock, ids=ids)
+    runtime = Runtime(sessions, client, order, options, clock=clock, ids=ids)
     runtime.start()
     InProcessClient(runtime.compute, nonce, clock)       a controller connects
     runtime.stop()
@@ -114,12 +114,12 @@ class Runtime(Observer):
         self,
         sessions: Mapping[Kind, SparkSession],
         client: ShardClient,
-        journal: DurableOrder,
+        order: DurableOrder,
         options: RuntimeOptions,
         *,
         clock: Clock,
         ids: IdGenerator,
-        observing: RuntimeFeeds | None = None,
+        feeds: RuntimeFeeds | None = None,
         watcher: RuntimeWatcher | None = None,
     ) -> None:
         """A runtime that `start` brings to life.
@@ -127,18 +127,18 @@ class Runtime(Observer):
         Args:
             sessions: That of each kind; one and the same for both in a unified runtime.
             client: Of the location.
-            journal: The lane's durable order, held or followed.
+            order: The lane's durable order, held or followed.
             options: See there.
             clock: Of the process.
             ids: Source of everything random.
-            observing: What watches; None for nothing.
+            feeds: Of the introspection of what runs; None for none.
             watcher: Hears of progress and of the lane; None for nobody.
         """
         self._client = client
-        self._journal = journal
+        self._order = order
         self._clock = clock
         self._options = options
-        self._observing = observing
+        self._feeds = feeds
         self._watcher = watcher or RuntimeWatcher()
         # A round that fails is logged, and the next one is taken: without the loop nothing could be
         # asked for, or even dropped.
@@ -149,7 +149,7 @@ class Runtime(Observer):
         self._phases: queue.SimpleQueue[PhaseChange] = queue.SimpleQueue()
         self._news: queue.Queue[_News] = queue.Queue(_OBSERVATIONS_MAX)
         self._overrun = 0
-        limits = options.bounds.connections
+        limits = options.part_settings.connections
         self.compute: Endpoint[ComputeCommand, ComputeResponse] = Endpoint(self._wake.set, limits)
         self.storage: Endpoint[StorageCommand, StorageResponse] = Endpoint(self._wake.set, limits)
         self._settings_applied: Mapping[str, str] = {}
@@ -159,22 +159,22 @@ class Runtime(Observer):
             options,
             self,
             report=self.report,
-            check_fence=journal.check_fence,
+            check_fence=order.check_fence,
             clock=clock,
             ids=ids,
         )
         self._asked: dict[str, float] = {}
-        self._follows = journal.role == "follower"
+        self._follows = order.role == "follower"
         self._doubts, self._said = set[Kind](), set[Kind]()
         self._refused = set[str]()
         self._passing: queue.SimpleQueue[threading.Event] = queue.SimpleQueue()
         self.lane = Lane(
-            journal,
+            order,
             self._objects.renderers,
             self._objects.hosts.__getitem__,
             clock=clock,
             ids=ids,
-            settings=options.bounds.lane,
+            settings=options.part_settings.lane,
             operators_of=lambda description: len(operators_of(description)),
             observer=self,
             forget=self._objects.forget,
@@ -187,18 +187,18 @@ class Runtime(Observer):
         self._counted_ms = float("-inf")
 
     def _make_peeks(self) -> PeekServer:
-        observing, host = self._observing, self._objects.hosts["compute"]
-        peeks = self._options.bounds.peeks
-        if observing is None:
+        feeds, host = self._feeds, self._objects.hosts["compute"]
+        peeks = self._options.part_settings.peeks
+        if feeds is None:
             return PeekServer(host, self, _no_relations, bind, settings=peeks)
         return PeekServer(
             host,
             self,
-            observing.relations.relation,
+            feeds.relations.relation,
             bind,
             settings=peeks,
-            decided=observing.decided,
-            find_blockage=observing.find_blockage,
+            decided=feeds.decided,
+            find_blockage=feeds.find_blockage,
         )
 
     # -- life ------------------------------------------------------------------------------------
@@ -207,12 +207,12 @@ class Runtime(Observer):
         """Start the loop, and with the lane all that shall run."""
         # What watches first, and the lane last: an object that starts reports at once, and a report
         # of an object that nobody knows is thrown away.
-        if self._observing is not None:
-            if self._journal.role == "follower":
+        if self._feeds is not None:
+            if self._order.role == "follower":
                 # To the sink itself, also below: histories are stored again after a pause as well.
-                self._observing.sink.put(Following())
-            self._observing.found(self.lane.state, self._journal.records())
-            self._observing.start(self._objects.hosts["storage"].writes, self.lane.check_fence)
+                self._feeds.sink.put(Following())
+            self._feeds.found(self.lane.state, self._order.records())
+            self._feeds.start(self._objects.hosts["storage"].writes, self.lane.check_fence)
         self._thread.start()
         self.lane.start()
 
@@ -226,8 +226,8 @@ class Runtime(Observer):
         self._oneshots.stop()
         rested = self.lane.stop(_STOP_MS)
         self._thread.stop(_JOIN_MS)
-        if self._observing is not None:
-            self._observing.stop()
+        if self._feeds is not None:
+            self._feeds.stop()
         return rested
 
     # -- what the parts ask --------------------------------------------------------------------
@@ -251,8 +251,8 @@ class Runtime(Observer):
         # To the lane by a way of its own: a failure must be heard, or the object is never started
         # again. The loop may lose an observation when it is far behind (`_put`).
         self.lane.report(observation)
-        if self._observing is not None:
-            self._observing.report(observation)
+        if self._feeds is not None:
+            self._feeds.report(observation)
         self._put(observation)
         if isinstance(observation, Progress):
             self._watcher.on_progress(observation.id)
@@ -261,17 +261,17 @@ class Runtime(Observer):
     def on_record(self, record: Record) -> None:
         if isinstance(record.command, lane_commands.UpdateConfiguration | lane_commands.Opened):
             self._wake.set()
-        if self._observing is not None:
-            self._observing.on_record(record, self.lane.state)
-            if isinstance(record.command, lane_commands.Opened) and self._journal.role == "holder":
+        if self._feeds is not None:
+            self._feeds.on_record(record, self.lane.state)
+            if isinstance(record.command, lane_commands.Opened) and self._order.role == "holder":
                 objects = tuple(self.lane.state.objects)
-                self._observing.sink.put(TakenOver(objects=objects, at_ms=record.at_ms))
+                self._feeds.sink.put(TakenOver(objects=objects, at_ms=record.at_ms))
         self._watcher.on_lane()
 
     @override
     def on_phase(self, change: PhaseChange) -> None:
-        if self._observing is not None:
-            self._observing.on_phase(change)
+        if self._feeds is not None:
+            self._feeds.on_phase(change)
         # Few, and none may be lost: a life that nobody has heard of is not listened to.
         self._phases.put(change)
         self._wake.set()
@@ -294,7 +294,7 @@ class Runtime(Observer):
         # As many as there are now: what is put later may be behind a command that comes later.
         asked = [self._passing.get_nowait() for _ in range(self._passing.qsize())]
         self._apply_changed_settings()
-        if self._follows and self._journal.role == "holder":
+        if self._follows and self._order.role == "holder":
             self._follows = False  # what was refused can be recorded from here on
             for kind in [*self._said]:
                 with self._refusing(kind):
@@ -315,8 +315,8 @@ class Runtime(Observer):
             self._take_news(self._news.get_nowait())
         while (step := self.compute.take()) is not None:
             self._take_compute(step)
-        while (order := self.storage.take()) is not None:
-            self._take_storage(order)
+        while (command := self.storage.take()) is not None:
+            self._take_storage(command)
         for passed in asked:
             passed.set()
         if self._clock.elapsed_ms() - self._counted_ms >= _STATISTICS_MS:
@@ -324,25 +324,25 @@ class Runtime(Observer):
             # Once a second, not with each observation: they are sums, and the newest one says all.
             updates = self._storage_worker.statistics()
             self.storage.respond(updates)
-            if self._observing is not None:
-                self._observing.put(updates)
-                role, now_ms = self._journal.role, self._clock.now_ms()
+            if self._feeds is not None:
+                self._feeds.put(updates)
+                role, now_ms = self._order.role, self._clock.now_ms()
                 sessions = {"compute": self.compute.session, "storage": self.storage.session}
-                self._observing.put(describe_runtime(self.lane, role, sessions, now_ms))
+                self._feeds.put(describe_runtime(self.lane, role, sessions, now_ms))
 
     def _apply_changed_settings(self) -> None:
         """Apply to what runs the settings that the lane's order has, if they have changed."""
         if self.lane.state.settings == self._settings_applied:
             return
         self._settings_applied = self.lane.state.settings
-        bounds = self._options.bounds.with_recorded(self._settings_applied)
-        self._peeks.tune(bounds.peeks)
-        self._objects.apply_settings(bounds)
+        parts = self._options.part_settings.with_recorded(self._settings_applied)
+        self._peeks.tune(parts.peeks)
+        self._objects.apply_settings(parts)
 
     def _check(self, commands: Iterable[ComputeCommand | StorageCommand]) -> None:
         # Before a worker takes the first of them: settings that were recorded and cannot be applied
         # would be met again by every start.
-        check_commands(commands, self.lane.state.settings, self._options.bounds)
+        check_commands(commands, self.lane.state.settings, self._options.part_settings)
 
     def _take_news(self, news: _News) -> None:
         now_ms = self._clock.now_ms()
@@ -437,19 +437,19 @@ class Runtime(Observer):
             self.compute.respond(response)
 
     def _peek(self, peek: Peek) -> None:
-        if self._observing is not None:
+        if self._feeds is not None:
             self._asked[peek.uuid] = self._clock.elapsed_ms()
             started = PeekStarted(
                 uuid=peek.uuid, inputs=peek.inputs, time=peek.as_of, at_ms=self._clock.now_ms()
             )
-            self._observing.put(started)
+            self._feeds.put(started)
         self._peeks.start(peek)
 
     def _answered(self, uuid: str) -> None:
         began_ms = self._asked.pop(uuid, None)
-        if self._observing is not None and began_ms is not None:
+        if self._feeds is not None and began_ms is not None:
             took_ms = self._clock.elapsed_ms() - began_ms
-            self._observing.put(PeekEnded(uuid=uuid, took_ms=took_ms))
+            self._feeds.put(PeekEnded(uuid=uuid, took_ms=took_ms))
 
     def _do_storage(self, done: StorageEffects) -> None:
         self._offer("storage", done.commands)
@@ -463,9 +463,9 @@ class Runtime(Observer):
                     self._oneshots.start(request)
         for response in done.responses:
             self.storage.respond(response)
-        if self._observing is not None:
+        if self._feeds is not None:
             for status in done.statuses:
-                self._observing.put(status)
+                self._feeds.put(status)
 
     def _offer(self, producer: str, commands: Sequence[LaneCommand]) -> None:
         for command in commands:

@@ -106,7 +106,7 @@ class RuntimeOptions:
         interval_ms: As of `Host`.
         interval_max_ms: The most that sources wait between two commits when views cannot follow.
         self_check_every: As of `Host`.
-        bounds: Of all that it does; what the lane's order says of them comes on top.
+        part_settings: As configured; values that the lane's order has recorded replace them.
     """
 
     checkpoints: Path
@@ -114,18 +114,18 @@ class RuntimeOptions:
     interval_ms: int = 1000
     interval_max_ms: int = 10_000
     self_check_every: int = 1000
-    bounds: PartSettings = field(default_factory=PartSettings)
+    part_settings: PartSettings = field(default_factory=PartSettings)
 
 
 def check_commands(
-    commands: Iterable[object], recorded: Mapping[str, str], bounds: PartSettings
+    commands: Iterable[object], recorded: Mapping[str, str], parts: PartSettings
 ) -> None:
     """Refuse `UpdateConfiguration`s that cannot be applied, before any of them is recorded.
 
     Args:
         commands: Commands of a controller; others than `UpdateConfiguration` pass.
         recorded: The settings that the lane's order has recorded so far.
-        bounds: The runtime's settings without those.
+        parts: The settings of the runtime's parts, without those.
 
     Raises:
         InvalidUsage: A setting is unknown, may not change, or has no such value; it is named.
@@ -133,7 +133,7 @@ def check_commands(
     # With what the order has recorded: two values may be right alone and not go together.
     for command in commands:
         if isinstance(command, UpdateConfiguration):
-            with_checked_values(command.settings, bounds.changed({**recorded, **command.settings}))
+            with_checked_values(command.settings, parts.changed({**recorded, **command.settings}))
 
 
 def part_settings_of(settings: RuntimeSettings) -> PartSettings:
@@ -170,8 +170,8 @@ def changeable_values(settings: RuntimeSettings) -> dict[str, str]:
     return {name: str(getattr(settings, name)) for name in CHANGEABLE}
 
 
-def with_checked_values(given: Mapping[str, str], bounds: PartSettings) -> PartSettings:
-    """Return `bounds` with the values of `given`, all of which must be changeable settings.
+def with_checked_values(given: Mapping[str, str], parts: PartSettings) -> PartSettings:
+    """Return `parts` with the values of `given`, all of which must be changeable settings.
 
     Raises:
         InvalidUsage: There is no such setting that may change, or it cannot have this value.
@@ -179,4 +179,4 @@ def with_checked_values(given: Mapping[str, str], bounds: PartSettings) -> PartS
     for name in given:
         if name not in CHANGEABLE:
             raise unknown_name("changeable setting", name, CHANGEABLE)
-    return bounds.changed(given)
+    return parts.changed(given)

@@ -113,13 +113,13 @@ def serve_application(
     Raises:
         InvalidUsage: The address is taken; or the application has no introspection.
     """
-    if application.observing is None:
+    if application.feeds is None:
         raise not_observed_error()
     token = settings.token or application.token()
     codes = SessionCodes(token, SystemClock(), SystemIds())
     acts = application.shard_actions
     services = Services(
-        relations=application.observing.relations,
+        relations=application.feeds.relations,
         run_sql=lambda text, given_up: _run_sql(application, text, given_up),
         actions={
             "pause": application.control.pause,
@@ -139,9 +139,9 @@ def serve_application(
         timeout_s=application.timeout_ms / 1000 + _MORE_S,
         routes=[
             session_route(codes),
-            *application_routes(application, token, application.observing.put),
+            *application_routes(application, token, application.feeds.put),
         ],
-        observe=application.observing.put,
+        observe=application.feeds.put,
     )
     is_local = settings.listen.host in _LOOPBACK
     access = Access(token, "loopback" if is_local else "elsewhere", application.location_id)
@@ -158,12 +158,12 @@ def serve_application(
             return application.follows or application.lost is not None
 
         with Announcement(folder, whereabouts, follows, SystemClock()):
-            application.observing.put(ServerSeen(served.url))
+            application.feeds.put(ServerSeen(served.url))
             try:
                 # What is announced has no codes: a file is no place for them.
                 yield ServedApplication(**msgspec.structs.asdict(whereabouts), codes=codes)
             finally:
-                application.observing.put(ServerSeen(""))
+                application.feeds.put(ServerSeen(""))
 
 
 def application_routes(

@@ -113,7 +113,7 @@ class _Connection:
                 for task in both:
                     task.cancel()
         finally:
-            self._publisher.leave(self._follower)
+            self._publisher.remove_follower(self._follower)
 
     def _notify(self) -> None:
         """Signal a new moment; called by any thread."""

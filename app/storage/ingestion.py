@@ -322,8 +322,8 @@ class Ingestion:
         self._reports.progress(timeline)
         # Resting in Spark's own thread is what delays the next micro-batch, and makes it larger.
         # After all reports: the rows are visible by now. Not after the snapshot: it took its time.
-        if self._host.pace is not None and not first:
-            self._host.clock.wait(self._stopping, self._host.pace.commit_pause_ms())
+        if self._host.pacing is not None and not first:
+            self._host.clock.wait(self._stopping, self._host.pacing.commit_pause_ms())
 
     def _tick(self) -> TickOutcome:
         """Move the uppers with the clock; errors but `Fenced` are reported and tried again."""

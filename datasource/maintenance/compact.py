@@ -273,7 +273,7 @@ def _merge_within_budget(machine: Machine) -> int:
             # `_most_urgent` looks at every part of the trace for a worn past: too slow for every
             # commit, so it is asked only after another merge was due.
             choose = _most_urgent if applied else _out_of_shape
-            inputs = choose(machine, state, claims, machine.tank.fuel)
+            inputs = choose(machine, state, claims, machine.tank.left)
             if not inputs:
                 break
             machine.tank.use(merge_weight(inputs))

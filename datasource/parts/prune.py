@@ -1,6 +1,6 @@
 """Prunes a plan: leaves out parts whose statistics prove that no row passes the filter.
 
-    Pruner.keep(planned) -> list[PlannedPart]       by the statistics in the shard's state
+    Pruner.prune(planned) -> list[PlannedPart]      by the statistics in the shard's state
     Pruner.prune_snapshot(plan) -> SnapshotPlan     the same, and less to merge
     is_audited(name) -> bool                        True if it is read although it could be skipped
 
@@ -61,7 +61,7 @@ class Pruner:
     schemas: Mapping[int, str]
     _parsed: dict[int, ShardSchema] = field(default_factory=dict, repr=False)
 
-    def keep(self, planned: Iterable[PlannedPart]) -> list[PlannedPart]:
+    def prune(self, planned: Iterable[PlannedPart]) -> list[PlannedPart]:
         """The parts that may hold a row that passes, and those to audit, in their order."""
         found = [(one, self.may_pass(one.part)) for one in planned]
         budget = _AUDIT_BYTES + sum(one.part.size_bytes for one, passes in found if passes)
@@ -79,10 +79,10 @@ class Pruner:
 
         A group without any part that retracts need not be merged: its parts become plain ones.
         """
-        plain = self.keep(plan.plain)
+        plain = self.prune(plan.plain)
         groups = []
         for group in plan.groups:
-            kept = self.keep(group)
+            kept = self.prune(group)
             rest = tuple(one for one in kept if not one.audit)
             plain += [one for one in kept if one.audit]
             if any(one.part.retracts for one in rest):

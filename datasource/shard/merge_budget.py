@@ -8,7 +8,7 @@ budget's capacity. (Differential dataflow calls this fuel.) A process starts wit
 that appends once and ends does its share, too.
 
 Invariants:
-    -capacity <= fuel <= capacity; a negative budget is a debt that later commits pay off.
+    -capacity <= left <= capacity; a negative budget is a debt that later commits pay off.
     At most one thread of a process merges on a budget at a time.
 """
 
@@ -26,31 +26,31 @@ __all__ = ["MergeBudget"]
 class MergeBudget:
     """The merge budget for one shard in one process, in bytes of merged input."""
 
-    _fuel: int | None = None  # None: full; the capacity is not known before the first `add`
+    _left: int | None = None  # None: full; the capacity is not known before the first `add`
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, more: int, capacity: int) -> None:
         """Add `more` bytes, up to `capacity`."""
         with self._lock:
-            held = capacity if self._fuel is None else self._fuel
-            self._fuel = min(held + more, capacity)
+            held = capacity if self._left is None else self._left
+            self._left = min(held + more, capacity)
 
     @property
-    def fuel(self) -> int:
+    def left(self) -> int:
         """The bytes that are left; negative if they are owed."""
         with self._lock:
-            return self._fuel or 0
+            return self._left or 0
 
     def use(self, spent: int) -> None:
         """Take `spent` bytes out; more than are left makes a debt."""
         with self._lock:
-            self._fuel = (self._fuel or 0) - spent
+            self._left = (self._left or 0) - spent
 
     def penalise(self, capacity: int) -> None:
         """Set the debt to `capacity`, after a failed merge: not every commit should repeat it."""
         with self._lock:
-            self._fuel = -capacity
+            self._left = -capacity
 
     @contextmanager
     def turn(self) -> Iterator[bool]:

@@ -66,7 +66,7 @@ class ShardBatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions, shape: RowShape) -> None:
         """Store options and row shape; no I/O."""
         self._options = options
-        self._shape = shape
+        self._row_shape = shape
 
     @override
     @as_one_sentence
@@ -151,8 +151,8 @@ class ShardBatchReader(DataSourceReader):
         # First the lease, then the wait for the state that is planned from: a plan from a state
         # that is older than its lease could name parts that are deleted already.
         state, guard = self._settled(leases, name, as_of, settled)
-        self._shape.check(index, name, current_schema(state))
-        return PartitionPlanner(self._options.of(name), state, self._shape, index, guard)
+        self._row_shape.check(index, name, current_schema(state))
+        return PartitionPlanner(self._options.of(name), state, self._row_shape, index, guard)
 
     def _settled(
         self, leases: _PlanLeases, name: str, as_of: int, settled: int
@@ -162,7 +162,7 @@ class ShardBatchReader(DataSourceReader):
 
         def look() -> ShardState:
             leases.renew_old()
-            return client.door.state(name)
+            return client.shard_views.state(name)
 
         taken = 1
         while True:

@@ -78,7 +78,7 @@ class ShardPartition(InputPartition):
         schemas: Schemas by id, as JSON text; those that the parts need and the current one.
         schema_id: Id of the current schema, which rows come out under.
         key: The shard's key.
-        shape: Columns and types of the rows.
+        row_shape: Columns and types of the rows.
         index: Index of the input among the read's.
         where: Filter that rows must pass; None passes all.
         kind: Of a snapshot, `plain` parts as they are or a `group` to be consolidated; of an
@@ -92,7 +92,7 @@ class ShardPartition(InputPartition):
     schemas: Mapping[int, str]
     schema_id: int
     key: tuple[str, ...]
-    shape: RowShape
+    row_shape: RowShape
     index: int
     where: Where | None
     kind: PartitionKind
@@ -130,7 +130,7 @@ def fetch_partition(client: ShardClient, partition: ShardPartition) -> Iterator[
     # Before the first request as well: the task may have waited for a slot for most of the lease.
     _renew(client, partition)
     try:
-        for batch in partition.shape.rows(partition.index, batches):
+        for batch in partition.row_shape.rows(partition.index, batches):
             yield batch
             _renew(client, partition)
     except (MissingBlob, Corrupt) as error:
@@ -165,7 +165,7 @@ def error_of_part(partition: ShardPartition, planned: PlannedPart) -> ShardError
 def _contents(client: ShardClient, partition: ShardPartition) -> Contents:
     schemas = {number: ShardSchema.parse(text) for number, text in partition.schemas.items()}
     fetcher = Fetcher(client.location.blob, schemas, schemas[partition.schema_id], partition.where)
-    return Contents(fetcher, partition.key, partition.shape.columns(partition.index))
+    return Contents(fetcher, partition.key, partition.row_shape.columns(partition.index))
 
 
 def _rows(contents: Contents, partition: ShardPartition) -> Generator[pa.RecordBatch]:

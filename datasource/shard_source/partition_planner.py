@@ -46,14 +46,14 @@ class PartitionPlanner:
     Attributes:
         options: The read's options, for this input alone.
         state: The state that the parts were planned from.
-        shape: Columns and types of the rows.
+        row_shape: Columns and types of the rows.
         index: Index of the input among the read's.
         guard: The lease that protects the plan.
     """
 
     options: SourceOptions
     state: ShardState
-    shape: RowShape
+    row_shape: RowShape
     index: int
     guard: PlanLease
 
@@ -74,7 +74,7 @@ class PartitionPlanner:
     def updates(self, planned: Sequence[PlannedPart]) -> list[ShardPartition]:
         """Partitions of an interval's updates; without a change feed, of the rows it adds."""
         pruner = self._pruner
-        kept = planned if pruner is None else pruner.keep(planned)
+        kept = planned if pruner is None else pruner.prune(planned)
         return self._packed("changes" if self.options.read_change_feed else "inserts", kept)
 
     @property
@@ -114,7 +114,7 @@ class PartitionPlanner:
                     schemas={number: state.schemas[number] for number in ids},
                     schema_id=state.schema_id,
                     key=state.key,
-                    shape=self.shape,
+                    row_shape=self.row_shape,
                     index=self.index,
                     where=where,
                     kind=kind,

@@ -50,7 +50,7 @@ class RangePlanner:
         """Prepare to plan; no I/O. With a freezer, a range waits until its parts can be read."""
         self._options = options
         self._client = client
-        self._shape = shape
+        self._row_shape = shape
         self._inputs = inputs
         self._freezer = freezer
 
@@ -133,14 +133,14 @@ class RangePlanner:
 
     def _planner(self, index: int, state: ShardState) -> PartitionPlanner:
         each = self._inputs[index]
-        self._shape.check(index, each.name, current_schema(state))
+        self._row_shape.check(index, each.name, current_schema(state))
         guard = PlanLease(
             each.holds.reader,
             self._client.settings.lease_ms,
             self._client.clock.now_ms(),
             renew=False,
         )
-        return PartitionPlanner(self._options.of(each.name), state, self._shape, index, guard)
+        return PartitionPlanner(self._options.of(each.name), state, self._row_shape, index, guard)
 
 
 def _plan_of(units: Sequence[SnapshotUnit], index: int) -> SnapshotPlan:

@@ -53,7 +53,7 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, shape: RowShape) -> None:
         """Store options and row shape; no I/O, since Spark makes a second one only to pickle it."""
         self._options = options
-        self._shape = shape
+        self._row_shape = shape
         self._run: StreamRun | None = None
 
     @override
@@ -115,7 +115,7 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _running(self) -> StreamRun:
         if self._run is None:
-            self._run = StreamRun(self._options, open_client(self._options), self._shape)
+            self._run = StreamRun(self._options, open_client(self._options), self._row_shape)
         return self._run
 
     def _limits(self, limit: ReadLimit) -> Limits:

@@ -240,7 +240,7 @@ class StreamInputs:
 
     def _settled(self, each: Input, end: ShardOffset, state: ShardState) -> ShardState:
         """`state`, or a newer one, that knows everything before the end."""
-        state = self._client.door.extended_to_known_upper(state)
+        state = self._client.shard_views.extended_to_known_upper(state)
         if end.frontier > state.upper:
             (state,) = self._client.readable(each.name)
         if end.frontier <= state.upper:

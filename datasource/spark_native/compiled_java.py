@@ -86,7 +86,7 @@ def _loaded(jvm: Any, name: str, version: str) -> Any:
     compiler.cook(source.decode())
     found = compiler.getClassLoader().loadClass(f"{_PACKAGE}.{name}")
     made = compiler.getBytecodes()
-    _keep(kept, {one: bytes(made.get(one)) for one in made.keySet().toArray()})
+    _store_classes(kept, {one: bytes(made.get(one)) for one in made.keySet().toArray()})
     return found
 
 
@@ -122,7 +122,7 @@ def _read(path: Path | None) -> Mapping[str, bytes] | None:
         return None
 
 
-def _keep(path: Path | None, classes: Mapping[str, bytes]) -> None:
+def _store_classes(path: Path | None, classes: Mapping[str, bytes]) -> None:
     if path is None:
         return
     text = json.dumps({one: base64.b64encode(c).decode() for one, c in classes.items()}).encode()

@@ -149,8 +149,8 @@ class DriverStream:
         self._run = StreamRun(options, client)
         self._gap_ms, self._poll_ms = gap_ms, poll_ms
         self._start: Start | ShardOffset | None = None
-        self._given: Start | ShardOffset | None = None
-        self._given_ms = self._looked_ms = self._asked_ms = -inf
+        self._last_end: Start | ShardOffset | None = None
+        self._last_end_ms = self._looked_ms = self._asked_ms = -inf
         self._watched: set[str] = set()
         self._is_running = self._is_stopped = False
         self._lock = threading.Lock()
@@ -234,9 +234,9 @@ class DriverStream:
             return self._poll_ms if self._is_running else _ASK_MS
         if self._start is None:
             self._start, self._is_running = parse_offset(json.loads(asked)), False
-            if self._start == self._given:
+            if self._start == self._last_end:
                 self._run.commit(self._start)
-        early_ms = self._given_ms + self._gap_ms - clock.elapsed_ms()
+        early_ms = self._last_end_ms + self._gap_ms - clock.elapsed_ms()
         if early_ms > 0:
             return early_ms
         self._looked_ms = clock.elapsed_ms()
@@ -248,7 +248,7 @@ class DriverStream:
             return self._poll_ms
         # Before it is given: its micro-batch may have ended when the call returns.
         self._is_running, self._asked_ms = True, clock.elapsed_ms()
-        self._start, self._given, self._given_ms = None, end, clock.elapsed_ms()
+        self._start, self._last_end, self._last_end_ms = None, end, clock.elapsed_ms()
         with _calling_jvm():
             self._jvm.give(json.dumps(end.json()), json.dumps(self._run.report()))
         return self._poll_ms

@@ -50,14 +50,14 @@ class PartDescriber:
         blob: The store that they are in.
         schema: The schema that they were written with.
         schema_id: Id of that schema in the shard's state.
-        keep: Columns whose statistics are never dropped.
+        never_dropped: Columns whose statistics are never dropped.
         stats_bytes: Budget of a part's statistics, in bytes.
     """
 
     blob: Blob
     schema: ShardSchema
     schema_id: int
-    keep: tuple[str, ...]
+    never_dropped: tuple[str, ...]
     stats_bytes: int
 
     def describe(self, entry: BlobEntry) -> Part | None:
@@ -137,7 +137,7 @@ class PartDescriber:
         )
 
     def _kept(self, known: dict[str, pa.Array]) -> list[str]:
-        return [name for name in self.keep if name in known]
+        return [name for name in self.never_dropped if name in known]
 
 
 def _columns_by_path(footer: pq.FileMetaData) -> dict[str, int]:

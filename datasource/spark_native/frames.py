@@ -151,7 +151,7 @@ class _FrameBuilder:
         schemas = {n: ShardSchema.parse(t) for p in partitions for n, t in p.schemas.items()}
         root = hadoop_url(self.spark, location)
         scanner = Scanner(self.spark, root, schemas, schemas[sample.schema_id], self.file_format)
-        columns = sample.shape.columns(sample.index)
+        columns = sample.row_shape.columns(sample.index)
         looked_at = frozenset() if sample.where is None else sample.where.columns
         more = sorted(looked_at - set(columns))
         narrow = replace(scanner, target=scanner.target.select([*columns, *more]))
@@ -206,7 +206,7 @@ class _FrameBuilder:
     ) -> DataFrame:
         if sample.where is None and sample.as_of is None and (as_updates or not repeats):
             return frame  # has exactly the wanted columns
-        own = [sql_name(name) for name in sample.shape.columns(sample.index)]
+        own = [sql_name(name) for name in sample.row_shape.columns(sample.index)]
         frame = _filtered(sample, frame)
         if as_updates:
             time = TS if sample.as_of is None else f"{sample.as_of}L AS {TS}"
@@ -323,13 +323,13 @@ class _FrameBuilder:
     def _untouched(self, sample: ShardPartition, rows: DataFrame, *, counted: bool) -> DataFrame:
         if counted:
             return self._of_group(sample, rows)
-        own = [sql_name(name) for name in sample.shape.columns(sample.index)]
+        own = [sql_name(name) for name in sample.row_shape.columns(sample.index)]
         if sample.as_of is not None:
             own += [f"{sample.as_of}L AS {TS}", f"1L AS {DIFF}"]
         return project(_filtered(sample, rows), own)
 
     def _of_group(self, sample: ShardPartition, rows: DataFrame) -> DataFrame:
-        own = [sql_name(name) for name in sample.shape.columns(sample.index)]
+        own = [sql_name(name) for name in sample.row_shape.columns(sample.index)]
         rows = _filtered(sample, rows)
         if sample.as_of is None:
             return repeat_rows(project(rows, [*own, DIFF]))
@@ -345,12 +345,12 @@ class _FrameBuilder:
     ) -> DataFrame:
         """The updates of inline parts under the shard's whole schema."""
         schema = struct_of(scanner.target.record)
-        shape = replace(sample.shape, feed="diff", names=(), schemas=(scanner.target.json,))
+        shape = replace(sample.row_shape, feed="diff", names=(), schemas=(scanner.target.json,))
         raw = replace(
             _share_of(sample, inline),
             kind="changes",
             as_of=None,
-            shape=shape,
+            row_shape=shape,
             index=0,
             where=None,
         )
@@ -366,7 +366,7 @@ class _FrameBuilder:
         self.others += [_share_of(sample, [p]) for p in parts if p.part.inline is None]
 
     def _add(self, sample: ShardPartition, frame: DataFrame) -> None:
-        made = apply_row_shape(frame, sample.shape, sample.index)
+        made = apply_row_shape(frame, sample.row_shape, sample.index)
         self.frames.append(conform(self.spark, made, self.schema))
 
 

@@ -50,7 +50,7 @@ class _KeptLease:
     """
 
     lease: Lease
-    lives: list[LeaseUser] = field(default_factory=list)
+    users: list[LeaseUser] = field(default_factory=list)
     last_plan: int | None = None
 
 
@@ -95,7 +95,7 @@ class LeaseKeeper:
             with self._lock:
                 self._under_way.discard(number)
 
-    def keep(self, lease: Lease, *lives: LeaseUser) -> None:
+    def renew_while_read(self, lease: Lease, *users: LeaseUser) -> None:
         """Renew `lease` until these and all other readers of it have ended.
 
         Without any, it is given up soon.
@@ -109,7 +109,7 @@ class LeaseKeeper:
                 self._pid = os.getpid()
                 atexit.register(self._release_at_end, self._pid)
             found = self._locations.setdefault(url, _Location())
-            found.kept.setdefault(lease.reader, _KeptLease(lease)).lives.extend(lives)
+            found.kept.setdefault(lease.reader, _KeptLease(lease)).users.extend(users)
             if found.thread is None or not found.thread.is_running:
                 found.beaten_ms = self._clock.elapsed_ms()
                 step = partial(self._step, url, found)
@@ -177,8 +177,8 @@ class LeaseKeeper:
         with self._lock:
             unused = []
             for kept in found.kept.values():
-                kept.lives = [life for life in kept.lives if life.alive()]
-                if kept.lives:
+                kept.users = [life for life in kept.users if life.alive()]
+                if kept.users:
                     kept.last_plan = None
                 elif kept.last_plan is None:
                     unused.append(kept)

@@ -216,7 +216,7 @@ def updates_in_driver(
         held = max(latest, since) if start is None else max(start - 1, TIME_MIN)
         guard = take_batch_lease(client, shard, held)
         # Given up soon, unless a frame is made under the same lease.
-        LEASE_KEEPER.keep(_lease_of(client, shard, guard))
+        LEASE_KEEPER.renew_while_read(_lease_of(client, shard, guard))
         # Again: only what is read after the lease was taken is protected by it.
         [state] = client.readable(shard)
         asked = end if start is None else start
@@ -298,7 +298,7 @@ def keep_leases(
 ) -> None:
     """Renew the leases of a plan as long as it has users; without any, give them up soon."""
     for lease in _leases(parsed, partitions):
-        LEASE_KEEPER.keep(lease, *users)
+        LEASE_KEEPER.renew_while_read(lease, *users)
 
 
 def _leases(parsed: SourceOptions, partitions: Sequence[object]) -> list[Lease]:

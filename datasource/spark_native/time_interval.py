@@ -159,13 +159,13 @@ def compare_and_append(
         Indeterminate: It may have happened: call again with the same writer and number.
     """
     name, sequence = writer
-    given = _given(path, location, shard, storage)
+    given = _sink_options(path, location, shard, storage)
     staged = stage_interval(frame, given)
     covers = of_interval(lower, upper)
     return staged.append(lower, upper, writer=name, sequence=sequence, covers=covers)
 
 
-def _given(
+def _sink_options(
     path: str | None,
     location: str | None,
     shard: str | None,

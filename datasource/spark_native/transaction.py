@@ -92,7 +92,7 @@ class FrameTransaction:
     def __init__(self, spark: SparkSession, given: Mapping[str, str], begun: Transaction) -> None:
         """Wrap a transaction that has begun; use `transaction` to begin one."""
         self._spark = spark
-        self._given = given
+        self._options = given
         self._transaction = begun
 
     def __enter__(self) -> Self:
@@ -130,8 +130,8 @@ class FrameTransaction:
         They do not include rows that this transaction writes. Errors as `shardline.snapshot`.
         """
         as_of = self._transaction.reads(shard)
-        location = self._given["location"]
-        storage = {name: value for name, value in self._given.items() if name != "location"}
+        location = self._options["location"]
+        storage = {name: value for name, value in self._options.items() if name != "location"}
         return snapshot(
             self._spark,
             location=location,
@@ -185,7 +185,7 @@ class FrameTransaction:
     def _staged(
         self, shard: str, frame: DataFrame, key: Sequence[str] | None, *, merge: bool
     ) -> Staged:
-        given = {**self._given, "shard": shard}
+        given = {**self._options, "shard": shard}
         given |= {"key": ",".join(key)} if key is not None else {}
         given |= {"mergeSchema": "true"} if merge else {}
         options = parse_sink(given)

@@ -37,12 +37,12 @@ __all__ = ["apply_ledger", "is_applied"]
 
 
 def apply_ledger(
-    home: TransactionClient, ledger: Ledger, shards: Collection[str] | None = None
+    client: TransactionClient, ledger: Ledger, shards: Collection[str] | None = None
 ) -> int:
     """Apply all rows of `ledger` to their data shards; returns how many this process had to apply.
 
     Args:
-        home: The client.
+        client: The client.
         ledger: The ledger of a transactions shard.
         shards: Only these data shards, by id; None for all.
 
@@ -53,19 +53,19 @@ def apply_ledger(
     """
     due: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in ledger.pending():
-        if (shards is None or row.shard in shards) and not is_applied(home, row):
+        if (shards is None or row.shard in shards) and not is_applied(client, row):
             due[row.name, row.shard].append(row)
     for (name, shard), rows in due.items():
-        _apply(home.machine(name), shard, ledger.shard, [row.commit() for row in rows])
+        _apply(client.machine(name), shard, ledger.shard, [row.commit() for row in rows])
     return sum(map(len, due.values()))
 
 
-def is_applied(home: TransactionClient, row: Row) -> bool:
+def is_applied(client: TransactionClient, row: Row) -> bool:
     """True if it is known that `row` was applied to its data shard, or that the shard is no more.
 
     Costs a request only where this process knows another shard of that name.
     """
-    machine = home.machine(row.name)
+    machine = client.machine(row.name)
     state = machine.cached
     if state is not None and state.shard != row.shard:
         # Which of the two is the older one only a state says that is newer than the row. Where the

@@ -120,7 +120,7 @@ Outcome: TypeAlias = Appended | AlreadyCommitted | UpperMismatch | Refused
 class Committer:
     """Commits to one transactions shard; may be shared between threads."""
 
-    home: TransactionClient
+    client: TransactionClient
     reader: LedgerReader
     _anonymous: WriteHandle | None = None
     _upkeep_seqno: int = 0
@@ -151,8 +151,8 @@ class Committer:
             Determinate: It certainly did not happen.
             Indeterminate: It may have happened: with an identity, commit again.
         """
-        clock, settings = self.home.clock, self.home.settings
-        backoff = Backoff(clock, self.home.ids, settings.conflict_pause_ms)
+        clock, settings = self.client.clock, self.client.settings
+        backoff = Backoff(clock, self.client.ids, settings.conflict_pause_ms)
         deadline = clock.elapsed_ms() + settings.commit_timeout_ms
         while True:
             began_ms = clock.elapsed_ms()
@@ -181,7 +181,7 @@ class Committer:
             schema=schema(),
             schema_id=0,
             key=KEY,
-            writer=new_id("w", self.home.ids) if identity is None else identity.writer,
+            writer=new_id("w", self.client.ids) if identity is None else identity.writer,
             durable=identity is not None and identity.durable,
             txns=shard,
             covers="" if identity is None else identity.covers,
@@ -199,7 +199,8 @@ class Committer:
         ledger = self.reader.read()
         if ledger is None:
             raise InvalidUsage(
-                f"there is no transactions shard '{self.machine.name}' at {self.home.location.url}",
+                f"there is no transactions shard '{self.machine.name}' at "
+                f"{self.client.location.url}",
                 code="NOT_REGISTERED",
                 hint="register shards first (client.transactions().register)",
             )
@@ -211,7 +212,7 @@ class Committer:
         if isinstance(rows, Refused):
             return rows
         least = max(ledger.upper, rows.least)
-        time = max(least, self.home.clock.now_ms()) if at is None else at
+        time = max(least, self.client.clock.now_ms()) if at is None else at
         if time < least:
             return UpperMismatch(Frontier(time), Frontier(least))
         added = [replace(row, at=time) for row in rows.added]
@@ -246,7 +247,7 @@ class Committer:
         return found
 
     def _rows_to_retract(self, ledger: Ledger, added: Sequence[Row]) -> list[Row]:
-        applied = [row for row in ledger.pending() if is_applied(self.home, row)]
+        applied = [row for row in ledger.pending() if is_applied(self.client, row)]
         forgotten = {row.shard for row in added if row.kind == "forget"}
         left = [row for shard, row in ledger.registered.items() if shard in forgotten]
         return [*applied[:_TIDY_MAX], *left]
@@ -273,7 +274,7 @@ class Committer:
             staged = self._stager(handle).stage([table])
             begun_ms = staged.staged_ms if staged_ms is None else min(staged_ms, staged.staged_ms)
             staged = replace(staged, runs=stamp_time(staged.runs, time), staged_ms=begun_ms)
-            with UncommittedParts(self.home.location.blob, staged.runs) as parts:
+            with UncommittedParts(self.client.location.blob, staged.runs) as parts:
                 with parts.commit():
                     outcome = handle.commit_at(staged, lower, sequence=sequence, attempt=attempt)
                 if isinstance(outcome, UpperMismatch):
@@ -298,7 +299,7 @@ class Committer:
         )
 
     def _attempt_of(self, identity: Identity | None) -> str:
-        return (identity.attempt if identity else "") or new_id("t", self.home.ids)
+        return (identity.attempt if identity else "") or new_id("t", self.client.ids)
 
     @staticmethod
     def _stager(handle: WriteHandle) -> Stager:
@@ -319,7 +320,7 @@ class Committer:
         context = {"context": {"shard": self.machine.name, "time": time}}
         try:
             if added:
-                apply_ledger(self.home, now, {row.shard for row in added})
+                apply_ledger(self.client, now, {row.shard for row in added})
         except Exception:  # noqa: BLE001 - of any kind: it is committed
             # Readers and the next commit apply it. Upkeep would keep the caller waiting once more.
             problem = "a transaction was committed and not applied yet"

@@ -105,12 +105,12 @@ class Committed:
 class Transactions:
     """The transactions shard `name` of a location; may be shared between threads."""
 
-    def __init__(self, home: TransactionClient, door: ShardViews, name: str) -> None:
+    def __init__(self, client: TransactionClient, shard_views: ShardViews, name: str) -> None:
         """Prepare to use it, without I/O. The shard is made when a first shard is registered."""
-        self.home = home
+        self.client = client
         self.name = name
-        self.reader = door.ledger(name)
-        self._committer = Committer(home, self.reader)
+        self.reader = shard_views.ledger(name)
+        self._committer = Committer(client, self.reader)
 
     # -- looking -----------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class Transactions:
 
         def judge(ledger: Ledger) -> Rows:
             # First: a `forget` that is not applied yet would remove the new mark as its own.
-            apply_ledger(self.home, ledger)
+            apply_ledger(self.client, ledger)
             rows, least, barrier_ms = [], 0, 0
             for name in dict.fromkeys(names):
                 # The mark before the row: otherwise a direct append could come in between, at a
@@ -180,10 +180,10 @@ class Transactions:
             self._remove_stale_mark(name)
 
         def judge(ledger: Ledger) -> Rows:
-            apply_ledger(self.home, ledger)
+            apply_ledger(self.client, ledger)
             rows, least = [], 0
             for name in dict.fromkeys(names):
-                state = self.home.machine(name).state()
+                state = self.client.machine(name).state()
                 if state.registered is not None:
                     rows.append(self._row("forget", name, state.shard))
                     least = max(least, state.upper.time or 0)
@@ -205,7 +205,7 @@ class Transactions:
             ledger = self.reader.read()
             if ledger is None or ledger.shard != shard:
                 return Finalised()
-            apply_ledger(self.home, ledger)
+            apply_ledger(self.client, ledger)
             if ledger.registered:
                 names = ", ".join(sorted(f"'{row.name}'" for row in ledger.registered.values()))
                 raise InvalidUsage(
@@ -313,7 +313,7 @@ class Transactions:
                 without the others.
         """
         ledger = self.reader.read()
-        return 0 if ledger is None else apply_ledger(self.home, ledger)
+        return 0 if ledger is None else apply_ledger(self.client, ledger)
 
     def tidy(self) -> int:
         """Apply everything and retract the applied rows; returns their number.
@@ -324,8 +324,8 @@ class Transactions:
         ledger = self.reader.read()
         if ledger is None or not ledger.pending():
             return 0
-        apply_ledger(self.home, ledger)
-        applied = sum(is_applied(self.home, row) for row in ledger.pending())
+        apply_ledger(self.client, ledger)
+        applied = sum(is_applied(self.client, row) for row in ledger.pending())
         self.advance()
         return applied
 
@@ -333,12 +333,12 @@ class Transactions:
 
     def _create(self) -> None:
         """Create the transactions shard if there is none."""
-        machine = self.home.machine(self.name)
+        machine = self.client.machine(self.name)
         state = machine.refresh()
         if state is not None and not is_tombstone(state):
             return
-        shard = new_id("s", self.home.ids)
-        now_ms = self.home.clock.now_ms()
+        shard = new_id("s", self.client.ids)
+        now_ms = self.client.clock.now_ms()
         # Registered with itself, so that an ordinary append to it is refused as a direct write.
         fresh = msgspec.structs.replace(
             initial_state(
@@ -389,9 +389,9 @@ class Transactions:
                 hint="register the shards that hold your data",
             )
         self._remove_stale_mark(name)
-        time = max(ledger.upper, self.home.clock.now_ms())
+        time = max(ledger.upper, self.client.clock.now_ms())
         registration = Registration(self.name, ledger.shard, time)
-        marked = self.home.machine(name).apply(
+        marked = self.client.machine(name).apply(
             partial(refuse_direct_writes, registration=registration, takes_over=takes_over)
         )
         if marked.registration.shard != ledger.shard:
@@ -400,7 +400,7 @@ class Transactions:
 
     def _take_over_barrier(self, begun_before_ms: int) -> None:
         """Refuse what sweeps of shards may have deleted, before a transaction can bring it in."""
-        machine = self.home.machine(self.name)
+        machine = self.client.machine(self.name)
         if begun_before_ms > machine.state().swept_before_ms:
             machine.apply(partial(write_barrier, begun_before_ms=begun_before_ms))
 
@@ -418,10 +418,10 @@ class Transactions:
             raise self._registered_elsewhere(name, found)
         ledger = self.reader.read()
         if ledger is None or ledger.shard != found.shard:
-            self.home.machine(name).apply(partial(allow_direct_writes, registration=found))
+            self.client.machine(name).apply(partial(allow_direct_writes, registration=found))
 
     def _state(self, name: str) -> ShardState:
-        state = self.home.machine(name).state()
+        state = self.client.machine(name).state()
         if is_tombstone(state):
             raise InvalidUsage(
                 f"shard '{name}' was dropped",
@@ -431,7 +431,7 @@ class Transactions:
         return state
 
     def _row(self, kind: RowKind, name: str, shard: str, data: bytes | None = None) -> Row:
-        return Row(self.home.ids.token().hex(), kind, name, shard, 0, data)
+        return Row(self.client.ids.token().hex(), kind, name, shard, 0, data)
 
     @staticmethod
     def _registered_elsewhere(name: str, found: Registration) -> InvalidUsage:

@@ -66,8 +66,8 @@ def commit_append(txns: Transactions, name: str, request: Append) -> Decided:
 
     def judge(ledger: Ledger) -> Refused | None:
         # Applied first: writers and upper of the data shard are compared as of the ledger's upper.
-        apply_ledger(txns.home, ledger, {request.shard})
-        state = txns.home.machine(name).state()
+        apply_ledger(txns.client, ledger, {request.shard})
+        state = txns.client.machine(name).state()
         return _refusal_by_shard(state, request, state.upper)
 
     if name not in txns.registered():
@@ -131,15 +131,15 @@ def _commit_empty_interval(
     def judge(ledger: Ledger) -> Refused | None:
         if request.shard not in ledger.registered:
             raise txns.forgotten([name])
-        apply_ledger(txns.home, ledger, {request.shard})
-        state = txns.home.machine(name).state()
+        apply_ledger(txns.client, ledger, {request.shard})
+        state = txns.client.machine(name).state()
         return _refusal_by_shard(state, request, max(state.upper, Frontier(ledger.upper)))
 
     while True:
         ledger = txns.reader.read()
         if ledger is None:
             raise txns.forgotten([name])
-        latest = max(ledger.upper, txns.home.clock.now_ms() + _AHEAD_MAX_MS)
+        latest = max(ledger.upper, txns.client.clock.now_ms() + _AHEAD_MAX_MS)
         if upper.time > latest:
             raise _interval_error(txns, name, f"its interval ends at {upper}, in the future")
         at = upper.time - 1 if upper.time > ledger.upper else None
@@ -190,7 +190,7 @@ def _refusal_by_shard(state: ShardState, request: Append, upper: Frontier) -> Re
 
 
 def _complete_registration(txns: Transactions, name: str) -> None:
-    state = txns.home.machine(name).state()
+    state = txns.client.machine(name).state()
     if state.registered is None:
         raise txns.forgotten([name])
     txns.register(name)

@@ -61,16 +61,16 @@ def with_logical_upper(state: ShardState, upper: int) -> ShardState:
 class ShardViews:
     """Reads shard states as the readers of one client see them; may be shared between threads."""
 
-    home: TransactionClient
+    client: TransactionClient
     _ledgers: dict[str, LedgerReader] = field(default_factory=dict)
-    _complete: dict[str, tuple[str, int, int]] = field(default_factory=dict)
+    _uppers: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ledger(self, txns: str) -> LedgerReader:
         """The ledger reader of transactions shard `txns`; one for each."""
         with self._lock:
             if txns not in self._ledgers:
-                self._ledgers[txns] = LedgerReader(self.home.machine(txns))
+                self._ledgers[txns] = LedgerReader(self.client.machine(txns))
             return self._ledgers[txns]
 
     def state(self, name: str) -> ShardState:
@@ -92,7 +92,7 @@ class ShardViews:
         # All ledgers before any state: see the module's docstring.
         read: dict[str, Ledger | None] = {}
         for name in names:
-            cached = self.home.machine(name).cached
+            cached = self.client.machine(name).cached
             txns = cached.registered.txns if cached is not None and cached.registered else None
             if txns is not None and txns not in read:
                 read[txns] = self.ledger(txns).read()
@@ -101,7 +101,7 @@ class ShardViews:
 
     def extended_to_known_upper(self, state: ShardState) -> ShardState:
         """`state` (a shard's own) up to the logical upper that this process knows; no I/O."""
-        known = self._complete.get(state.name)
+        known = self._uppers.get(state.name)
         if known is None or known[0] != state.shard or state.seqno < known[1]:
             return state
         return with_logical_upper(state, known[2])
@@ -124,12 +124,12 @@ class ShardViews:
         Raises:
             Corrupt: A row cannot be read.
         """
-        state = self.home.machine(name).refresh()
+        state = self.client.machine(name).refresh()
         mark = None if state is None else state.registered
         if state is None or mark is None or mark.shard == state.shard:
             # A shard is written directly again only when all that was committed for it is applied.
             return set()
-        machine = self.home.machine(mark.txns)
+        machine = self.client.machine(mark.txns)
         if machine.refresh() is None:
             return set()
         # The barrier before the ledger is read: each commit that came before it is in the ledger.
@@ -142,7 +142,7 @@ class ShardViews:
         return {part.key for run in runs for part in run.parts if part.inline is None}
 
     def _state(self, name: str, read: dict[str, Ledger | None]) -> ShardState:
-        machine = self.home.machine(name)
+        machine = self.client.machine(name)
         for _ in range(_LOOKS_MAX):
             state = machine.state()
             mark = state.registered
@@ -157,7 +157,7 @@ class ShardViews:
                 return state  # registering was interrupted: nothing was committed for it
             due = [row for row in ledger.pending(state.shard) if not state.upper.is_beyond(row.at)]
             if due:
-                apply_ledger(self.home, ledger, {state.shard})
+                apply_ledger(self.client, ledger, {state.shard})
                 continue
             if state.shard not in ledger.registered:
                 return state  # interrupted as well; or registered after the ledger was read
@@ -171,6 +171,6 @@ class ShardViews:
 
     def _note_upper(self, state: ShardState, upper: int) -> None:
         with self._lock:
-            known = self._complete.get(state.name)
+            known = self._uppers.get(state.name)
             if known is None or known[0] != state.shard or known[2] < upper:
-                self._complete[state.name] = (state.shard, state.seqno, upper)
+                self._uppers[state.name] = (state.shard, state.seqno, upper)

@@ -111,7 +111,7 @@ class Transaction:
     def __init__(
         self,
         txns: Transactions,
-        door: ShardViews,
+        shard_views: ShardViews,
         *,
         isolation: Isolation = "snapshot",
         writer: str | None = None,
@@ -130,17 +130,17 @@ class Transaction:
         self.committed_at: int | None = None
         self.was_committed_before = False
         self._txns = txns
-        self._door = door
-        self._home = txns.home
+        self._shard_views = shard_views
+        self._client = txns.client
         self._isolation = isolation
-        self._attempt = new_id("t", self._home.ids)
+        self._attempt = new_id("t", self._client.ids)
         self._identity = None
         if writer is not None and sequence is not None:
             name = f"txn:{check_owner_name('writer', writer)}"
             self._identity = Identity(name, sequence, attempt=self._attempt, covers=covers)
         self._read_time: int | None = None
         self._touched: dict[str, _UsedShard] = {}
-        self._parts = UncommittedParts(self._home.location.blob)
+        self._parts = UncommittedParts(self._client.location.blob)
         self._open = True
 
     def __enter__(self) -> Self:
@@ -274,11 +274,11 @@ class Transaction:
 
     def replace(self, name: str, staged: Staged) -> None:
         """Make the staged rows the contents of shard `name`; their parts are deleted afterwards."""
-        with UncommittedParts(self._home.location.blob, staged.runs) as replaced:
+        with UncommittedParts(self._client.location.blob, staged.runs) as replaced:
             touched = self._use_shard(name)
             reader = self._reader(name, touched)
             state = self._state_at(reader, name)
-            difference = overwrite_difference(self._home.machine(name), staged)
+            difference = overwrite_difference(self._client.machine(name), staged)
             more = self._difference(touched, state, difference)
             # Deleted here and now, and only after the difference was staged: if that fails, the
             # transaction still has its earlier writes.
@@ -358,7 +358,7 @@ class Transaction:
                 continue
             time = self.read_time()
             pending = ledger.pending(touched.shard)
-            state = self._home.machine(name).state()
+            state = self._client.machine(name).state()
             # The state is read after the ledger: what is in neither has not been committed. In the
             # other order, an append could be applied and retracted in between, and be missed.
             if (
@@ -390,7 +390,7 @@ class Transaction:
         if known is not None:
             return known
         registered = name in self._txns.registered()
-        if not registered and self._home.machine(name).state().registered is not None:
+        if not registered and self._client.machine(name).state().registered is not None:
             # Whoever began to register it may have died: nobody could write to it, or settle it.
             self._txns.register(name)
             registered = True
@@ -405,24 +405,24 @@ class Transaction:
     def _entry(self, name: str) -> _UsedShard:
         if name not in self._touched:
             self.read_time()
-            state = self._home.machine(name).state()
-            home = self._home
+            state = self._client.machine(name).state()
+            client = self._client
             stager = Stager(
-                home.location.blob,
-                home.machine(name).directory,
+                client.location.blob,
+                client.machine(name).directory,
                 current_schema(state),
                 state.schema_id,
                 state.key,
-                home.settings,
-                home.clock,
-                home.ids,
+                client.settings,
+                client.clock,
+                client.ids,
             )
             self._touched[name] = _UsedShard(state.shard, stager)
         return self._touched[name]
 
     def _settle(self, name: str, touched: _UsedShard, reader: ReadHandle) -> None:
         """Wait until shard `name`, which is not registered, is complete up to the read time."""
-        machine, time = self._home.machine(name), self.read_time()
+        machine, time = self._client.machine(name), self.read_time()
         if reader.look().upper.is_beyond(time):
             return
         if not machine.apply(partial(settle_time, shard=touched.shard, time=time)):
@@ -441,7 +441,7 @@ class Transaction:
         for name, touched in self._touched.items():
             if not touched.read or touched.registered:
                 continue
-            state = self._home.machine(name).state()
+            state = self._client.machine(name).state()
             if state.shard != touched.shard or is_tombstone(state):
                 raise self._conflict(name)
             if state.upper.is_empty:
@@ -464,10 +464,10 @@ class Transaction:
         if touched.reader is None:
             try:
                 touched.reader = open_reader(
-                    self._home.machine(name),
+                    self._client.machine(name),
                     since=self.read_time(),
                     purpose="transaction",
-                    look=lambda: self._door.state(name),
+                    look=lambda: self._shard_views.state(name),
                 )
             except InvalidUsage as error:
                 if error.code == "HISTORY_GONE":
@@ -480,7 +480,7 @@ class Transaction:
 
     def _state_at(self, reader: ReadHandle, name: str) -> ShardState:
         """A state of the shard that is complete up to the read time."""
-        state = self._door.state(name)
+        state = self._shard_views.state(name)
         reader.lease.check(state)
         assert state.upper.is_beyond(self.read_time()), (name, state.upper, self._read_time)
         return state
@@ -521,8 +521,8 @@ class Transaction:
         kept = kept.append_column(pa.field(LIVE, pa.bool_()), lives)
         carrying = replace(touched.stager, schema=carriers, schema_id=CARRIER_ID)
         new = carrying.stage([kept])
-        with UncommittedParts(self._home.location.blob, new.runs):
-            difference = upsert_difference(self._home.machine(name), carriers, new)
+        with UncommittedParts(self._client.location.blob, new.runs):
+            difference = upsert_difference(self._client.machine(name), carriers, new)
             touched.staged.append(self._difference(touched, state, difference))
         touched.replaced = True
 
@@ -562,26 +562,26 @@ class Transaction:
 
 
 def run_transaction(
-    home: TransactionClient, begin: Callable[[], Transaction], work: Callable[[Transaction], R]
+    client: TransactionClient, begin: Callable[[], Transaction], work: Callable[[Transaction], R]
 ) -> R:
     """Run `work` in transactions until one commits; returns the result of that run.
 
     Args:
-        home: The client.
+        client: The client.
         begin: Begins a transaction.
         work: Called once for each transaction; must not have effects outside of it.
 
     Raises:
         Determinate: Every run met a conflict or a forgotten shard; the error of the last one.
     """
-    backoff = Backoff(home.clock, home.ids, home.settings.conflict_pause_ms)
+    backoff = Backoff(client.clock, client.ids, client.settings.conflict_pause_ms)
     for left in reversed(range(_RUNS_MAX)):
-        began_ms = home.clock.elapsed_ms()
+        began_ms = client.clock.elapsed_ms()
         try:
             with begin() as transaction:
                 return work(transaction)
         except Determinate as error:
             if error.code not in _RUN_AGAIN or not left:
                 raise
-        backoff.lost(home.clock.elapsed_ms() - began_ms)
+        backoff.lost(client.clock.elapsed_ms() - began_ms)
     raise AssertionError("the last run returns or raises")

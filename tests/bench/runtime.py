@@ -311,7 +311,7 @@ def measure_watched(bench: Bench, views: int, rate: int, rounds: int) -> list[Me
     windows: dict[bool, list[_Window]] = {True: [], False: []}
     took: dict[bool, list[float]] = {True: [], False: []}
     with bench.folder() as folder, bench.running(load, folder, **pace) as running:
-        observing = running.application.observing
+        observing = running.application.feeds
         assert observing is not None, "introspection is on by default"
         bench.wait(bench.warm_ms)
         for number in range(rounds):

@@ -61,7 +61,7 @@ def test_an_application_outlives_the_file_that_its_lines_go_to() -> None:
         Phase(id="delays", epoch=1, phase="suspended", at_ms=now_ms),
     )
     application: Any = SimpleNamespace(
-        lost=None, observing=SimpleNamespace(relations=Relations(world.sink))
+        lost=None, feeds=SimpleNamespace(relations=Relations(world.sink))
     )
 
     class Counted(ManualClock):
@@ -85,7 +85,7 @@ def test_an_application_outlives_the_file_that_its_lines_go_to() -> None:
 
 def test_a_lane_that_has_failed_is_no_orderly_end(capsys: pytest.CaptureFixture[str]) -> None:
     """All is stopped as after a takeover, but nothing runs elsewhere: status 1, with the reason."""
-    application: Any = SimpleNamespace(lost=None, observing=None)
+    application: Any = SimpleNamespace(lost=None, feeds=None)
 
     class Failing(ManualClock):
         @override

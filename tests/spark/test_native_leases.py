@@ -111,7 +111,9 @@ def test_a_lease_that_is_being_given_up_is_not_shared(
     first = take_batch_lease(client, "in", 1)
     assert take_batch_lease(client, "in", 1).reader == first.reader
     keeper = LeaseKeeper(SystemClock())
-    keeper.keep(Lease(client.machine("in"), first.reader, first.lease_ms, Frontier(0), 0))
+    keeper.renew_while_read(
+        Lease(client.machine("in"), first.reader, first.lease_ms, Frontier(0), 0)
+    )
     monkeypatch.setattr(Lease, "release", release_late)
     keeper.beat()
     assert [one.reader for one in between] == list(client.state("in").leased)
@@ -211,8 +213,8 @@ def test_a_keeper_renews_and_releases(location: str) -> None:
     lease = take_lease(client.machine("in"), since=None, lease_ms=900_000, purpose="test")
     assert isinstance(lease, Lease)
     one, other = _Life(), _Life()
-    keeper.keep(lease, one)
-    keeper.keep(lease, other)
+    keeper.renew_while_read(lease, one)
+    keeper.renew_while_read(lease, other)
     one.here = False
     keeper.beat()
     assert lease.reader in client.state("in").leased
@@ -226,6 +228,6 @@ def test_a_keeper_renews_and_releases(location: str) -> None:
     for users, end in (((), keeper.beat), ((_Life(),), keeper.release_all)):
         again = take_lease(client.machine("in"), since=None, lease_ms=900_000, purpose="test")
         assert isinstance(again, Lease)
-        keeper.keep(again, *users)
+        keeper.renew_while_read(again, *users)
         end()
         assert again.reader not in client.state("in").leased

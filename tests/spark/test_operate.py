@@ -72,8 +72,8 @@ class Place:
         return sorted(str(row[0]) for row in rows(found))
 
     def object(self, name: str) -> dict[str, Any]:
-        assert self.application.observing is not None
-        return self.application.observing.relations.rows("objects", object=name)[0]
+        assert self.application.feeds is not None
+        return self.application.feeds.relations.rows("objects", object=name)[0]
 
     def upper(self, name: str) -> int:
         client = ShardClient.open(str(self.folder / "shards"))
@@ -165,8 +165,8 @@ def _rows_are_skipped(place: Place, command: Callable[..., tuple[int, str]]) -> 
     assert place.skipped(f" WHERE file LIKE '%/d.csv' AS OF {now}") == ["8,none"]
     with pytest.raises(ShardError, match=r"\[SKIPPED_WITH_OTHERS\] .*query it alone"):
         place.application.sql("SELECT * FROM orders_skipped, orders")
-    assert place.application.observing is not None
-    relations = place.application.observing.relations
+    assert place.application.feeds is not None
+    relations = place.application.feeds.relations
     eventually(
         "it is counted",
         lambda: relations.rows("source_statistics", object="orders")[0]["rows_skipped"] == 1,

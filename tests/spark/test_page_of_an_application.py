@@ -195,8 +195,8 @@ def the_first_screen_says_that_all_is_well(page: Page) -> None:
 
 def both_are_marked_in_the_time_line(application: Application, page: Page) -> None:
     """An error and a recovery of each, beside that it was stopped and resumed."""
-    assert application.observing is not None
-    relations = application.observing.relations
+    assert application.feeds is not None
+    relations = application.feeds.relations
 
     def marked() -> set[tuple[object, object]]:
         rows = relations.rows("events")
@@ -213,8 +213,8 @@ def both_are_marked_in_the_time_line(application: Application, page: Page) -> No
 
 def the_page_shows_how_it_was_then(application: Application, page: Page) -> None:
     """From mark to mark back to the error: the view was frozen, and by now it is not."""
-    assert application.observing is not None
-    rows = application.observing.relations.rows("events")
+    assert application.feeds is not None
+    rows = application.feeds.relations.rows("events")
     marks = {_at_ms(row) for row in rows}
     [error, *_] = sorted(
         _at_ms(row) for row in rows if (row["kind"], row["object_id"]) == ("error", "counts")

@@ -99,8 +99,8 @@ def seen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
 def look_back(application: Application, found: Seen) -> None:
     """Ask another application, whose own objects are other incarnations, for that moment."""
-    assert application.observing is not None
-    rows = application.observing.relations.rows
+    assert application.feeds is not None
+    rows = application.feeds.relations.rows
     wait_until("histories are loaded", lambda: bool(rows("verdict_history")), PATIENCE_S)
 
     def is_known() -> bool:
@@ -116,7 +116,7 @@ def look_back(application: Application, found: Seen) -> None:
 
 def ask_all(application: Application, found: Seen, scraper: Prometheus | None) -> None:
     """Everything that is known once all of it has been heard of."""
-    assert application.observing is not None
+    assert application.feeds is not None
     place = found.place
     large = len(place.expected("large"))
     ask = application.sql
@@ -144,13 +144,13 @@ def ask_all(application: Application, found: Seen, scraper: Prometheus | None) -
     held = {"reports", "sink:large_out"}
     wait_until("holds were looked at", lambda: held <= holds_of(application, "large"), PATIENCE_S)
     found.before = states(place)
-    for name in application.observing.relations.declared:
+    for name in application.feeds.relations.declared:
         found.rows[name] = ask(f"SELECT * FROM introspection.{name}").to_pylist()  # noqa: S608 - a declared name
     for name in ("spent", "large", "best"):
         found.explained[name] = ask(f"EXPLAIN VIEW {name}").to_pylist()
     found.after = states(place)
-    found.moment = application.observing.sink.clock.now_ms()
-    text = encode_metrics(application.observing.relations).decode()
+    found.moment = application.feeds.sink.clock.now_ms()
+    text = encode_metrics(application.feeds.relations).decode()
     families = list(text_string_to_metric_families(text))
     found.metrics = {sample.name for family in families for sample in family.samples}
     ended.set()
@@ -163,8 +163,8 @@ def ask_all(application: Application, found: Seen, scraper: Prometheus | None) -
 
 def has_moved(application: Application, of: str, sender: str, rows: int) -> bool:
     """Whether so many rows have left an operator of an object's dataflow."""
-    assert application.observing is not None
-    ask = application.observing.relations.rows
+    assert application.feeds is not None
+    ask = application.feeds.relations.rows
     homes = {row["id"]: row for row in ask("dataflow_operator_dataflows")}
     starts = {
         row["id"]: homes[row["from_operator_id"]] for row in ask("dataflow_channel_operators")
@@ -178,8 +178,8 @@ def has_moved(application: Application, of: str, sender: str, rows: int) -> bool
 
 def ahead(application: Application) -> int:
     """A time that is not settled yet while the relations are asked."""
-    assert application.observing is not None
-    return application.observing.sink.clock.now_ms() + 150_000
+    assert application.feeds is not None
+    return application.feeds.sink.clock.now_ms() + 150_000
 
 
 def read_later(application: Application, as_of: int, ended: threading.Event) -> None:

@@ -39,8 +39,8 @@ def test_with_a_session_each_storage_is_not_seen(spark: SparkSession, tmp_path: 
     place = Place(tmp_path)
     settings = RuntimeSettings(interval_ms=500, unified=False)
     with Application(spark, place.client(), settings, data=tmp_path / "data") as application:
-        assert application.observing is not None
-        ask = application.observing.relations.rows
+        assert application.feeds is not None
+        ask = application.feeds.relations.rows
 
         def measured(name: str, about: str) -> list[Any]:
             rows = ask("measurements", object=about)

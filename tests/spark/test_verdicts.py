@@ -51,8 +51,8 @@ class Scene:
 
     def rows(self, relation: str, about: str | None = None) -> list[dict[str, Any]]:
         """Rows of a relation."""
-        assert self.application.observing is not None
-        return self.application.observing.relations.rows(relation, object=about)
+        assert self.application.feeds is not None
+        return self.application.feeds.relations.rows(relation, object=about)
 
     def verdicts(self) -> dict[str, dict[str, Any]]:
         return {str(row["object_id"]): row for row in self.rows("verdicts")}

@@ -75,7 +75,7 @@ class Renderings:
 
 def of(bench: Bench, description: ViewDescription) -> tuple[str, ...]:
     """What the inputs of a view add to its meaning."""
-    meaning = ViewInputs(bench.host, description).meaning
+    meaning = ViewInputs(bench.host, description).determinants
     return tuple(one for one in meaning if one.startswith(("t.", "u.")))
 
 

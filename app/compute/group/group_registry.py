@@ -3,7 +3,7 @@
     groups = get_groups(host)
     groups.ask_to_join(member)       by a view over little data, or that follows its inputs easily
     groups.remove(member)            it has failed, or is too slow
-    groups.leave(member)             it stops
+    groups.remove_stopped(member)    it stops
 
 A view belongs to the group of its inputs; a view of views to the group of these, if that depends on
 all that it reads. Where it does not, it has a group of its own inputs, in which others may join it.
@@ -148,7 +148,7 @@ class GroupRegistry:
         found[1].remove(member.name)
         self._mover.run(lambda: self._end_if_empty(found[1]))
 
-    def leave(self, member: JoiningMember) -> None:
+    def remove_stopped(self, member: JoiningMember) -> None:
         """As `remove`, by a view that stops: its group has ended on return if that was its last.
 
         What holds an input back must be gone when the last view of it is: it may be dropped next.
@@ -162,7 +162,7 @@ class GroupRegistry:
         """True if a view belongs to another group than the one that it is in."""
         with self._lock:
             found = self._members.get(member.name)
-            return found is not None and self._home(member) != found[1].inputs
+            return found is not None and self._inputs_of_group(member) != found[1].inputs
 
     def ask_to_move(self, member: JoiningMember) -> None:
         """Let a view move to where it belongs, soon."""
@@ -193,7 +193,7 @@ class GroupRegistry:
             return  # or a query would be started for nobody
         with self._move_lock:
             with self._lock:
-                home = self._home(member)
+                home = self._inputs_of_group(member)
                 group = self._groups.get(home)
             if group is None or not group.is_active():
                 group = self._started(home)
@@ -254,7 +254,7 @@ class GroupRegistry:
                 found = self._members.get(member.name)
                 if found is None or found[0] is not member:
                     return
-                left, home = found[1], self._home(member)
+                left, home = found[1], self._inputs_of_group(member)
                 if home == left.inputs:
                     return
                 del self._members[member.name]
@@ -269,7 +269,7 @@ class GroupRegistry:
             member.start_own_query()
         self._end_if_empty(left)
 
-    def _home(self, member: JoiningMember) -> tuple[str, ...]:
+    def _inputs_of_group(self, member: JoiningMember) -> tuple[str, ...]:
         """The inputs of the group that a view belongs to; under the lock."""
         homes = {name: group.inputs for name, (_, group) in self._members.items()}
         return home_of(member.inputs, homes)

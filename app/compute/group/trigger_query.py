@@ -185,7 +185,7 @@ class TriggerQuery:
                 poll_ms=host.interval_ms * (1.0 if self.with_time else _POLLS),
             )
             self._stream, gap_ms = stream, 0  # it makes the pauses
-            each = _told(run, stream)
+            each = _report_ends(run, stream)
         else:
             options["nativeReads"] = "false"  # its frames are not executed: a plan would be waste
             frame, each = host.spark.readStream.format("shard").options(**options).load(), run
@@ -210,7 +210,7 @@ class TriggerQuery:
         )
 
 
-def _told(
+def _report_ends(
     run: Callable[[DataFrame, int], None], stream: DriverStream
 ) -> Callable[[DataFrame, int], None]:
     """`run`, whose ends the stream hears of."""

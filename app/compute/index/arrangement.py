@@ -117,14 +117,14 @@ class _Run:
         order: That of its rows.
         first: The least of their times.
         last: The greatest.
-        keep: Puts a table where it is to stay.
+        store_table: Puts a table where it is to stay.
     """
 
     updates: pa.Table
     order: _Order
     first: int
     last: int
-    keep: Keep
+    store_table: Keep
     _others: dict[tuple[str, ...], _Order] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -153,7 +153,7 @@ class _Run:
         places = np.argsort(hashes, kind="stable").astype(np.uint32)
         made = pa.table({_HASH: hashes[places], _PLACE: places})
         try:
-            made = self.keep(made)
+            made = self.store_table(made)
         except OSError:
             _log.warning("places of rows are kept in memory", exc_info=True)
         columns = (made.column(name).chunk(0).to_numpy() for name in (_HASH, _PLACE))
@@ -214,7 +214,7 @@ class _Contents:
         self.view = ArrangementView(since, Frontier(since))
         self._lock = threading.Lock()
         self._arrow = arrow
-        self._keep = keep or _as_it_is
+        self._store_table = keep or _as_it_is
 
     def append(self, updates: pa.Table, upper: Frontier) -> None:
         old = self.view
@@ -245,9 +245,9 @@ class _Contents:
         bounds = pc.min_max(table.column(TS)).as_py()
         # In one piece: look-ups slice it, and a slice of many pieces costs as many.
         placed = take(table, order).combine_chunks()
-        kept = self._keep(placed.append_column(_HASH, pa.array(hashes[order])))
+        kept = self._store_table(placed.append_column(_HASH, pa.array(hashes[order])))
         rows, ordered = kept.drop_columns([_HASH]), kept.column(_HASH).chunk(0).to_numpy()
-        return _Run(rows, _Order(ordered, None), bounds["min"], bounds["max"], self._keep)
+        return _Run(rows, _Order(ordered, None), bounds["min"], bounds["max"], self._store_table)
 
     def _merge_runs(self, runs: tuple[_Run, ...], since: int) -> tuple[_Run, ...]:
         """Merge from the end while a run is less than `_GROWTH` times as large as the next."""

@@ -257,7 +257,7 @@ def run_index(
     try:
         state = shard.look()
         as_of = latest_readable(state) if as_of is None else as_of
-        keep = partial(_keep, folder=host.checkpoints)
+        keep = partial(_store_run, folder=host.checkpoints)
         arranged = Arrangement(shard.schema, description.key, as_of, keep)
     except BaseException:
         shard.close()
@@ -270,7 +270,7 @@ def run_index(
     return running
 
 
-def _keep(run: pa.Table, folder: Path) -> pa.Table:
+def _store_run(run: pa.Table, folder: Path) -> pa.Table:
     """A run of the arrangement where it is to stay: a large one in a file, if the disk has room."""
     try:
         return mapped_if_large(run, folder)
@@ -487,7 +487,7 @@ class _Frames:
                         return self.base.rows.unionAll(added)
             if self.base is not None and not self._due():
                 return None
-            return self._made(as_of)
+            return self._cache_contents(as_of)
 
     def forget_before(self, since: int) -> None:
         """Give up a cached frame of an earlier time than the index has: nothing is made of it now.
@@ -513,7 +513,7 @@ class _Frames:
     def _due(self) -> bool:
         return self.clock.elapsed_ms() - self.made_ms >= self.settings.frame_every_ms
 
-    def _made(self, as_of: int) -> DataFrame:
+    def _cache_contents(self, as_of: int) -> DataFrame:
         from shardline.datasource.spark_native.read import snapshot  # noqa: PLC0415 - loads pyspark
 
         self._drop()

@@ -283,11 +283,11 @@ class ShardLookups:
         if arranged is not None and not arranged.view.readable(as_of):
             arranged = _extended(client, arranged, state)
         if arranged is None:
-            arranged = self._made(client, state, columns, key, as_of)
+            arranged = self._arrange(client, state, columns, key, as_of)
         found.shard, found.arranged = state.shard, arranged
         return arranged
 
-    def _made(
+    def _arrange(
         self,
         client: ShardClient,
         state: ShardState,

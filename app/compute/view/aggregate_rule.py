@@ -129,7 +129,7 @@ class AggregateRule:
     def __init__(self, session: SparkSession, operators: ChangeOperators) -> None:
         """For the application of `session`."""
         self._spark = session
-        self._made = operators
+        self._operators = operators
         self._literals = scala_object(session, f"{_EXPRESSIONS}.Literal")
         self.exact = session.newSession()
         for name, value in _EXACT_ARITHMETIC.items():
@@ -173,7 +173,7 @@ class AggregateRule:
         """The columns of which a state is made."""
         columns = [(key, f"k{place}") for place, key in enumerate(keys, 1)]
         columns += [(self._value(call), f"v{place}") for place, call in enumerate(calls, 1)]
-        return self._project([self._made.named(one, name) for one, name in columns], below)
+        return self._project([self._operators.named(one, name) for one, name in columns], below)
 
     def _value(self, call: AggregateCall) -> Any:
         """What a call is about at one row; NULL, or false, where its FILTER does not hold."""
@@ -213,7 +213,7 @@ class AggregateRule:
         """A query over one table, with the rows of `source` as that table."""
         if node.input:
             pairs = zip(source.output, node.output, strict=True)
-            columns = [self._made.named(one, own.name(), own.exprId()) for one, own in pairs]
+            columns = [self._operators.named(one, own.name(), own.exprId()) for one, own in pairs]
             return self._project(columns, source)
         children = tuple(self._placed(child, source) for child in node.children)
         return replace(node, children=children, inputs=source.inputs)
@@ -253,7 +253,7 @@ class AggregateRule:
         text = f"SELECT {named} FROM state"  # noqa: S608 - our own names
         below = _over(query_tree(plan_of(analyse_query(self.exact, text, empty))), leaf)
         columns = [
-            self._made.named(found, attribute.name(), attribute.exprId())
+            self._operators.named(found, attribute.name(), attribute.exprId())
             for found, attribute in zip(below.output, wanted, strict=True)
         ]
         return self._project(columns, below)
@@ -266,7 +266,7 @@ class AggregateRule:
         for call in calls:
             result = call.call.resultAttribute()
             value = call.call.aggregateFunction().evaluateExpression()
-            values.append(self._made.named(value, result.name(), result.exprId()))
+            values.append(self._operators.named(value, result.name(), result.exprId()))
         return self._project([*keys, *values], buffers)
 
     def _result(self, expression: Any) -> Any:
@@ -277,10 +277,12 @@ class AggregateRule:
         children = [self._result(child) for child in given]
         if all(new is old for new, old in zip(children, given, strict=True)):
             return expression
-        return expression.withNewChildren(self._made.plans.sequence(children))
+        return expression.withNewChildren(self._operators.plans.sequence(children))
 
     def _project(self, columns: Iterable[Any], below: QueryNode) -> QueryNode:
-        plan = self._made.plans.make("Project", self._made.plans.sequence(columns), below.plan)
+        plan = self._operators.plans.make(
+            "Project", self._operators.plans.sequence(columns), below.plan
+        )
         return QueryNode(plan, "Project", "", (below,), below.inputs)
 
     def _expression(self, name: str, *fields: Any) -> Any:

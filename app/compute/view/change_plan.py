@@ -172,7 +172,7 @@ class ChangePlan:
         Raises:
             NotIncremental: The query needs more than changes, whichever input changes.
         """
-        self._given = dict(columns)
+        self._columns = dict(columns)
         self._spark = session
         self._operators = ChangeOperators(session)
         self._joins = JoinRule(session, self._operators)
@@ -257,11 +257,11 @@ class ChangePlan:
 
     def fits(self, columns: Mapping[str, StructType]) -> bool:
         """True if changes have the columns that the plan was made for."""
-        return columns == self._given
+        return columns == self._columns
 
     def columns_of(self, name: str) -> StructType:
         """Columns of the changes of an input."""
-        return self._given[name]
+        return self._columns[name]
 
     def concerning(self, name: str, updates: pa.Table) -> pa.Table:
         """Of an input's updates those that can change what the query gives."""
@@ -332,7 +332,7 @@ class ChangePlan:
                 made, regions = root(look_ups), tuple(self._by_key)
                 numbers = partial(self._numbers, regions, changed) if regions else None
                 found = StepPlan(
-                    self._operators.plans, made, self._contents, look_ups.made, numbers
+                    self._operators.plans, made, self._contents, look_ups.ordered, numbers
                 )
             except NotIncremental as refused:
                 found = str(refused)

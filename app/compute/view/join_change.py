@@ -76,7 +76,7 @@ class JoinRule:
     def __init__(self, spark: SparkSession, operators: ChangeOperators) -> None:
         """For sessions of the application of `spark`."""
         self._spark = spark
-        self._made = operators
+        self._operators = operators
         self._inner = scala_object(spark, f"{_CATALYST}.plans.Inner")
         no_hint = scala_object(spark, f"{_CATALYST}.plans.logical.JoinHint")
         self._no_hint = no_hint.NONE()
@@ -106,8 +106,8 @@ class JoinRule:
             change = change_of(mine)
             needed = kind == "LeftSemi"
             found = look_ups.restrict(other, conditions, [mine], needed=needed)
-        sides = [change, self._made.before(other, found)]
-        return self._made.over(node.plan, sides[::-1] if kept else sides, change.hidden)
+        sides = [change, self._operators.before(other, found)]
+        return self._operators.over(node.plan, sides[::-1] if kept else sides, change.hidden)
 
     def filtered(self, node: QueryNode, look_ups: LookUps, change_of: ChangeOf) -> Change | None:
         """The change of a filter around an inner join, as of one join; None if it is to stay apart.
@@ -138,9 +138,13 @@ class JoinRule:
             for place, side in enumerate(sides)
             if side.inputs & look_ups.changed
         }
-        join = _InnerJoin(self, self._made, sides, conditions, changes, look_ups)
+        join = _InnerJoin(self, self._operators, sides, conditions, changes, look_ups)
         terms = [join.term(node.output, place) for place in changes]
-        return terms[0] if len(terms) == 1 else self._made.union([node.output] * len(terms), terms)
+        return (
+            terms[0]
+            if len(terms) == 1
+            else self._operators.union([node.output] * len(terms), terms)
+        )
 
     def _taken_apart(self, node: QueryNode) -> tuple[list[QueryNode], list[Any]]:
         """What an inner join joins, and what holds of its rows: as many sides as may be reordered.
@@ -163,7 +167,7 @@ class JoinRule:
         """The inner join of two operators."""
         condition = conjunction(self._spark, conditions) if conditions else None
         option = scala_object(self._spark, "scala.Option").apply(condition)
-        join = self._made.plans.make(
+        join = self._operators.plans.make(
             "Join", left.plan, right.plan, self._inner, option, self._no_hint
         )
         return Operator(join, (left, right))
@@ -175,7 +179,7 @@ class _InnerJoin:
 
     Attributes:
         rule: Makes joins.
-        made: Makes operators over changes.
+        operators: Makes operators over changes.
         sides: What is joined, in the order of the query.
         conditions: What holds of the rows, all of it.
         changes: The changes of those sides that have changed, by place, made anew at each use.
@@ -183,7 +187,7 @@ class _InnerJoin:
     """
 
     rule: JoinRule
-    made: ChangeOperators
+    operators: ChangeOperators
     sides: Sequence[QueryNode]
     conditions: Sequence[Any]
     changes: Mapping[int, Callable[[], Change]]
@@ -213,14 +217,14 @@ class _InnerJoin:
             so_far = self.rule.pair(so_far, side.operator, now)
             earlier.append(added)
         assert not ahead
-        return self.made.joined(columns, so_far, hidden)
+        return self.operators.joined(columns, so_far, hidden)
 
     def _side(self, place: int, first: int, found: Mapping[QueryNode, Leaf]) -> Change:
         """What a further side, at `place`, is in the term of the one at `first`."""
         side, change = self.sides[place], self.changes.get(place)
         if change is None or place < first:
-            return self.made.before(side, found)
-        return self.made.all_of(side, change(), found)
+            return self.operators.before(side, found)
+        return self.operators.all_of(side, change(), found)
 
     def _next(self, left: Sequence[int], earlier: Sequence[QueryNode], there: Any) -> int:
         """The place of the next side: one that has a key, or else any that a condition connects."""

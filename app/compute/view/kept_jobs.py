@@ -64,14 +64,14 @@ class StepJob:
     Attributes:
         key: Stands for the plan.
         session: The one that the job runs in.
-        given: All rows that the plan is over.
+        few_rows: All rows that the plan is over.
         make: Makes the frame over leaves; None if it cannot.
         ordinary: Runs the job without a kept plan; None if its rows are too many.
     """
 
     key: Hashable
     session: SparkSession
-    given: Mapping[Leaf, FewRows]
+    few_rows: Mapping[Leaf, FewRows]
     make: Callable[[Mapping[Leaf, DataFrame]], DataFrame | None]
     ordinary: Callable[[], pa.Table | None]
 
@@ -82,7 +82,7 @@ class StepJob:
             NotKept: It has to be planned anew each time.
         """
         leaves = {
-            leaf: rows_given_later(self.session, one.columns) for leaf, one in self.given.items()
+            leaf: rows_given_later(self.session, one.columns) for leaf, one in self.few_rows.items()
         }
         frame = self.make(leaves)
         if frame is None:
@@ -163,7 +163,7 @@ class KeptJobs:
                 self._kept.popitem(last=False)
             return job.ordinary()
         self._kept.move_to_end(job.key)
-        tables = [one.table for one in job.given.values()]
+        tables = [one.table for one in job.few_rows.values()]
         if kept.refused or (kept.job is not None and not kept.job.takes(tables)):
             return job.ordinary()
         found, wrong = _run(kept, job, tables)

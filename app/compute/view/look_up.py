@@ -7,7 +7,7 @@ one, values of the second are the keys of the first:
     found = LookUps(spark, changed)
     with found.part():                                         a term of a join
         leaves = found.restrict(side, conditions, earlier)     what the side's inputs stand for
-    found.made                                                 look-ups, each after those it needs
+    found.ordered                                              look-ups, each after those it needs
 
 Each term of a join begins with the change of another side, and has other rows of the same inputs:
 of ten million line items those of the orders that have changed, or those of the suppliers. So what
@@ -156,7 +156,7 @@ class LookUps:
         known: What is known of the rows of inputs that come to anything.
         fan_out: By which the order of look-ups is chosen.
         by_key: False if nothing is to be looked up, and all of each input is read.
-        made: The look-ups, each after those whose rows it needs.
+        ordered: The look-ups, each after those whose rows it needs.
     """
 
     spark: SparkSession
@@ -165,7 +165,7 @@ class LookUps:
     known: Mapping[QueryNode, Conditions] = field(default_factory=dict)
     fan_out: FanOut = one_row
     by_key: bool = True
-    made: list[LookUp] = field(default_factory=list)
+    ordered: list[LookUp] = field(default_factory=list)
     _part: PlanPart = field(default_factory=PlanPart)
     _read: dict[int, tuple[Any, Sequence[_Compared]]] = field(default_factory=dict)
 
@@ -197,12 +197,12 @@ class LookUps:
     @contextmanager
     def undone_if_refused(self, *refused: type[Exception]) -> Iterator[None]:
         """In the block: what is collected is forgotten if the block raises one of `refused`."""
-        known, part = len(self.made), PlanPart()
+        known, part = len(self.ordered), PlanPart()
         part.add(self._part)
         try:
             yield
         except refused:
-            del self.made[known:]
+            del self.ordered[known:]
             self._part = part
             raise
 
@@ -229,7 +229,7 @@ class LookUps:
         """
         best = self._best(side, conditions, earlier)
         leaves = self._looked_up(best, needed=needed) if best else {}
-        self._complete(side, leaves)
+        self._look_up_inside(side, leaves)
         return leaves
 
     def next_side(
@@ -268,7 +268,7 @@ class LookUps:
             cost += rows * (_FILTERED if self.known.get(node) else 1.0)
         return cost
 
-    def _complete(self, node: QueryNode, leaves: dict[QueryNode, Leaf]) -> None:
+    def _look_up_inside(self, node: QueryNode, leaves: dict[QueryNode, Leaf]) -> None:
         """Look up what joins inside of an operator need beside what is looked up of it.
 
         What is not connected with that is read whole.
@@ -284,7 +284,7 @@ class LookUps:
         inner = is_around_a_join(node)
         if node.kind != "Join" and not inner:
             for child in node.children:
-                self._complete(child, leaves)
+                self._look_up_inside(child, leaves)
             return
         # What connects the sides of an inner join is often said in a filter above.
         sides, conditions = flatten(node) if inner else ([*node.children], join_conditions(node))
@@ -294,7 +294,7 @@ class LookUps:
         if first is None or not are_disjoint(sides):
             self._part.all_read.update(set(inputs_of(node)) - leaves.keys())
             return
-        self._complete(first, leaves)
+        self._look_up_inside(first, leaves)
         needed = inner or join_kind(node) == "LeftSemi"
         self._others(first, sides, conditions, leaves, needed=needed)
 
@@ -340,7 +340,7 @@ class LookUps:
             self._part.all_read.update(inputs_of(node))
             return {}
         leaves = self._looked_up([one for one in found if _owns(first, [one])])
-        self._complete(first, leaves)
+        self._look_up_inside(first, leaves)
         self._others(first, sides, conditions, leaves)
         return leaves
 
@@ -518,12 +518,12 @@ class LookUps:
             for table in self._tables(source)
         )
         nulls = tuple(chosen[column][1] for column in order)
-        for known in self.made:
+        for known in self.ordered:
             same = (known.leaf.name, known.key, known.sources, known.nulls, known.where)
             if same == (name, tuple(order), tables, nulls, where):
                 return known.leaf
-        leaf = Leaf(name, before=True, place=len(self.made) + 1)
-        self.made.append(LookUp(leaf, tuple(order), tables, nulls, where))
+        leaf = Leaf(name, before=True, place=len(self.ordered) + 1)
+        self.ordered.append(LookUp(leaf, tuple(order), tables, nulls, where))
         return leaf
 
 

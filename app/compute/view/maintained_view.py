@@ -117,8 +117,8 @@ class View:
         self._schema = parse_columns(description.schema)
         check_comparable(description.name, self._schema)
         inputs = self._inputs = ViewInputs(host, description)
-        self._sink = ViewSink(host.client, description, inputs.shards, gate, inputs.meaning)
-        self._gate, self._made = gate, False
+        self._sink = ViewSink(host.client, description, inputs.shards, gate, inputs.determinants)
+        self._gate, self._is_made = gate, False
         self._reports = ViewReports(host, incarnation, description, self._as_of)
         sizes = ShardFanOut(host.client, description.inputs)
         self._changes = ChangeQuery(description, self._schema, sizes)
@@ -171,12 +171,12 @@ class View:
 
     def _make(self) -> None:
         """Make the output once; writing is allowed."""
-        if not self._made:
+        if not self._is_made:
             # Before: an output that has to be made anew tells nobody of whom its states are.
             if self.is_replacing():
                 self._states.drop()
             self._sink.make()
-            self._made = True
+            self._is_made = True
 
     # -- with Spark --------------------------------------------------------------------------
 
@@ -491,11 +491,11 @@ class View:
         def over(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
             return over_frames({leaf.name: one for leaf, one in frames.items()})
 
-        def given() -> Mapping[Leaf, FewRows] | None:
+        def read_few_rows() -> Mapping[Leaf, FewRows] | None:
             return known.few_at(plan, step.at) if volume.rows <= ROWS_MAX else None
 
         try:
-            result = Result(frame, plan, given, over)
+            result = Result(frame, plan, read_few_rows, over)
             correction = self._corrections.of(session, result, step.lower)
         except Exception as found:  # noqa: BLE001 - as above
             self._states.recompute_after(found, lower=known.lower, used=True)

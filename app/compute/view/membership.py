@@ -86,8 +86,8 @@ class Membership:
         self._moved_ms = self._host.clock.elapsed_ms()
         self._long = 0
 
-    def leave(self) -> None:
-        """It was let go."""
+    def end(self) -> None:
+        """End the membership; the view may join a group again after a while."""
         self._holds = []
         self._apart_until_ms = self._host.clock.elapsed_ms() + self._pause_ms
         self._pause_ms = min(2 * self._pause_ms, _PAUSE_MOST_MS)

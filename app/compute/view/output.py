@@ -62,7 +62,7 @@ _BEGIN: Final = "begin"
 
 
 def writer_name(
-    description: ViewDescription, shards: Sequence[str], meaning: Sequence[str] = ()
+    description: ViewDescription, shards: Sequence[str], determinants: Sequence[str] = ()
 ) -> str:
     """Name of the durable writer of a definition.
 
@@ -70,10 +70,10 @@ def writer_name(
         description: The view. Its strategy and retention do not count: contents are the same.
         shards: Ids of the inputs' shards, in the order of `description.inputs`. Ids, not names: an
             input that was dropped and made again has other contents.
-        meaning: Settings and versions that decide what the query means
+        determinants: Settings and versions that decide what the query means
             (`shardline.app.compute.view.session_settings`).
     """
-    parts = (description.query, description.schema, *description.inputs, *shards, *meaning)
+    parts = (description.query, description.schema, *description.inputs, *shards, *determinants)
     encoded = msgspec.json.encode(parts)
     return f"view:{hashlib.blake2b(encoded, digest_size=8).hexdigest()}"
 
@@ -91,15 +91,15 @@ class ViewSink:
         description: ViewDescription,
         shards: Sequence[str],
         gate: Callable[[], None],
-        meaning: Sequence[str] = (),
+        determinants: Sequence[str] = (),
     ) -> None:
         """A sink of the definition over the input shards with these ids; no I/O.
 
         Args:
             gate: Raises if nothing may be appended any more.
-            meaning: See `writer_name`.
+            determinants: See `writer_name`.
         """
-        self.writer = writer_name(description, shards, meaning)
+        self.writer = writer_name(description, shards, determinants)
         self._client = client
         self._description = description
         self._name = description.name

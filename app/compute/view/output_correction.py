@@ -66,13 +66,13 @@ class Result:
     Attributes:
         frame: Makes it of frames of what the query is over.
         key: Stands for its plan.
-        given: Reads all that the query is over; None if that is not little.
+        read_few_rows: Reads all that the query is over; None if that is not little.
         over: Makes the result of frames of these rows.
     """
 
     frame: Callable[[], DataFrame]
     key: Hashable
-    given: Callable[[], Mapping[Leaf, FewRows] | None]
+    read_few_rows: Callable[[], Mapping[Leaf, FewRows] | None]
     over: Callable[[Mapping[Leaf, DataFrame]], DataFrame]
 
 
@@ -107,7 +107,7 @@ class OutputCorrections:
 
     def _few(self, session: SparkSession, result: Result, target: SmallTarget) -> pa.Table | None:
         """The result's rows, each with a diff; None if they are too many to be collected."""
-        given = result.given()
+        given = result.read_few_rows()
         if given is None:
             return target.collect(result.frame())
         rows = ShardRows(target, result.over, result.frame)

@@ -85,7 +85,7 @@ class QueryAt:
         # A kept plan has the time of its query in it.
         little = volume_of_shards(states).rows <= ROWS_MAX and not self.is_temporal
 
-        def given() -> Mapping[Leaf, FewRows] | None:
+        def read_few_rows() -> Mapping[Leaf, FewRows] | None:
             found: dict[Leaf, FewRows] = {}
             for state in states if little else ():
                 columns = struct_of(current_schema(state).record)
@@ -99,7 +99,7 @@ class QueryAt:
             return self._over(session, {leaf.name: frame for leaf, frame in frames.items()}, at)
 
         key = ("anew", *((state.shard, state.schema_id) for state in states))
-        return Result(lambda: self.result(session, at, states), key, given, over)
+        return Result(lambda: self.result(session, at, states), key, read_few_rows, over)
 
     def next_time(self, session: SparkSession, at: int, states: Sequence[ShardState]) -> int | None:
         """The first time after `at` at which the rows may change, if no input does; None for none.

@@ -203,7 +203,7 @@ def asked_by(spark: SparkSession, query: QueryNode) -> tuple[AskedBy, ...] | Non
         return None
     found: dict[QueryNode, dict[int, str]] = {}
     for place, column in enumerate(query.output):
-        for leaf, name in _given(query, column):
+        for leaf, name in _origins(query, column):
             found.setdefault(leaf, {})[place] = name
     return tuple(AskedBy(leaf.input, columns) for leaf, columns in found.items())
 
@@ -218,13 +218,13 @@ def _is_decided(spark: SparkSession, node: QueryNode) -> bool:
     return all(_is_decided(spark, child) for child in node.children)
 
 
-def _given(node: QueryNode, column: Any) -> Iterator[tuple[QueryNode, str]]:
+def _origins(node: QueryNode, column: Any) -> Iterator[tuple[QueryNode, str]]:
     """The inputs that a column comes out of as it is, through operators that take filters down."""
     if node.input:
         yield node, str(column.name())
     elif node.kind in _BELOW:
         for child, one in _BELOW[node.kind](node, column):
-            yield from _given(child, one)
+            yield from _origins(child, one)
 
 
 _Below: TypeAlias = "Iterator[tuple[QueryNode, Any]]"

@@ -25,18 +25,18 @@ class StepChanges(Mapping[str, "DataFrame"]):
     def __init__(self) -> None:
         """Of nothing yet."""
         self._make: dict[str, Callable[[], DataFrame]] = {}
-        self._made: dict[str, DataFrame] = {}
+        self._frames: dict[str, DataFrame] = {}
 
     def add(self, name: str, make: Callable[[], DataFrame]) -> None:
         """Add the changes of an input or a state; others of the same name are forgotten."""
         self._make[name] = make
-        self._made.pop(name, None)
+        self._frames.pop(name, None)
 
     @override
     def __getitem__(self, name: str) -> DataFrame:
-        if name not in self._made:
-            self._made[name] = self._make[name]()
-        return self._made[name]
+        if name not in self._frames:
+            self._frames[name] = self._make[name]()
+        return self._frames[name]
 
     @override
     def __iter__(self) -> Iterator[str]:

@@ -40,7 +40,7 @@ class StepCosts:
 
     def __init__(self) -> None:
         """Nothing is known yet."""
-        self._following = False
+        self._follows_changes = False
         self._against = 0
         self._anew: tuple[float, int] | None = None
         self._follow: deque[float] = deque(maxlen=_KEPT)
@@ -60,12 +60,12 @@ class StepCosts:
         follow = min(self._follow, default=_FOLLOW_MS)
         self.predictions = {"predicted_ms_incremental": follow, "predicted_ms_recompute": anew}
         if anew is None:
-            return self._following
-        mine, other = (follow, anew) if self._following else (anew, follow)
+            return self._follows_changes
+        mine, other = (follow, anew) if self._follows_changes else (anew, follow)
         self._against = self._against + 1 if mine > _CLEARLY * other else 0
         if self._against >= _IN_A_ROW:
-            self._following, self._against = not self._following, 0
-        return self._following
+            self._follows_changes, self._against = not self._follows_changes, 0
+        return self._follows_changes
 
     def note_anew(self, ms: float, rows: int) -> None:
         """A step has run the query anew, at one time.

@@ -208,10 +208,10 @@ class RunningView:
         self._stopping.set()
         self._turn_given.set()
         self._advancer.remove(self)
-        if self._host.pace is not None:
-            self._host.pace.forget(self._incarnation.id)
+        if self._host.pacing is not None:
+            self._host.pacing.forget(self._incarnation.id)
         self._membership.cancel()
-        self._groups.leave(self)
+        self._groups.remove_stopped(self)
         with self._move_lock:
             # Behind a move that is under way: it would start a query that nobody ends.
             if self._trigger is not None:
@@ -371,7 +371,7 @@ class RunningView:
             extra={"context": {"view": self._description.name, "reason": reason}},
         )
         self._group = None
-        self._membership.leave()
+        self._membership.end()
         # A query of its own is started by its next tick that finds no step under way: whoever
         # calls this must not wait for one.
         self._groups.remove(self)
@@ -383,7 +383,7 @@ class RunningView:
 
     def stay(self) -> None:
         """Go on by its own streaming query: the group cannot take it in."""
-        self._membership.leave()
+        self._membership.end()
         self._asked = False
         if self._query is None:
             self.start_own_query()
@@ -497,8 +497,8 @@ class RunningView:
         if not self._is_active():
             return
         behind_ms = self._view.behind_ms(states)
-        if self._host.pace is not None and behind_ms is not None:
-            self._host.pace.report_lag(self._incarnation.id, behind_ms)
+        if self._host.pacing is not None and behind_ms is not None:
+            self._host.pacing.report_lag(self._incarnation.id, behind_ms)
         self._join_if_calm(behind_ms, states)
         # Never waits for the lock: a few threads serve all views, and a micro-batch that is under
         # way moves the output itself.

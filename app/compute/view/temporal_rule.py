@@ -145,7 +145,7 @@ class TemporalRule:
         """
         self._spark = session
         self._exact = exact
-        self._made = operators
+        self._operators = operators
 
     def split(
         self, node: QueryNode, condition: TemporalCondition, needed: frozenset[int], name: str
@@ -159,20 +159,22 @@ class TemporalRule:
             name: Names no input, and no other state.
         """
         columns = [one for one in node.output if number_of(one) in needed]
-        source = bounded_rows(self._spark, self._made, node, condition, columns)
+        source = bounded_rows(self._spark, self._operators, node, condition, columns)
         state = self._state(name, source, len(columns), condition.bounds)
         empty = create_frame(self._exact, [], state.schema)
         leaf = QueryNode(plan_of(empty), "State", name, (), frozenset([name]))
         below = dict(zip(state.schema.names, leaf.output, strict=True))
-        here = self._made.plans.make("Filter", below["here"], leaf.plan)
+        here = self._operators.plans.make("Filter", below["here"], leaf.plan)
         there = QueryNode(here, "Filter", "", (leaf,), leaf.inputs)
         named = [
-            self._made.named(below[f"c{place}"], one.name(), one.exprId())
+            self._operators.named(below[f"c{place}"], one.name(), one.exprId())
             for place, one in enumerate(columns, 1)
         ]
-        read = _project(self._made, named, there)
+        read = _project(self._operators, named, there)
         if condition.after:
-            kept = self._made.plans.make("Filter", _all(self._spark, condition.after), read.plan)
+            kept = self._operators.plans.make(
+                "Filter", _all(self._spark, condition.after), read.plan
+            )
             read = QueryNode(kept, "Filter", "", (read,), read.inputs)
         return read, state
 

@@ -87,11 +87,13 @@ class _Keyed:
 class TouchedRule:
     """Makes the changes of regions."""
 
-    def __init__(self, session: SparkSession, exact: SparkSession, made: ChangeOperators) -> None:
+    def __init__(
+        self, session: SparkSession, exact: SparkSession, operators: ChangeOperators
+    ) -> None:
         """For the application of `session`; `exact` raises where a number does not fit."""
         self._spark = session
         self._exact = exact
-        self._made = made
+        self._operators = operators
 
     def change(self, region: Region, look_ups: LookUps, change_of: ChangeOf) -> Change:
         """The change of a region; of one that is not decided, without what goes first (`gone`).
@@ -160,7 +162,9 @@ class TouchedRule:
         names = [output.names[place] for place in region.shown]
         leaf = look_ups.from_output(OUTPUT, names, _keyed(region, changes))
         empty = create_frame(self._exact, [], output)
-        shown = Operator(self._made.plans.empty(read_sequence(plan_of(empty).output())), (), leaf)
+        shown = Operator(
+            self._operators.plans.empty(read_sequence(plan_of(empty).output())), (), leaf
+        )
         held = read_sequence(shown.plan.output())
         wanted = [held[place] for place in region.shown]
         names = [f"c{place}" for place in range(len(held))]
@@ -203,7 +207,7 @@ class TouchedRule:
         ]
         if len(given) == 1:
             return given[0]
-        return Operator(self._made.plans.union([one.plan for one in given]), tuple(given))
+        return Operator(self._operators.plans.union([one.plan for one in given]), tuple(given))
 
     def _touched(self, region: Region, moved: Operator, *, before: bool) -> Operator:
         """Each key that changes at each of its times, and at BEFORE if wanted: `_at`, `_next`."""
@@ -238,7 +242,7 @@ class TouchedRule:
             *zip(source.keys, keys, strict=True),
             *zip(source.columns, names, strict=True),
         ]
-        there = self._made.plans.over(source.node, before=True, found=needed)
+        there = self._operators.plans.over(source.node, before=True, found=needed)
         given = {"moved": moved, "touched": touched, "held": self._named(wanted, there)}
         listed = ", ".join([*keys, *names])
         # A semi join first: Spark takes it down to the inputs, through joins and groups.
@@ -263,7 +267,7 @@ class TouchedRule:
         found = self._program(text, {"rows": rows}, _repeated(names))
         *columns, at, following = read_sequence(found.plan.output())
         named = [
-            self._made.named(one, wanted.name(), wanted.exprId())
+            self._operators.named(one, wanted.name(), wanted.exprId())
             for one, wanted in zip(columns, source.columns, strict=True)
         ]
         return _Keyed(self._project([*named, at, following], found), at, following)
@@ -281,7 +285,7 @@ class TouchedRule:
         pair = [one.at, one.next]
         match node.kind:
             case "Aggregate":
-                plan = self._made.plans.make(
+                plan = self._operators.plans.make(
                     "Aggregate",
                     self._with(node.plan.groupingExpressions(), pair),
                     self._with(node.plan.aggregateExpressions(), pair),
@@ -289,13 +293,13 @@ class TouchedRule:
                     node.plan.hint(),
                 )
             case "Project":
-                plan = self._made.plans.make(
+                plan = self._operators.plans.make(
                     "Project", self._with(node.plan.projectList(), pair), one.operator.plan
                 )
             case "Window":
-                plan = self._made.plans.make(
+                plan = self._operators.plans.make(
                     "Window",
-                    self._made.plans.sequence(
+                    self._operators.plans.sequence(
                         self._partitioned(named, one.at)
                         for named in read_sequence(node.plan.windowExpressions())
                     ),
@@ -305,7 +309,9 @@ class TouchedRule:
                     node.plan.hint(),
                 )
             case _:
-                plan = node.plan.withNewChildren(self._made.plans.sequence([one.operator.plan]))
+                plan = node.plan.withNewChildren(
+                    self._operators.plans.sequence([one.operator.plan])
+                )
         return _Keyed(Operator(plan, (one.operator,)), one.at, one.next)
 
     def _partitioned(self, named: Any, at: Any) -> Any:
@@ -319,7 +325,7 @@ class TouchedRule:
             spec.frameSpecification(),
         )
         over = self._expression("WindowExpression", call.windowFunction(), wider)
-        return named.withNewChildren(self._made.plans.sequence([over]))
+        return named.withNewChildren(self._operators.plans.sequence([over]))
 
     def _joined(self, node: QueryNode, left: _Keyed, right: _Keyed) -> _Keyed:
         """A join of the rows of two sides, each with those of its own time."""
@@ -328,7 +334,7 @@ class TouchedRule:
         condition = self._expression("And", given.get(), same) if given.isDefined() else same
         option = scala_object(self._spark, "scala.Option").apply(condition)
         sides = left.operator, right.operator
-        plan = self._made.plans.make(
+        plan = self._operators.plans.make(
             "Join",
             *(side.plan for side in sides),
             node.plan.joinType(),
@@ -342,8 +348,8 @@ class TouchedRule:
         if kind == "FullOuter":
             pairs = ((left.at, right.at), (left.next, right.next))
             either = [
-                self._made.named(
-                    self._expression("Coalesce", self._made.plans.sequence(pair)), name
+                self._operators.named(
+                    self._expression("Coalesce", self._operators.plans.sequence(pair)), name
                 )
                 for pair, name in zip(pairs, (_AT, _NEXT), strict=True)
             ]
@@ -358,13 +364,13 @@ class TouchedRule:
         # Made anew: two regions of a query may meet in a join, and share no column.
         doubled = _Doubled(self._exact)
         times = [
-            self._made.named(given, wanted.name(), wanted.exprId())
+            self._operators.named(given, wanted.name(), wanted.exprId())
             for given, wanted in zip((region.at, region.next), doubled.times, strict=True)
         ]
         columns = read_sequence(region.operator.plan.output())
         operator = self._project([*columns, *times], region.operator)
         for plan in (doubled.generate, doubled.only_times):
-            made = plan.withNewChildren(self._made.plans.sequence([operator.plan]))
+            made = plan.withNewChildren(self._operators.plans.sequence([operator.plan]))
             operator = Operator(made, (operator,))
         return Change(operator, doubled.hidden)
 
@@ -390,33 +396,38 @@ class TouchedRule:
             operator = given[node.input]
             columns = zip(read_sequence(operator.plan.output()), node.output, strict=True)
             return self._project(
-                [self._made.named(one, own.name(), own.exprId()) for one, own in columns], operator
+                [self._operators.named(one, own.name(), own.exprId()) for one, own in columns],
+                operator,
             )
         children = tuple(self._placed(child, given) for child in node.children)
         if not children:
             return Operator(node.plan)
-        plan = node.plan.withNewChildren(self._made.plans.sequence(one.plan for one in children))
+        plan = node.plan.withNewChildren(
+            self._operators.plans.sequence(one.plan for one in children)
+        )
         return Operator(plan, children)
 
     def _named(self, columns: Iterable[tuple[Any, str]], below: Operator) -> Operator:
         """Expressions over an operator, by names."""
-        return self._project([self._made.named(one, name) for one, name in columns], below)
+        return self._project([self._operators.named(one, name) for one, name in columns], below)
 
     def _renamed(self, found: Operator, columns: Sequence[Any]) -> Change:
         """A result of ours under the attributes of these columns, and its time and diff."""
         *own, time, diff = read_sequence(found.plan.output())
         named = [
-            self._made.named(one, wanted.name(), wanted.exprId())
+            self._operators.named(one, wanted.name(), wanted.exprId())
             for one, wanted in zip(own, columns, strict=True)
         ]
         return Change(self._project([*named, time, diff], found), [time, diff])
 
     def _project(self, columns: Iterable[Any], below: Operator) -> Operator:
-        plan = self._made.plans.make("Project", self._made.plans.sequence(columns), below.plan)
+        plan = self._operators.plans.make(
+            "Project", self._operators.plans.sequence(columns), below.plan
+        )
         return Operator(plan, (below,))
 
     def _with(self, columns: Any, more: Sequence[Any]) -> Any:
-        return self._made.plans.sequence([*read_sequence(columns), *more])
+        return self._operators.plans.sequence([*read_sequence(columns), *more])
 
     def _expression(self, name: str, *fields: Any) -> Any:
         return java_class(self._spark, f"{_EXPRESSIONS}.{name}")(*fields)

@@ -1,7 +1,7 @@
 """A view's inputs are a part of its definition: the very shards, and the columns that it reads.
 
     inputs = ViewInputs(host, description)
-    inputs.shards, inputs.meaning      what names the writer of the output
+    inputs.shards, inputs.determinants      what names the writer of the output
     inputs.states()                    the inputs as they are now, if they are still the same
     inputs.check(states)               the same of states that somebody else has read
 
@@ -64,8 +64,8 @@ class ViewInputs:
 
     Attributes:
         shards: Ids of the inputs' shards, in the order of the description.
-        meaning: What else decides what the query says of a row: settings, versions, and the types
-            of columns that came after the shards were made.
+        determinants: What else decides what the query says of a row: settings, versions, and the
+            types of columns that came after the shards were made.
     """
 
     def __init__(self, host: Host, description: ViewDescription) -> None:
@@ -80,7 +80,7 @@ class ViewInputs:
         self.shards = [state.shard for state in states]
         self._columns = self._later_columns(states)
         self._seen = _schemas(states)
-        self.meaning = (
+        self.determinants = (
             *query_settings(host.spark),
             *engine_versions(host.spark),
             *self._columns,

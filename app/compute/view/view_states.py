@@ -428,7 +428,7 @@ class ViewStates:
             return over(self._one_task.inputs(session, merged.frames(session), volume))
 
         asked = ShardRows(target, over, frame)
-        rows = asked.by(self._jobs, (step.plan, group.name), session, merged.given)
+        rows = asked.by(self._jobs, (step.plan, group.name), session, merged.few_rows)
         return None if rows is None else target.stage(rows)
 
     def _loses_extremes(self, step: StateStep, merged: _Merged) -> bool:
@@ -444,7 +444,7 @@ class ViewStates:
             return None if found is None else found.toArrow()
 
         key = (step.plan, group.name, "lost")
-        rows = self._jobs.rows(StepJob(key, session, merged.given, lost, ordinary))
+        rows = self._jobs.rows(StepJob(key, session, merged.few_rows, lost, ordinary))
         return rows is not None and rows.num_rows > 0
 
     def _append_anew(self, shard: StateShard, group: GroupState, step: StateStep, at: int) -> bool:
@@ -515,13 +515,13 @@ class _Merged:
     held: FewRows
 
     @property
-    def given(self) -> dict[Leaf, FewRows]:
+    def few_rows(self) -> dict[Leaf, FewRows]:
         """The rows by the leaves that stand for them."""
         return {_MOVED: self.moved, _HELD: self.held}
 
     def frames(self, session: SparkSession) -> dict[Leaf, DataFrame]:
         """The rows as frames."""
-        return {leaf: rows_in_driver(session, *one) for leaf, one in self.given.items()}
+        return {leaf: rows_in_driver(session, *one) for leaf, one in self.few_rows.items()}
 
 
 @dataclass(frozen=True, slots=True)

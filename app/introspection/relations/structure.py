@@ -86,7 +86,7 @@ def _objects(facts: Facts, _now_ms: int) -> Iterator[Row]:
 
 def uncreated_objects(facts: Facts) -> Iterator[WantedObject]:
     """Objects that wait to be created; one that is being changed is there already."""
-    return (one for name, one in facts.wanted.items() if name not in facts.objects)
+    return (one for name, one in facts.desired.items() if name not in facts.objects)
 
 
 def _objects_past(facts: Facts, at_ms: int) -> Iterator[Row]:

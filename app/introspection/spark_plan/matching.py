@@ -193,7 +193,7 @@ class _View:
         """Nodes by position of the operator that they stand for."""
         wanted: dict[str, list[int]] = {}
         for place, operator in enumerate(self._operators):
-            for kind in _wanted(operator):
+            for kind in _node_kinds(operator):
                 wanted.setdefault(kind, []).append(place)
         there: dict[str, list[tuple[int, ...]]] = {}
         for kind, nodes in self._groups:
@@ -239,7 +239,7 @@ class _View:
         if source is None or self._operators[source].name != "Source":
             return owner
         kinds = {_kind(self._plan.nodes[one]) for one in _under(self._plan, below)} - {None}
-        if not any("Union" in _wanted(operator) for operator in self._operators):
+        if not any("Union" in _node_kinds(operator) for operator in self._operators):
             kinds.discard("Union")  # parts that are read in several ways
         return owner if kinds else source
 
@@ -268,7 +268,7 @@ class _View:
     def _from_one_source(self, leaving: dict[int, int]) -> None:
         """Match the plan's only leaf with the only source, if all operators are matched."""
         assert self._result is not None
-        if any(_wanted(one) and at not in self._of for at, one in enumerate(self._operators)):
+        if any(_node_kinds(one) and at not in self._of for at, one in enumerate(self._operators)):
             return
         mine = _under(self._plan, self._result)
         leaves = [number for number in mine if not self._plan.nodes[number].inputs]
@@ -313,7 +313,7 @@ def _set_known(found: dict[K, int], key: K, rows: int | None) -> None:
         found[key] = rows
 
 
-def _wanted(operator: OperatorPlan) -> tuple[str, ...]:
+def _node_kinds(operator: OperatorPlan) -> tuple[str, ...]:
     if operator.name == "Union":
         return ("Union",) if operator.detail.endswith("ALL") else ("Union", "Aggregate")
     return _STANDS_FOR.get(operator.name, ()) if operator.lir is not None else ()

@@ -47,7 +47,7 @@ def situations(facts: Facts, now_ms: int) -> dict[str, Situation]:
     """
     ahead = tuple(o.id for o in facts.objects.values() if _hydrates(o))
     found = {
-        name: _uncreated(one) for name, one in facts.wanted.items() if name not in facts.objects
+        name: _uncreated(one) for name, one in facts.desired.items() if name not in facts.objects
     }
     return {one.id: _situation(facts, one, now_ms, ahead) for one in facts.objects.values()} | found
 

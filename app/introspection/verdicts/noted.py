@@ -37,13 +37,13 @@ def note_verdicts(facts: Facts, now_ms: int) -> None:
     for name, judgement in judged.items():
         noted, verdict = facts.verdicts.get(name), judgement.verdict
         if noted is not None and noted.verdict == verdict:
-            noted.following = None
+            noted.pending = None
             continue
         if noted is not None and verdict not in FAILED_VERDICTS:
-            if noted.following != verdict:
-                noted.following, noted.following_ms = verdict, now_ms
+            if noted.pending != verdict:
+                noted.pending, noted.pending_ms = verdict, now_ms
                 continue
-            if verdict == "falling behind" and now_ms - noted.following_ms < _LATE_MS:
+            if verdict == "falling behind" and now_ms - noted.pending_ms < _LATE_MS:
                 continue
         facts.verdicts[name] = NotedVerdict(verdict, now_ms)
         if found.situations[name].kind == SUBSCRIPTION:

@@ -24,25 +24,31 @@ class Counter:
     """The one table of `counter`."""
 
     def __init__(self, options: GeneratorOptions) -> None:
-        self._keep = options.max_cardinality
+        self._max_cardinality = options.max_cardinality
 
     @property
     def columns(self) -> Columns:
         """`counter`, and `_diff` where rows are retracted."""
-        return {"counter": "BIGINT"} | ({"_diff": "BIGINT"} if self._keep is not None else {})
+        return {"counter": "BIGINT"} | (
+            {"_diff": "BIGINT"} if self._max_cardinality is not None else {}
+        )
 
     def rows_before(self, event: int) -> int:
         """One row for each event, and one more for each retraction."""
-        return event if self._keep is None else event + max(0, event - self._keep)
+        return (
+            event
+            if self._max_cardinality is None
+            else event + max(0, event - self._max_cardinality)
+        )
 
     def rows(self, start: int, end: int) -> pa.RecordBatch:
         """The numbers of the events, each behind the retraction of the one that it replaces."""
         added = np.arange(start + 1, end + 1, dtype=np.int64)
         schema = arrow_schema(self.columns)
-        if self._keep is None:
+        if self._max_cardinality is None:
             return pa.RecordBatch.from_arrays([pa.array(added)], schema=schema)
         # Each number stands behind the retraction that makes room for it; there are none below 1.
-        numbers = np.stack([added - self._keep, added], axis=1).ravel()
+        numbers = np.stack([added - self._max_cardinality, added], axis=1).ravel()
         diffs = np.tile(np.array([-1, 1], dtype=np.int64), len(added))
         there = numbers >= 1
         return pa.RecordBatch.from_arrays(

@@ -144,7 +144,7 @@ def parse(
         seed=value("seed", _whole, 0),
         rate=value("rate", _rate, 1000.0),
         start_ms=value("startTime", _time, None),
-        pace=value("pace", _pace, "real"),
+        pace=value("pace", _parse_pace, "real"),
         limit=min(value("limit", parse_count, _EVENTS_MAX), _EVENTS_MAX),
         max_rows=value("maxRowsPerTrigger", parse_count, _MAX_ROWS),
         max_cardinality=value("maxCardinality", parse_count, None),
@@ -193,7 +193,7 @@ def _rate(text: str) -> float:
     raise UnparsableOption("events per second, from 0.001 to 1000000000")
 
 
-def _pace(text: str) -> Pace:
+def _parse_pace(text: str) -> Pace:
     match text.lower():
         case "real":
             return "real"

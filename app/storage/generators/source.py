@@ -158,7 +158,7 @@ class _GeneratorSource(DataSource):
 
     @override
     def schema(self) -> str:
-        return schema_of(self.format, self._given)
+        return schema_of(self.format, self._typed_options)
 
     @override
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -169,10 +169,10 @@ class _GeneratorSource(DataSource):
         return GeneratorStreamReader(self._rows(schema))
 
     def _rows(self, schema: StructType) -> _Rows:
-        return _Rows(self.format, dict(self._given), tuple(schema.names))
+        return _Rows(self.format, dict(self._typed_options), tuple(schema.names))
 
     @property
-    def _given(self) -> Mapping[str, str]:
+    def _typed_options(self) -> Mapping[str, str]:
         return cast("Mapping[str, str]", self.options)
 
 

@@ -68,9 +68,9 @@ class ShardTarget:
         names = {name.lower() for name in given}
         if not names & {"path", "location"}:
             given["location"] = host.client.location.url
-        self._given: dict[str, str] = {**host.storage, **given, **_envelope(sink)}
+        self._options: dict[str, str] = {**host.storage, **given, **_envelope(sink)}
         self._mirror = sink.envelope == "diff"
-        parsed = parse_sink(self._given)
+        parsed = parse_sink(self._options)
         self._shard = parsed.shard
         self._client: ShardClient = open_client(parsed, create=True)
         self._app = f"sink:{sink.name}:{fingerprint(sink)}"
@@ -94,7 +94,7 @@ class ShardTarget:
         """Append the rows under the interval's number."""
         # No covered range of Spark's offsets: the number is a time of the input, and the rows begin
         # where the shard ends. How Spark cuts them into micro-batches may change with a checkpoint.
-        options: dict[str, Any] = {**self._given, "txnRange": ""}
+        options: dict[str, Any] = {**self._options, "txnRange": ""}
         with cached_rows(rows.drop(TS) if DELETED in rows.columns else rows) as frame:
             save(frame, txn=(self._app, interval.number), options=options)
             count = frame.count()

@@ -94,7 +94,7 @@ def check_location(
     found = Findings()
     directories = _directories(objects)
     _check_marker(objects, clock, directories, found)
-    wanted = _wanted(objects, directories, shard, found)
+    wanted = _select_directories(objects, directories, shard, found)
     looked = []
     for directory in wanted:
         name = shard_name(directory)
@@ -104,7 +104,7 @@ def check_location(
 
         looked.append(check_shard(ShardObjects(objects, directory, advance), deep=deep))
     states = {one.state.name: one.state for one in looked if one.state is not None}
-    checks = list(map(TransactionsCheck(objects, states, deep).complete, looked))
+    checks = list(map(TransactionsCheck(objects, states, deep).with_transactions, looked))
     return FsckReport(
         location=objects.url,
         at_ms=at_ms,
@@ -137,7 +137,7 @@ def _check_marker(objects: Objects, clock: Clock, directories: list[str], found:
         found.add("MARKER_MISSING", "_shardline", f"'_shardline' at '{objects.url}' is not there")
 
 
-def _wanted(
+def _select_directories(
     objects: Objects, directories: list[str], shard: str | None, found: Findings
 ) -> list[str]:
     """The directories to check."""

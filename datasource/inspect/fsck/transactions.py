@@ -55,17 +55,17 @@ class TransactionsCheck:
     deep: bool
     _pending: dict[str, list[Row] | ShardError] = field(default_factory=dict)
 
-    def complete(self, looked: CheckedShard) -> ShardCheck:
+    def with_transactions(self, checked: CheckedShard) -> ShardCheck:
         """The check of a shard, with findings about its transactions added.
 
         Raises:
             Determinate: The store did not answer.
         """
-        state = looked.state
+        state = checked.state
         mark = None if state is None else state.registered
         if state is None or mark is None or is_tombstone(state) or mark.shard == state.shard:
-            return looked.check
-        found = Findings({(f.code, f.subject): f for f in looked.check.findings})
+            return checked.check
+        found = Findings({(f.code, f.subject): f for f in checked.check.findings})
         txns = self.states.get(mark.txns)
         if txns is None:
             # Not part of this check, or not readable, which is a finding of its own.
@@ -77,7 +77,7 @@ class TransactionsCheck:
             found.add("TXNS_OTHER", mark.txns, _other(mark, txns))
         else:
             self._check_pending(state, txns, found)
-        return msgspec.structs.replace(looked.check, findings=found.sorted())
+        return msgspec.structs.replace(checked.check, findings=found.sorted())
 
     def _check_pending(self, state: ShardState, txns: ShardState, found: Findings) -> None:
         if txns.name not in self._pending:

@@ -132,7 +132,7 @@ def test_a_connection_begins_with_all_that_should_be_there() -> None:
         second = made.next()
         expected = [CreateInstance(), *CREATED, InitializationComplete(), AllowWrites()]
         assert second.many(5) == expected
-        assert controller.wanted() == {"v": VIEW}
+        assert controller.desired() == {"v": VIEW}
 
 
 def test_what_is_the_same_already_is_not_sent() -> None:
@@ -372,7 +372,7 @@ def test_a_subscription_gives_its_batches_until_the_last() -> None:
         assert list(taken) == batches[1:]
         assert connection.next() == AllowCompaction(name, None)
         subscription.close()
-        assert controller.wanted() == {}
+        assert controller.desired() == {}
         assert connection.sent.empty()
 
 

@@ -41,8 +41,8 @@ from support.fakes.sites import Site, index, project, source
 
 def told(application: Application, relation: str) -> list[dict[str, object]]:
     """Rows of a relation."""
-    assert application.observing is not None
-    return application.observing.relations.rows(relation)
+    assert application.feeds is not None
+    return application.feeds.relations.rows(relation)
 
 
 def owned(name: str, *wanted: ObjectDescription) -> CheckedProject:
@@ -187,7 +187,7 @@ def test_a_controller_of_a_follower_gets_what_it_asked_for_after_the_promotion(s
 
 def since_take_over(application: Application, name: str) -> list[type]:
     """What the order says of an object from the last take-over on."""
-    records = application.runtime.lane._journal.records()
+    records = application.runtime.lane._order.records()
     last = max(one.index for one in records if isinstance(one.command, Opened))
     named = (CreateRecord, DropDataflow)
     commands = [one.command for one in records if one.index > last]

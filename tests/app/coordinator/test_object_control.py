@@ -109,8 +109,8 @@ def test_a_command_without_effect_says_so(control: ObjectControl) -> None:
 
 def status(application: Application, name: str) -> tuple[str, str]:
     """Phase and status of an object in the relation of objects."""
-    assert application.observing is not None
-    rows = application.observing.relations.rows("objects", object=name)
+    assert application.feeds is not None
+    rows = application.feeds.relations.rows("objects", object=name)
     return (str(rows[0]["phase"]), str(rows[0]["status"])) if rows else ("", "")
 
 
@@ -151,8 +151,8 @@ def test_a_restart_gives_another_incarnation(site: Site) -> None:
         assert epoch(application, "i") == before + 1
 
         def runs_again() -> bool:
-            assert application.observing is not None
-            row = application.observing.relations.rows("objects", object="i")[0]
+            assert application.feeds is not None
+            row = application.feeds.relations.rows("objects", object="i")[0]
             return bool(row["epoch"] == before + 1 and row["status"] == "running")
 
         site.wait("another one runs", runs_again)

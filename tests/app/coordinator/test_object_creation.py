@@ -72,15 +72,15 @@ def made(
     place: Place, check_fence: Callable[[], None] = lambda: None
 ) -> tuple[ObjectCreator, ComputeController]:
     """A creator, and its controller of views, which never connects."""
-    beginnings = StartHolds(place.client)
-    compute = ComputeController(never, SystemClock(), SystemIds(), hold=beginnings.hold)
-    creator = ObjectCreator(place.client, compute, storage_controller(), beginnings, check_fence)
+    start_holds = StartHolds(place.client)
+    compute = ComputeController(never, SystemClock(), SystemIds(), hold=start_holds.hold)
+    creator = ObjectCreator(place.client, compute, storage_controller(), start_holds, check_fence)
     return creator, compute
 
 
 def tell_of_progress(compute: ComputeController) -> None:
     """The present definition of `v` has read beyond its as_of."""
-    creation = compute._wanted["v"].command.creation
+    creation = compute._desired["v"].command.creation
     compute._on_response(Frontiers(id="v", input=11, creation=creation))
 
 
@@ -100,14 +100,14 @@ def test_a_former_input_is_held_until_the_new_definition_reads(
         creator.run([view("a")])
     place.client.hold("a", OWN, since=7)
     creator.run([view("c")])
-    creator.again()
+    creator.retry()
     assert OWN in held(place, "a"), "its new input has not begun: it runs as it was"
     place.put("c", [((1, "x"), 5, 1)], 10, SCHEMA)
-    creator.again()
+    creator.retry()
     assert OWN in held(place, "a"), "nothing has shown that the former one has ended"
     assert creator.has_left()
     tell_of_progress(compute)
-    creator.again()
+    creator.retry()
     assert (held(place, "a"), creator.has_left()) == ([], False)
 
 
@@ -123,7 +123,7 @@ def test_a_former_input_that_another_runtime_has_taken_over_is_held_on(place: Pl
     place.put("c", [((1, "x"), 5, 1)], 10, SCHEMA)
     creator.run([view("c")])
     tell_of_progress(compute)
-    creator.again()
+    creator.retry()
     assert held(place, "a") == [OWN]
 
 
@@ -146,13 +146,13 @@ def test_a_change_that_fails_leaves_the_holds_of_what_runs(
     with monkeypatch.context() as patch:
         patch.setattr(ShardClient, "hold", fail_for_b)
         creator.run([view("c", "b")])
-        creator.again()
-        creator.again()
+        creator.retry()
+        creator.retry()
     assert held(place, "a") == [OWN]
-    creator.again()
-    assert compute.wanted() == {"v": view("c", "b")}
+    creator.retry()
+    assert compute.desired() == {"v": view("c", "b")}
     tell_of_progress(compute)
-    creator.again()
+    creator.retry()
     assert held(place, "a") == []
 
 
@@ -167,7 +167,7 @@ def test_inputs_of_changes_that_follow_each_other_are_let_go_together(place: Pla
     creator.run([view("b", "c")])
     creator.run([view("b", "d")])
     tell_of_progress(compute)
-    creator.again()
+    creator.retry()
     assert (held(place, "a"), held(place, "c")) == ([], [])
     assert OWN in held(place, "b"), "it reads this one still"
 
@@ -178,7 +178,7 @@ def test_of_a_beginning_that_is_gone_no_hold_is_left(place: Place) -> None:
     apply_retention(place.client.machine("b"))
     creator, compute = made(place)
     creator.adopt(running(view("a", "b"), 7), {"v": view("a", "b")})
-    assert compute.wanted() == {"v": view("a", "b")}
+    assert compute.desired() == {"v": view("a", "b")}
     assert held(place, "a") == []
 
 
@@ -187,7 +187,7 @@ def test_what_runs_is_named_as_it_runs(place: Place) -> None:
     creator, compute = made(place)
     creator.adopt(running(view("gone", "a"), 3), {"v": view("gone", "a")})
     creator.run([view("gone", "a")])
-    assert compute.wanted() == {"v": view("gone", "a")}
+    assert compute.desired() == {"v": view("gone", "a")}
     assert creator.waiting() == {}
     lives: list[tuple[Life, dict[str, ViewDescription]]] = [
         ("dropping", {"v": view("a")}),
@@ -197,7 +197,7 @@ def test_what_runs_is_named_as_it_runs(place: Place) -> None:
         other, nobody = made(place)
         (known,) = running(view("a"), 3).values()
         other.adopt({"v": replace(known, life=life)}, wanted)
-        assert nobody.wanted() == {}, life
+        assert nobody.desired() == {}, life
 
 
 def test_what_was_dropped_for_a_successor_is_named_until_that_is_there(place: Place) -> None:
@@ -205,7 +205,7 @@ def test_what_was_dropped_for_a_successor_is_named_until_that_is_there(place: Pl
     creator, compute = made(place)
     (known,) = running(view("a"), 3).values()
     creator.adopt({"v": replace(known, life="dropping", replaced=True)}, {"v": view("c")})
-    assert compute.wanted() == {"v": view("a")}
+    assert compute.desired() == {"v": view("a")}
 
 
 def test_a_sweep_asks_once_what_is_read_and_spares_what_is_taken_meanwhile(
@@ -219,7 +219,7 @@ def test_a_sweep_asks_once_what_is_read_and_spares_what_is_taken_meanwhile(
         cast("Any", runtime),
         compute=ComputeController(never, SystemClock(), SystemIds(), hold=holds.hold),
         storage=storage_controller(),
-        beginnings=holds,
+        start_holds=holds,
         wakes=Wakes(),
         retain_ms=1,
         timeout_ms=1.0,

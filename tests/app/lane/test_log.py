@@ -256,7 +256,7 @@ def test_a_lost_lease_is_taken_again(world: World) -> None:
         pulse.beat()
     # The thread of the heartbeats waits by the real clock, so it is said in its place.
     pulse._renewer.lost = gone.value
-    log.keep()
+    log.renew_lease()
     with pytest.raises(InvalidUsage, match="LOCATION_HELD"):
         opened(world, "b")
 

@@ -186,7 +186,7 @@ def test_a_lane_that_fails_stops_everything() -> None:
     def broken(_: object) -> None:
         raise ZeroDivisionError
 
-    threads.lane._journal.append = broken  # type: ignore[method-assign,assignment]
+    threads.lane._order.append = broken  # type: ignore[method-assign,assignment]
     with pytest.raises(Exception, match="the lane has failed"):
         threads.lane.submit("storage", DropDataflow("s"))
     threads.until("s", "stopped")

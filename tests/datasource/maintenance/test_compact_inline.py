@@ -84,15 +84,15 @@ def test_fuel_is_earned_by_appending_and_saved_up_to_the_budget() -> None:
     """A process starts with a full tank."""
     tank = MergeBudget()
     tank.add(5, 100)
-    assert tank.fuel == 100
+    assert tank.left == 100
     tank.use(70)
     tank.add(5, 100)
-    assert tank.fuel == 35
+    assert tank.left == 35
     tank.penalise(100)
     tank.add(50, 100)
-    assert tank.fuel == -50
+    assert tank.left == -50
     tank.add(500, 100)
-    assert tank.fuel == 100
+    assert tank.left == 100
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ class Reading:
         return pa.Table.from_batches(batches, self.contents.target.arrow)
 
     def changes(self, target_bytes: int = 1 << 20) -> Counter[Any]:
-        kept = self.pruner.keep(plan_changes(self.state, 0, None))
+        kept = self.pruner.prune(plan_changes(self.state, 0, None))
         found: Counter[Any] = Counter()
         for some in pack_parts(kept, target_bytes):
             for one in some:
@@ -86,7 +86,7 @@ class Reading:
 
     @property
     def parts(self) -> list[PlannedPart]:
-        return self.pruner.keep(plan_changes(self.state, 0, None))
+        return self.pruner.prune(plan_changes(self.state, 0, None))
 
 
 # --- against an unfiltered read ------------------------------------------------------------------
@@ -336,7 +336,7 @@ def test_audits_read_no_more_than_the_read_itself(world: World) -> None:
         msgspec.structs.replace(one, part=msgspec.structs.replace(one.part, size_bytes=200 << 20))
         for one in plan_changes(reading.state, 0, None)
     ]
-    assert len([one for one in reading.pruner.keep(large) if one.audit]) == 1
+    assert len([one for one in reading.pruner.prune(large) if one.audit]) == 1
 
 
 # --- shares --------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def test_reads_that_are_planned_all_the_time_keep_no_lease_from_being_renewed() 
     clock = BusyClock(rounds=50)
     keeper = LeaseKeeper(clock)
     lease: Any = CountedLease(clock)
-    keeper.keep(lease, Frame(clock))
+    keeper.renew_while_read(lease, Frame(clock))
     thread = _thread_of(keeper)
     clock.goes.set()
     assert thread.join(60_000)
@@ -118,8 +118,8 @@ def test_a_renewal_that_fails_keeps_no_other_lease_from_being_renewed() -> None:
     broken: Any = Broken(clock)
     lease: Any = CountedLease(clock, "r2")
     with keeper.planning():
-        keeper.keep(broken, Frame(clock))
-        keeper.keep(lease, Frame(clock))
+        keeper.renew_while_read(broken, Frame(clock))
+        keeper.renew_while_read(lease, Frame(clock))
         thread = _thread_of(keeper)
     # Not before both are kept: the thread has begun with the first one.
     clock.goes.set()
@@ -162,7 +162,7 @@ def test_a_shorter_lease_is_renewed_in_its_own_time() -> None:
     keeper = LeaseKeeper(clock)
     leases: list[Any] = [CountedLease(clock), CountedLease(clock, "r2", LEASE_MS // 10)]
     for lease in leases:
-        keeper.keep(lease, Frame(clock))
+        keeper.renew_while_read(lease, Frame(clock))
         due_ms = lease.lease_ms / 4
         wait_until("its pause", lambda due_ms=due_ms: clock.waited[-1:] == [due_ms], 30)  # type: ignore[misc]
     assert [lease.renewed for lease in leases] == [[], []]
@@ -174,14 +174,14 @@ def test_a_lease_that_comes_while_the_thread_ends_has_another_one() -> None:
     clock = StillClock(deaf=True)
     keeper = LeaseKeeper(clock)
     leases: list[Any] = [CountedLease(clock), CountedLease(clock, "r2")]
-    keeper.keep(leases[0], Frame(clock))
+    keeper.renew_while_read(leases[0], Frame(clock))
     ending = _thread_of(keeper)
     wait_until("it pauses", lambda: bool(clock.waited), 30)
     [(url, found)] = keeper._locations.items()
     found.kept.clear()
     assert keeper._step(url, found) is None
     assert ending.is_running
-    keeper.keep(leases[1], Frame(clock))
+    keeper.renew_while_read(leases[1], Frame(clock))
     assert _thread_of(keeper) is not ending
     _end(keeper, clock)
     assert ending.stop(60_000)
@@ -207,9 +207,9 @@ def test_a_location_that_hangs_delays_no_other() -> None:
     hangs.renew.side_effect = answer.wait
     life = mock.Mock()
     life.alive.return_value = True
-    keeper.keep(hangs, life)
+    keeper.renew_while_read(hangs, life)
     wait_until("its store is asked", lambda: hangs.renew.called, 60)
-    keeper.keep(works, life)
+    keeper.renew_while_read(works, life)
     wait_until("the other is renewed again", lambda: works.renew.call_count > 2, 60)
     assert hangs.renew.call_count == 1
     life.alive.return_value = False
@@ -249,7 +249,7 @@ def test_plans_under_way_all_the_time_do_not_keep_leases_for_ever() -> None:
     with ExitStack() as first, ExitStack() as second, ExitStack() as third:
         first.enter_context(keeper.planning())
         guard = take_batch_lease(client, "in", 1)
-        keeper.keep(_kept(client, guard))
+        keeper.renew_while_read(_kept(client, guard))
         keeper.beat()
         second.enter_context(keeper.planning())
         own = take_batch_lease(client, "in", 1)
@@ -274,9 +274,9 @@ def test_a_plan_that_had_shared_a_lease_before_it_was_given_up_keeps_it() -> Non
     guard = take_batch_lease(client, "in", 1)
     with keeper.planning():
         assert take_batch_lease(client, "in", 1).reader == guard.reader
-        keeper.keep(_kept(client, guard))
+        keeper.renew_while_read(_kept(client, guard))
         keeper.beat()
-        keeper.keep(_kept(client, guard), life)
+        keeper.renew_while_read(_kept(client, guard), life)
     keeper.beat()
     assert guard.reader in client.state("in").leased
     life.alive.return_value = False
@@ -294,7 +294,7 @@ def test_a_store_that_hangs_holds_up_no_plan_of_another_shard() -> None:
     world, client = _world()
     keeper = LeaseKeeper(StillClock())
     guard = take_batch_lease(client, "in", 1)
-    keeper.keep(_kept(client, guard))
+    keeper.renew_while_read(_kept(client, guard))
     asked, answer = threading.Event(), threading.Event()
 
     def hang(machine: Machine, **given: Any) -> Any:
@@ -306,7 +306,7 @@ def test_a_store_that_hangs_holds_up_no_plan_of_another_shard() -> None:
     def others() -> str:
         with keeper.planning():
             found = take_batch_lease(client, "in", 1)
-            keeper.keep(_kept(client, found))
+            keeper.renew_while_read(_kept(client, found))
         keeper.beat()
         keeper.release_all()
         return found.reader

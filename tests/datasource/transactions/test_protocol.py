@@ -351,10 +351,10 @@ def test_a_sweep_leaves_what_a_transaction_waits_to_apply(
     _, lost = staged(client, "a", (2, "lost"))
     client.transactions().commit([write])
     world.clock.advance(STAGE_LIFE_MS + 3 * HOUR_MS)
-    assert client.door.pending_parts("a", None) == set(found.blob_keys)
+    assert client.shard_views.pending_parts("a", None) == set(found.blob_keys)
     assert set(client.sweep("a").keys) == set(lost.blob_keys)
     assert contents(world.client(), "a") == {(1, "x"): 1}
-    assert not client.door.pending_parts("b", None)
+    assert not client.shard_views.pending_parts("b", None)
 
 
 def test_parts_that_waited_too_long_are_not_committed(client: ShardClient, world: World) -> None:
@@ -396,7 +396,7 @@ def test_a_shard_that_was_swept_before_it_is_registered_brings_its_barrier(
 
     def needed(begun_before_ms: int | None) -> set[str]:
         asked.append(begun_before_ms)
-        keys = sweeper.door.pending_parts("b", begun_before_ms)
+        keys = sweeper.shard_views.pending_parts("b", begun_before_ms)
         if when == "meanwhile" and len(asked) == 1:
             world.client(BLOBS).transactions().register("b")
         return keys

@@ -173,7 +173,7 @@ class SimJournal:
         self._add([opened], self.state.epoch + 1)
         self.poll()
 
-    def keep(self) -> None:
+    def renew_lease(self) -> None:
         if self.keep_fails:
             raise Determinate("no answer, and nothing happened")
 

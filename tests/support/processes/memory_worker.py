@@ -105,7 +105,7 @@ def plan(path: str) -> dict[str, int]:
     lists = pack_parts(snapshot, 32 << 20)
     changes = pack_parts(plan_changes(state, 0, None), 32 << 20)
     where = Condition("column_1 between 5000 and 5999 or column_2 < 0").bind(schema)
-    kept = [one for one in Pruner(where, {0: schema.json}).keep(snapshot) if not one.audit]
+    kept = [one for one in Pruner(where, {0: schema.json}).prune(snapshot) if not one.audit]
     return {
         "parts": len(snapshot),
         "lists": len(lists),

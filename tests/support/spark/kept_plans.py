@@ -53,7 +53,7 @@ def compare_kept_plans() -> Iterator[Compared]:
         key = (id(jobs), job.key)
         if key not in plans:
             plans[key] = plan(job)
-        kept, tables = plans[key], [one.table for one in job.given.values()]
+        kept, tables = plans[key], [one.table for one in job.few_rows.values()]
         if kept is None or not kept.takes(tables):
             return job.ordinary()
         try:

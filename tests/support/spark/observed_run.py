@@ -136,23 +136,23 @@ def settled(application: Application, place: Place) -> None:
 
 def said(application: Application, relation: str, **values: object) -> bool:
     """Whether a relation has a row with these values."""
-    assert application.observing is not None
+    assert application.feeds is not None
     return any(
         all(row[name] == value for name, value in values.items())
-        for row in application.observing.relations.rows(relation)
+        for row in application.feeds.relations.rows(relation)
     )
 
 
 def holds_of(application: Application, shard: str) -> set[str]:
     """Names of the holds of a shard, as introspection has them."""
-    assert application.observing is not None
-    rows = application.observing.relations.rows("shard_holds", object=shard)
+    assert application.feeds is not None
+    rows = application.feeds.relations.rows("shard_holds", object=shard)
     return {str(row["name"]) for row in rows}
 
 
 def act(application: Application, found: Seen) -> None:
     """Have the upkeep of shards done while everything runs."""
-    assert application.observing is not None
+    assert application.feeds is not None
     acts, client = application.shard_actions, found.place.client()
     wait_until("all are hydrated", lambda: hydrated(application), PATIENCE_S)
     client.hold("large", "reports", purpose="a report")
@@ -165,7 +165,7 @@ def act(application: Application, found: Seen) -> None:
     found.actions["expire_hold"] = acts.expire_hold("large/reports", commit=True).says
     for name in ("compact", "collect", "sweep"):
         for shard in ("orders", "large"):
-            with recorded_action(application.observing.put, SystemClock(), name, shard):
+            with recorded_action(application.feeds.put, SystemClock(), name, shard):
                 found.actions[f"{name} {shard}"] = getattr(acts, name)(shard, commit=True).says
 
 
@@ -227,12 +227,12 @@ def maintain(application: Application, place: Place) -> None:
 
     The application's own rounds are a minute apart, and may find nothing to do in a short run.
     """
-    assert application.observing is not None
+    assert application.feeds is not None
     filled(place.client(), 80, "scratch")
     merged = partial(said, application, "shard_maintenance", shard="scratch")
     wait_until("a writer has merged", merged, PATIENCE_S)
     lazy = ShardSettings(compact_inline_bytes=0)
     client = ShardClient.open(str(place.folder / "shards"), settings=lazy)
-    Maintainer(filled(client, 80, "left"), observer=application.observing.on_maintenance).round()
+    Maintainer(filled(client, 80, "left"), observer=application.feeds.on_maintenance).round()
     done = partial(said, application, "maintenance", shard="left")
     wait_until("a round has merged", done, PATIENCE_S)

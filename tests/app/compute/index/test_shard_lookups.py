@@ -202,8 +202,8 @@ def test_many_changes_are_taken_in(
 ) -> None:
     """As long as they are fewer than what is arranged: all of it was read to arrange it."""
     shard.append(*((0, (n, "a"), 1) for n in range(8)), until=1)
-    user, made = User(), mock.Mock(wraps=lookups._made)
-    monkeypatch.setattr(lookups, "_made", made)
+    user, made = User(), mock.Mock(wraps=lookups._arrange)
+    monkeypatch.setattr(lookups, "_arrange", made)
     monkeypatch.setattr(shard_lookups, "ROWS_MAX", 3)
     assert found(lookups, shard, [7], 0, user) == Counter({(7, "a"): 1})
     shard.append(*((1, (n, "b"), 1) for n in range(7)), until=2)

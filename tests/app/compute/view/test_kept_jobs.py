@@ -42,7 +42,7 @@ class Job:
     result: pa.Table | Exception | None
     planned: Plan | Exception
     key: object = "job"
-    given: dict[Any, Any] = field(default_factory=dict)
+    few_rows: dict[Any, Any] = field(default_factory=dict)
     ordinary_runs: int = 0
     plans: int = 0
 
