@@ -183,15 +183,17 @@ def _serve(
             from shardline.app.project.project import Project  # noqa: PLC0415
             from shardline.app.project.variables import parse_variables  # noqa: PLC0415
             from shardline.app.server.application_server import serve_application  # noqa: PLC0415
+            from shardline.app.server.introspection_needed import (  # noqa: PLC0415
+                check_introspection,
+            )
             from shardline.app.server.listening import (  # noqa: PLC0415
-                check_observed,
                 reserve_address,
                 wait_for_address,
             )
             from shardline.app.spark_session import open_session, settings_within  # noqa: PLC0415
             from shardline.datasource.client import ShardClient  # noqa: PLC0415
 
-            check_observed(settings.runtime)
+            check_introspection(settings.runtime)
             project = Project.load(given.project, parse_variables(given.set))
             client = ShardClient.open(settings.demo.url, settings.storage)
             allowed = _permissions(given)

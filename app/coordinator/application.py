@@ -4,10 +4,12 @@
         application.apply(Project.load(folder).check(spark))
         application.sql("SELECT * FROM delays_by_carrier")
 
-One process has both ends: controllers speak to the runtime through connections of its own, which
-are the same protocols that a controller elsewhere would speak. What should be there is told by
-`apply` (`objects`), what is asked goes to `reads`; what is to be done about either is found out by
-the runtime. This class is what a program holds: it puts the parts together and ends them in order.
+One process has both ends: its controllers send commands to the runtime over connections inside of
+the process, by the same protocol as a controller in another process. `apply` passes the objects of
+the project to the controllers (`objects`); `sql` and `subscribe` choose the time of a read and pass
+it to the compute controller (`reads`). The runtime compares these commands with what runs, and
+starts, changes and ends objects accordingly. A program uses this class alone: it makes the parts,
+and stops them in the right order.
 """
 
 from __future__ import annotations

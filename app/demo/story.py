@@ -48,7 +48,7 @@ from shardline.app.logs import log_hint
 from shardline.app.protocol.compute import SubscribeDropped
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.server.application_server import ServedApplication, serve_application
-from shardline.app.server.listening import check_observed
+from shardline.app.server.introspection_needed import check_introspection
 from shardline.app.settings.config import Settings
 from shardline.app.spark_session import open_session, settings_within
 from shardline.datasource.client import ShardClient
@@ -129,7 +129,7 @@ def run_demo(
     """
     clock = SystemClock()
     demo = settings.demo
-    check_observed(settings.runtime)
+    check_introspection(settings.runtime)
     if demo.url.startswith("memory:"):
         raise InvalidUsage(
             f"the location '{demo.url}' lives in one process, and Spark runs in several",

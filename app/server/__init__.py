@@ -23,6 +23,8 @@ Never: changes anything by a GET, or answers a request that `access` has refused
     application_server   the routes of an application, and its announcement
     listening            reserves the address before the application takes its location
     http_server          a server in a thread of its own
+    listening            the application's address, reserved before the location is taken
+    introspection_needed  refuses to serve an application without introspection
     discovery            the file that says where the running application answers
     client               requests of other commands to the running application
     relation_client      the client's end of the WebSocket

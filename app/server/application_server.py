@@ -53,7 +53,8 @@ from shardline.app.server.api import Query, Services, create_app, read_body
 from shardline.app.server.discovery import Announcement, ApplicationAddress
 from shardline.app.server.errors_route import errors_route
 from shardline.app.server.http_server import RunningServer
-from shardline.app.server.listening import not_observed_error, reserve_address
+from shardline.app.server.introspection_needed import no_introspection_error
+from shardline.app.server.listening import reserve_address
 from shardline.app.server.session_codes import SessionCodes, session_route
 from shardline.app.server.shared_answer import SharedAnswer
 from shardline.app.settings.config import RuntimeSettings
@@ -114,7 +115,7 @@ def serve_application(
         InvalidUsage: The address is taken; or the application has no introspection.
     """
     if application.feeds is None:
-        raise not_observed_error()
+        raise no_introspection_error()
     token = settings.token or application.token()
     codes = SessionCodes(token, SystemClock(), SystemIds())
     acts = application.shard_actions

@@ -1,14 +1,15 @@
 """Listening reserves the address of an application before the application takes its location.
 
-To take a location over ends what runs there. A start that cannot serve must not do that: whether
-there is something to serve, and where, is found out before.
+To take a location over ends what runs there. A start that cannot serve must not do that: it binds
+its address first.
 
     reserve_address(settings, folder, takes_over=location)  before the location is taken
     wait_for_address(settings, clock)                       after it, where the first had none
 
-The runtime that is pushed aside may have the very address: it lets it go once it has noticed. From
-there on the location is this runtime's, and a start that still has no address gets any other one:
-an end would leave nothing running.
+The runtime that is pushed aside may serve at this address itself. It closes its socket once it has
+noticed that it lost the location, so the start takes the location without an address and waits for
+it then. If the address does not become free, the start listens at any other port: the location is
+its own by then, and to end would leave nothing running.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from shardline.datasource.clock import Clock
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.waiting import poll_until
 
-__all__ = ["check_observed", "not_observed_error", "reserve_address", "wait_for_address"]
+__all__ = ["reserve_address", "wait_for_address"]
 
 _log = logging.getLogger(__name__)
 
@@ -35,26 +36,7 @@ _LOOK_MS: Final = 100
 """Longest pause between two tries to get an address that another process is about to let go."""
 
 _PATIENCE_MS: Final = 60_000
-"""So long is waited for it: a few leases, since the other process notices by its own heartbeat."""
-
-
-def check_observed(settings: RuntimeSettings) -> None:
-    """Refuse to serve an application that observes nothing.
-
-    Raises:
-        InvalidUsage: `NO_INTROSPECTION`: there is nothing to answer with.
-    """
-    if not settings.introspection:
-        raise not_observed_error()
-
-
-def not_observed_error() -> InvalidUsage:
-    """The error of an application that was to be served without introspection."""
-    return InvalidUsage(
-        "without introspection there is nothing to answer with",
-        code="NO_INTROSPECTION",
-        hint="turn runtime.introspection on; without it an application runs from Python only",
-    )
+"""How long a start waits for it: a few leases, as the other process notices by its heartbeat."""
 
 
 def reserve_address(

@@ -306,7 +306,7 @@ class RunningIndex:
         self._settings = settings
         self._thread = BackgroundThread(f"index-{incarnation.query_name}", self._run)
         self._stopped = self._thread.stopping
-        self._is_told = False
+        self._is_woken = False
         host.client.machine(shard.name).watch(self._thread.wake)
 
     def start(self) -> None:
@@ -376,11 +376,12 @@ class RunningIndex:
     def _next(self, time: int) -> ShardState | None:
         """Wait for a state of the shard that is settled at `time`; None if stopped before.
 
-        Most shards are written by this process, which then tells the index; it looks once an
-        interval all the same. It looks often while that is how the news came the last time.
+        A writer of this process wakes the index. If the last new state came so, the index looks
+        by itself only once an interval. If it came by a look, another process may write the
+        shard, of which nobody wakes the index: it looks after pauses that grow up to `poll_ms`.
         """
         clock, wake = self._host.clock, self._thread.wake
-        pause_ms, was_told = _POLL_FIRST_MS, False
+        pause_ms, was_woken = _POLL_FIRST_MS, False
         while True:
             # Before both: a stop, and what comes after the look, set it again.
             wake.clear()
@@ -388,12 +389,12 @@ class RunningIndex:
                 return None
             state = self._shard.look()
             if state.upper.is_beyond(time):
-                self._is_told = was_told
+                self._is_woken = was_woken
                 return state
-            if self._is_told:
-                was_told = clock.wait(wake, self._host.interval_ms)
+            if self._is_woken:
+                was_woken = clock.wait(wake, self._host.interval_ms)
             else:
-                was_told = clock.wait(wake, pause_ms)
+                was_woken = clock.wait(wake, pause_ms)
                 pause_ms = min(pause_ms * 2, self._settings.poll_ms)
 
     def _advance(self, state: ShardState) -> None:
