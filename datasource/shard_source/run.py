@@ -71,6 +71,8 @@ class StreamRun:
         states = self._inputs.look()
         if isinstance(start, Start):
             return self._begin(states, limits)
+        # Before a hold is taken over: on a shard that was made again under the name there is none,
+        # so it would be created there, and keep history for a query that cannot go on.
         self._inputs.check_shards(start, states)
         is_resumed, self._goes_on = not self._goes_on, True
         if start.frontier.time is None:
@@ -88,6 +90,8 @@ class StreamRun:
         try:
             return self._chooser.begin(states, limits)
         except BaseException:
+            # No checkpoint names the holds: left behind, they keep history for ever. Not if an end
+            # was returned before: Spark's log may have it, and a restart needs what it names.
             if not self._chooser.has_begun:
                 self._inputs.withdraw()
             raise
@@ -129,6 +133,8 @@ class StreamRun:
     def plan(self, start: Start | ShardOffset, end: Start | ShardOffset) -> list[ShardPartition]:
         """The partitions of a range, planned anew each time."""
         assert self._planner is not None, self._inputs.who
+        # Before planning, which may fail: the range is in Spark's log and names the holds, so that
+        # `release` must not end them.
         self._goes_on = True
         return self._planner.plan(start, end)
 
@@ -142,6 +148,8 @@ class StreamRun:
         if end.frontier.time is None:
             self._inputs.give_up(end)
             return
+        # A restart may commit first, when this run holds nothing yet; and another run of the query
+        # is fenced by it before anything is let go.
         self._inputs.take_over(end, time_needed(end))
         # Where no range is planned nothing else does: a hold that looks as if nobody had ever used
         # it is one that people end.
@@ -152,5 +160,6 @@ class StreamRun:
     def release(self) -> None:
         """Give the leases up; the since holds stay for the next run, if this one has begun."""
         self._inputs.release()
+        # Of a run that has begun the offsets in the checkpoint name the holds.
         if not (self._goes_on or self._chooser.has_begun):
             self._inputs.withdraw()

@@ -160,6 +160,8 @@ class Committer:
                 outcome = self._attempt(judge, at, identity, staged_ms)
             if outcome is not None:
                 return outcome
+            # Determinate, as a round ends without an outcome only if its append was refused: an
+            # unknown one is raised out of it.
             if clock.elapsed_ms() > deadline:
                 raise Determinate(
                     f"lost every race for transactions shard '{self.machine.name}' during "
@@ -171,6 +173,8 @@ class Committer:
 
     def handle(self, shard: str, identity: Identity | None) -> WriteHandle:
         """A writer of the transactions shard whose id is `shard`."""
+        # One for all commits without an identity, as the state remembers each name for a while. Not
+        # for another shard of that name: each append would be refused, until the deadline.
         kept = self._anonymous
         if identity is None and kept is not None and kept.shard == shard:
             return kept
@@ -208,6 +212,7 @@ class Committer:
         known = None if identity is None else self.committed_before(identity)
         if known is not None:
             return known
+        # In each round: what another transaction has committed since the last may forbid this one.
         rows = judge(ledger)
         if isinstance(rows, Refused):
             return rows
@@ -225,6 +230,7 @@ class Committer:
                 # caller relies on no particular one: start again with what is there now.
                 return None
             raise
+        # Not for an earlier commit, whose rows these are not: the next reader applies it.
         if isinstance(outcome, Appended):
             self._follow_up(ledger, time, added, gone)
         return None if isinstance(outcome, UpperMismatch) else outcome
@@ -247,6 +253,7 @@ class Committer:
         return found
 
     def _rows_to_retract(self, ledger: Ledger, added: Sequence[Row]) -> list[Row]:
+        # Only what is known to be applied: a row that is retracted before never reaches its shard.
         applied = [row for row in ledger.pending() if is_applied(self.client, row)]
         forgotten = {row.shard for row in added if row.kind == "forget"}
         left = [row for shard, row in ledger.registered.items() if shard in forgotten]
@@ -272,6 +279,8 @@ class Committer:
             )
         else:
             staged = self._stager(handle).stage([table])
+            # The oldest counts: an orphan sweep may have deleted a part that the rows only name,
+            # and the commit must then be refused, however new the rows are.
             begun_ms = staged.staged_ms if staged_ms is None else min(staged_ms, staged.staged_ms)
             staged = replace(staged, runs=stamp_time(staged.runs, time), staged_ms=begun_ms)
             with UncommittedParts(self.client.location.blob, staged.runs) as parts:
@@ -313,6 +322,7 @@ class Committer:
         self, ledger: Ledger, time: int, added: Sequence[Row], gone: Sequence[Row]
     ) -> None:
         """Apply to data shards, and keep the transactions shard small; failing is harmless."""
+        # First, and without I/O: if the rest fails, the next commit need not read all of it again.
         now = ledger.after_commit(time + 1, added, gone)
         self.reader.learn(now)
         # Nothing is raised, whatever it is: the caller would take a durable commit for a failed
@@ -341,6 +351,8 @@ class Committer:
             return
         # Before the work: if it fails, each commit would pay for it and for what fails in it.
         self._upkeep_seqno = state.seqno
+        # In this order: only what is before the since is compacted away, and only what a merge has
+        # replaced is garbage.
         apply_retention(self.machine)
         known, state = self.reader.known, self.machine.state()
         live = 0 if known is None else len(known.rows)

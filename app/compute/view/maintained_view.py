@@ -247,6 +247,7 @@ class View:
         micro-batch may come that would do it.
         """
         while end is not None and end <= time:
+            # Each time: inputs may rest for ever, and a fenced runtime would wait here as long.
             self._gate()
             settled = meet(state.upper for state in self._inputs.states())
             if settled.time is None or settled.time > time:
@@ -277,6 +278,7 @@ class View:
     def _recompute(
         self, session: SparkSession, step: Recompute, states: Sequence[ShardState]
     ) -> None:
+        # Before the append: a crash right after it would leave times readable without contents.
         self._sink.prepare_begin(step)
         error, correction = None, Correction()
         began_ms = self._host.clock.elapsed_ms()
@@ -285,24 +287,22 @@ class View:
             correction = self._corrections.of(session, result, step.lower)
         except Exception as found:
             error = data_error_text(found)
+            # One of rows is appended: they fail at each attempt. Any other may be gone at the next
+            # one, and if it were appended would stay in the view's history.
             if error is None:
                 raise
         if self._append_anew(step, correction, error):
             took_ms = self._host.clock.elapsed_ms() - began_ms
             self._costs.note_anew(took_ms, volume_of_shards(states).rows)
             self._reports.report_step(self._taken_anew(step, correction, took_ms), error)
+            # Only now: as long as nothing is appended, a next attempt may begin at another time.
             self._sink.begin(step)
 
     def _taken_anew(self, step: Recompute, correction: Correction, took_ms: float) -> TakenStep:
-        return TakenStep(
-            "recompute",
-            step.lower,
-            step.upper,
-            0 if correction.rows is None else correction.rows.rows,
-            took_ms,
-            self._costs.predictions,
-            reason=self._reason if self._description.strategy != "recompute" else "",
-        )
+        rows = 0 if correction.rows is None else correction.rows.rows
+        reason = self._reason if self._description.strategy != "recompute" else ""
+        costs = self._costs.predictions
+        return TakenStep("recompute", step.lower, step.upper, rows, took_ms, costs, reason=reason)
 
     def _append_anew(self, step: Recompute, correction: Correction, error: str | None) -> bool:
         """Make the output what a query says at one time; False if somebody else was first."""
@@ -349,7 +349,10 @@ class View:
         known = self._begin_step(session, step, news, states)
         if known is None:
             return self._give_up(self._changes.refused)
+        # Before states follow: they read the same changes, and would add up what is left out here.
         self._rows.leave_out_the_rest(known)
+        # Before the output, which is computed of their changes. A crash in between leaves states
+        # ahead, to be read as of the step's start; behind, they would be made from whole inputs.
         if not self._states.follow(known):
             return self._give_up(self._states.refusal)
         return self._take_step(known, began_ms)
@@ -443,6 +446,7 @@ class View:
         if rows is None and self._output_change.touches_too_much:
             return self._give_up("too many rows have the keys that have changed")
         if rows is None:
+            # A state may be wrong or an arrangement: the check does not say, so both are made anew.
             self._states.drop()
             self._rows.forget(self._description.inputs)
             return self._give_up("a self-check has found a difference")
@@ -455,16 +459,8 @@ class View:
     ) -> None:
         took_ms = self._host.clock.elapsed_ms() - began_ms
         self._costs.note_follow(took_ms)
-        step = TakenStep(
-            way,
-            known.lower,
-            upper,
-            rows,
-            took_ms,
-            self._costs.predictions,
-            self._rows.taken(),
-            known.news.volume.rows,
-        )
+        costs, taken, news = self._costs.predictions, self._rows.taken(), known.news.volume.rows
+        step = TakenStep(way, known.lower, upper, rows, took_ms, costs, taken, news)
         self._reports.report_step(step, None)
 
     def _run_over_states(self, known: StateStep, plan: StepPlan) -> Strategy:
@@ -566,6 +562,8 @@ class View:
     def _follow(self, step: Unchanged) -> bool:
         """Take a step without rows; False if somebody else was faster."""
         followed = self._sink.follow(step)
+        # Only after the append: refused, the output may have changed in the interval, and what is
+        # kept in memory for its start must not be taken for right at its end.
         if followed:
             self._states.rested(step.lower, step.upper)
             self._contents.moved(step.lower, step.upper)

@@ -85,6 +85,8 @@ class StateStep:
         """
         if plan.numbers is None or read.rows * (self._times_max() + 1) <= TOUCHED_MAX:
             return False
+        # Before the plan is run: it has all rows of a key at each time at which the key changes, in
+        # one job, where the query run anew takes one time after the other.
         counted = plan.numbers()
         frame = counted.over(self.session, self.changes, self.contents(counted.before))
         rows = volume_of_shards(self.inputs.values()).rows
@@ -104,6 +106,7 @@ class StateStep:
 
     def contents(self, names: frozenset[str]) -> dict[str, DataFrame]:
         """Contents before the step, of inputs and of states."""
+        # Not at its end: rules combine them with the step's changes, which would count twice.
         return {name: self._contents(name) for name in names}
 
     def states_at(self, names: frozenset[str], time: int) -> dict[str, DataFrame]:
@@ -146,4 +149,5 @@ class StateStep:
         if name not in self.states:
             return self.snapshot(name, self.lower - 1)
         shard, state = self.states[name]
+        # Not up to its upper: the state has been brought to the step's end before what reads it.
         return shard.contents(self.session, state, self.lower)

@@ -132,6 +132,8 @@ class ViewStates:
 
     def drop(self) -> None:
         """Drop all states."""
+        # First: if a drop fails half way, what is remembered of a state that has gone would be
+        # believed of the one that is made in its place.
         self._resting.clear()
         for shard in self._shards:
             shard.drop()
@@ -174,6 +176,7 @@ class ViewStates:
     def rested(self, lower: int, upper: int | None) -> None:
         """Nothing has changed in `[lower, upper)`."""
         for name, (settled, until) in self._resting.items():
+            # Only without a gap: in one, an input may have changed and the state not followed.
             if until == lower:
                 self._resting[name] = (settled, upper)
 
@@ -201,6 +204,8 @@ class ViewStates:
         for shard, group in zip(self._shards, plan.states, strict=False):
             state = shard.look(group.schema)
             settled = None if state is None else state.upper.time
+            # A longer step would have to extend the state from the middle on, by changes that are
+            # combined with what was before the step: the first half of them would count twice.
             if settled is not None and settled > lower and (upper is None or settled < upper):
                 upper = settled
         return upper
@@ -217,7 +222,10 @@ class ViewStates:
         try:
             for shard, group in zip(self._shards, step.plan.states, strict=False):
                 if not self._bring_along(shard, group, step):
+                    # Those before it have moved already, and stay: the next step reads them as of
+                    # its start, as after a crash here.
                     return False
+                # Before any that reads it: what is wrong in one would be appended to the next.
                 if step.checked and not self._is_right(shard, group, step):
                     return False
         except Exception as error:  # noqa: BLE001 - raised again if it is not known
@@ -243,9 +251,13 @@ class ViewStates:
         if state.upper < Frontier(step.upper):
             if not self._extend(shard, group, step, state):
                 return False
+            # Once more: the state from before the append has none of its parts, so that no change
+            # would be found below, and the view would miss it without an error.
             state = shard.look(group.schema)
             assert state is not None, shard.name
         elif state.upper == Frontier(step.upper):
+            # By a step that was interrupted. Noted as after an append: the next step would have to
+            # prove from the inputs' history that the state still holds.
             self._resting[shard.name] = (state.upper.time, step.upper)
         step.states[group.name] = (shard, state)
         changes = shard.changes(step.session, state, step.lower, step.upper)
@@ -263,6 +275,8 @@ class ViewStates:
             return state
         session, plan = step.session, step.plan
         source = plan.source_contents(group)
+        # As of right before the step, not of where the state ends: the holds of the stream may have
+        # let go of the inputs' history there.
         before = step.contents(source.before)
         if not source.fits(before):
             return None
@@ -275,6 +289,7 @@ class ViewStates:
             "a view's state is made from its inputs",
             extra={"context": {"state": shard.name, "rows": staged.rows}},
         )
+        # Not to the step's end: the view needs the state's change in the step, known from here on.
         is_first = shard.append(staged, at, step.lower, at=step.lower - 1)
         return shard.look(group.schema) if is_first else None
 
@@ -338,6 +353,7 @@ class ViewStates:
         try:
             self._moved_rows = cached.rows.count()
         except BaseException:
+            # Nobody else knows of it yet: Spark would keep its rows for as long as the process.
             cached.release()
             raise
         return _Moved(lambda: cached.rows, self._moved_rows, None, cached.release)
@@ -387,6 +403,8 @@ class ViewStates:
                 FewRows(moved.table, group.moved_columns),
                 FewRows(found, group.schema),
             )
+            # Before the merge, which only compares values that come with the one that is kept: it
+            # would go on showing a least value of which the last row has gone.
             if moved.takes_values_away() and self._loses_extremes(step, merged):
                 return self._append_anew(shard, group, step, at)
             few = self._merged_few(shard, step, merged)
@@ -409,7 +427,7 @@ class ViewStates:
         self, shard: StateShard, rows: StagedInterval, lower: int, upper: int | None
     ) -> bool:
         if not shard.append(rows, lower, upper):
-            return False
+            return False  # whose rows are there now is not known: the next step looks
         self._resting[shard.name] = (upper, upper)
         return True
 
@@ -450,6 +468,7 @@ class ViewStates:
     def _append_anew(self, shard: StateShard, group: GroupState, step: StateStep, at: int) -> bool:
         """Append what all rows of the groups that have moved come to; False as of `_merge`."""
         session, target = step.session, small_target(group.changes, shard.options)
+        # Of rows of the inputs: a state keeps one least value of a group, and not the next one.
         try:
             plan = step.plan.anew_step(group, step.changed & group.source.inputs)
         except NotIncremental:
@@ -475,6 +494,7 @@ class ViewStates:
             return True
         if self._check.finds(shard.name, lambda: self._difference(shard, group, step)):
             self.refusal = "a self-check has found a difference"
+            # All of them: it may come from a state below, and those above were made of this one.
             self.drop()
             return False
         return True
