@@ -80,6 +80,14 @@ class Metric:
     Declared with the column, so that the number on a dashboard and the one that SQL gives cannot be
     two. The names are for ever: dashboards and alerts of others have them.
 
+    Some families cannot be declared so, as their samples are not one number for each row with the
+    relation's own labels. `shardline.app.server.metrics` makes them, of rows of relations too:
+
+        states        status and verdict: one sample for each value that a state can have
+        histograms    micro-batches and peeks: the buckets of a sample are several rows
+        joins         times, rows and sizes of operators: the labels are in another relation's rows
+        counts        active peeks, subscriptions, the lane's index: one sample of all rows
+
     Attributes:
         name: After `shardline_`, with the unit last.
         help: In a sentence.
