@@ -26,7 +26,7 @@ from shardline.datasource.shard.batch import Batch
 from shardline.datasource.shard.commands.claims import live_claims
 from shardline.datasource.shard.description import Description
 from shardline.datasource.shard.state import seqno_since
-from shardline.datasource.shard.trace import Trace, due_merges, level_of, worn_past
+from shardline.datasource.shard.trace import Trace, cancelled_past, due_merges, level_of
 
 __all__ = ["CollectGarbage", "Compact", "Sweep"]
 
@@ -159,7 +159,7 @@ def _due(trace: Trace, free: set[int], factor: int) -> list[MergeStep]:
         return id(batch) in free
 
     while len(steps) < _PLANNED_MAX:
-        due = next(due_merges(trace, factor, is_free), None) or worn_past(trace, is_free)
+        due = next(due_merges(trace, factor, is_free), None) or cancelled_past(trace, is_free)
         if due is None:
             break
         inputs = trace.batches[due.start : due.end]

@@ -234,7 +234,8 @@ class ComputeHistory(_History):
         there = self.dataflows.get(command.id)
         if there and there.can_serve(command, command.as_of):
             there.since = command.as_of
-            # Whoever has said so waits for responses with this number from here on.
+            # The controller takes responses with another number for those about a former dataflow
+            # of this name: with the old one, nothing that this one reports would reach it.
             there.create = msgspec.structs.replace(there.create, creation=command.creation)
             return
         self._drop(command.id)

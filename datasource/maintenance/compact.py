@@ -58,7 +58,7 @@ from shardline.datasource.shard.commands.merge import apply_merge
 from shardline.datasource.shard.description import Description
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.state import Claim, ShardState, is_tombstone
-from shardline.datasource.shard.trace import Due, due_merges, level_of, worn_past
+from shardline.datasource.shard.trace import Due, cancelled_past, due_merges, level_of
 from shardline.datasource.types.schema import ShardSchema
 
 __all__ = [
@@ -270,7 +270,7 @@ def _merge_within_budget(machine: Machine) -> int:
             state = machine.cached
             assert state is not None, "nothing was committed"
             claims = live_claims(state, machine.clock.now_ms())
-            # `_most_urgent` looks at every part of the trace for a worn past: too slow for every
+            # `_most_urgent` looks at every part for a past that cancels: too slow for every
             # commit, so it is asked only after another merge was due.
             choose = _most_urgent if applied else _out_of_shape
             inputs = choose(machine, state, claims, machine.tank.left)
@@ -323,8 +323,8 @@ def _most_urgent(
     inputs = _out_of_shape(machine, state, claims, most_bytes)
     if inputs:
         return inputs
-    worn = worn_past(state.trace, is_unclaimed_by(claims))
-    past = () if worn is None else state.trace.batches[: worn.end]
+    due = cancelled_past(state.trace, is_unclaimed_by(claims))
+    past = () if due is None else state.trace.batches[: due.end]
     return past if most_bytes is None or merge_weight(past) <= most_bytes else ()
 
 
@@ -340,7 +340,7 @@ def _out_of_shape(
         inputs = trace.batches[due.start : due.end]
         if most_bytes is None or weight <= most_bytes:
             return inputs
-        if due.alike and (some := _first_fitting(inputs, factor, most_bytes)):
+        if due.is_one_tier and (some := _first_fitting(inputs, factor, most_bytes)):
             return some
     return ()
 

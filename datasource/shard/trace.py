@@ -4,7 +4,7 @@ Each append adds a batch, and a read opens all of them: unmerged, a shard would 
 every append. The shape follows differential dataflow's spine: batches carry a *level* (their size
 class), so that merging neighbours of like size keeps their number logarithmic. This module keeps
 the sequence right and finds the neighbours that are due (`due_merges`) and a past that is worth
-writing anew (`worn_past`); merging itself is done by `maintenance`.
+writing anew (`cancelled_past`); merging itself is done by `maintenance`.
 
 Invariants (`check_trace`):
     Batches are contiguous: the first starts at `TIME_MIN`, each starts where the one before ends.
@@ -28,17 +28,17 @@ __all__ = [
     "Due",
     "DueWalk",
     "Trace",
+    "cancelled_past",
     "check_trace",
     "downgrade",
     "due_merges",
     "level_of",
     "push_batch",
-    "worn_past",
 ]
 
-_WORN_ROWS: Final = 1 << 10
-"""With fewer updates than this a worn past is not worth a merge of its own: that would cost a log
-record for every few appends, and save a reader a millisecond."""
+_PAST_ROWS_MIN: Final = 1 << 10
+"""With fewer updates than this a past that cancels is not worth a merge of its own: that would cost
+a log record for every few appends, and save a reader a millisecond."""
 
 
 class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -104,13 +104,13 @@ class Due(NamedTuple):
     Attributes:
         start: Index of the first one.
         end: Index after the last one.
-        alike: True if all are of one tier: then merging only the first `factor` of them, or more,
-            is enough.
+        is_one_tier: True if all are of one tier: then merging only the first `factor` of them, or
+            more, is enough.
     """
 
     start: int
     end: int
-    alike: bool
+    is_one_tier: bool
 
 
 def due_merges(
@@ -175,7 +175,7 @@ class DueWalk:
         if groups and groups[-1].tier < tier:
             while groups and groups[-1].tier < tier:
                 start = groups.pop().start
-            self._lifted.append(Due(start, index + 1, alike=False))
+            self._lifted.append(Due(start, index + 1, is_one_tier=False))
             self._close()
             return
         if groups and groups[-1].tier == tier:
@@ -186,7 +186,7 @@ class DueWalk:
     def due(self) -> list[Due]:
         """The merges of the batches so far, most urgent first."""
         full = reversed([*self._full, *_full(self._groups, self._factor)])
-        return [*self._lifted, *(Due(one.start, one.end, alike=True) for one in full)]
+        return [*self._lifted, *(Due(one.start, one.end, is_one_tier=True) for one in full)]
 
     def _close(self) -> None:
         """No later batch is merged with those so far."""
@@ -194,7 +194,7 @@ class DueWalk:
         self._groups = []
 
 
-def worn_past(trace: Trace, is_free: Callable[[Batch], bool] = lambda _: True) -> Due | None:
+def cancelled_past(trace: Trace, is_free: Callable[[Batch], bool] = lambda _: True) -> Due | None:
     """The first batches, if more than half of the updates in them cancel or sum up; or None.
 
     Tiers bound the number of batches and the bytes rewritten. But they let a shard whose rows are
@@ -224,8 +224,8 @@ def worn_past(trace: Trace, is_free: Callable[[Batch], bool] = lambda _: True) -
         end = index + 1
     # The second condition ends a loop: with retractions of rows that never came, a merge leaves
     # more than `net` updates, and the first condition alone would ask for it again and again.
-    worn = rows > 2 * max(net, 0) and rows - kept >= max(kept, 1)
-    return Due(0, end, alike=False) if worn and rows >= _WORN_ROWS else None
+    cancels = rows > 2 * max(net, 0) and rows - kept >= max(kept, 1)
+    return Due(0, end, is_one_tier=False) if cancels and rows >= _PAST_ROWS_MIN else None
 
 
 class _Group(NamedTuple):

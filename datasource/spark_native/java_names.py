@@ -27,11 +27,19 @@ __all__ = [
 ]
 
 _ASKED_OFTEN: Final = (
-    *("PythonErrorUtils", "PythonRDD", "PythonSQLUtils", "PythonUtils", "SerDeUtil"),
-    *("SimplePythonFunction", "functions", "org.apache.spark.sql.classic.SparkSession"),
+    "PythonErrorUtils",
+    "PythonRDD",
+    "PythonSQLUtils",
+    "PythonUtils",
+    "SerDeUtil",
+    "SimplePythonFunction",
+    "functions",
+    "org.apache.spark.sql.classic.SparkSession",
     "org.apache.spark.sql.classic.SparkSession$",
-    *("org.apache.spark.sql.functions", "org.apache.spark.sql.internal.SQLConf"),
-    *("org.apache.spark.SparkThrowableHelper", "org.apache.spark.sql.types.Metadata"),
+    "org.apache.spark.sql.functions",
+    "org.apache.spark.sql.internal.SQLConf",
+    "org.apache.spark.SparkThrowableHelper",
+    "org.apache.spark.sql.types.Metadata",
     "org.apache.spark.util.Utils",
 )
 """Names that PySpark asks for as an attribute of the JVM, at each use."""

@@ -16,12 +16,12 @@ from shardline.datasource.shard.description import Description
 from shardline.datasource.shard.state import ShardState, holders_since, is_tombstone, seqno_since
 from shardline.datasource.shard.trace import (
     Trace,
+    cancelled_past,
     check_trace,
     downgrade,
     due_merges,
     level_of,
     push_batch,
-    worn_past,
 )
 from support.models.merging import next_merge
 from support.models.shards import SETTINGS
@@ -227,11 +227,11 @@ def test_due_merges_are_apart_and_free(sizes: list[int], taken: set[int], factor
         assert not span & (used | taken)
         used |= span
         full = [b for b in trace.batches[due.start : due.end] if not b.is_empty]
-        assert len(full) >= (factor if due.alike else 2)
+        assert len(full) >= (factor if due.is_one_tier else 2)
         width = factor.bit_length() - 1
         tiers = [b.level // width for b in full]
-        assert (len(set(tiers)) == 1) == due.alike
-        assert due.alike or max(tiers[:-1]) < tiers[-1]
+        assert (len(set(tiers)) == 1) == due.is_one_tier
+        assert due.is_one_tier or max(tiers[:-1]) < tiers[-1]
 
 
 @bounded
@@ -267,30 +267,30 @@ def test_a_past_that_cancels_is_written_anew() -> None:
     trace = merge_past(churn(Trace(), 1000, 1000), 1000)
     for _ in range(9):
         trace = churn(trace, 100, 0)
-    assert worn_past(downgrade(trace, Frontier(9))) is None
+    assert cancelled_past(downgrade(trace, Frontier(9))) is None
     trace = churn(churn(trace, 100, 0), 100, 0)
     late = downgrade(trace, Frontier(11))
-    assert worn_past(late) == (0, 12, False)
-    assert worn_past(downgrade(trace, Frontier(9))) is None
-    assert worn_past(late, lambda b: b.desc.lower != 10) is None
-    assert worn_past(msgspec.structs.replace(late, since=None)) == (0, 12, False)
+    assert cancelled_past(late) == (0, 12, False)
+    assert cancelled_past(downgrade(trace, Frontier(9))) is None
+    assert cancelled_past(late, lambda b: b.desc.lower != 10) is None
+    assert cancelled_past(msgspec.structs.replace(late, since=None)) == (0, 12, False)
 
 
-def test_more_rows_than_before_are_no_wear() -> None:
+def test_a_past_of_more_rows_than_before_does_not_cancel() -> None:
     """A shard that is only added to is never written again for this."""
     trace = merge_past(churn(Trace(), 1000, 1000), 1000)
     for _ in range(50):
         trace = churn(trace, 1000, 1000)
-    assert worn_past(downgrade(trace, Frontier(50))) is None
+    assert cancelled_past(downgrade(trace, Frontier(50))) is None
 
 
-def test_few_large_batches_are_a_worn_past_too() -> None:
+def test_few_large_batches_are_a_past_that_cancels_too() -> None:
     """A bulk update of a large table need not wait for others like it."""
     trace = merge_past(churn(Trace(), 10**6, 10**6), 10**6)
     trace = churn(trace, 2 * 10**6, 0)
-    assert worn_past(downgrade(trace, Frontier(1))) == (0, 2, False)
+    assert cancelled_past(downgrade(trace, Frontier(1))) == (0, 2, False)
     small = merge_past(churn(Trace(), 10, 10), 10)
-    assert worn_past(downgrade(churn(small, 20, 0), Frontier(1))) is None
+    assert cancelled_past(downgrade(churn(small, 20, 0), Frontier(1))) is None
 
 
 def merge_past(trace: Trace, left: int) -> Trace:
@@ -313,11 +313,11 @@ def test_a_past_is_not_written_again_and_again(moves: list[tuple[int, int]]) -> 
             live += change
         assert trace.upper.time is not None
         trace = downgrade(trace, Frontier(max(trace.upper.time - 1, 0)))
-        if due := worn_past(trace):
+        if due := cancelled_past(trace):
             assert due.end == len(trace.batches)
             trace = merge_past(trace, abs(live))
             written += abs(live)
-            assert worn_past(trace) is None
+            assert cancelled_past(trace) is None
     assert written <= 2 * appended
 
 
