@@ -3,7 +3,7 @@
 Owns the generators, their options and columns, and the data sources of Spark that read them.
 
     options     the options, parsed; unknown ones are refused
-    events      the contract of a generator: a pure function from event numbers to rows
+    generator   the contract of a generator: a pure function from event numbers to rows
     mixing      numbers and words out of (seed, event), a column at a time
     counter, auction, nexmark   the generators
     catalog     names of the generators, columns of their tables, names of their formats in Spark

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from shardline.app.storage.generators.events import (
+from shardline.app.storage.generators.generator import (
     Columns,
     arrow_schema,
     text_column,

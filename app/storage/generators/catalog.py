@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardline.app.storage.generators import auction, counter, nexmark
-from shardline.app.storage.generators.events import Generator
+from shardline.app.storage.generators.generator import Generator
 from shardline.app.storage.generators.options import GeneratorOptions, parse
 from shardline.datasource.errors import unknown_name
 

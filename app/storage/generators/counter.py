@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from shardline.app.storage.generators.events import Columns, arrow_schema
+from shardline.app.storage.generators.generator import Columns, arrow_schema
 from shardline.app.storage.generators.options import GeneratorOptions
 
 __all__ = ["TABLES", "Counter"]

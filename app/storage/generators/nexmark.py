@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardline.app.storage.generators.events import (
+from shardline.app.storage.generators.generator import (
     Columns,
     arrow_schema,
     text_column,

@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from shardline.app.storage.generators.catalog import open_generator, schema_of, spark_format
-from shardline.app.storage.generators.events import PIECE, micro_batch_end
+from shardline.app.storage.generators.generator import PIECE, micro_batch_end
 from shardline.datasource.clock import Clock, SystemClock
 from shardline.datasource.errors import InvalidUsage
 

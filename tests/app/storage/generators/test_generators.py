@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from shardline.app.storage.generators import FORMATS, schema_of, spark_format, with_start
 from shardline.app.storage.generators.catalog import open_generator
-from shardline.app.storage.generators.events import Generator, micro_batch_end
+from shardline.app.storage.generators.generator import Generator, micro_batch_end
 from shardline.app.storage.generators.mixing import draws, high, low, prices
 from shardline.app.storage.generators.source import GeneratorStreamReader, _Rows
 from shardline.datasource.errors import InvalidUsage
