@@ -1,4 +1,4 @@
-"""The log is written as JSON lines with the field names of Spark's own structured log.
+"""Writes the log as JSON lines with the field names of Spark's own structured log.
 
     {"ts": "2026-11-20T12:00:00.000Z", "level": "INFO", "logger": "shardline.app.demo",
      "msg": "landed", "context": {"day": "2013-01-05"}}

@@ -1,4 +1,4 @@
-"""The Spark session of a driver is opened the same way by all jobs, commands and tests.
+"""Opens the Spark session of a driver the same way for all jobs, commands and tests.
 
     spark-submit job.py      the JVM runs already, with `conf/spark-defaults.conf`
     python job.py            the JVM is started here, with the same file

@@ -1,4 +1,4 @@
-"""The address of the running application is found from the arguments that all commands share.
+"""Finds the running application's address from the arguments that all commands share.
 
     add_address_arguments(parser)          --data, --config, --url, --token-file, --token
     where = application_address(given)

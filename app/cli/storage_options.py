@@ -1,4 +1,4 @@
-"""Storage options are parsed from the words `--option NAME=VALUE` of every job."""
+"""Parses storage options from the words `--option NAME=VALUE` of every job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames are cached by Spark in a form in which filters on them find every row.
+"""Caches frames in Spark in a form in which filters on them find every row.
 
 Spark 4.3 records the least and the greatest value of each column for each batch of cached rows, and
 skips the batches in which no row can pass a filter. NaN is in neither bound, though it is above all

@@ -1,4 +1,4 @@
-"""Errors of a view's query are classified here: caused by rows, or of the moment.
+"""Errors of a view's query are of two classes: caused by rows, or of the moment.
 
 A query that fails because of a value in a row (a division by zero, text that is no number, an
 overflow) fails for everybody who runs it over these rows, and works again when they are gone.

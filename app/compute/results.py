@@ -1,4 +1,4 @@
-"""Results are converted here: Arrow tables to bytes for the protocol, and to text for programs.
+"""Converts results: tables of Arrow to bytes for the protocol, and to text for programs.
 
     to_ipc(table), from_ipc(data)      an Arrow IPC stream: what responses carry
     as_json(table)                     a line of JSON for each row

@@ -1,4 +1,4 @@
-"""Exceptions of a user's Python function at a row are told apart from failures of its process.
+"""Tells exceptions of a user's Python function at a row apart from failures of its process.
 
     error_raised_at_row(str(error)) -> "ValueError: no such city"     None: an error of another kind
 

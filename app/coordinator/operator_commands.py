@@ -1,4 +1,4 @@
-"""Operator commands, those of a person, are recorded in the lane's order.
+"""Records operator commands, those of a person, in the lane's order.
 
     position = record_command(lane, PauseDataflow("delays"), timeout_ms)
 

@@ -1,4 +1,4 @@
-"""The demo's project is `conf/demo` over the folders of a run; it is started and started over here.
+"""Starts the demo's project, `conf/demo` over the folders of a run, and starts it over.
 
 resolved = project(place).check(spark)
 check_ours(application, resolved)                       refuses a location of another project

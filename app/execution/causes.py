@@ -1,4 +1,4 @@
-"""The cause of an error is found here: the innermost one that a person can act on, with a hint.
+"""Finds the cause of an error: the innermost one that a person can act on, with a hint.
 
     find_cause(error) -> Cause("DIVIDE_BY_ZERO", 'Division by zero, in "10 / id"', "use try_…")
 

@@ -1,4 +1,4 @@
-"""The checkpoint log is read here as Spark writes it on local disk, without asking the JVM.
+"""Reads the checkpoint log as Spark writes it on local disk, without asking the JVM.
 
     <checkpoint>/offsets/7      v1, metadata, then a line for each source: its end in micro-batch 7
 

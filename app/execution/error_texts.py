@@ -1,4 +1,4 @@
-"""Texts of errors are taken apart here: Spark's conditions, tracebacks of Python, causes in Java.
+"""Takes texts of errors apart: Spark's conditions, tracebacks of Python, causes in Java.
 
 An error crosses between Python and the JVM as text, often several times: a worker's traceback is in
 an exception of the JVM, that is in a traceback of `foreachBatch`, that is in the exception of the

@@ -1,4 +1,4 @@
-"""The hold owners are found by the names of holds and the purposes of leases that objects take.
+"""Finds the owners of holds by the names of holds and the purposes of leases that objects take.
 
     find_hold_owner("view:delays:3:0a1b2c3d")     HoldOwner("delays", 3, "0a1b2c3d")
     find_hold_owner("sink:out")                   HoldOwner("out")

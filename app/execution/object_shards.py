@@ -1,4 +1,4 @@
-"""Object shards are created as soon as their objects are, before anything reads or writes them.
+"""Creates object shards as soon as their objects are, before anything reads or writes them.
 
 A source or view has its contents in the shard of its name. Because the shard is there at once,
 objects that read it can be created in any order. A shard that is there already stays as it is: its

@@ -1,4 +1,4 @@
-"""Histories are stored in a shard of the location, so that they survive a restart.
+"""Stores histories in a shard of the location, so that they survive a restart.
 
 All histories are rows of one shard, `_introspection`: the relation, the time, and the row as JSON.
 The shard follows memory: each round appends the difference, so a row that is older than its

@@ -1,4 +1,4 @@
-"""Lag behind inputs is computed from the uppers of both.
+"""Computes the lag behind inputs from the uppers of both.
 
 The slowest source below an object is found for all objects in one walk over the graph. To walk up
 from each of them would visit the sources of a deep graph once for every object below them.

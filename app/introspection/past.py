@@ -1,4 +1,4 @@
-"""Looking back is refused where it is not known what was, with the nearest moment that is known.
+"""Refuses to look back where it is not known what was, with the nearest moment that is known.
 
     require_recorded(facts, "verdicts", ("verdict_history",), at_ms, now_ms)
 

@@ -1,4 +1,4 @@
-"""Relations are read here by name, as they are at that moment.
+"""Reads relations by name, as they are at that moment.
 
     relations = Relations(sink)
     relations.relation("frontiers")              a pyarrow.Table, for peeks

@@ -1,4 +1,4 @@
-"""The clauses of our own statements are read here: in any order, each at most once.
+"""Reads the clauses of our own statements: in any order, each at most once.
 
 All kinds of statements share their clauses, and every mistake in them is refused with its place: a
 misspelt clause that was ignored would leave a default that nobody asked for.

@@ -1,4 +1,4 @@
-"""Columns of sources and views are derived and checked here, before a shard is made with them.
+"""Derives the columns of sources and views, and checks them before a shard is made with them.
 
 Spark takes results with two columns of one name, with invented names, or of types that a shard
 cannot hold; a shard with them could never be read again by name.

@@ -1,4 +1,4 @@
-"""Names in a project are checked here, without Spark: duplicates, reserved ones, inputs, cycles.
+"""Checks names in a project, without Spark: duplicates, reserved ones, inputs, cycles.
 
 These checks take milliseconds where a session takes seconds, and everything after them may rely on
 an order of the objects.

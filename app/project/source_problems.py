@@ -1,4 +1,4 @@
-"""Problems of a source's options are worded here: the option, its value, and what to write instead.
+"""Words problems of a source's options: the option, its value, and what to write instead.
 
 A message of Spark's parsers names the option or its value, seldom both, and never what to do.
 

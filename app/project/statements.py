@@ -1,4 +1,4 @@
-"""The statements of a project are read here: each becomes an object, with the place of each piece.
+"""Reads the statements of a project: each becomes an object, with the place of each piece.
 
     CREATE SOURCE name USING format [OPTIONS (k 'v', …)] [SCHEMA (columns)]
         [ENVELOPE NONE | DIFF | UPSERT | DEBEZIUM] [KEY (a, b)] [RETAIN HISTORY '7 days']

@@ -1,4 +1,4 @@
-"""The cleanup removes what a dropped object has left: checkpoints here, holds on what it read.
+"""The cleanup removes what a dropped object has left: its checkpoints, and holds on what it read.
 
 A hold outlives every process until it is given up: one that is left behind keeps the history of its
 shard for ever. The lane calls this in the second phase of a drop, when nothing of the object runs.

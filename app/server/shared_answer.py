@@ -1,4 +1,4 @@
-"""A shared answer is computed once for all who ask for it at the same time.
+"""Computes an answer once for all who ask for it at the same time.
 
     answer = SharedAnswer(compute)
     await answer.get()

@@ -1,4 +1,4 @@
-"""Rows below a LIMIT are counted, so that the LIMIT alone is run anew, and not what is below it.
+"""Counts rows below a LIMIT, so that the LIMIT alone is run anew, and not what is below it.
 
 Nothing tells from a change which row comes up when one of the first ten goes. So a LIMIT is run
 anew at each change; but over rows that are there already, as the state of an aggregate, it costs no

@@ -1,4 +1,4 @@
-"""Results that rows decide to the last bit are told from others, by functions, types and frames.
+"""Decides if rows determine a result to the last bit, by its functions, types and frames.
 
 A result is decided if every order of the same rows gives the same bits. Only then it may be
 computed once more to be retracted: of any other, what comes out may be another value than the one

@@ -1,4 +1,4 @@
-"""Determinism is checked here: a view's result must depend on its inputs' contents alone.
+"""Checks determinism: a view's result must depend on its inputs' contents alone.
 
 A view's contents at a time are promised to be a function of its inputs at that time. A query whose
 result depends on the order of rows, on their distribution or on the clock breaks that: each

@@ -1,4 +1,4 @@
-"""Aggregates that follow from changes are told from others, by their functions and types.
+"""Decides if an aggregate follows from changes, by its functions and types.
 
 A sum over changed rows, added to the sum that was there, is the sum over all rows: but only if
 every order of the same rows gives the same bits. That holds for integers and decimals. What depends

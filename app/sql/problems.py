@@ -1,4 +1,4 @@
-"""Problems of a project or a query are reported here, each with its place, all of them at once.
+"""Reports problems of a project or a query, each with its place, all of them at once.
 
 One error at a time makes a project of fifty files fifty runs. So checks collect problems, and one
 `InvalidProject` shows them all, as a compiler does.

@@ -1,4 +1,4 @@
-"""Statements of clients are parsed here: queries at a time, EXPLAIN, and SUBSCRIBE.
+"""Parses statements of clients: queries at a time, EXPLAIN, and SUBSCRIBE.
 
 Spark has none of these: its `AS OF` belongs to one table, while ours is the one time at which a
 query reads all of its objects.

@@ -1,4 +1,4 @@
-"""Spark's errors about a text are read here: a message, a hint, and an offset in the text.
+"""Reads Spark's errors about a text: a message, a hint, and an offset in the text.
 
 Spark's own message carries plans, codes and stack traces, and its place refers to the text after
 names were replaced. A user needs one sentence and the place in the file.

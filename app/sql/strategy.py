@@ -1,4 +1,4 @@
-"""The strategy of a view is chosen here: computed from changes, or recomputed; with the reason.
+"""Chooses the strategy of a view: computed from changes, or recomputed; with the reason.
 
 To recompute is always right, and costs as much as the whole input at each change. A query is linear
 when its result over a sum of changes is the sum of its results over each: then the inputs' changes

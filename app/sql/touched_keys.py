@@ -1,4 +1,4 @@
-"""The pieces of a query that can be computed anew for some keys alone are found here: its regions.
+"""Finds the pieces of a query that can be computed anew for some keys alone: its regions.
 
 An aggregate is a function of the rows of each group, a window function of those of each partition,
 and of an outer join each side's rows depend on those of the other one with the same key. Operators

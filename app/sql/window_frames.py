@@ -1,4 +1,4 @@
-"""Window functions without an order are found here: their result depends on the rows' arrival.
+"""Finds window functions without an order: their result depends on the rows' arrival.
 
 A window function sees the rows of a partition in the order of its ORDER BY. Without one, or with
 one of constants or of the partition's own columns, they come in any order: `row_number()` then

@@ -1,4 +1,4 @@
-"""The formats of sources and sinks are listed with their spelling, options and packages.
+"""Lists the formats of sources and sinks with their spelling, options and packages.
 
     canonical_format("PARQUET")                         parquet
     unknown_options("csv", {"haeder": "true"}, "source") [("haeder", "did you mean 'header'?")]

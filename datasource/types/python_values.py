@@ -1,4 +1,4 @@
-"""Values of Arrow become values of Python here, also those that Python has no value for.
+"""Converts values of Arrow to values of Python, also those that Python has no value for.
 
 Spark's dates reach beyond the years 1 and 9999, and its text may be no UTF-8. `to_pylist` raises at
 the first of them, so that one row of a user's would end whatever lists rows: a message of an error,

@@ -1,4 +1,4 @@
-"""Calls are made in the order of their dependencies, as many at a time as a pool has threads.
+"""Makes calls in the order of their dependencies, as many at a time as a pool has threads.
 
     left = call_in_order({"a": (), "b": ("a",)}, call, pool, clock, patience_ms=5_000)
 

@@ -1,4 +1,4 @@
-"""A large table of Arrow is kept in a file without a name that is mapped into memory.
+"""Keeps a large table of Arrow in a file without a name that is mapped into memory.
 
 So the page cache holds what is used of it, and the process no more. The file has no name from the
 start, so that nothing is left of it when the process ends, however it ends. Its space is given back

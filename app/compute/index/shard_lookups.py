@@ -1,4 +1,4 @@
-"""Rows of shards are looked up by key, out of arrangements that all views of a process share.
+"""Looks up rows of shards by key, in arrangements that all views of a process share.
 
 A step of a view needs the few rows of its inputs that have a key in common with what has changed.
 Parquet files cannot be asked for a thousand keys: each row group has some of them, and all are

@@ -1,4 +1,4 @@
-"""A query's result is collected as one Arrow table of bounded size, by jobs that can be cancelled.
+"""Collects a query's result as one Arrow table of bounded size, by jobs that can be cancelled.
 
 `toArrow` has no bound: one large result exhausts the driver's memory, and every view of the runtime
 ends with it. Here batches are counted as they arrive, and the jobs are cancelled

@@ -1,4 +1,4 @@
-"""The exact times at which inputs change are read from rows, where parts do not tell them.
+"""Reads the exact times at which inputs change from rows, where parts do not tell them.
 
 A part that spans several times says only its first and its last one (`input_changes`). To be
 recomputed at each time of a change a view needs all of them, and each once.

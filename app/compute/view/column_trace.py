@@ -1,4 +1,4 @@
-"""A column of an operator is followed down to the columns of inputs that it is.
+"""Follows a column of an operator down to the columns of inputs that it is.
 
     traces = ColumnTraces()
     traces.of(node, number)      the columns of inputs that the rows of a column are of

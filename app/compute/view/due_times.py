@@ -1,4 +1,4 @@
-"""The next time at which a view changes by itself is asked of its inputs, where no state tells it.
+"""Finds the next time at which a view changes by itself, from its inputs where no state tells it.
 
 A view with temporal filters changes when a row's time comes, although no input does. A step that
 runs the query anew may not pass such a time by. It is found from what the filters look at, as it is

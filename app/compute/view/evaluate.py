@@ -1,4 +1,4 @@
-"""A view's query is evaluated over frames, in the session of its own streaming query.
+"""Evaluates a view's query over frames, in the session of its own streaming query.
 
 Spark gives each streaming query a session of its own, with its own temporary views. Inputs are put
 there under their own names, so that the query runs as the user wrote it: no text is rewritten. They

@@ -1,4 +1,4 @@
-"""The number of rows of a shard that have one key is estimated from statistics of its parts.
+"""Estimates how many rows of a shard have one key, from statistics of its parts.
 
     fan_out = ShardFanOut(client, inputs)
     fan_out("lineitem", ["l_partkey"])      30.0

@@ -1,4 +1,4 @@
-"""The rows that a step looks up are found by key, without a job of Spark, where they are few.
+"""Finds the rows that a step looks up by key, without a job of Spark, where they are few.
 
     rows = FoundRows(host)
     found = rows.find(step, plan)

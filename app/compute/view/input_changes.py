@@ -1,4 +1,4 @@
-"""The times at which a view's inputs change are read off their shards' states, without any row.
+"""Reads the times at which a view's inputs change off their shards' states, without any row.
 
 A view is evaluated once for each such time, so they must be known before any data is read. A part
 records the first and the last time of its rows. Where both are equal, as in parts that a source

@@ -1,4 +1,4 @@
-"""Inner joins are read as one join of many sides, whatever their parentheses, with its conditions.
+"""Reads inner joins as one join of many sides, whatever their parentheses, with its conditions.
 
     sides, conditions = flatten(node)      what is joined, and all that holds of its rows
 

@@ -1,4 +1,4 @@
-"""The jobs of a view's steps are planned once, where all of their rows are few.
+"""Plans the jobs of a view's steps once, where all of their rows are few.
 
     jobs = KeptJobs(view)
     jobs.rows(StepJob(key, session, given, make, ordinary))    the rows of make(frames of given)

@@ -1,4 +1,4 @@
-"""The next step of a view is chosen here, from the output's frontier and the times of changes.
+"""Chooses a view's next step, from the output's frontier and the times of changes.
 
 A view must be right at every time, but may run its query only where something changes. The choice
 is a pure function, so that all its cases can be tested without Spark: a step that is too long makes

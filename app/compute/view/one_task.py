@@ -1,4 +1,4 @@
-"""Small inputs are read by one task, so that a query over them is one job of one stage.
+"""Reads small inputs in one task, so that a query over them is one job of one stage.
 
 For a few thousand rows the stages, not the rows, are what a step costs. Data in one partition needs
 no exchange before an aggregate or a window: where Spark would run a stage for each input and one

@@ -1,4 +1,4 @@
-"""The contents of a small output are kept in memory, so that a recomputation need not read them.
+"""Keeps the contents of a small output in memory, so that a recomputation need not read them.
 
 A recomputation appends the difference between the query's result and the output. To read an output
 of a few rows back from the store by Spark costs more than all the rest of such a step.

@@ -1,4 +1,4 @@
-"""Expressions that cannot fail are told from others by a list of their classes.
+"""Lists the classes of expressions that cannot fail, whatever the row.
 
 The contents of a view at a time are an error if its query fails at that time. A rule that evaluates
 an expression on fewer rows than the query does may miss that. Spark's own `throwable` says less

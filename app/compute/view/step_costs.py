@@ -1,4 +1,4 @@
-"""The way of a view's next step is chosen by what its last steps have taken.
+"""Chooses the way of a view's next step by what its last steps have taken.
 
 To follow changes has a fixed cost, of a few jobs of Spark; to run the query anew costs what the
 inputs' size says. For small inputs the second is the cheaper one, and needs no states. So a view

@@ -1,4 +1,4 @@
-"""A view's plan is made here: each operator of its query with the rule by which it is kept.
+"""Makes a view's plan: each operator of its query with the rule by which it is kept.
 
     plan_view(session, "busy", query, {"orders": columns})      a `ViewPlan`
 

@@ -1,4 +1,4 @@
-"""Spark's plans, with their rows and times, are matched here with the operators of our objects.
+"""Matches Spark's plans, with their rows and times, with the operators of our objects.
 
 Owns the plan of operators of each object (its ids, unlike Spark's, stay the same for ever), and the
 reading of Spark's status store, from which each operator gets its rows and times.

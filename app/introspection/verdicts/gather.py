@@ -1,4 +1,4 @@
-"""Facts of introspection are gathered into one situation for each object.
+"""Gathers facts of introspection into one situation for each object.
 
     situations(facts, now_ms)      for `rules.judge`
 

@@ -1,4 +1,4 @@
-"""All objects are judged once for a moment, whoever asks.
+"""Judges all objects once for a moment, whoever asks.
 
     judge_facts(facts, now_ms).judgements["delays"]
 

@@ -1,4 +1,4 @@
-"""Verdicts that have changed are noted: the history of verdicts, and since when each one holds.
+"""Notes verdicts that have changed: the history of verdicts, and since when each one holds.
 
     note_verdicts(facts, now_ms)      once a second, by the sink
 

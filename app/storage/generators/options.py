@@ -1,4 +1,4 @@
-"""The options of load generators are parsed and checked, before any row is made.
+"""Parses and checks the options of load generators, before any row is made.
 
 | option | meaning | default |
 |---|---|---|

@@ -1,4 +1,4 @@
-"""The progress of a sink is kept in a shard, `<sink>_progress`: how far its target is.
+"""Keeps the progress of a sink in a shard, `<sink>_progress`: how far its target is.
 
 Most targets cannot be asked what they have, and Spark's checkpoint may be lost or belong to another
 definition. The accounts are durable, can be queried, and fence: of two incarnations one is refused.
