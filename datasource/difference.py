@@ -168,7 +168,7 @@ class _Pending:
     def follow(self, state: ShardState) -> Staged:
         """Stage the updates that `state` needs beyond those staged before; return all of them."""
         base, self._base = self._base, state
-        if base is None or base.upper.time is None or not _grown(base, state):
+        if base is None or base.upper.time is None or not _has_grown(base, state):
             self._uncommitted.delete()
             self._staged = Staged((), 0, 0, 0)
             self._handle.schema = current_schema(state)
@@ -209,7 +209,7 @@ def _unmarked(run: batch.Run) -> batch.Run:
     return msgspec.structs.replace(run, parts=_marked(run.parts, closes=False))
 
 
-def _grown(base: ShardState, state: ShardState) -> bool:
+def _has_grown(base: ShardState, state: ShardState) -> bool:
     """True if `state` is `base` with later updates, and they can be separated from those of `base`.
 
     If the since has reached the upper of `base`, updates of `base` may have been advanced to it,

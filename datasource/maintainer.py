@@ -49,9 +49,9 @@ from shardline.datasource.maintenance.garbage_collection import collect_garbage
 from shardline.datasource.maintenance.orphan_sweep import (
     NeededKeys,
     SweepResult,
+    is_sweep_due,
     no_keys_needed,
     sweep,
-    sweep_due,
 )
 from shardline.datasource.maintenance.retention import apply_retention
 from shardline.datasource.shard.machine import Machine
@@ -62,7 +62,7 @@ __all__ = [
     "CollectionMemory",
     "Maintainer",
     "RoundResult",
-    "collection_due",
+    "is_collection_due",
     "maintain",
 ]
 
@@ -180,7 +180,7 @@ def _compact(machine: Machine, merge_bytes: int, stopping: Callable[[], bool]) -
 
 def _collect(machine: Machine, memory: CollectionMemory) -> int | None:
     state, now_ms = machine.state(), machine.clock.now_ms()
-    if not collection_due(state, now_ms, memory):
+    if not is_collection_due(state, now_ms, memory):
         return None
     # Before the collection: records that come while it runs are counted for the next one.
     reached = seqno_since(expire_leases(state, now_ms))
@@ -189,7 +189,7 @@ def _collect(machine: Machine, memory: CollectionMemory) -> int | None:
     return deleted
 
 
-def collection_due(state: ShardState, now_ms: int, memory: CollectionMemory) -> bool:
+def is_collection_due(state: ShardState, now_ms: int, memory: CollectionMemory) -> bool:
     """True if garbage collection on the shard is worth its requests; does no I/O.
 
     Args:
@@ -206,7 +206,7 @@ def collection_due(state: ShardState, now_ms: int, memory: CollectionMemory) -> 
 
 def _sweep(machine: Machine, needed: NeededKeys | None) -> SweepResult | None:
     state = machine.state()
-    if not sweep_due(state, machine.clock.now_ms(), machine.settings.sweep_every_ms):
+    if not is_sweep_due(state, machine.clock.now_ms(), machine.settings.sweep_every_ms):
         return None
     if needed is None and state.registered is not None:
         return None

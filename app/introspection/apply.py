@@ -191,7 +191,7 @@ def _lane(facts: Facts, event: LaneOpened | Installed | Dropped | Phase, now_ms:
         if known is None:
             facts.received.foreign += 1
             return
-        if event.epoch and not _current(facts, known, event.epoch):
+        if event.epoch and not _is_current(facts, known, event.epoch):
             return
         known.phase, known.phase_ms = event.phase, event.at_ms
         if event.phase == "paused":
@@ -238,7 +238,7 @@ def _has_shard(event: Installed) -> bool:
     return isinstance(event.description, SourceDescription | ViewDescription)
 
 
-def _current(facts: Facts, found: ObjectFacts, epoch: int) -> bool:
+def _is_current(facts: Facts, found: ObjectFacts, epoch: int) -> bool:
     """True if `epoch` is the current incarnation; one later than known begins here."""
     if epoch < found.epoch:
         facts.received.stale += 1
@@ -272,7 +272,7 @@ def _observed(facts: Facts, event: _Report, now_ms: int) -> None:
     if found is None:
         facts.received.foreign += 1
         return
-    if _current(facts, found, event.epoch):
+    if _is_current(facts, found, event.epoch):
         _reported(facts, found, event)
         if isinstance(event, Measured) and any(event.added.get(name) for name in _ROWS):
             found.changed_ms = now_ms

@@ -77,7 +77,7 @@ def find_nondeterminism(plan: Node) -> tuple[str, str] | None:
         found = _operator(operator, plan)
         if found is not None:
             return found
-    special = next((node for node in plan.walk() if _special(node)), None)
+    special = next((node for node in plan.walk() if _is_special(node)), None)
     if special is None:
         return None
     text = special.children[0].fields["value"]
@@ -96,7 +96,7 @@ def has_computed_times(plan: Node) -> bool:
 
     Only an evaluation of the text can show if it `is_clock_text`.
     """
-    return any(_timed(node) and _computed(node.children[0]) for node in plan.walk())
+    return any(_makes_time(node) and _is_computed(node.children[0]) for node in plan.walk())
 
 
 def find_clock_literal(text: str) -> int | None:
@@ -129,7 +129,7 @@ def _operators(plan: Node) -> Iterator[Node]:
 
 def _operator(node: Node, plan: Node) -> tuple[str, str] | None:
     match node.kind:
-        case "GlobalLimit" | "Offset" if not _ordered(node):
+        case "GlobalLimit" | "Offset" if not _is_ordered(node):
             return (
                 "LIMIT or OFFSET without ORDER BY takes whichever rows come first",
                 "add an ORDER BY that decides each row's place",
@@ -148,7 +148,7 @@ def _operator(node: Node, plan: Node) -> tuple[str, str] | None:
             return None
 
 
-def _ordered(node: Node) -> bool:
+def _is_ordered(node: Node) -> bool:
     """True if the rows of a LIMIT come in an order, or are one at most."""
     while node.kind in _TRANSPARENT:
         if not node.children:
@@ -204,22 +204,22 @@ def _approximate(node: Node) -> tuple[str, str] | None:
     return what, hint
 
 
-def _special(node: Node) -> bool:
-    if not _timed(node):
+def _is_special(node: Node) -> bool:
+    if not _makes_time(node):
         return False
     child = node.children[0]
     text = child.fields.get("value")
     return child.kind == "Literal" and isinstance(text, str) and is_clock_text(text)
 
 
-def _timed(node: Node) -> bool:
+def _makes_time(node: Node) -> bool:
     """True if an expression makes a date or timestamp of its first child."""
     to = str(node.fields.get("dataType", "")).upper()
     timed = node.kind in _PARSED or (node.kind == "Cast" and to.startswith(_TIMES))
     return timed and bool(node.children)
 
 
-def _computed(node: Node) -> bool:
+def _is_computed(node: Node) -> bool:
     """True if it is no literal, but made of literals alone, one of them a text."""
     leaves = [inner for inner in node.walk() if not inner.children]
     return (

@@ -77,9 +77,9 @@ def find_unordered_function(operator: Node, plan: Node) -> tuple[str, str] | Non
     """
     for named in operator.expressions:
         for call in named.walk():
-            if call.kind == "WindowExpression" and not _ordered(call.children[1]):
+            if call.kind == "WindowExpression" and not _is_ordered(call.children[1]):
                 name = _by_place(call)
-                if name and not _sorted_later(call, named, plan):
+                if name and not _is_sorted_later(call, named, plan):
                     return f"{name} over a window without an order takes rows as they come", _HINT
     return None
 
@@ -87,7 +87,7 @@ def find_unordered_function(operator: Node, plan: Node) -> tuple[str, str] | Non
 def _by_place(call: Node) -> str:
     """The function's name in SQL if its result depends on the order of rows, else ""."""
     function, spec = call.children
-    whole = function.kind != "AggregateExpression" or _whole(spec)
+    whole = function.kind != "AggregateExpression" or _is_whole(spec)
     if function.kind == "AggregateExpression":
         function = function.children[0]
     if function.kind == "ListAgg" and not function.fields.get("orderExpressions", True):
@@ -98,7 +98,7 @@ def _by_place(call: Node) -> str:
     return "" if whole else "a frame of ROWS"
 
 
-def _whole(spec: Node) -> bool:
+def _is_whole(spec: Node) -> bool:
     """True if a window's frame is all of the partition, or made of values and not of rows."""
     frames = [child for child in spec.children if child.kind == "SpecifiedWindowFrame"]
     return not any(
@@ -108,7 +108,7 @@ def _whole(spec: Node) -> bool:
     )
 
 
-def _ordered(spec: Node) -> bool:
+def _is_ordered(spec: Node) -> bool:
     """True if ORDER BY has a column that may differ between the rows of a partition."""
     same = {
         identity
@@ -119,7 +119,7 @@ def _ordered(spec: Node) -> bool:
     return any(identity not in same for part in order for identity in _columns(part))
 
 
-def _sorted_later(call: Node, named: Node, plan: Node) -> bool:
+def _is_sorted_later(call: Node, named: Node, plan: Node) -> bool:
     """True if an array of the window is used only where its order does not matter."""
     function = call.children[0].children[0] if call.children[0].children else call
     if function.kind not in COLLECTED or not str(named.fields.get("name")).startswith("_we"):

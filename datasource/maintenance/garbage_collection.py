@@ -116,7 +116,7 @@ def _collect_parts(machine: Machine, state: ShardState, last: int) -> int:
         found = _find(machine, state, before, last)
         if found is None:
             before = None
-        elif found.parts or _outdated(state, found.seqno):
+        elif found.parts or _has_outdated(state, found.seqno):
             # Recorded before anything is deleted: a reader may be about to take a hold. Either the
             # state has its hold and `given_up` stops before it, or the hold is refused.
             given_up = machine.apply(partial(give_up_states, seqno=found.seqno))
@@ -172,7 +172,7 @@ def _start(machine: Machine, newest: ShardState, last: int) -> ShardState:
     return newest
 
 
-def _outdated(state: ShardState, seqno: int) -> bool:
+def _has_outdated(state: ShardState, seqno: int) -> bool:
     """True if rollups or records become unneeded once states before `seqno` are cleaned."""
     reached = max(state.cleaned_seqno, seqno)
     after = msgspec.structs.replace(

@@ -2,7 +2,7 @@
 
     sweep(machine)                  delete a shard's orphans; their number and bytes
     sweep(machine, dry_run=True)    the same without deleting anything
-    sweep_due(state, now_ms, …)     True if it is time for a sweep
+    is_sweep_due(state, now_ms, …)  True if it is time for a sweep
     sweep_orphans(location, clock)  delete directories that belong to no shard; for an admin only
 
 Garbage collection deletes parts that a transition dropped. It cannot know of blobs that never came
@@ -45,8 +45,8 @@ from shardline.datasource.errors import Determinate, InvalidUsage, MissingBlob
 from shardline.datasource.shard.commands.orphan_sweep import (
     SWEEP_AGE_MS,
     SWEEP_MARGIN_MS,
+    is_sweep_due,
     note_swept,
-    sweep_due,
     write_barrier,
 )
 from shardline.datasource.shard.commands.transition import Transition
@@ -57,7 +57,7 @@ from shardline.datasource.shard.state_history import states_from
 from shardline.datasource.stores.location import BlobEntry, Location
 from shardline.datasource.stores.shard_names import shard_directory, shard_name
 
-__all__ = ["NeededKeys", "SweepResult", "no_keys_needed", "sweep", "sweep_due", "sweep_orphans"]
+__all__ = ["NeededKeys", "SweepResult", "is_sweep_due", "no_keys_needed", "sweep", "sweep_orphans"]
 
 NeededKeys: TypeAlias = Callable[[int | None], Collection[str]]
 """Asks for the parts that transactions still need; see `sweep`."""

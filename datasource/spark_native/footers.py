@@ -113,7 +113,7 @@ class PartDescriber:
         columns = _columns_by_path(footer)
         for field in self.schema.record.fields:
             column = columns.get(field.name)
-            found = None if column is None or not _bounded(field) else _bounds(footer, column)
+            found = None if column is None or not _is_bounded(field) else _bounds(footer, column)
             values = None if found is None else _values(field, found[0])
             if found is not None and values is not None:
                 arrays[field.name], nulls[field.name] = values, found[1]
@@ -157,7 +157,7 @@ def _chunks(file: pq.ParquetFile, name: str) -> Iterator[pa.Array]:
             yield batch.column(name)
 
 
-def _bounded(field: Field) -> bool:
+def _is_bounded(field: Field) -> bool:
     return isinstance(field.type, Atomic) and not field.type.name.startswith(_UNBOUNDED)
 
 

@@ -40,7 +40,7 @@ from shardline.datasource.spark_native.types import (
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import Record
 
-__all__ = ["FLOAT_OPTIONS", "READ_OPTIONS", "ScanKind", "Scanner", "counted"]
+__all__ = ["FLOAT_OPTIONS", "READ_OPTIONS", "ScanKind", "Scanner", "is_counted"]
 
 READ_OPTIONS: Mapping[str, str] = {
     # If the session sets one of them, rows of a missing or damaged part vanish without an error.
@@ -75,7 +75,7 @@ _LITTLE_ROWS = 200_000
 """Rows at which a filter on decimals costs as much more as compiling saves, about 50 ms."""
 
 
-def counted(part: Part) -> bool:
+def is_counted(part: Part) -> bool:
     """True if some row of the part has another diff than 1."""
     return part.diff_min != 1 or part.diff_max != 1
 
@@ -139,7 +139,7 @@ class Scanner:
         for item in planned:
             kind = ScanKind(
                 item.part.schema,
-                counted(item.part),
+                is_counted(item.part),
                 with_ts and item.part.ts is not None,
                 self._trusts(item.part),
                 item.times if item.needs_time else None,

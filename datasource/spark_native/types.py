@@ -84,26 +84,26 @@ def project(frame: DataFrame, items: Sequence[str | Column]) -> DataFrame:
 def can_spark_read(written: ShardSchema, target: ShardSchema) -> bool:
     """True if Spark can read parts of schema `written` as rows of `target`."""
     return all(
-        _readable(field.type)
-        and (field.name not in written or _widened(written.field(field.name), field))
+        _is_readable(field.type)
+        and (field.name not in written or _is_widened(written.field(field.name), field))
         for field in target.record.fields
     )
 
 
-def _readable(kind: SparkType) -> bool:
+def _is_readable(kind: SparkType) -> bool:
     match kind:
         case Atomic(name):
             # Spark stores them as structs of well-known binary that its own reader does not mark.
             return not name.startswith(("geometry", "geography"))
         case Array(element, _):
-            return _readable(element)
+            return _is_readable(element)
         case Map(key, value, _):
-            return _readable(key) and _readable(value)
+            return _is_readable(key) and _is_readable(value)
         case Record(fields):
-            return all(_readable(field.type) for field in fields)
+            return all(_is_readable(field.type) for field in fields)
 
 
-def _widened(old: Field, new: Field) -> bool:
+def _is_widened(old: Field, new: Field) -> bool:
     """True if casting the old type to the new one keeps what is never null inside of it."""
     return old.type == new.type or _casts(old.type, new.type)
 

@@ -142,7 +142,7 @@ class ShardSchema:
                 raise InvalidUsage(
                     f"key column '{name}' is named twice", code="BAD_KEY", hint="name it once"
                 )
-            if not _orderable(kind):
+            if not _is_orderable(kind):
                 raise InvalidUsage(
                     f"key column '{name}' has the type {type_text(kind)}, which has no order",
                     code="BAD_KEY",
@@ -150,6 +150,6 @@ class ShardSchema:
                 )
 
 
-def _orderable(kind: SparkType) -> bool:
+def _is_orderable(kind: SparkType) -> bool:
     unordered = ("variant", "void", "geometry", "geography")
     return isinstance(kind, Atomic) and not kind.name.startswith(unordered)

@@ -20,7 +20,7 @@ from shardline.datasource.maintainer import (
     CollectionMemory,
     Maintainer,
     RoundResult,
-    collection_due,
+    is_collection_due,
     maintain,
 )
 from shardline.datasource.maintenance.retention import set_retention
@@ -118,7 +118,7 @@ def test_a_collection_waits_until_it_is_worth_it(world: World) -> None:
     machine, memory = client.machine(SHARD), CollectionMemory()
 
     def due() -> bool:
-        return collection_due(machine.state(), world.clock.now_ms(), memory)
+        return is_collection_due(machine.state(), world.clock.now_ms(), memory)
 
     assert not due()
     world.clock.advance(HOUR_MS)

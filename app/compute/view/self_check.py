@@ -233,7 +233,7 @@ _Below: TypeAlias = "Iterator[tuple[QueryNode, Any]]"
 
 def _of_child(node: QueryNode, column: Any) -> _Below:
     for child in node.children:
-        yield from ((child, one) for one in child.output if _same(one, column))
+        yield from ((child, one) for one in child.output if _is_same(one, column))
 
 
 def _of_project(node: QueryNode, column: Any) -> _Below:
@@ -244,18 +244,18 @@ def _of_project(node: QueryNode, column: Any) -> _Below:
 def _of_groups(node: QueryNode, column: Any) -> _Below:
     keys = read_sequence(node.plan.groupingExpressions())
     for one in _named(read_sequence(node.plan.aggregateExpressions()), column):
-        if any(_is_column(key) and _same(key, one) for key in keys):
+        if any(_is_column(key) and _is_same(key, one) for key in keys):
             yield node.children[0], one
 
 
 def _of_partitions(node: QueryNode, column: Any) -> _Below:
     keys = read_sequence(node.plan.partitionSpec())
-    if any(_is_column(key) and _same(key, column) for key in keys):
+    if any(_is_column(key) and _is_same(key, column) for key in keys):
         yield node.children[0], column
 
 
 def _of_union(node: QueryNode, column: Any) -> _Below:
-    places = [place for place, one in enumerate(node.output) if _same(one, column)]
+    places = [place for place, one in enumerate(node.output) if _is_same(one, column)]
     yield from ((child, child.output[place]) for place in places for child in node.children)
 
 
@@ -272,13 +272,13 @@ _BELOW: Final[Mapping[str, Callable[[Any, Any], _Below]]] = {
 def _named(columns: Sequence[Any], column: Any) -> Iterator[Any]:
     """The column, perhaps under another name, that one of an operator's results is."""
     for one in columns:
-        if _same(one, column):
+        if _is_same(one, column):
             given = one.child() if kind_of(one) == "Alias" else one
             if _is_column(given):
                 yield given
 
 
-def _same(one: Any, other: Any) -> bool:
+def _is_same(one: Any, other: Any) -> bool:
     return number_of(one) == number_of(other)
 
 

@@ -361,13 +361,13 @@ def _group(plan: SparkPlan, number: int) -> Iterator[int]:
         if not _aggregates(node) and _kind(node) is None:
             continue
         begins = bool(_PARTIAL.search(node.detail))
-        bare = _bare(node)
-        if not _aggregates(node) or not (begins or (bare and (whole or _bare(top)))):
+        bare = _is_bare(node)
+        if not _aggregates(node) or not (begins or (bare and (whole or _is_bare(top)))):
             return
         yield number
         if not whole and (begins or bare):
             return
 
 
-def _bare(node: PlanNode) -> bool:
+def _is_bare(node: PlanNode) -> bool:
     return _NO_FUNCTIONS in node.detail

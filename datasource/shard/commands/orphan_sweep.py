@@ -42,8 +42,8 @@ __all__ = [
     "CLOCKS_WRONG",
     "SWEEP_AGE_MS",
     "SWEEP_MARGIN_MS",
+    "is_sweep_due",
     "note_swept",
-    "sweep_due",
     "write_barrier",
 ]
 
@@ -92,7 +92,7 @@ def note_swept(state: ShardState, now_ms: int) -> Transition[bool]:
     return Transition(msgspec.structs.replace(state, swept_ms=now_ms), result=True)
 
 
-def sweep_due(state: ShardState, now_ms: int, every_ms: int) -> bool:
+def is_sweep_due(state: ShardState, now_ms: int, every_ms: int) -> bool:
     """True if the last sweep of the shard is at least `every_ms` ago.
 
     A shard that was dropped is swept once, when everything that was staged for it is old.

@@ -18,7 +18,7 @@ from shardline.datasource.errors import Determinate, InvalidUsage, ShardError
 from shardline.datasource.maintenance.orphan_sweep import SweepResult, sweep, sweep_orphans
 from shardline.datasource.parts.stage import Staged
 from shardline.datasource.shard.commands.append import Append, compare_and_append
-from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS, sweep_due
+from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS, is_sweep_due
 from shardline.datasource.shard.commands.readers import pin_critical
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.state import STAGE_LIFE_MS, Registration, ShardState
@@ -144,7 +144,7 @@ def test_only_a_person_takes_back_the_barrier_of_a_clock_that_was_ahead(world: W
     world.clock.advance(-10 * YEAR_MS)
     late = world.client(BLOBS)
     # Its time of the sweep keeps nobody from the next one.
-    assert sweep_due(late.state(SHARD), world.clock.now_ms() + PERIOD_MS, PERIOD_MS)
+    assert is_sweep_due(late.state(SHARD), world.clock.now_ms() + PERIOD_MS, PERIOD_MS)
     before = late.state(SHARD).swept_before_ms
     sweep(late.machine(SHARD))
     late.sweep(SHARD, dry_run=True)
@@ -295,16 +295,16 @@ def test_a_sweep_is_due_a_period_after_the_last_one(world: World) -> None:
     client = filled(world)
     machine = client.machine(SHARD)
     made = machine.state().created_ms
-    assert not sweep_due(machine.state(), made + PERIOD_MS - 1, PERIOD_MS)
-    assert sweep_due(machine.state(), made + PERIOD_MS, PERIOD_MS)
+    assert not is_sweep_due(machine.state(), made + PERIOD_MS - 1, PERIOD_MS)
+    assert is_sweep_due(machine.state(), made + PERIOD_MS, PERIOD_MS)
     world.clock.advance(PERIOD_MS)
     client.sweep(SHARD)
     swept = machine.state().swept_ms
     assert swept == world.clock.now_ms()
-    assert not sweep_due(machine.state(), swept + PERIOD_MS - 1, PERIOD_MS)
-    assert sweep_due(machine.state(), swept + PERIOD_MS, PERIOD_MS)
+    assert not is_sweep_due(machine.state(), swept + PERIOD_MS - 1, PERIOD_MS)
+    assert is_sweep_due(machine.state(), swept + PERIOD_MS, PERIOD_MS)
     # Two maintainers whose clocks differ by hours do not sweep in turns.
-    assert not sweep_due(machine.state(), swept - 8 * HOUR_MS, PERIOD_MS)
+    assert not is_sweep_due(machine.state(), swept - 8 * HOUR_MS, PERIOD_MS)
 
 
 def test_a_failed_sweep_stays_due(world: World) -> None:
@@ -326,18 +326,18 @@ def test_a_dropped_shard_is_swept_once_and_then_left_alone(world: World) -> None
     litter(world)
     machine = client.machine(SHARD)
     world.clock.advance(PERIOD_MS)
-    assert not sweep_due(machine.state(), world.clock.now_ms(), PERIOD_MS)
+    assert not is_sweep_due(machine.state(), world.clock.now_ms(), PERIOD_MS)
     world.clock.advance(SWEEP_AGE_MS)
-    assert sweep_due(machine.state(), world.clock.now_ms(), PERIOD_MS)
+    assert is_sweep_due(machine.state(), world.clock.now_ms(), PERIOD_MS)
     assert client.sweep(SHARD).keys == LEAKS
     world.clock.advance(100 * PERIOD_MS)
-    assert not sweep_due(machine.state(), world.clock.now_ms(), PERIOD_MS)
+    assert not is_sweep_due(machine.state(), world.clock.now_ms(), PERIOD_MS)
     for _ in range(3):
         client.collect_garbage(SHARD)
         world.clock.advance(HOUR_MS)
     assert len(stored(world.objects(), "log")) == 1
     assert stored(world.objects(), "part", "rollup") == {FOREIGN[0]}
-    assert not sweep_due(machine.state(), world.clock.now_ms(), PERIOD_MS)
+    assert not is_sweep_due(machine.state(), world.clock.now_ms(), PERIOD_MS)
 
 
 def test_a_barrier_outlives_its_shard(world: World) -> None:
