@@ -114,14 +114,14 @@ class StartHolds:
             ending: True if the runtime ends: the rest is left to the next start.
         """
 
-        def abandoned(one: str) -> bool:
+        def is_abandoned(one: str) -> bool:
             return one not in objects and not is_ours(one)
 
         for shard in self._client.shards():
             if ending():
                 return
             try:
-                end_start_holds(self._client, [shard], abandoned, check_fence)
+                end_start_holds(self._client, [shard], is_abandoned, check_fence)
             except ShardError:
                 context = {"shard": shard}
                 _log.info(

@@ -132,7 +132,7 @@ class HolderHeartbeat:
         return self._lease.reader
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """True once the lease is gone."""
         return self._renewer.lost is not None
 

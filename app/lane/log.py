@@ -256,7 +256,7 @@ class LaneLog:
 
     def renew_lease(self) -> None:
         with self._lock:
-            if self._pulse is None or not self._pulse.lost:
+            if self._pulse is None or not self._pulse.is_lost:
                 return
             self._check_held()
             # Before the position of `HolderLease` is taken: an unresolved append may stand there.
@@ -295,7 +295,7 @@ class LaneLog:
     def _show_presence(self) -> None:
         """Keep a lease by which others see that this process follows."""
         # A lane that did not rest in time polls on: a lease that it took now nobody would give up.
-        if self._is_closed or (self._pulse is not None and not self._pulse.lost):
+        if self._is_closed or (self._pulse is not None and not self._pulse.is_lost):
             return
         try:
             self._pulse = HolderHeartbeat(

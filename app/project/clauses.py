@@ -78,7 +78,7 @@ def read_clauses(cursor: Cursor, what: str, known: Sequence[str], until: str = "
         TextProblem: A word is no clause, a clause comes twice, or its value is invalid.
     """
     clauses = Clauses()
-    while not cursor.done and not (until and cursor.word == until):
+    while not cursor.is_done and not (until and cursor.word == until):
         offset = cursor.offset
         words = (*known, until) if until else known
         if cursor.word not in known:

@@ -121,7 +121,7 @@ class Plan:
     views: tuple[ViewPlan, ...] = ()
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """True if there is nothing to do."""
         return not self.steps
 

@@ -234,9 +234,9 @@ def _index(cursor: Cursor, script: Script) -> WrittenObject:
     spots["on"] = cursor.offset
     on = cursor.name("what is indexed").lower()
     key: dict[str, int] = {}
-    if not cursor.done:
+    if not cursor.is_done:
         key = names_in_parentheses(cursor, "the index")
-    if not cursor.done:
+    if not cursor.is_done:
         raise cursor.wrong(
             f"expected the end of the index, found {cursor.written}", "end the statement with ;"
         )

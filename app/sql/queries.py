@@ -189,7 +189,7 @@ def _subscribed(cursor: Cursor, zone: ZoneInfo) -> SubscribeRequest:
     on = cursor.name("what is followed").lower()
     snapshot, shard = True, ""
     times: dict[str, int] = {}
-    while not cursor.done:
+    while not cursor.is_done:
         offset, word = cursor.offset, cursor.word
         if word == "WITHOUT" and snapshot:
             cursor.expect("WITHOUT SNAPSHOT", "WITHOUT SNAPSHOT")

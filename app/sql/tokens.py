@@ -216,14 +216,14 @@ class Cursor:
         self._index = 0
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """True if there is no token left."""
         return self._index >= len(self._tokens)
 
     @property
     def offset(self) -> int:
         """Offset of the next token; the end of the statement if there is none."""
-        return self._tokens[-1].end + 1 if self.done else self._tokens[self._index].start
+        return self._tokens[-1].end + 1 if self.is_done else self._tokens[self._index].start
 
     @property
     def end(self) -> int:
@@ -233,12 +233,12 @@ class Cursor:
     @property
     def word(self) -> str:
         """The next token in upper case if it is an unquoted word, else ""."""
-        return "" if self.done else word_of(self._tokens[self._index], self.text)
+        return "" if self.is_done else word_of(self._tokens[self._index], self.text)
 
     @property
     def written(self) -> str:
         """The next token as written, in quotes, for messages."""
-        if self.done:
+        if self.is_done:
             return "the end of the statement"
         token = self._tokens[self._index]
         return f"'{self.text[token.start : token.end + 1]}'"
@@ -276,7 +276,7 @@ class Cursor:
 
     def symbol(self, kind: TokenType) -> bool:
         """Step over a token of this kind if it is next; else False."""
-        if self.done or self._tokens[self._index].token_type is not kind:
+        if self.is_done or self._tokens[self._index].token_type is not kind:
             return False
         self._index += 1
         return True
@@ -288,7 +288,7 @@ class Cursor:
 
     def name(self, what: str) -> str:
         """Step over a name and return it as written, without its backticks."""
-        if not self.done:
+        if not self.is_done:
             token = self._tokens[self._index]
             if token.token_type is TokenType.IDENTIFIER or word_of(token, self.text):
                 self._index += 1
@@ -306,7 +306,7 @@ class Cursor:
         return text
 
     def _is_at_string(self) -> bool:
-        return not self.done and self._tokens[self._index].token_type in _STRINGS
+        return not self.is_done and self._tokens[self._index].token_type in _STRINGS
 
     def _one_string(self, what: str) -> str:
         """Step over one string literal; to sqlglot one with a doubled quote is several tokens."""
@@ -327,14 +327,14 @@ class Cursor:
     def literal(self, what: str) -> str:
         """Step over a literal and return its text: a string, a number with its sign, a boolean."""
         sign = "-" if self.symbol(TokenType.DASH) else ""
-        if not self.done and not sign:
+        if not self.is_done and not sign:
             if self.word in _BOOLEANS:
                 word = self.word.lower()
                 self.skip()
                 return word
             if self._tokens[self._index].token_type in _STRINGS:
                 return self.string(what)
-        if not self.done and self._tokens[self._index].token_type is TokenType.NUMBER:
+        if not self.is_done and self._tokens[self._index].token_type is TokenType.NUMBER:
             token = self._tokens[self._index]
             self._index += 1
             return sign + self.text[token.start : token.end + 1]
@@ -358,7 +358,7 @@ class Cursor:
         opened = self.offset
         self.open(what)
         start, depth, first = self.offset, 1, self._index
-        while not self.done:
+        while not self.is_done:
             token = self._tokens[self._index]
             depth += (token.token_type is TokenType.L_PAREN) - (
                 token.token_type is TokenType.R_PAREN

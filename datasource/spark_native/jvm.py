@@ -177,7 +177,7 @@ class LivenessToken:
         leaf = frame._jdf.logicalPlan().collectLeaves().head()  # noqa: SLF001 - no public door
         return cls(frame.sparkSession, leaf.rdd())
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """True while the object was not collected; False some looks after the JVM is gone."""
         context = self._context._jsc  # noqa: SLF001 - no public door
         if context is None:

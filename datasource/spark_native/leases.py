@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 class LeaseUser(Protocol):
     """A reader of a lease's parts, which ends by itself."""
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """True until it has ended."""
         ...
 
@@ -177,7 +177,7 @@ class LeaseKeeper:
         with self._lock:
             unused = []
             for kept in found.kept.values():
-                kept.users = [life for life in kept.users if life.alive()]
+                kept.users = [life for life in kept.users if life.is_alive()]
                 if kept.users:
                     kept.last_plan = None
                 elif kept.last_plan is None:

@@ -44,7 +44,7 @@ _SWEPT_AT_LEAST: Final = 64
 
 
 class _Reader(Protocol):
-    def alive(self) -> bool: ...
+    def is_alive(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class _Plans:
             self._plans.append(plan)
             if len(self._plans) < self._sweep_at:
                 return
-            alive = [one for one in self._plans if any(r.alive() for r in one.readers)]
+            alive = [one for one in self._plans if any(r.is_alive() for r in one.readers)]
             self._plans = alive
             self._sweep_at = max(_SWEPT_AT_LEAST, 2 * len(alive))
 

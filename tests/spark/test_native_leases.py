@@ -92,7 +92,7 @@ class _Life:
     def __init__(self) -> None:
         self.here = True
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self.here
 
 
@@ -152,9 +152,9 @@ def test_no_answer_does_not_end_a_lease(spark: SparkSession) -> None:
     refersTo = mock.Mock(side_effect=Py4JError("no answer"))  # noqa: N806 - Java's name
     for reference in (mock.Mock(refersTo=refersTo), token._reference) * 2:
         with mock.patch.object(token, "_reference", reference):
-            assert [token.alive() for _ in range(3)] == [True] * 3
+            assert [token.is_alive() for _ in range(3)] == [True] * 3
     with mock.patch.object(token, "_reference", mock.Mock(refersTo=refersTo)):
-        assert [token.alive() for _ in range(4)] == [True] * 3 + [False]
+        assert [token.is_alive() for _ in range(4)] == [True] * 3 + [False]
 
 
 DRIVER = """
@@ -197,11 +197,11 @@ def test_no_lease_is_kept_for_a_spark_that_has_stopped_itself(spark: SparkSessio
     jvm: Any = spark._jvm
     kept = jvm.java.util.ArrayList()
     token = LivenessToken(spark, kept)
-    assert token.alive()
+    assert token.is_alive()
     stopped = mock.Mock()
     stopped.sc.return_value.isStopped.return_value = True
     with mock.patch.object(spark.sparkContext, "_jsc", stopped):
-        assert not token.alive()
+        assert not token.is_alive()
 
 
 def test_a_keeper_renews_and_releases(location: str) -> None:

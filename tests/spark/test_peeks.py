@@ -505,14 +505,14 @@ def test_an_index_serves_scans_by_a_cached_frame(desk: Desk) -> None:
     desk.place.put("carriers", [*cancelled, (("zz", "zz"), 25, 1)], 30, CARRIERS)
     asked = desk.rows(query, 26, "carriers")
     assert contents(asked) == Counter({(23, "zz"): 1})
-    while not index.readable(29):
+    while not index.is_readable(29):
         threading.Event().wait(0.01)
     added = index.frame(26)
     assert added is not None
     assert added is not base
     assert added.count() == 23
     desk.place.put("carriers", [(("zz", "zz"), 35, -1)], 40, CARRIERS)
-    while not index.readable(39):
+    while not index.is_readable(39):
         threading.Event().wait(0.01)
     after = index.frame(36)
     assert after is not None
@@ -555,7 +555,7 @@ def test_rows_that_spark_cannot_sum_are_added_by_a_new_cached_frame(desk: Desk) 
     one: tuple[object, ...] = (1, [("a", 1)])
     later = [(one, 25, -1), (one, 25, 1), ((20, [("a", 20)]), 25, 1)]
     desk.place.put("maps", later, 30, schema)
-    while not index.readable(29):
+    while not index.is_readable(29):
         threading.Event().wait(0.01)
     added = index.frame(26)
     assert added is not None

@@ -58,7 +58,7 @@ def test_executions_are_found_once_each(spark: SparkSession) -> None:
     found = ended(StatusStore(spark), 0, "many", MANY)
     numbers = [one.number for one in found]
     assert numbers == sorted(set(numbers))
-    assert all(one.went_well and one.counted for one in found)
+    assert all(one.went_well and one.has_counted for one in found)
     later = store.since(numbers[20])
     assert [one.number for one in later if one.description == "many"] == numbers[20:]
     assert store.since(later[-1].number + 1) == []

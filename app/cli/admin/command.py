@@ -147,7 +147,7 @@ def _fsck(given: CommandArguments, console: Console) -> int:
             objects, clock, shard=given.shard, deep=not given.shallow, progress=advance
         )
     _print(given, console, report, lambda: fsck_view(report))
-    return 0 if report.clean else 1
+    return 0 if report.is_clean else 1
 
 
 def _progress() -> Progress:

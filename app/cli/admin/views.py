@@ -53,7 +53,7 @@ def fsck_view(report: FsckReport) -> RenderableType:
                 "leavings of a crash (see usage, sweep)"
             )
         )
-    if report.clean:
+    if report.is_clean:
         views.append(Text("\nno findings", style="green"))
     return Group(*views)
 

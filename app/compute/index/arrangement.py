@@ -184,7 +184,7 @@ class ArrangementView:
         """Memory of all runs, in bytes, for all keys."""
         return sum(run.nbytes for run in self.runs)
 
-    def readable(self, as_of: int) -> bool:
+    def is_readable(self, as_of: int) -> bool:
         """True if contents at `as_of` are exact."""
         return self.since <= as_of and self.upper.is_beyond(as_of)
 
@@ -412,7 +412,7 @@ class Arrangement:
 
     def _readable(self, as_of: int) -> ArrangementView:
         view = self.view
-        if view.readable(as_of):
+        if view.is_readable(as_of):
             return view
         raise InvalidUsage(
             f"the index has no contents at {as_of}: it has them from {view.since} on, before "

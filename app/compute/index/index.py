@@ -152,9 +152,9 @@ class Index:
         """Columns whose values a look-up must give."""
         return self.arranged.key
 
-    def readable(self, as_of: int) -> bool:
+    def is_readable(self, as_of: int) -> bool:
         """True if reads at `as_of` are answered."""
-        return self.arranged.view.readable(as_of)
+        return self.arranged.view.is_readable(as_of)
 
     @contextmanager
     def hold(self, as_of: int) -> Iterator[bool]:
@@ -166,7 +166,7 @@ class Index:
         # Question and hold under one lock, which `compact` takes, too: between the two the time
         # could be compacted away. Held in any case: a time beyond the upper becomes readable soon.
         with self._lock:
-            readable = self.readable(as_of)
+            readable = self.is_readable(as_of)
             self._held[as_of] += 1
         try:
             yield readable

@@ -280,7 +280,7 @@ class ShardLookups:
             arranged, found.keys = None, {key: found.keys[key]}
         if arranged is not None and as_of < arranged.view.since:
             arranged = None
-        if arranged is not None and not arranged.view.readable(as_of):
+        if arranged is not None and not arranged.view.is_readable(as_of):
             arranged = _extended(client, arranged, state)
         if arranged is None:
             arranged = self._arrange(client, state, columns, key, as_of)

@@ -373,7 +373,7 @@ class PeekRun:
         if as_of < index.arranged.view.since:
             return False
         found = poll_until(
-            lambda: True if index.readable(as_of) else None,
+            lambda: True if index.is_readable(as_of) else None,
             self._host.clock,
             self._task.cancelled,
             timeout_ms=settings.index_wait_ms,

@@ -202,7 +202,7 @@ class Harvester:
         """Plans of the executions that succeeded and counted something."""
         plans = []
         for execution in executions:
-            if execution is None or not execution.counted or not execution.went_well:
+            if execution is None or not execution.has_counted or not execution.went_well:
                 continue
             try:
                 plan = self._store.plan(execution)

@@ -85,7 +85,7 @@ class Execution(msgspec.Struct, frozen=True):
         return self.ended_ms is not None and not self.error
 
     @property
-    def counted(self) -> bool:
+    def has_counted(self) -> bool:
         """True if it may have counted something."""
         return self.values is None or bool(self.values)
 

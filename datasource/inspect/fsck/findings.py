@@ -98,7 +98,7 @@ class FsckReport(msgspec.Struct, frozen=True):
     shards: tuple[ShardCheck, ...]
 
     @property
-    def clean(self) -> bool:
+    def is_clean(self) -> bool:
         """True if there is no finding at all."""
         return not self.findings and not any(shard.findings for shard in self.shards)
 

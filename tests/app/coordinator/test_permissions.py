@@ -88,7 +88,7 @@ def test_another_project_is_refused_until_it_adopts(site: Site) -> None:
         assert [step.act for step in plan.steps] == ["drop", "drop", "create"]
         with pytest.raises(InvalidUsage, match=r"OTHER_PROJECT.*of /data/flights runs here.*adopt"):
             application.apply(taxis, REPLACE)
-        assert application.plan(of(FLIGHTS, source(), index())).empty
+        assert application.plan(of(FLIGHTS, source(), index())).is_empty
         assert application.plan(of(None, source(), index())).owner == "", "it claims nothing"
     with site.application() as application:
         assert set(application.running()) == {"t", "i"}
@@ -253,7 +253,7 @@ def test_a_start_with_another_setting_shortens_nothing_until_it_is_allowed(site:
         site.put([((2, "b"), HOUR_MS, 1)], 3 * HOUR_MS)
         site.wait("all is there", lambda: "t" in application.running())
     with site.application() as application:
-        assert application.apply(wanted).empty
+        assert application.apply(wanted).is_empty
     shorter = RuntimeSettings(retain_history=Duration("5 min"))
     with site.application(retain_history="5 min") as application:
         for plan in (application.plan(wanted), planned(site.client(), shorter, wanted)):

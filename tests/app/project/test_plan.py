@@ -77,7 +77,7 @@ def test_what_is_equal_is_left_alone() -> None:
     wanted = project(source("s"), view("v", "s"))
     running = {**wanted, "t1": SubscribeDescription(name="t1", on="v")}
     plan = make_plan(wanted, running)
-    assert plan.empty
+    assert plan.is_empty
     assert plan.unchanged == ("s", "v")
 
 
@@ -194,7 +194,7 @@ def test_steps_lead_from_what_runs_to_what_is_wanted(
         for one in there.values():
             assert reads(one) <= set(there), step
     assert there == wanted
-    assert make_plan(wanted, there).empty
+    assert make_plan(wanted, there).is_empty
     assert set(plan.unchanged) | {s.name for s in plan.steps if s.name in wanted} == set(wanted)
 
 

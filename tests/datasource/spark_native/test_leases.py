@@ -91,7 +91,7 @@ def _thread_of(keeper: LeaseKeeper) -> PeriodicThread:
 class Frame:
     clock: BusyClock
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self.clock.rounds > 0
 
 
@@ -206,13 +206,13 @@ def test_a_location_that_hangs_delays_no_other() -> None:
     )
     hangs.renew.side_effect = answer.wait
     life = mock.Mock()
-    life.alive.return_value = True
+    life.is_alive.return_value = True
     keeper.renew_while_read(hangs, life)
     wait_until("its store is asked", lambda: hangs.renew.called, 60)
     keeper.renew_while_read(works, life)
     wait_until("the other is renewed again", lambda: works.renew.call_count > 2, 60)
     assert hangs.renew.call_count == 1
-    life.alive.return_value = False
+    life.is_alive.return_value = False
     wait_until("the other is released", lambda: works.release.called, 60)
     hangs.release.assert_not_called()
     answer.set()
@@ -270,7 +270,7 @@ def test_a_plan_that_had_shared_a_lease_before_it_was_given_up_keeps_it() -> Non
     world, client = _world()
     keeper = LeaseKeeper(StillClock())
     life = mock.Mock()
-    life.alive.return_value = True
+    life.is_alive.return_value = True
     guard = take_batch_lease(client, "in", 1)
     with keeper.planning():
         assert take_batch_lease(client, "in", 1).reader == guard.reader
@@ -279,7 +279,7 @@ def test_a_plan_that_had_shared_a_lease_before_it_was_given_up_keeps_it() -> Non
         keeper.renew_while_read(_kept(client, guard), life)
     keeper.beat()
     assert guard.reader in client.state("in").leased
-    life.alive.return_value = False
+    life.is_alive.return_value = False
     with keeper.planning():
         keeper.beat()
         assert guard.reader in client.state("in").leased

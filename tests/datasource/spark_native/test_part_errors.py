@@ -57,7 +57,7 @@ class FileError:
 
 
 class Reader:
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return True
 
 

@@ -84,8 +84,8 @@ def test_it_follows_the_object(place: Place) -> None:
         for key in (1, 2, 3):
             mine = Counter({row: n for row, n in wanted.items() if row[0] == key})
             assert contents(index.lookup((key,), as_of)) == mine
-    assert not index.readable(5)
-    assert not index.readable(20)
+    assert not index.is_readable(5)
+    assert not index.is_readable(20)
     running.stop()
     running.stop()
     assert indexes.of(place.url, "t") == ()

@@ -284,7 +284,7 @@ def lake() -> Lake:
 def test_a_check_only_reads(lake: Lake, deep: bool) -> None:
     """Nothing is created, put or deleted; seen by a store that counts."""
     store = Metered(lake.objects, lake.world.clock)
-    assert check_location(store, lake.world.clock, deep=deep).clean
+    assert check_location(store, lake.world.clock, deep=deep).is_clean
     done = {one.operation for one in store.statistics().operations if one.calls}
     assert not done & {"create", "put", "delete", "delete_many"}
     assert done
@@ -353,7 +353,7 @@ def test_a_shard_that_moves_under_the_check_is_looked_at_again(
     before = world.client(TINY).state(SHARD).seqno
     store = Moving(world.objects(), world, often, opening=opening, remote=remote)
     report = check_location(store, world.clock)
-    assert report.clean, report
+    assert report.is_clean, report
     assert (report.shards[0].seqno or 0) > before
     world.close()
 
@@ -427,7 +427,7 @@ def test_a_part_is_not_missed_for_being_newer_than_its_listing() -> None:
     play = Play(world)
     play.append(30)
     report = check_location(Unordered(world.objects(), play), world.clock)
-    assert report.clean, report
+    assert report.is_clean, report
     assert report.shards[0].seqno == 2, "the state when the look began"
     world.close()
 

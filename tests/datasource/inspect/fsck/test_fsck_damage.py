@@ -157,7 +157,7 @@ def test_a_part_that_is_applied_merged_and_collected_meanwhile_is_not_missing(la
     key = committed_blob(lake, part_of_a_transaction_that_waits)
     report = check_location(Collecting(lake, key, OTHER), lake.world.clock, shard=OTHER)
     assert lake.objects.get(key) is None
-    assert report.clean
+    assert report.is_clean
 
 
 def test_there_is_a_damage_for_every_code() -> None:
