@@ -1,4 +1,4 @@
-"""Definitions of objects are noted in a history, so that the graph of an earlier time can be drawn.
+"""Notes definitions of objects in a history, so that the graph of an earlier time can be drawn.
 
     note_installed(facts, event)       a definition that was created
     note_dropped(facts, found, at_ms)  one that was dropped

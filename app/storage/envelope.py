@@ -92,7 +92,7 @@ class Staging:
         if self.reading.marks_errors:
             bad, keeps = decoded.counts.errors, self.reading.bad_rows == "keep"
             # Also where bad rows are skipped: errors of an earlier definition go with their keys.
-            if (bad and keeps) or (live_errors and self._keyed):
+            if (bad and keeps) or (live_errors and self._is_keyed):
                 changes = self._errors(decoded, live_errors)
                 changes = changes if keeps else changes.where(F.col(DIFF) < 0)
                 errors = stage_interval(changes, self._options(errors_shard))
@@ -137,7 +137,7 @@ class Staging:
     # -- errors -----------------------------------------------------------------------------------
 
     @property
-    def _keyed(self) -> bool:
+    def _is_keyed(self) -> bool:
         return self.reading.replaces_by_key and bool(self.reading.description.key)
 
     def _options(self, shard_of: Callable[[str], str]) -> SinkOptions:
@@ -147,7 +147,7 @@ class Staging:
 
     def _errors(self, decoded: Decoded, live_errors: int) -> DataFrame:
         """The changes of the errors as updates: new ones, and retractions of those they replace."""
-        if not self._keyed:
+        if not self._is_keyed:
             return self._bad_rows(decoded).withColumn(DIFF, F.lit(1).cast("bigint"))
         rows = decoded.rows.select(*self._error_columns(decoded), F.col(POSITION), self._order())
         newest = Window.partitionBy("key").orderBy(F.col(_ORDER).desc())
@@ -182,7 +182,7 @@ class Staging:
 
     def _key(self, rows: DataFrame) -> Column:
         """The row's key as JSON; null if a part of it is null."""
-        if not self._keyed:
+        if not self._is_keyed:
             return F.lit(None).cast("string")
         parts = {name: _key_column(rows, name) for name in self.reading.description.key}
         whole = F.to_json(F.struct(*(column.alias(name) for name, column in parts.items())))

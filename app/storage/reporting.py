@@ -94,7 +94,7 @@ class SourceReports:
                 "decode",
                 f"{count} row{'s' if count > 1 else ''} cannot be decoded",
                 f"`errors {self._description.name}` shows them, and retracts or skips them"
-                f"{'; or send the rows again with their keys' if self._keyed else ''}",
+                f"{'; or send the rows again with their keys' if self._is_keyed else ''}",
             )
         elif known != _UNKNOWN:
             self.health("decode")
@@ -169,12 +169,12 @@ class SourceReports:
         reached = None if last is None or last.offset is None else position(last.offset)
         if reached is not None:
             now |= {"offset_committed": reached, "offset_known": _known(query, reached)}
-        if self._keyed:
+        if self._is_keyed:
             now["records_indexed"] = float(timeline.records)
         self._measure(added, now)
 
     @property
-    def _keyed(self) -> bool:
+    def _is_keyed(self) -> bool:
         return self._description.envelope in ("upsert", "debezium")
 
     def failed(self, error: BaseException) -> None:

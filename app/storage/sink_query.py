@@ -219,7 +219,7 @@ class _SinkRun:
     def _begin(self) -> StreamingQuery | None:
         """Start the query; None if the sink was stopped before, or has nothing more to do."""
         host, sink = self._host, self._sink
-        if not self._wait(host.writes.is_set) or not self._wait(self._readable):
+        if not self._wait(host.writes.is_set) or not self._wait(self._is_readable):
             return None
         # Before anything is opened: opening a target of files deletes what is being staged there,
         # and that must not be what a newer runtime is staging.
@@ -336,7 +336,7 @@ class _SinkRun:
                 return False
         return not self._stopping.is_set()
 
-    def _readable(self) -> bool:
+    def _is_readable(self) -> bool:
         """True if the input exists and has contents."""
         client = self._host.client
         return client.exists(self._sink.on) and client.readable(self._sink.on)[0].upper != Frontier(

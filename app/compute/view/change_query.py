@@ -1,4 +1,4 @@
-"""A view's query over the changes of its inputs, where its change can be computed from them.
+"""Plans a view's query over the changes of its inputs, where its change can be computed from them.
 
 A project's check has chosen the view's strategy (`app.sql.strategy`), over inputs of the same
 columns. Since then the session's settings, Spark's version or an input may have changed. So the

@@ -1,4 +1,4 @@
-"""Look-ups of a step: of which inputs only rows with certain keys are needed, and which keys.
+"""Finds of which inputs a step needs only rows with certain keys, and which keys: its look-ups.
 
 A side of a join is needed only as far as its rows match a row that is there: of the change, or of
 a side that was looked up before. Where a column of an input has to be equal to a column of another

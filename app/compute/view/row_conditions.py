@@ -1,4 +1,4 @@
-"""Conditions that decide in Arrow which rows of an input can matter, as far as they are known.
+"""Reads off a query the conditions by which Arrow can decide which rows of an input may matter.
 
     found = ConditionReader(spark, traces, order).known(operators)
     rows_that_satisfy(rows, found[node])         those of an input that satisfy what is known

@@ -1,4 +1,4 @@
-"""The changes of a step as frames, each made when it is first asked for.
+"""Makes the changes of a step as frames, each when it is first asked for.
 
 A step whose rows are few is taken by kept plans, which are given rows and need no frame.
 
