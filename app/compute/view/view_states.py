@@ -468,7 +468,7 @@ class ViewStates:
     def _append_anew(self, shard: StateShard, group: GroupState, step: StateStep, at: int) -> bool:
         """Append what all rows of the groups that have moved come to; False as of `_merge`."""
         session, target = step.session, small_target(group.changes, shard.options)
-        # Of rows of the inputs: a state keeps one least value of a group, and not the next one.
+        # Of all rows of the groups: a state keeps one least value of each, and not the next one.
         try:
             plan = step.plan.anew_step(group, step.changed & group.source.inputs)
         except NotIncremental:
