@@ -8,8 +8,8 @@ This is the work of a compaction; committing the result is done elsewhere. Diffs
 equal times are summed, and times before `since` are advanced to it, so that rows which were added
 and retracted before `since` disappear. Small parts are read and sorted together. What is too large
 to be sorted in memory (a part of Spark's own writer, which is in no order and as large as Spark
-likes) is first written again in sorted pieces, as a writer would. Sources that still do not fit
-into memory side by side are merged in several passes.
+likes) is first written again in sorted pieces, as a writer would: once so much of it was read.
+Sources that still do not fit into memory side by side are merged in several passes.
 
 One thing is not bounded by the memory limit: rows that agree in the shard's key are merged as one
 group, whichever parts they come from (`rows.merge_runs`). A key is meant to have few rows a value.
@@ -83,14 +83,17 @@ class Tally:
     Attributes:
         rows: Number of updates.
         diffs: The sum of their diffs, to be compared modulo 2**64.
+        memory_bytes: What they take in memory.
     """
 
     rows: int = 0
     diffs: int = 0
+    memory_bytes: int = 0
 
     def add(self, updates: pa.Table) -> None:
         """Count the rows of `updates`."""
         self.rows += updates.num_rows
+        self.memory_bytes += updates.nbytes
         for chunk in updates.column(DIFF).chunks:
             self.diffs += int(chunk.to_numpy().sum(dtype=np.int64))
 
@@ -103,18 +106,34 @@ class MergeSource:
         parts: The parts to read.
         pooled: True if they are read at once and sorted together; otherwise they are in order, one
             part after the other.
-        passing: True if an earlier pass of the same merge has written them.
+        passing: The updates that an earlier pass of the same merge has read to write them; None if
+            none has.
     """
 
     parts: tuple[PlannedPart, ...]
     pooled: bool
-    passing: bool = False
+    passing: Tally | None = None
 
-    def memory_bytes(self, row_bytes: int, share: float) -> int:
-        """Approximate memory that it takes while `share` of its rows are merged."""
+    def memory_bytes(self, row_bytes: int) -> int:
+        """Approximate memory that a run takes while it is merged; `row_bytes` is the least a row.
+
+        Of what an earlier pass has read it is known. A file's size tells little: repeated texts may
+        take hundreds of times as much in memory.
+        """
         rows = sum(planned.part.rows for planned in self.parts)
+        merged = min(rows, 2 * BATCH_ROWS)
+        if self.passing is not None:
+            return self.passing.memory_bytes * merged // self.passing.rows
         decoded = max(_DECODED * sum(p.part.size_bytes for p in self.parts), row_bytes * rows)
-        return int(decoded * share) if self.pooled else decoded * min(rows, 2 * BATCH_ROWS) // rows
+        return decoded * merged // rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """The updates of a pooled source, in memory; emptied when they are merged."""
+
+    tables: list[pa.Table]
+    memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +165,6 @@ class Merger:
         stager: Writes the result.
         since: Earlier times are advanced to it; None leaves all as they are.
         memory_bytes: Approximate limit of the memory that is used at once.
-        share: Approximate share of the rows that pass the filter, in (0, 1].
         progress: Called for every table that was read; may raise to end the merge.
     """
 
@@ -156,7 +174,6 @@ class Merger:
     stager: Stager
     since: int | None
     memory_bytes: int
-    share: float = 1.0
     progress: Callable[[], None] = _nothing
 
     @classmethod
@@ -187,55 +204,80 @@ class Merger:
         read = Tally()
         # Only the next pass reads the parts of an earlier one: no record will ever name them.
         with UncommittedParts(self.stager.blob) as passing:
-            left: list[MergeSource] = []
-            for source in wanted:
-                if source.pooled and self._memory_of(source) > self._sorted_bytes:
-                    runs = self._sorted_pieces(source, read)
-                    passing.add(runs)
-                    left += map(_as_source, runs)
-                else:
-                    left.append(source)
-            while len(fitting := self._fitting(left)) < len(left):
-                run = self._staged(fitting, read)
+            left: list[MergeSource | _Loaded] = list(wanted)
+            while (count := self._load_fitting(left, read, passing)) < len(left):
+                here = Tally()
+                run = self._staged(left[:count], here, read)
                 passing.add(run)
-                left = [*left[len(fitting) :], *map(_as_source, run)]
-            return Merged(self._staged(left, read), read)
+                left = [*left[count:], *(_as_source(one, here) for one in run)]
+            return Merged(self._staged(left, Tally(), read), read)
 
     @property
     def _sorted_bytes(self) -> int:
         """How much may be sorted at once: sorting makes a copy, and two sources are the least."""
         return max(self.memory_bytes // 4, _LEAST_SORTED_BYTES)
 
-    def _memory_of(self, source: MergeSource) -> int:
-        return source.memory_bytes(8 * (len(self.contents.columns) + 2), self.share)
+    def _load_fitting(
+        self, left: list[MergeSource | _Loaded], read: Tally, passing: UncommittedParts
+    ) -> int:
+        """Load pooled sources, as many of the first of `left` as fit into memory; their number.
 
-    def _fitting(self, wanted: list[MergeSource]) -> list[MergeSource]:
-        """As many of the first sources as fit into memory together; at least two."""
-        total = 0
-        for count, source in enumerate(wanted):
-            total += self._memory_of(source)
+        At least two, or all. One that is too large to be sorted is replaced by its sorted pieces.
+        """
+        total = count = 0
+        while count < len(left):
+            source = left[count]
+            if isinstance(source, MergeSource) and source.pooled:
+                left[count : count + 1] = self._loaded(source, read, passing)
+                continue
+            total += (
+                source.memory_bytes
+                if isinstance(source, _Loaded)
+                else source.memory_bytes(8 * (len(self.contents.columns) + 2))
+            )
             if total > self.memory_bytes and count >= 2:  # noqa: PLR2004 - fewer is no merge
-                return wanted[:count]
-        return wanted
+                break
+            count += 1
+        return count
 
-    def _sorted_pieces(self, source: MergeSource, read: Tally) -> tuple[Run, ...]:
-        """The updates of a source that is not in order, as runs of one part.
+    def _loaded(
+        self, source: MergeSource, read: Tally, passing: UncommittedParts
+    ) -> Sequence[MergeSource | _Loaded]:
+        """A pooled source in memory, or its updates in sorted pieces if they are too many.
+
+        By what was read, not by the size in the file: see `MergeSource.memory_bytes`.
+        """
+        updates = chain.from_iterable(map(self.contents.read_updates, source.parts))
+        held: list[pa.Table] = []
+        size = 0
+        for table in updates:
+            self.progress()
+            held.append(table)
+            size += table.nbytes
+            if size > self._sorted_bytes:
+                here = Tally()
+                runs = self._sorted_pieces(chain(_drained(held), updates), here, read)
+                passing.add(runs)
+                return [_as_source(run, here) for run in runs]
+        return [_Loaded(held, size)]
+
+    def _sorted_pieces(
+        self, updates: Iterable[pa.Table], here: Tally, read: Tally
+    ) -> tuple[Run, ...]:
+        """Updates that are in no order, as runs of one part.
 
         Cut by what the rows take in memory, not by row groups: those of other software are as large
-        as it likes, and a row group of few different texts may be hundreds of times as large as in
-        the file.
+        as it likes.
         """
-        here = Tally()
-        updates = chain.from_iterable(map(self.contents.read_updates, source.parts))
-        # Twice of what is sorted beside other sources, as nothing else is held meanwhile: fewer
-        # pieces take fewer passes.
+        # Twice of what is sorted beside other sources: fewer pieces take fewer passes.
         settings = replace(self.stager.settings, part_buffer_bytes=2 * self._sorted_bytes)
         stager = replace(self.stager, settings=settings)
         staged = stager.stage(self._counted(updates, (here, read)))
         return self._checked(staged, here).runs
 
-    def _staged(self, wanted: Sequence[MergeSource], read: Tally) -> tuple[Run, ...]:
-        here = Tally()
+    def _staged(
+        self, wanted: Sequence[MergeSource | _Loaded], here: Tally, read: Tally
+    ) -> tuple[Run, ...]:
         staged = self.stager.stage(self._merged(wanted, here, read), in_order=True)
         parts = tuple(part for run in self._checked(staged, here).runs for part in run.parts)
         return (Run(parts),) if parts else ()
@@ -250,33 +292,35 @@ class Merger:
         return staged
 
     def _merged(
-        self, wanted: Sequence[MergeSource], here: Tally, read: Tally
+        self, wanted: Sequence[MergeSource | _Loaded], here: Tally, read: Tally
     ) -> Iterator[pa.Table]:
         """The sum of `wanted`, in order."""
         key = self.contents.key
-        if len(wanted) == 1 and wanted[0].pooled:
+        if len(wanted) == 1 and isinstance(wanted[0], _Loaded):
             # Most merges after an append are of tiny parts, all in memory: one sort of their rows
             # takes half the time of cursors over sorted runs, and gives the same.
-            held = list(chain.from_iterable(map(self.contents.read_updates, wanted[0].parts)))
-            self.progress()
-            if not held:
-                return
-            table = pa.concat_tables(held)
-            del held
-            for tally in (here,) if wanted[0].passing else (here, read):
-                tally.add(table)
-            yield merge_loaded(table, key, self.since)
+            if wanted[0].tables:
+                yield merge_loaded(self._table(wanted[0], (here, read)), key, self.since)
             return
-        runs = [self._run(source, (here,) if source.passing else (here, read)) for source in wanted]
+        runs = [self._run(source, here, read) for source in wanted]
         yield from merge(runs, key, self.since)
 
-    def _run(self, source: MergeSource, tallies: Sequence[Tally]) -> Iterator[pa.Table]:
+    def _run(self, source: MergeSource | _Loaded, here: Tally, read: Tally) -> Iterator[pa.Table]:
+        if isinstance(source, _Loaded):
+            if source.tables:
+                yield sort_rows(self._table(source, (here, read)), self.contents.key)
+            return
         tables = chain.from_iterable(map(self.contents.read_updates, source.parts))
-        counted = self._counted(tables, tallies)
-        if not source.pooled:
-            yield from counted
-        elif held := list(counted):
-            yield sort_rows(pa.concat_tables(held), self.contents.key)
+        yield from self._counted(tables, (here, read) if source.passing is None else (here,))
+
+    @staticmethod
+    def _table(source: _Loaded, tallies: Sequence[Tally]) -> pa.Table:
+        """The updates of a source in one table; the source lets go of them."""
+        table = pa.concat_tables(source.tables)
+        source.tables.clear()
+        for tally in tallies:
+            tally.add(table)
+        return table
 
     def _counted(self, tables: Iterable[pa.Table], tallies: Sequence[Tally]) -> Iterator[pa.Table]:
         for table in tables:
@@ -346,8 +390,15 @@ def _large(planned: tuple[PlannedPart, ...]) -> list[MergeSource]:
     return [MergeSource((part,), pooled=True) for part in planned]
 
 
-def _as_source(run: Run) -> MergeSource:
-    """The run that an earlier pass has written, as a source of the next one."""
+def _as_source(run: Run, read: Tally) -> MergeSource:
+    """The run that an earlier pass has written from what it `read`, as a source of the next one."""
     everything = TimeFilter(None, None)
     planned = tuple(PlannedPart(p, everything, ordered=True) for p in run.parts)
-    return MergeSource(planned, pooled=False, passing=True)
+    return MergeSource(planned, pooled=False, passing=read)
+
+
+def _drained(tables: list[pa.Table]) -> Iterator[pa.Table]:
+    """The tables, each let go of when it is taken."""
+    tables.reverse()
+    while tables:
+        yield tables.pop()

@@ -268,7 +268,6 @@ def plan_tasks(
             since=merge_since(state, inputs),
             sources=_sources_in_range(read, rows, known),
             rows=rows,
-            share=1 / len(ranges),
         )
         for rows in ranges
     ]

@@ -42,7 +42,6 @@ class MergeTask:
         since: Earlier times become this one; None leaves times alone.
         sources: The parts that may have rows in the range.
         rows: The range.
-        share: The range's share of all rows, about, in (0, 1].
     """
 
     location: str
@@ -57,7 +56,6 @@ class MergeTask:
     since: int | None
     sources: tuple[MergeSource, ...]
     rows: RowRange
-    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,6 @@ def merge_range(task: MergeTask) -> RangeResult:
         stager=stager,
         since=task.since,
         memory_bytes=task.settings.compact_memory_bytes,
-        share=task.share,
     )
     merged = merger.merge(task.sources)
     return RangeResult(merged.runs, merged.read)

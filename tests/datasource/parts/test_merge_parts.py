@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from shardline.datasource.parts import contents, merge_parts, stage
-from shardline.datasource.rows.merge_runs import merge_loaded
+from shardline.datasource.rows.merge_runs import Run, merge, merge_loaded
 from shardline.datasource.rows.updates import sort_rows
 from support.models.merging import SHARD, append_unordered
 from support.models.shards import SETTINGS, World, schema_of, table
@@ -31,8 +32,10 @@ def texts(count: int, width: int, *, same: bool) -> pa.Array:
         pytest.param((70_000, 60), True, False, marks=pytest.mark.slow),
         ((8_000, 600), False, False),
         ((8_000, 600), False, True),
+        ((8_000, 600), True, False),
+        ((8_000, 600), True, True),
     ],
-    ids=["many", "alike", "long", "alone"],
+    ids=["many", "alike", "long", "alone", "long_alike", "alone_alike"],
 )
 def test_an_unsorted_part_is_never_in_memory_as_a_whole(
     world: World,
@@ -52,6 +55,7 @@ def test_an_unsorted_part_is_never_in_memory_as_a_whole(
     whole = pa.Table.from_pydict({"id": np.arange(count), "v": body}, schema_of().arrow)
     append_unordered(world, client, whole, row_group_rows=count // 20)
     held: list[int] = []
+    beside: list[int] = []
 
     def sort(updates: pa.Table, key: tuple[str, ...]) -> pa.Table:
         held.append(updates.nbytes)
@@ -61,6 +65,13 @@ def test_an_unsorted_part_is_never_in_memory_as_a_whole(
         held.append(updates.nbytes)
         return merge_loaded(updates, key, since)
 
+    def merge_side_by_side(
+        runs: Sequence[Run], columns: Sequence[str], since: int | None
+    ) -> Iterator[pa.Table]:
+        beside.append(len(runs))
+        return merge(runs, columns, since)
+
+    monkeypatch.setattr(merge_parts, "merge", merge_side_by_side)
     for module in (contents, merge_parts, stage):
         monkeypatch.setattr(module, "sort_rows", sort)
     monkeypatch.setattr(merge_parts, "merge_loaded", sum_up)
@@ -68,6 +79,7 @@ def test_an_unsorted_part_is_never_in_memory_as_a_whole(
 
     assert whole.nbytes > 1.5 * MEMORY
     assert max(held) < MEMORY
+    assert set(beside) == {2}, "more of its pieces do not fit into memory"
     [batch] = client.state(SHARD).trace.batches
     [run] = batch.runs
     assert run.order == "sorted"
