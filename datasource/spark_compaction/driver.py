@@ -194,6 +194,7 @@ class _SparkMerge:
             claim,
             self._machine.clock,
             count=len(tasks),
+            largest_bytes=max(task.size_bytes for task in tasks),
             where=where,
             completed=lambda: self._completed(claim.name),
             cancel=lambda: self._context.cancelJobGroup(claim.name),

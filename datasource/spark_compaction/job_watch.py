@@ -1,6 +1,6 @@
 """Watches the Spark job of a merge: renews its claim while tasks finish, and reports the progress.
 
-    watch = JobWatch(claim, clock, count=…, where=…, completed=…, cancel=…, report=…)
+    watch = JobWatch(claim, clock, count=…, largest_bytes=…, where=…, …)
     with watch.running():
         …                                    the job
     if watch.superseded.is_set(): …          it was cancelled: the merge is not to be made here
@@ -8,9 +8,10 @@
 The driver itself waits for the job, so a thread renews the claim. As a mere timer it would do so
 for days while the job waits for executors that nobody has, or for one task on a dead connection,
 and keep all others from batches that are not being merged. So the claim is renewed on evidence
-only: as long as a task has finished within half an hour. After that it is left to run out; the job
-goes on without it, takes it again when the next task finishes, and is cancelled if another process
-has claimed or merged the batches in the meantime.
+only: as long as a task has finished within half an hour, or as much more as the largest task may
+take. After that it is left to run out; the job goes on without it, takes it again when the next
+task finishes, and is cancelled if another process has claimed or merged the batches in the
+meantime.
 """
 
 from __future__ import annotations
@@ -31,8 +32,13 @@ _LOOK_MS: Final = 1000
 """Interval (ms) at which the driver checks its claim and the progress of a job."""
 
 _STALLED_MS: Final = 30 * 60 * 1000
-"""A job in which no task has finished for this long is taken to hang. A task reads about 128 MiB,
-which takes seconds to minutes; more if it has to read large parts without an order as a whole."""
+"""A job in which no task has finished for this long, and as long as its largest task may take, is
+taken to hang. Most tasks read about 128 MiB, which takes seconds to minutes."""
+
+_LEAST_BYTES_PER_MS: Final = (2 << 20) / 1000
+"""A task that reads and merges more slowly than 2 MiB a second is taken to hang; usual are tens. A
+task may have to read far more than others: a range that cannot be cut (many rows of one value, a
+nested first column), or large parts without an order."""
 
 
 @dataclass(slots=True)
@@ -43,6 +49,7 @@ class JobWatch:
         claim: Taken on the inputs of the merge.
         clock: Waits, and measures how long ago a task has finished.
         count: Number of tasks.
+        largest_bytes: The most encoded bytes that one of them may read.
         where: The merge, for people.
         completed: Returns how many tasks have finished.
         cancel: Cancels the job; may be called before there is one, and again.
@@ -53,6 +60,7 @@ class JobWatch:
     claim: MergeClaim
     clock: Clock
     count: int
+    largest_bytes: int
     where: str
     completed: Callable[[], int]
     cancel: Callable[[], None]
@@ -93,7 +101,8 @@ class JobWatch:
         if self.superseded.is_set():
             return
         still_ms = self.clock.elapsed_ms() - self._moved_ms
-        if still_ms >= _STALLED_MS and not self._is_stalled:
+        allowed_ms = _STALLED_MS + self.largest_bytes / _LEAST_BYTES_PER_MS
+        if still_ms >= allowed_ms and not self._is_stalled:
             self._is_stalled = True
             self.report(
                 f"{self.where}: no task has finished for {still_ms / 60_000:.0f} minutes; "

@@ -57,6 +57,11 @@ class MergeTask:
     sources: tuple[MergeSource, ...]
     rows: RowRange
 
+    @property
+    def size_bytes(self) -> int:
+        """Encoded size of the parts that may have rows in the range: the most that is read."""
+        return sum(planned.part.size_bytes for one in self.sources for planned in one.parts)
+
 
 @dataclass(frozen=True, slots=True)
 class RangeResult:

@@ -24,6 +24,7 @@ class Job:
     """A job that does nothing by itself, and the watch over it."""
 
     world: World
+    largest_bytes: int = 0
     done: int = 0
     is_cancelled: bool = False
     said: list[str] = field(default_factory=list)
@@ -39,6 +40,7 @@ class Job:
             self.claim,
             self.world.clock,
             count=10,
+            largest_bytes=self.largest_bytes,
             where="orders",
             completed=lambda: self.done,
             cancel=self.cancel,
@@ -98,6 +100,27 @@ def test_a_job_in_which_no_task_finishes_loses_its_claim(world: World, job: Job)
         assert job.watch.superseded.is_set()
         assert job.is_cancelled
     assert sizes(job.client) == [2 * BATCHES]
+
+
+def test_a_job_of_a_large_task_keeps_its_claim_for_longer(world: World) -> None:
+    """A range that cannot be cut takes hours, of which nothing can be seen; but not days."""
+    job = Job(world, largest_bytes=100 << 30)
+    with job.claim, job.watch.running():
+        job.run(60)
+        assert (job.claims, job.said) == (1, [])
+        job.run(24 * 60)
+        [said] = job.said
+        assert "no task has finished" in said
+        assert job.claims == 0
+
+
+def test_a_task_tells_how_much_it_may_read(world: World) -> None:
+    """With all that it may have to read, of each source."""
+    client = filled(world.client(replace(SETTINGS, inline_part_bytes=0)), 12)
+    state = client.state(SHARD)
+    [task] = plan_tasks(client.machine(SHARD), {}, state, state.trace.batches, 1 << 30)
+    encoded = [part.size_bytes for batch in state.trace.batches for part in batch.parts]
+    assert task.size_bytes == sum(encoded)
 
 
 def test_a_job_that_comes_to_itself_takes_its_claim_again(job: Job) -> None:
