@@ -160,22 +160,29 @@ def maintain(
     step("transactions", tidy, None)
     retained = not dropped and step("retention", lambda: apply_retention(machine), otherwise=False)
     merges = 0
+
+    def count() -> None:
+        # Not the result of the step: it may make some merges and fail at another.
+        nonlocal merges
+        merges += 1
+
     if not dropped:
-        merges = step("compaction", lambda: _compact(machine, merge_bytes, stopping), 0)
+        step("compaction", lambda: _compact(machine, merge_bytes, count, stopping), None)
     collected = step("collection", lambda: _collect(machine, memory), None)
     swept = step("sweep", lambda: _sweep(machine, needed), None)
     return RoundResult(retained, merges, collected, swept, tuple(failed))
 
 
-def _compact(machine: Machine, merge_bytes: int, stopping: Callable[[], bool]) -> int:
+def _compact(
+    machine: Machine, merge_bytes: int, made: Callable[[], None], stopping: Callable[[], bool]
+) -> None:
     try:
-        return compact(machine, most_bytes=merge_bytes, stopping=stopping)
+        compact(machine, most_bytes=merge_bytes, made=made, stopping=stopping)
     except Determinate as error:
         # No failure of maintenance: what it would have merged is being merged.
         if error.code != MERGED_ELSEWHERE:
             raise
         _log.info("merges left to others", extra={"context": {"shard": machine.name}})
-        return 0
 
 
 def _collect(machine: Machine, memory: CollectionMemory) -> int | None:

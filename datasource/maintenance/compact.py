@@ -111,6 +111,7 @@ def compact(
     *,
     force: bool = False,
     most_bytes: int | None = None,
+    made: Callable[[], None] = lambda: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> int:
     """Merge until nothing is due; return the number of merges applied.
@@ -122,6 +123,7 @@ def compact(
             process has claimed a part of the trace, nothing is done.
         most_bytes: The most that may be read in all (see `parts.merge_parts.merge_work_bytes`);
             merges that exceed the rest of it stay due. None for any amount.
+        made: Called after each merge that was applied, also if an error is raised in the end.
         stopping: True once no more is to be merged: a merge under way is given up.
 
     Raises:
@@ -137,7 +139,9 @@ def compact(
         may_inline = not force and _are_inline(inputs)
         return merge_batches(machine, state, inputs, may_inline=may_inline, stopping=stopping)
 
-    return make_due_merges(machine, merge, force=force, most_bytes=most_bytes, stopping=stopping)
+    return make_due_merges(
+        machine, merge, force=force, most_bytes=most_bytes, made=made, stopping=stopping
+    )
 
 
 def make_due_merges(
@@ -147,6 +151,7 @@ def make_due_merges(
     force: bool,
     most_bytes: int | None = None,
     left_to: Callable[[tuple[Claim, ...]], None] = lambda _: None,
+    made: Callable[[], None] = lambda: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> int:
     """Make the merges that are due with `merge`, one after the other; return how many were applied.
@@ -161,6 +166,7 @@ def make_due_merges(
         force: As for `compact`.
         most_bytes: As for `compact`.
         left_to: Called with the claims of other processes, when nothing else is due.
+        made: As for `compact`.
         stopping: As for `compact`; `merge` looks at it as well.
 
     Raises:
@@ -199,13 +205,14 @@ def make_due_merges(
             lost += 1
             continue
         applied, lost = applied + 1, 0
+        made()
         if force:
             break  # or a busy writer would keep this going for ever
     impossible.raise_first()
     if lost == _LOST_MAX and not stopping():
         raise Determinate(
             f"merges of shard '{machine.name}' were lost {_LOST_MAX} times in a row, as others had "
-            "replaced or claimed the batches",
+            f"replaced or claimed the batches; made before: {applied}",
             code=MERGED_ELSEWHERE,
             hint="run it again, when fewer writers are at work",
         )

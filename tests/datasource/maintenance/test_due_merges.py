@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,10 +17,11 @@ from shardline.datasource.errors import (
     MissingBlob,
     ShardError,
 )
-from shardline.datasource.maintainer import maintain
+from shardline.datasource.maintainer import Maintainer, maintain
 from shardline.datasource.maintenance.compact import make_due_merges, merge_batches
 from shardline.datasource.parts.merge_parts import merge_work_bytes
 from shardline.datasource.shard.batch import Batch
+from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.state import ShardState
 from support.models.merging import SHARD, contents, expected, filled, next_merge, sizes
 from support.models.shards import SETTINGS, World, schema_of, table
@@ -208,6 +210,35 @@ def test_maintenance_leaves_such_a_shard_to_the_others(
 
     monkeypatch.setattr(shardline.datasource.maintenance.compact, "merge_batches", no_answer)
     assert maintain(client.machine(SHARD)).failed == ("compaction",)
+
+
+def test_a_round_tells_the_merges_made_beside_an_impossible_one(world: World) -> None:
+    """It has failed and done its work; a status shows both."""
+    client = of_sizes(world, 1, 1000, *[1] * 40)
+    lose(world, client, 0)
+    before = len(sizes(client))
+    done = Maintainer(client).round()[SHARD]
+    assert (sizes(client), before) == ([1, 1000, 40], 42)
+    assert (done.merges, done.failed) == (1, ("compaction",))
+
+
+def test_a_round_tells_the_merges_made_before_others_made_the_rest(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lost merges are no failure, and no reason to forget the one that was not lost."""
+    client = filled(world.client(BLOBS), 16)
+    turns = iter([True, *[False] * 8])
+
+    def merge(
+        machine: Machine, state: ShardState, inputs: tuple[Batch, ...], **options: Any
+    ) -> bool:
+        return next(turns) and merge_batches(machine, state, inputs[:4], **options)
+
+    monkeypatch.setattr(shardline.datasource.maintenance.compact, "merge_batches", merge)
+    done = Maintainer(client).round()[SHARD]
+    assert (done.merges, done.failed) == (1, ())
+    assert next(turns, None) is None
+    assert len(sizes(client)) == 13
 
 
 def never(*_: object, **__: object) -> bool:
