@@ -3,8 +3,8 @@
     compact_on_spark(spark, client, "orders")      merges that are due; force=True merges everything
 
 A merge is applied as any other one: if its inputs are still there, if all of their rows were read
-by exactly one task each, and if the diffs that went in came out. The claim is renewed while footers
-are read for the plan, and while tasks finish (`job_watch`). If the driver dies or the job hangs,
+by exactly one task each, and if the diffs that went in came out. The claim is renewed while the
+merge is planned, and while tasks finish (`job_watch`). If the driver dies or the job hangs,
 the claim expires; the orphan sweep deletes the staged parts, and the shard has not changed.
 
 Invariants:
@@ -237,7 +237,8 @@ def plan_tasks(
         state: The state that the merge is planned from.
         inputs: Neighbouring batches of `state`.
         range_bytes: As for `compact_on_spark`.
-        progress: Called for each part that was looked at; may raise to end the planning.
+        progress: Called for each part that was looked at, and for each range; may raise to end the
+            planning.
 
     Raises:
         MissingBlob: A part is missing.
@@ -270,8 +271,15 @@ def plan_tasks(
             sources=_sources_in_range(read, rows, known),
             rows=rows,
         )
-        for rows in ranges
+        for rows in _reported(ranges, progress)
     ]
+
+
+def _reported(ranges: Sequence[RowRange], progress: Callable[[], None]) -> Iterator[RowRange]:
+    for rows in ranges:
+        # Each is compared with every part: minutes, for ten thousand ranges of as many parts.
+        progress()
+        yield rows
 
 
 def _sources_in_range(

@@ -162,7 +162,7 @@ def test_spark_that_does_not_answer_does_not_end_the_renewals_at_once(job: Job) 
 
 
 def test_planning_is_work_as_well(world: World) -> None:
-    """Each part that was looked at shows that it goes on; and it ends when the claim is lost."""
+    """Each part and each range looked at shows that it goes on; it ends when the claim is lost."""
     client = filled(world.client(replace(SETTINGS, inline_part_bytes=0)), 12)
     state = client.state(SHARD)
     parts = [part for batch in state.trace.batches for part in batch.parts]
@@ -171,7 +171,7 @@ def test_planning_is_work_as_well(world: World) -> None:
     plan = partial(plan_tasks, machine, {}, state, state.trace.batches, 100)
     tasks = plan(progress=lambda: looked.append(None))
     assert len(tasks) > 1
-    assert len(looked) == len(parts)
+    assert len(looked) == len(parts) + len(tasks)
 
     def lost() -> None:
         raise Superseded
