@@ -24,8 +24,9 @@ Invariants:
     A merge takes no lease: if its inputs are collected while it runs, they were not in the trace
     any more, and it would not have been applied.
     A merge after an append never makes the append fail.
-    A merge that its inputs make impossible keeps them and their nearest neighbours, fewer than
-    `2 * compact_factor` in all, from being merged, and no others.
+    In `compact`, a merge that its inputs make impossible keeps them and their nearest neighbours,
+    fewer than `2 * compact_factor` in all, from being merged, and no others. A writer, whose most
+    urgent merge it is each time, leaves the others to maintenance.
 """
 
 from __future__ import annotations

@@ -38,8 +38,9 @@ __all__ = ["CLAIM_LEASE_MS", "MergeClaim", "Superseded"]
 _log = logging.getLogger(__name__)
 
 CLAIM_LEASE_MS: Final = 5 * 60 * 1000
-"""How long a claim lasts without a sign of progress. The longest step of a merge is to write one
-part of `part_buffer_bytes`: seconds. The batches of a merge that died are free after this long."""
+"""How long a claim lasts without a sign of progress. The longest step of a merge is to sort and
+write one part, of `part_buffer_bytes` or, of what was in no order, half of `compact_memory_bytes`:
+seconds. The batches of a merge that died are free after this long."""
 
 _BEATS: Final = 4
 """How many times a claim is renewed in the length of its lease."""
