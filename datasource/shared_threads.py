@@ -30,6 +30,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, wait
+from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import Final, Protocol, TypeVar
@@ -219,7 +220,9 @@ def in_few_threads(pool: Executor, act: Callable[[T], object], items: Iterable[T
     at_work = [pool.submit(work)]
     while wait(at_work, timeout=_JOIN_MS / 1000 if left else None).not_done:
         if left and len(at_work) < THREADS:
-            at_work.append(pool.submit(work))
+            # Where no thread can be started now, those at work do it.
+            with suppress(RuntimeError):
+                at_work.append(pool.submit(work))
     for one in at_work:
         one.result()
     if errors:

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -57,9 +57,6 @@ __all__ = [
     "merge_work_bytes",
     "sources",
 ]
-
-_DECODED: Final = 4
-"""Approximate ratio of the size of updates in memory to their size in a part."""
 
 _ROW_BYTES: Final = 16
 """Least weight of a row: well compressed rows take as long to merge as others."""
@@ -114,18 +111,10 @@ class MergeSource:
     pooled: bool
     passing: Tally | None = None
 
-    def memory_bytes(self, row_bytes: int) -> int:
-        """Approximate memory that a run takes while it is merged; `row_bytes` is the least a row.
-
-        Of what an earlier pass has read it is known. A file's size tells little: repeated texts may
-        take hundreds of times as much in memory.
-        """
-        rows = sum(planned.part.rows for planned in self.parts)
-        merged = min(rows, 2 * BATCH_ROWS)
-        if self.passing is not None:
-            return self.passing.memory_bytes * merged // self.passing.rows
-        decoded = max(_DECODED * sum(p.part.size_bytes for p in self.parts), row_bytes * rows)
-        return decoded * merged // rows
+    @property
+    def rows(self) -> int:
+        """How many updates its parts have."""
+        return sum(planned.part.rows for planned in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +123,18 @@ class _Loaded:
 
     tables: list[pa.Table]
     memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A source in order, of which the first table was read; `memory_bytes` goes by that one."""
+
+    tables: Iterator[pa.Table]
+    memory_bytes: int
+
+
+_Source: TypeAlias = MergeSource | _Loaded | _Opened
+"""A source on its way into a merge: as it was asked for, or read as far as it has to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ class Merger:
         read = Tally()
         # Only the next pass reads the parts of an earlier one: no record will ever name them.
         with UncommittedParts(self.stager.blob) as passing:
-            left: list[MergeSource | _Loaded] = list(wanted)
+            left: list[_Source] = list(wanted)
             while (count := self._load_fitting(left, read, passing)) < len(left):
                 here = Tally()
                 run = self._staged(left[:count], here, read)
@@ -217,35 +218,53 @@ class Merger:
         """How much may be sorted at once: sorting makes a copy, and two sources are the least."""
         return max(self.memory_bytes // 4, _LEAST_SORTED_BYTES)
 
-    def _load_fitting(
-        self, left: list[MergeSource | _Loaded], read: Tally, passing: UncommittedParts
-    ) -> int:
-        """Load pooled sources, as many of the first of `left` as fit into memory; their number.
+    def _load_fitting(self, left: list[_Source], read: Tally, passing: UncommittedParts) -> int:
+        """Read as many of the first of `left` as fit into memory; their number.
 
         At least two, or all. One that is too large to be sorted is replaced by its sorted pieces.
+        What fits is decided by what was read: a file's size tells little, as repeated texts may
+        take hundreds of times as much in memory.
         """
         total = count = 0
         while count < len(left):
             source = left[count]
+            is_enough = count >= 2  # noqa: PLR2004 - fewer is no merge
             if isinstance(source, MergeSource) and source.pooled:
-                left[count : count + 1] = self._loaded(source, read, passing)
+                # Before it is read: it is kept until it is merged.
+                if is_enough and total + self._sorted_bytes > self.memory_bytes:
+                    break
+                left[count : count + 1] = self._loaded(source, read, passing, beside=total > 0)
                 continue
-            total += (
-                source.memory_bytes
-                if isinstance(source, _Loaded)
-                else source.memory_bytes(8 * (len(self.contents.columns) + 2))
-            )
-            if total > self.memory_bytes and count >= 2:  # noqa: PLR2004 - fewer is no merge
+            if isinstance(source, MergeSource) and source.passing is None:
+                source = left[count] = self._opened(source)
+            total += self._memory_bytes(source)
+            if is_enough and total > self.memory_bytes:
                 break
             count += 1
         return count
 
+    @staticmethod
+    def _memory_bytes(source: _Source) -> int:
+        """What a source takes while it is merged; two tables of one that is in order."""
+        if not isinstance(source, MergeSource):
+            return source.memory_bytes
+        read = source.passing
+        assert read is not None, "others are opened"
+        return read.memory_bytes * min(source.rows, 2 * BATCH_ROWS) // read.rows
+
+    def _opened(self, source: MergeSource) -> _Opened:
+        tables = chain.from_iterable(map(self.contents.read_updates, source.parts))
+        first = next(tables, None)
+        if first is None:
+            return _Opened(iter(()), 0)
+        return _Opened(chain([first], tables), 2 * first.nbytes)
+
     def _loaded(
-        self, source: MergeSource, read: Tally, passing: UncommittedParts
-    ) -> Sequence[MergeSource | _Loaded]:
+        self, source: MergeSource, read: Tally, passing: UncommittedParts, *, beside: bool
+    ) -> Sequence[_Source]:
         """A pooled source in memory, or its updates in sorted pieces if they are too many.
 
-        By what was read, not by the size in the file: see `MergeSource.memory_bytes`.
+        `beside` says that others are in memory already.
         """
         updates = chain.from_iterable(map(self.contents.read_updates, source.parts))
         held: list[pa.Table] = []
@@ -256,28 +275,26 @@ class Merger:
             size += table.nbytes
             if size > self._sorted_bytes:
                 here = Tally()
-                runs = self._sorted_pieces(chain(_drained(held), updates), here, read)
+                limit = self._sorted_bytes if beside else 2 * self._sorted_bytes
+                runs = self._sorted_pieces(chain(_drained(held), updates), here, read, limit)
                 passing.add(runs)
                 return [_as_source(run, here) for run in runs]
         return [_Loaded(held, size)]
 
     def _sorted_pieces(
-        self, updates: Iterable[pa.Table], here: Tally, read: Tally
+        self, updates: Iterable[pa.Table], here: Tally, read: Tally, piece_bytes: int
     ) -> tuple[Run, ...]:
         """Updates that are in no order, as runs of one part.
 
         Cut by what the rows take in memory, not by row groups: those of other software are as large
-        as it likes.
+        as it likes. Larger pieces are fewer, and take fewer passes.
         """
-        # Twice of what is sorted beside other sources: fewer pieces take fewer passes.
-        settings = replace(self.stager.settings, part_buffer_bytes=2 * self._sorted_bytes)
+        settings = replace(self.stager.settings, part_buffer_bytes=piece_bytes)
         stager = replace(self.stager, settings=settings)
         staged = stager.stage(self._counted(updates, (here, read)))
         return self._checked(staged, here).runs
 
-    def _staged(
-        self, wanted: Sequence[MergeSource | _Loaded], here: Tally, read: Tally
-    ) -> tuple[Run, ...]:
+    def _staged(self, wanted: Sequence[_Source], here: Tally, read: Tally) -> tuple[Run, ...]:
         staged = self.stager.stage(self._merged(wanted, here, read), in_order=True)
         parts = tuple(part for run in self._checked(staged, here).runs for part in run.parts)
         return (Run(parts),) if parts else ()
@@ -291,9 +308,7 @@ class Merger:
             uncommitted.hand_over(staged.runs)
         return staged
 
-    def _merged(
-        self, wanted: Sequence[MergeSource | _Loaded], here: Tally, read: Tally
-    ) -> Iterator[pa.Table]:
+    def _merged(self, wanted: Sequence[_Source], here: Tally, read: Tally) -> Iterator[pa.Table]:
         """The sum of `wanted`, in order."""
         key = self.contents.key
         if len(wanted) == 1 and isinstance(wanted[0], _Loaded):
@@ -305,13 +320,17 @@ class Merger:
         runs = [self._run(source, here, read) for source in wanted]
         yield from merge(runs, key, self.since)
 
-    def _run(self, source: MergeSource | _Loaded, here: Tally, read: Tally) -> Iterator[pa.Table]:
+    def _run(self, source: _Source, here: Tally, read: Tally) -> Iterator[pa.Table]:
         if isinstance(source, _Loaded):
             if source.tables:
                 yield sort_rows(self._table(source, (here, read)), self.contents.key)
             return
+        if isinstance(source, _Opened):
+            yield from self._counted(source.tables, (here, read))
+            return
+        # Written by an earlier pass, which has counted what it read.
         tables = chain.from_iterable(map(self.contents.read_updates, source.parts))
-        yield from self._counted(tables, (here, read) if source.passing is None else (here,))
+        yield from self._counted(tables, (here,))
 
     @staticmethod
     def _table(source: _Loaded, tallies: Sequence[Tally]) -> pa.Table:

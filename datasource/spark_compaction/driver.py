@@ -46,7 +46,7 @@ from shardline.datasource.parts.row_groups import RowGroups
 from shardline.datasource.shard.batch import Batch, Part, Run
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.state import Claim, ShardState
-from shardline.datasource.spark_compaction.job_watch import JobWatch
+from shardline.datasource.spark_compaction.job_watch import JobWatch, TaskCounts
 from shardline.datasource.spark_compaction.ranges import (
     RowRange,
     WeightedSpan,
@@ -196,7 +196,7 @@ class _SparkMerge:
             count=len(tasks),
             largest_bytes=max(task.size_bytes for task in tasks),
             where=where,
-            completed=lambda: self._completed(claim.name),
+            counts=lambda: self._counts(claim.name),
             cancel=lambda: self._context.cancelJobGroup(claim.name),
             report=self._report,
         )
@@ -212,12 +212,15 @@ class _SparkMerge:
             for key in ("spark.jobGroup.id", "spark.job.description"):
                 self._context.setLocalProperty(key, None)  # type: ignore[arg-type]  # unsets it
 
-    def _completed(self, group: str) -> int:
+    def _counts(self, group: str) -> TaskCounts:
         tracker = self._context.statusTracker()
         jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(group))
         stages = [stage for job in jobs if job for stage in job.stageIds]
-        infos = map(tracker.getStageInfo, stages)
-        return sum(info.numCompletedTasks for info in infos if info)
+        infos = [info for info in map(tracker.getStageInfo, stages) if info]
+        return TaskCounts(
+            sum(info.numCompletedTasks for info in infos),
+            sum(info.numActiveTasks for info in infos),
+        )
 
 
 def plan_tasks(

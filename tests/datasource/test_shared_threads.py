@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -237,6 +237,30 @@ def test_the_error_of_an_item_is_raised_when_all_others_are_done() -> None:
         in_few_threads(pool, lambda item: done.append(1 / item), [0, 1, 2])
 
     assert done == [1, 0.5]
+
+
+def test_items_are_done_where_no_other_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done, tried = list[int](), threading.Event()
+    submit = ThreadPoolExecutor.submit
+
+    def refuse(pool: ThreadPoolExecutor, act: Callable[[], None]) -> Future[None]:
+        if pool._threads:
+            tried.set()
+            raise RuntimeError("can't start new thread")
+        return submit(pool, act)
+
+    def act(item: int) -> None:
+        if item == 0:
+            _wait(tried)
+        done.append(item)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
+    with ThreadPoolExecutor(8) as pool:
+        in_few_threads(pool, act, range(3))
+
+    assert done == [0, 1, 2]
 
 
 def test_a_thread_that_could_not_be_started_comes_when_it_can(

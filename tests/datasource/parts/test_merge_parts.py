@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -91,3 +92,59 @@ def test_an_unsorted_part_is_never_in_memory_as_a_whole(
     stored = {entry.key for entry in world.objects().entries(f"{SHARD}/part/")}
     named = {p.key for b in client.state(SHARD).trace.batches for p in b.parts}
     assert len(stored - named) == 2 - alone, "the inputs, and nothing of a pass on the way"
+
+
+def test_what_is_sorted_counts_beside_what_is_in_memory(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part that is too large may come after others that fit."""
+    monkeypatch.setattr(merge_parts, "BATCH_ROWS", 100)
+    client = world.client(WIDE)
+    client.create(SHARD, schema_of(), key=("id",))
+    rows = [1_500, 1_500, 1_500, 4_000]
+    for number, count in enumerate(rows):
+        ids = np.arange(count) * len(rows) + number
+        one = {"id": ids, "v": texts(count, 600, same=False)}
+        whole = pa.Table.from_pydict(one, schema_of().arrow)
+        append_unordered(world, client, whole, row_group_rows=100)
+    held: list[int] = []
+
+    def sort(updates: pa.Table, key: tuple[str, ...]) -> pa.Table:
+        loaded = (one for one in gc.get_objects() if isinstance(one, merge_parts._Loaded))
+        held.append(updates.nbytes + sum(one.memory_bytes for one in loaded if one.tables))
+        return sort_rows(updates, key)
+
+    for module in (contents, merge_parts, stage):
+        monkeypatch.setattr(module, "sort_rows", sort)
+    assert client.compact(SHARD, force=True) == 1
+
+    assert max(held) < MEMORY
+    with world.client().reader(SHARD) as reader:
+        assert reader.snapshot().num_rows == sum(rows)
+
+
+def test_runs_in_order_count_by_what_their_rows_take_in_memory(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a text that repeats there is next to nothing in a file."""
+    monkeypatch.setattr(merge_parts, "BATCH_ROWS", 1_000)
+    client = world.client(WIDE)
+    client.create(SHARD, schema_of(), key=("id",))
+    count, many = 4_000, 8
+    for number in range(many):
+        body = {"id": np.arange(count) * many + number, "v": texts(count, 600, same=True)}
+        client.writer(SHARD).append_now(pa.Table.from_pydict(body, schema_of().arrow))
+    beside: list[int] = []
+
+    def merge_side_by_side(
+        runs: Sequence[Run], columns: Sequence[str], since: int | None
+    ) -> Iterator[pa.Table]:
+        beside.append(len(runs))
+        return merge(runs, columns, since)
+
+    monkeypatch.setattr(merge_parts, "merge", merge_side_by_side)
+    assert client.compact(SHARD, force=True) == 1
+
+    assert set(beside) == {2}, "two of them are as much as fits"
+    with world.client().reader(SHARD) as reader:
+        assert reader.snapshot().column("id").to_pylist() == list(range(count * many))

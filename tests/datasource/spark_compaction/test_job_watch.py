@@ -11,7 +11,7 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.maintenance.compaction_claim import CLAIM_LEASE_MS, MergeClaim, Superseded
 from shardline.datasource.shard.commands.claims import live_claims
 from shardline.datasource.spark_compaction.driver import plan_tasks
-from shardline.datasource.spark_compaction.job_watch import JobWatch
+from shardline.datasource.spark_compaction.job_watch import JobWatch, TaskCounts
 from support.models.merging import SHARD, filled, sizes
 from support.models.shards import SETTINGS, World
 
@@ -26,6 +26,7 @@ class Job:
     world: World
     largest_bytes: int = 0
     done: int = 0
+    active: int = 1
     is_cancelled: bool = False
     said: list[str] = field(default_factory=list)
 
@@ -42,7 +43,7 @@ class Job:
             count=10,
             largest_bytes=self.largest_bytes,
             where="orders",
-            completed=lambda: self.done,
+            counts=lambda: TaskCounts(self.done, self.active),
             cancel=self.cancel,
             report=self.said.append,
         )
@@ -114,6 +115,14 @@ def test_a_job_of_a_large_task_keeps_its_claim_for_longer(world: World) -> None:
         assert job.claims == 0
 
 
+def test_a_job_that_no_executor_runs_keeps_nothing_for_its_large_task(world: World) -> None:
+    """Nothing of it is under way, however long it would take."""
+    job = Job(world, largest_bytes=100 << 30, active=0)
+    with job.claim, job.watch.running():
+        job.run(45)
+        assert job.claims == 0
+
+
 def test_a_task_tells_how_much_it_may_read(world: World) -> None:
     """With all that it may have to read, of each source."""
     client = filled(world.client(replace(SETTINGS, inline_part_bytes=0)), 12)
@@ -150,10 +159,10 @@ def test_a_job_that_hangs_is_cancelled_when_others_begin(world: World, job: Job)
 def test_spark_that_does_not_answer_does_not_end_the_renewals_at_once(job: Job) -> None:
     """Its status of a job that has just ended is one such case."""
 
-    def fails() -> int:
+    def fails() -> TaskCounts:
         raise RuntimeError
 
-    job.watch.completed = fails
+    job.watch.counts = fails
     with job.claim, job.watch.running():
         for _ in range(20):
             with pytest.raises(RuntimeError):

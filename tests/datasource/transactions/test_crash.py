@@ -166,7 +166,7 @@ def finished(world: World, deed: str, expected: Counter[Any]) -> None:
     ("deed", "effect"),
     some_of(
         [*((deed, "none") for deed in DEEDS), *((deed, "done") for deed in ("append", "forget"))],
-        {"append", "replace", "maintain"},
+        {"append", "maintain"},
     ),
 )
 def test_killed_anywhere_and_repeated(deed: str, effect: Effect) -> None:
