@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionFingerprint", "calls_only"]
 
+_LETTER: Final = re.compile(r"\w")
+
 _BUILT_IN: Final = "system.builtin."
 
 _KEYWORDS: Final = frozenset(
@@ -39,6 +42,7 @@ _KEYWORDS: Final = frozenset(
         *("except", "exists", "filter", "from", "having", "in", "intersect", "join", "lateral"),
         *("limit", "minus", "not", "on", "or", "over", "select", "sets", "some", "table"),
         *("then", "try_cast", "union", "using", "values", "varchar", "when", "where"),
+        *("group by", "grouping sets", "order by", "partition by"),
     }
 )
 """Words of the grammar behind which a parenthesis may stand, and which are no functions.
@@ -56,7 +60,12 @@ class SessionFingerprint:
         settings = json.dumps(sorted(spark.conf.getAll.items()))
         # Settings may have passwords of stores.
         self._settings = hashlib.sha256(settings.encode()).hexdigest()
-        self._has_variables = not state.catalogManager().tempVariableManager().isEmpty()
+        has_variables = not state.catalogManager().tempVariableManager().isEmpty()
+        # Which function a name means then depends on a path that is no setting (`SET PATH`).
+        has_path = spark.conf.get("spark.sql.path.enabled", "false") == "true" or bool(
+            spark.conf.get("spark.sql.defaultPath", "")
+        )
+        self._is_undecided = has_variables or has_path
         names = [
             str(name)
             for registry in (state.functionRegistry(), state.tableFunctionRegistry())
@@ -75,7 +84,7 @@ class SessionFingerprint:
         Args:
             text: The query, as the user wrote it; Spark has accepted it, or will be asked again.
         """
-        if self._has_variables or not calls_only(text, self._functions, self._others):
+        if self._is_undecided or not calls_only(text, self._functions, self._others):
             return None
         return self._settings
 
@@ -94,9 +103,10 @@ def calls_only(text: str, functions: AbstractSet[str], others: AbstractSet[str])
             name = token.text.lower()
             is_quoted = token.token_type is TokenType.IDENTIFIER
             is_known = name in functions or (name in _KEYWORDS and not is_quoted)
-            # Behind a dot it is a function that a catalog keeps. A sign, or several words, is none.
+            # Behind a dot it is a function that a catalog keeps. A sign is none; a name may begin
+            # with a digit.
             is_foreign = name in others or before is TokenType.DOT or not is_known
-            if is_foreign and (is_quoted or name.isidentifier()):
+            if is_foreign and (is_quoted or _LETTER.search(name)):
                 return False
         before = token.token_type
     return True

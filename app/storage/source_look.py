@@ -121,7 +121,9 @@ class SourceLook:
         # The last answer was that nothing is new: no file that Spark has listed waits. It says so
         # before the first answer, too, and goes on to say so after the end.
         rests = not status["isDataAvailable"] and (not asking or message.startswith(_ASKS))
-        files, size_bytes = (0, 0) if rests and self._is_files else self._look_outside(query)
+        if rests and self._is_files:
+            self._backlog = (0, 0)
+        files, size_bytes = self._backlog if rests else self._look_outside(query)
         return SourceSeen("asking" if asking else "asked", "", "", files, size_bytes)
 
     def _find_absence(self) -> tuple[str, str] | None:

@@ -129,6 +129,8 @@ class Harvester:
                 self._asked.append(asked)
             elif not asked.event.in_group:
                 self._sink.inbox.missed()
+                # It was, though nothing is known of its rows: a sum without them is not of all.
+                self._sink.put(_summed(asked.event, []))
         if self._asked:
             self._thread.wake.set()
 
@@ -186,9 +188,12 @@ class Harvester:
         if known is None:
             return True
         description, operators = known
-        plans = self._plans([outermost, *map(self._latest, others)])
-        work = [match_execution(description, operators, plan) for plan in plans]
-        if work:
+        executions = [outermost, *map(self._latest, others)]
+        plans = self._plans(executions)
+        if plans is None:
+            self._sink.put(_summed(event, []))
+        elif plans:
+            work = [match_execution(description, operators, plan) for plan in plans]
             self._sink.put(_summed(event, work))
         return True
 
@@ -198,20 +203,23 @@ class Harvester:
             return execution
         return self._store.execution(execution.number)
 
-    def _plans(self, executions: Iterable[Execution | None]) -> list[SparkPlan]:
-        """Plans of the executions that succeeded and counted something."""
+    def _plans(self, executions: Iterable[Execution | None]) -> list[SparkPlan] | None:
+        """Plans of the executions that succeeded and counted something; None if one is lost."""
         plans = []
         for execution in executions:
-            if execution is None or not execution.has_counted or not execution.went_well:
+            if execution is None:
+                return None
+            if not execution.has_counted or not execution.went_well:
                 continue
             try:
                 plan = self._store.plan(execution)
             except ValueError:
                 self._sink.inbox.failed()
                 _log.warning("a plan of Spark's could not be read", exc_info=True)
-                continue
-            if plan is not None:
-                plans.append(plan)
+                plan = None
+            if plan is None:
+                return None
+            plans.append(plan)
         return plans
 
 

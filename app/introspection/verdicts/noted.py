@@ -23,6 +23,12 @@ _LATE_MS: Final = 10_000
 the first steps after a start are long."""
 
 
+def _is_not_noted(facts: Facts, name: str) -> bool:
+    """True if the present verdict of an object is another than what is noted of it."""
+    judged, noted = facts.judgements.get(name), facts.verdicts.get(name)
+    return judged is not None and noted is not None and noted.verdict != judged.verdict
+
+
 def note_verdicts(facts: Facts, now_ms: int) -> None:
     """Note the verdicts that have changed since the last call.
 
@@ -45,6 +51,8 @@ def note_verdicts(facts: Facts, now_ms: int) -> None:
                 continue
             if verdict == "falling behind" and now_ms - noted.pending_ms < _LATE_MS:
                 continue
+            if verdict == "waiting" and _is_not_noted(facts, judgement.blame):
+                continue  # it would wait for something that is well, as far as is noted
         facts.verdicts[name] = NotedVerdict(verdict, now_ms)
         if found.situations[name].kind == SUBSCRIPTION:
             continue  # it comes and goes with its client: so would the rows of all others

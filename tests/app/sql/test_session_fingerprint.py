@@ -36,6 +36,7 @@ def test_own_functions_are_decided(text: str) -> None:
         "SELECT `mine`(n) FROM t",
         "SELECT `my own`(n) FROM t",
         "SELECT other(n) FROM t",
+        "SELECT 3d_distance(n) FROM t",
         "SELECT db.sum(n) FROM t",
         "SELECT `db`.`sum`(n) FROM t",
         "SELECT sum(n) FROM t WHERE a = (SELECT max(mine(n)) FROM u)",

@@ -210,6 +210,10 @@ def test_where_nothing_is_new_no_file_waits_and_none_is_looked_for() -> None:
         assert (found.files, found.size_bytes, busy.looks) == (1, 10, 1)
         found = Place(KAFKA).seen(idle)
         assert (found.files, found.size_bytes) == (None, None)
+    place = Place()
+    assert place.seen(Query("Processing new data", Unread(*[1] * 500))).files == 500
+    assert place.seen(Query("Waiting for next trigger", has_news=False)).files == 0
+    assert place.seen(Query("Processing new data", Unread(1))).files == 0, "not what was before"
     begins = Query("Initializing sources", Unread(10), has_news=False)
     assert Place().seen(begins).files == 1
 

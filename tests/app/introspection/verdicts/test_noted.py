@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,7 @@ from shardline.app.execution.observations import Hydrated, Measured
 from shardline.app.introspection.events import Polled
 from shardline.app.introspection.facts import Facts
 from shardline.app.introspection.verdicts import judged, noted
-from shardline.app.introspection.verdicts.situation import Situation
+from shardline.app.introspection.verdicts.situation import Judgement, Situation
 from support.fakes.introspection import DELAYS, FLIGHTS, World
 
 WELL = Situation("flights", "source")
@@ -44,6 +45,32 @@ def test_what_is_late_is_noted_once_that_has_lasted(monkeypatch: pytest.MonkeyPa
         (0, "healthy"),
         (22, "falling behind"),
         (24, "healthy"),
+    ]
+
+
+def test_who_waits_for_what_is_not_noted_yet_is_not_noted_as_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a history would have an object that waits for one that is healthy."""
+    facts = Facts()
+    reader = replace(WELL, name="delays", kind="view")
+    well, late = Judgement("healthy"), Judgement("falling behind")
+    waits = Judgement("waiting", blame="flights")
+    seen = [(well, well), *[(late, waits)] * 5, (well, well), *[(late, waits)] * 13]
+    for second, (source, view) in enumerate(seen):
+        judgements = {"flights": source, "delays": view}
+        found = SimpleNamespace(
+            judgements=judgements, situations={"flights": WELL, "delays": reader}
+        )
+        monkeypatch.setattr(noted, "judge_facts", lambda *_, found=found: found)
+        noted.note_verdicts(facts, second * 1_000)
+
+    rows = [(at // 1_000, *row[:3:2]) for at, row in facts.verdict_changes.rows]
+    assert rows == [
+        (0, "flights", "healthy"),
+        (0, "delays", "healthy"),
+        (17, "flights", "falling behind"),
+        (17, "delays", "waiting"),
     ]
 
 
