@@ -28,8 +28,7 @@ function place({ turn, boxes, edges }) {
   const keys = new Map(boxes.map(({ id }, at) => [id, `box${at}`]));
   const keyOf = (/** @type {string} */ id) => keys.get(id) ?? "";
   for (const { id, width, height } of boxes) graph.setNode(keyOf(id), { width, height });
-  for (const [from, to] of edges) graph.setEdge(keyOf(from), keyOf(to));
-  holdColumns(graph, boxes, keyOf, edges.length);
+  holdColumns(graph, boxes, edges, keyOf);
   layout(graph);
   const placed = boxes.map(({ id }) => graph.node(keyOf(id)));
   // Before the first column and after the last one there is room for what has held them.
@@ -53,22 +52,26 @@ function place({ turn, boxes, edges }) {
 /**
  * Hold all sources in the first column and all ends in the last one, by nodes without a size before
  * and after them. dagre makes the sum of the lengths of edges, by their weights, as small as it can:
- * an edge that weighs more than all others together has the least length.
+ * an edge that weighs more than all others together has the least length. What else begins or ends
+ * is between them, wherever its own edges want it, and is held so lightly that these decide.
  * @param {any} graph
  * @param {Box[]} boxes
+ * @param {[string, string][]} edges
  * @param {(id: string) => string} keyOf
- * @param {number} many  Edges so far.
  */
-function holdColumns(graph, boxes, keyOf, many) {
-  const weight = many + 1;
+function holdColumns(graph, boxes, edges, keyOf) {
+  if (!boxes.length) return;
+  const receivers = new Set(edges.map(([, to]) => to));
+  const senders = new Set(edges.map(([from]) => from));
+  const own = 2 * boxes.length + 1;
+  for (const [from, to] of edges) graph.setEdge(keyOf(from), keyOf(to), { weight: own });
+  const firm = own * (edges.length + 1);
+  for (const holder of ["start", "end"]) graph.setNode(holder, { width: 0, height: 0 });
   for (const { id, kind } of boxes) {
-    if (kind === "source") hold("start", keyOf(id), "start");
-    if (ENDS.includes(kind)) hold(keyOf(id), "end", "end");
-  }
-  /** @param {string} from  @param {string} to  @param {string} holder */
-  function hold(from, to, holder) {
-    if (!graph.hasNode(holder)) graph.setNode(holder, { width: 0, height: 0 });
-    graph.setEdge(from, to, { weight });
+    if (kind === "source") graph.setEdge("start", keyOf(id), { weight: firm });
+    else if (!receivers.has(id)) graph.setEdge("start", keyOf(id), { weight: 1 });
+    if (ENDS.includes(kind)) graph.setEdge(keyOf(id), "end", { weight: firm });
+    else if (!senders.has(id)) graph.setEdge(keyOf(id), "end", { weight: 1 });
   }
 }
 

@@ -55,10 +55,11 @@ export class Page {
     this.dialog = "";
     /** @type {ServerError | undefined}  Why the one-time code of the address was refused. */
     this.codeError = undefined;
-    /** @type {ServerError | undefined}  Why the screen itself is not here. */
-    this.screenError = undefined;
-    /** That of the server when the screen did not come: see `Server.changes`. */
-    this._screenErrorChange = 0;
+    /**
+     * `Server.changes` when a screen was asked for that did not come; undefined if none did not.
+     * @type {number | undefined}
+     */
+    this._missing = undefined;
     /** @type {Map<string, Asked>} */
     this._asked = new Map();
     this._frame = 0;
@@ -162,11 +163,14 @@ export class Page {
     this.query = new URLSearchParams(location.search);
     this.dialog = "";
     if (kind !== this.kind || name !== this.name || !this.screen) {
+      // Of the question, not of its answer, which may come long after a new connection.
+      const asked = this.server.changes;
       const screen = await this._load(kind);
       // Somebody has gone on while its module was on its way.
       if (arrival !== this._arrivals) return;
       this.screen?.leave?.(this);
       this.screen = screen;
+      this._missing = screen ? undefined : asked;
       this.kind = kind;
       this.name = name;
       this.local = {};
@@ -185,15 +189,18 @@ export class Page {
    * @param {string} kind
    */
   async _load(kind) {
-    this.screenError = undefined;
     try {
       return (await (SCREENS[kind] ?? SCREENS[""])()).screen;
     } catch {
-      const hint = "Is the application running? Load the page again when it is.";
-      this._screenErrorChange = this.server.changes;
-      this.screenError = new ServerError("NO_SCREEN", "This screen could not be loaded.", hint);
       return undefined;
     }
+  }
+
+  /** Why there is no screen; undefined if there is one. */
+  get screenError() {
+    if (this._missing === undefined) return undefined;
+    const hint = "Is the application running? Load the page again when it is.";
+    return new ServerError("NO_SCREEN", "This screen could not be loaded.", hint);
   }
 
   /** Draw with the next frame; many calls are one. */
@@ -201,8 +208,11 @@ export class Page {
     this._frame ||= requestAnimationFrame(() => {
       this._frame = 0;
       // The application is back: a screen that did not come then may come now.
-      if (this.screenError && this._screenErrorChange !== this.server.changes && !this.dialog)
+      if (this._missing !== undefined && this._missing !== this.server.changes && !this.dialog) {
+        // Once for each: the answer says when it was asked for.
+        this._missing = this.server.changes;
         this.arrive();
+      }
       const root = /** @type {HTMLElement} */ (document.getElementById("page"));
       try {
         this._follow();

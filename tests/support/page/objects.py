@@ -112,6 +112,18 @@ def single_project() -> list[Description]:
     return [source("flights", path="/landing")]
 
 
+def deep_project() -> list[Description]:
+    """A chain of views that nobody reads, beside a sink of its source, and a view of nothing."""
+    return [
+        source("flights"),
+        view("first", ("flights",)),
+        view("second", ("first",)),
+        view("third", ("second",)),
+        SinkDescription(name="flights_out", on="flights", format="parquet"),
+        view("constant", ()),
+    ]
+
+
 def large_project(count: int = 300) -> list[Description]:
     """Many objects of several departments: sources, layers of views, indexes and sinks."""
     departments = ("sales", "stock", "billing", "web", "support", "fleet")
@@ -158,6 +170,7 @@ PROJECTS: Final = {
     "none": list,
     "one": single_project,
     "demo": demo_project,
+    "deep": deep_project,
     "large": large_project,
     "hostile": hostile_project,
 }

@@ -71,6 +71,7 @@ SITUATIONS: Final = {
     "one": Situation("one"),
     "fresh": Situation("one", seconds=1, hours=0),
     "demo": Situation("demo"),
+    "deep": Situation("deep", seconds=1, hours=0),
     "idle": Situation("demo", {"airlines": "quiet", "planes": "quiet", "airports": "quiet"}),
     "healthy": Situation("demo"),
     "quiet": Situation("one", {"flights": "quiet"}),

@@ -36,14 +36,20 @@ export function noteRates(page) {
 }
 
 /**
- * Rows a second over all pairs that an edge stands for; undefined if none of them is counted.
+ * Rows a second over all pairs that an edge stands for; undefined if one of them is not counted, or
+ * not for long enough: what is known of the others is not all that moves.
  * @param {Page} page
  * @param {[string, string][]} pairs
  */
 export function rateOf(page, pairs) {
   const rates = ratesOf(page);
-  const counted = pairs.flatMap((pair) => rates.perSecond(JSON.stringify(pair), WINDOW_MS) ?? []);
-  return counted.length ? counted.reduce((a, b) => a + b, 0) : undefined;
+  let sum = 0;
+  for (const pair of pairs) {
+    const growth = rates.lately(JSON.stringify(pair), WINDOW_MS);
+    if (!growth) return undefined;
+    sum += growth.perSecond;
+  }
+  return pairs.length ? sum : undefined;
 }
 
 /**

@@ -15,6 +15,7 @@
  * @property {Mark[]} marks  In order of time.
  * @property {number} at  When the answer came.
  * @property {number} change  `Server.changes` when it was asked for: of the same run of the application.
+ * @property {number} number  Of the request, in the order in which they began.
  */
 import { marksOf } from "./marks.js";
 
@@ -42,13 +43,17 @@ export function eventsOf(page) {
   return { marks: known?.marks ?? [], at: known?.at, error };
 }
 
+let loads = 0;
+
 /** @param {Page} page */
 async function load(page) {
+  // Of two at a time, after another screen was shown, the one that began later has the newer marks.
+  const number = ++loads;
   const change = page.server.changes;
   const known = held.get(page);
   // Another run may have other events, as many as these.
   const marks = (known?.change === change && (await newer(page, known.marks))) || (await all(page));
-  held.set(page, { marks, at: Date.now(), change });
+  if (number >= (held.get(page)?.number ?? 0)) held.set(page, { marks, at: Date.now(), change, number });
 }
 
 /** @param {Page} page */

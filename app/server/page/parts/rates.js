@@ -4,7 +4,7 @@
  *
  *     const rates = ratesOf(page);
  *     rates.note("rows", 1200, page.server.at);
- *     rates.perSecond("rows")       undefined until there are two moments
+ *     rates.lately("rows")?.perSecond      undefined until ten seconds are known
  */
 
 import { count, span } from "../words.js";
@@ -71,21 +71,13 @@ export class Rates {
   }
 
   /**
-   * @param {string} key
-   * @param {number} [windowMs]
-   */
-  perSecond(key, windowMs) {
-    const growth = this.growth(key, windowMs);
-    return growth && (growth.grown / growth.ms) * 1_000;
-  }
-
-  /**
    * Growth within the last minute, or what is known of it; undefined until that is ten seconds.
    * @param {string} key
+   * @param {number} [windowMs]  Another time than a minute.
    * @returns {{ grown: number, ms: number, perSecond: number } | undefined}
    */
-  lately(key) {
-    const growth = this.growth(key);
+  lately(key, windowMs) {
+    const growth = this.growth(key, windowMs);
     if (!growth || growth.ms < ENOUGH_MS) return undefined;
     return { ...growth, perSecond: (growth.grown / growth.ms) * 1_000 };
   }

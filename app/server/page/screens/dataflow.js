@@ -125,7 +125,7 @@ function timesOf(page, operators) {
   const recent = known && page.query.get("time") !== "start";
   return {
     of: ({ id, elapsed }) => (recent ? rates.growth(`time ${id}`)?.grown : elapsed),
-    rows: ({ id }) => rates.perSecond(`rows ${id}`),
+    rows: ({ id }) => rates.lately(`rows ${id}`)?.perSecond,
     recent,
     known,
     ms: recent ? (growth?.ms ?? 0) : 0,

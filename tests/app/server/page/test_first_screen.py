@@ -158,7 +158,9 @@ COLUMNS = """nodes => nodes.map(node => {
 })"""
 
 
-@pytest.mark.parametrize("situation", ["demo", "one", "large"])
+@pytest.mark.parametrize(
+    "situation", ["demo", "one", "deep", pytest.param("large", marks=pytest.mark.night)]
+)
 def test_sources_stand_left_and_sinks_right(open_page: OpenPage, situation: str) -> None:
     """All of them, however late their rows are wanted, or early they go out; so do groups."""
     seen = open_page(situation)

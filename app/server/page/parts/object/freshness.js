@@ -141,8 +141,11 @@ export function drawDistribution(page) {
 /** @param {Page} page  The share of minutes whose lag was above each value. */
 function drawExceedance(page) {
   const rows = [...(page.rows("distribution") ?? [])].sort((a, b) => a.lag - b.lag);
-  const isTooShort = (page.rows("lags")?.length ?? MINUTES_MIN) < MINUTES_MIN;
-  const positive = isTooShort ? [] : rows.filter(({ lag }) => lag > 0);
+  const late = rows.filter(({ lag }) => lag > 0);
+  // Of one lag there is no line, only a point that says nothing.
+  const isTooShort =
+    (page.rows("lags")?.length ?? MINUTES_MIN) < MINUTES_MIN || late.length === 1;
+  const positive = isTooShort ? [] : late;
   return drawChart(page, "distribution", {
     title: "Share of minutes with more lag",
     at: positive.map(({ lag }) => lag),

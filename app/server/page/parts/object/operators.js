@@ -113,9 +113,17 @@ export function operatorsOf(page) {
     };
     to.rowsIn = to.inputs.length ? bothOf(to.rowsIn, rows) : rows;
     to.inputs.push(from.id);
-    if (rows && rows.rows >= (from.rowsOut?.rows ?? 0)) from.rowsOut = rows;
+    // Of several receivers the one that is counted best: each gets all rows.
+    if (rows && isCountedBetter(rows, from.rowsOut)) from.rowsOut = rows;
   }
   return operators;
+}
+
+/** @param {Rows} one  @param {Rows | undefined} other */
+function isCountedBetter(one, other) {
+  if (!other) return true;
+  const missed = one.observed - one.counted - (other.observed - other.counted);
+  return missed < 0 || (missed === 0 && one.rows > other.rows);
 }
 
 /**
