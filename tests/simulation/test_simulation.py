@@ -18,7 +18,7 @@ SEEDS = 120
 EACH = 30
 
 
-@pytest.mark.parametrize("first", some_of(range(0, SEEDS, EACH), {0, 30}))
+@pytest.mark.parametrize("first", some_of(range(0, SEEDS, EACH), {0}))
 def test_no_seed_breaks_an_invariant(first: int) -> None:
     """Whatever the schedule and the faults, every invariant holds after every step."""
     pa.set_cpu_count(1)

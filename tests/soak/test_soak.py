@@ -76,6 +76,7 @@ def test_a_bound_that_is_broken_is_named(changes: dict[str, int], says: str) -> 
     assert [says in line for line in found] == ([True] if says else [])
 
 
+@pytest.mark.night
 @pytest.mark.slow
 @pytest.mark.s3
 def test_writers_and_the_keeper_are_killed_over_an_unreliable_store(tmp_path: Path) -> None:

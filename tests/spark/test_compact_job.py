@@ -262,7 +262,7 @@ def test_a_damaged_footer_ends_no_plan(tmp_path: Any) -> None:
         ("k",),
         pytest.param(("n", "k"), marks=pytest.mark.night),
         pytest.param(("f",), marks=pytest.mark.night),
-        (),
+        pytest.param((), marks=pytest.mark.night),
     ],
 )
 def test_it_means_the_same_as_a_merge_in_one_process(

@@ -54,7 +54,7 @@ def plainly(spark: SparkSession, query: str, frames: dict[str, DataFrame]) -> li
     return sorted(map(str, session.sql(query).collect()))
 
 
-@pytest.mark.parametrize("name", one_of(4, QUERIES))
+@pytest.mark.parametrize("name", one_of(8, QUERIES))
 def test_each_evaluation_has_its_own_rows(spark: SparkSession, name: str) -> None:
     """Of all inputs, in each place where the query reads them."""
     query = KeptQuery(QUERIES[name])

@@ -176,6 +176,7 @@ def test_a_project_survives_the_loss_of_executors(tmp_path: Path) -> None:
         assert job.interrupt() == 130
 
 
+@pytest.mark.night
 def test_a_drop_that_was_cut_off_is_finished(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -418,7 +418,7 @@ FAULTS: dict[Callable[[Path], None], str] = {
 }
 
 
-@pytest.mark.parametrize("fault", one_of(2, FAULTS), ids=lambda f: f.__name__)
+@pytest.mark.parametrize("fault", one_of(4, FAULTS), ids=lambda f: f.__name__)
 def test_a_part_that_cannot_be_read_is_the_same_error(
     native: NativeReads, spark: SparkSession, location: str, fault: Callable[[Path], None]
 ) -> None:

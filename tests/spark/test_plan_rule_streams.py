@@ -130,7 +130,7 @@ OPTIONS: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", some_of(OPTIONS, {"where", "cdf"}))
+@pytest.mark.parametrize("kind", some_of(OPTIONS, {"where"}))
 def test_micro_batches_are_the_same(
     native: NativeReads, spark: SparkSession, location: str, tmp_path: Path, kind: str
 ) -> None:

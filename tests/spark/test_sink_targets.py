@@ -110,7 +110,7 @@ class ObjectStore:
 
 @pytest.mark.parametrize(
     ("ends", "moved"),
-    one_of(3, itertools.product(["killed", "false"], [(2, 0), (2, 1), (3, 2)])),
+    one_of(6, itertools.product(["killed", "false"], [(2, 0), (2, 1), (3, 2)])),
 )
 def test_a_rename_that_ends_halfway_loses_nothing(
     host: Host,

@@ -68,7 +68,7 @@ def world(request: pytest.FixtureRequest) -> World:
 
 @pytest.mark.parametrize(
     ("world", "seed"),
-    some_of(product(["together", "apart"], SEEDS), [("together", 0), ("apart", 7)]),
+    some_of(product(["together", "apart"], SEEDS), [("apart", 7)]),
     indirect=["world"],
 )
 def test_random_joins_are_right_at_every_time(
@@ -134,7 +134,7 @@ def test_an_index_is_the_arrangement_of_its_key(
     )
     expected = partial(together.by_spark, query)
     with monkeypatch.context() as patched:
-        patched.setattr(ShardLookups, "_made", None)  # nothing may be arranged
+        patched.setattr(ShardLookups, "_arrange", None)  # nothing may be arranged
         ways = together.follow(together.kept("indexed", query), expected)
     assert ways == {"recompute", "incremental"}
     found = {key: one.index for key, one in lookups.arranged().items() if one.index}

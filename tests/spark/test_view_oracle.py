@@ -272,8 +272,7 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 IN_EACH_RUN: Final = {
-    *("explode", "case_null_nan", "hop", "join_of_changes", "may_fail", "having"),
-    *("except_all", "not_in", "top_k"),
+    *("explode", "case_null_nan", "join_of_changes", "having", "except_all", "top_k"),
 }
 """Operators of each kind; what others test closely (joins, keys, stars) is theirs."""
 

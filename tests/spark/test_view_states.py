@@ -147,7 +147,7 @@ def write_to_states(found: Followed) -> None:
 
 @pytest.mark.parametrize(
     ("disturb", "query"),
-    one_of(4, itertools.product([drop_states, write_to_states], QUERIES)),
+    one_of(8, itertools.product([drop_states, write_to_states], QUERIES)),
     ids=lambda one: getattr(one, "__name__", one),
 )
 def test_a_state_that_is_lost_is_made_anew(

@@ -176,6 +176,7 @@ def archived(archive: Path) -> list[str]:
     return ["--archives", f"{archive}#environment"]
 
 
+@pytest.mark.night
 def test_the_archive_holds_the_project_but_no_jars(archive: Path) -> None:
     """What executors import is inside, as installed files; Spark's jars are not."""
     with tarfile.open(archive) as tar:
