@@ -157,9 +157,10 @@ def test_fewer_threads_than_wanted_serve_all(
     wait_until("the end of all threads", _are_gone, 30)
     _few_threads(monkeypatch, 2)
 
-    def act_of(number: int) -> Callable[[], None]:
-        def act() -> None:
+    def act_of(number: int) -> Callable[[], float]:
+        def act() -> float:
             taken[number] += 1
+            return NEVER_MS  # the threads end when nobody is left
 
         return act
 

@@ -15,6 +15,7 @@ from shardline.datasource.parts import stage
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.engine import STEPS, Checkpoint, Killed, Query, consolidated, options_of
 from support.models.shards import SETTINGS, World, schema_of, table, updates
+from support.profiles import one_of
 from support.spark.streams import BLOBS, churn, fill, lose_leases
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def _evolved(world: World) -> None:
 
 
 @pytest.mark.parametrize("between", [_nothing, _maintained, _evolved])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", one_of(2, STEPS))
 @pytest.mark.parametrize("limit", [{}, {"maxRowsPerTrigger": 40}])
 def test_a_replay_equals_the_first_run(
     world: World, between: Callable[[World], None], step: str, limit: dict[str, object]

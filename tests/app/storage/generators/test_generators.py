@@ -22,6 +22,7 @@ from shardline.app.storage.generators.mixing import draws, high, low, prices
 from shardline.app.storage.generators.source import GeneratorStreamReader, _Rows
 from shardline.datasource.errors import InvalidUsage
 from support.fakes.clock import ManualClock
+from support.profiles import one_of
 
 TABLES = [
     ("counter", {}),
@@ -65,7 +66,7 @@ def made(generator: Generator, start: int, end: int) -> Rows:
     return rows
 
 
-@pytest.mark.parametrize(("name", "options"), TABLES)
+@pytest.mark.parametrize(("name", "options"), one_of(2, TABLES))
 @given(cuts=st.lists(st.integers(0, 3000), min_size=2, max_size=6))
 def test_pieces_make_the_whole(name: str, options: dict[str, str], cuts: list[int]) -> None:
     """Whatever pieces events are made in, the rows are the same, and as many as was said."""
