@@ -173,9 +173,10 @@ export class Server {
    * @returns {Promise<Response>}
    */
   async _answer(path, options) {
+    const { token } = this;
     const headers = new Headers(options.headers);
     // A header has no letters beyond Latin-1, a token may: in UTF-8, as everybody sends it.
-    if (this.token) headers.set("authorization", `Bearer ${utf8(this.token)}`);
+    if (token) headers.set("authorization", `Bearer ${utf8(token)}`);
     let answer;
     try {
       answer = await fetch(path, { ...options, headers });
@@ -185,7 +186,8 @@ export class Server {
     if (answer.ok) return answer;
     const { error } = await answer.json().catch(() => ({ error: {} }));
     const { code = "UNREADABLE", message = "The answer cannot be read.", hint = "", kind } = error;
-    if (code === "TOKEN_NEEDED") {
+    // One that was asked without it may be answered after the token was given.
+    if (code === "TOKEN_NEEDED" && token === this.token) {
       this.needsToken = true;
       this.changed();
     }

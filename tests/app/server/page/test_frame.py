@@ -329,6 +329,36 @@ def test_an_earlier_moment_is_asked_for_again_with_the_token(open_page: OpenPage
     expect(page.locator("main")).not_to_contain_text("token")
 
 
+def test_a_late_refusal_does_not_ask_for_the_token_that_was_given_meanwhile(
+    open_page: OpenPage,
+) -> None:
+    """What was asked before it was there is refused after; the form would come back."""
+    world = ServedWorld("demo", access=Access(TOKEN, "elsewhere"))
+    seen = open_page(world, f"/object/flights?at={world.clock.now_ms() - 3_600_000}")
+    page, held = seen.page, list[Route]()
+    field = page.get_by_label("Token", exact=True)
+    expect(field).to_be_visible()
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/api/v1/relations", hold)
+    page.evaluate(
+        """async () => {
+          const { Server } = await import("/page/server.js");
+          window.late = new Server(() => 0);
+          window.answered = window.late.get("/api/v1/relations").catch(({ code }) => code);
+        }"""
+    )
+    field.fill(TOKEN)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    [route] = held
+    route.continue_()
+    assert page.evaluate("window.answered") == "TOKEN_NEEDED"
+    assert page.evaluate("window.late.needsToken") is False
+
+
 def test_an_earlier_moment_is_asked_for_again_when_the_application_is_back(
     open_page: OpenPage,
 ) -> None:
