@@ -255,6 +255,8 @@ class Merger:
     def _opened(self, source: MergeSource) -> _Opened:
         tables = chain.from_iterable(map(self.contents.read_updates, source.parts))
         first = next(tables, None)
+        # Of thousands of sources the first tables take longer than a claim lasts.
+        self.progress()
         if first is None:
             return _Opened(iter(()), 0)
         return _Opened(chain([first], tables), 2 * first.nbytes)

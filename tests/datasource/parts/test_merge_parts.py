@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from shardline.datasource.maintenance.compact import compact
 from shardline.datasource.parts import contents, merge_parts, stage
 from shardline.datasource.rows.merge_runs import Run, merge, merge_loaded
 from shardline.datasource.rows.updates import sort_rows
@@ -126,7 +127,7 @@ def test_what_is_sorted_counts_beside_what_is_in_memory(
 def test_runs_in_order_count_by_what_their_rows_take_in_memory(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a text that repeats there is next to nothing in a file."""
+    """Of a text that repeats there is next to nothing in a file. To open each is progress, too."""
     monkeypatch.setattr(merge_parts, "BATCH_ROWS", 1_000)
     client = world.client(WIDE)
     client.create(SHARD, schema_of(), key=("id",))
@@ -134,17 +135,23 @@ def test_runs_in_order_count_by_what_their_rows_take_in_memory(
     for number in range(many):
         body = {"id": np.arange(count) * many + number, "v": texts(count, 600, same=True)}
         client.writer(SHARD).append_now(pa.Table.from_pydict(body, schema_of().arrow))
-    beside: list[int] = []
+    beside, looks, looks_before = list[int](), [0], list[int]()
 
     def merge_side_by_side(
         runs: Sequence[Run], columns: Sequence[str], since: int | None
     ) -> Iterator[pa.Table]:
         beside.append(len(runs))
+        looks_before.append(looks[0])
         return merge(runs, columns, since)
 
+    def stopping() -> bool:
+        looks[0] += 1
+        return False
+
     monkeypatch.setattr(merge_parts, "merge", merge_side_by_side)
-    assert client.compact(SHARD, force=True) == 1
+    assert compact(client.machine(SHARD), force=True, stopping=stopping) == 1
 
     assert set(beside) == {2}, "two of them are as much as fits"
+    assert looks_before[0] > 2, "before the first row is merged"
     with world.client().reader(SHARD) as reader:
         assert reader.snapshot().column("id").to_pylist() == list(range(count * many))
