@@ -158,7 +158,8 @@ class _Workers:
         self._pool = DaemonPool(name, THREADS)
         self._pool.begin()
         self._lock = threading.Lock()
-        self._at_work = self._asked = 0
+        self._at_work = 0
+        self._is_asked = False  # one more thread, which has not begun
         self._joined_ms = -inf
 
     def hand_over(self) -> float:
@@ -167,13 +168,12 @@ class _Workers:
             if not self.due or self._at_work == THREADS:
                 return inf
             left_ms = self._joined_ms + _JOIN_MS - self._clock.elapsed_ms()
-            if (self._at_work or self._asked) and left_ms > 0:
+            if (self._at_work or self._is_asked) and left_ms > 0:
                 return left_ms
             self._joined_ms = self._clock.elapsed_ms()
-            is_asked = self._asked > 0
-            self._asked = 1
-        if is_asked:
-            # No thread has come for the last one: it could not be started then.
+            was_asked, self._is_asked = self._is_asked, True
+        if was_asked:
+            # It has not come: no thread could be started then.
             self._pool.grow()
         else:
             self._pool.run(self._work)
@@ -185,7 +185,7 @@ class _Workers:
 
     def _work(self) -> None:
         with self._lock:
-            self._asked, self._at_work = 0, self._at_work + 1
+            self._is_asked, self._at_work = False, self._at_work + 1
         while True:
             with self._lock:
                 if not self.due:

@@ -462,7 +462,7 @@ RETIRED_AND_USED: Final = {
     "datasource/types/stats.py:bounds": "least and greatest values",
     "datasource/upsert.py:bounds": "least and greatest values",
 }
-"""Where a retired name is the right one, and why; the list only gets shorter."""
+"""Retired names that are the right ones where they stand, and why; the list only gets shorter."""
 
 
 def test_retired_names_stay_retired() -> None:

@@ -21,7 +21,6 @@ Never: changes anything by a GET, or answers a request that `access` has refused
     page_routes          the page: its document and files, which are in the folder `page`
     session_codes        one-time codes by which the page gets the token
     application_server   the routes of an application, and its announcement
-    listening            reserves the address before the application takes its location
     http_server          a server in a thread of its own
     listening            the application's address, reserved before the location is taken
     introspection_needed  refuses to serve an application without introspection

@@ -36,7 +36,7 @@ _LOOK_MS: Final = 100
 """Longest pause between two tries to get an address that another process is about to let go."""
 
 _PATIENCE_MS: Final = 60_000
-"""How long a start waits for it: a few leases, as the other process notices by its heartbeat."""
+"""Longest wait of a start for it: a few leases, as the other process notices by its heartbeat."""
 
 
 def reserve_address(

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionFingerprint", "calls_only"]
 
-_LETTER: Final = re.compile(r"\w")
+_WORD: Final = re.compile(r"\w")
+"""In the text of a token that may be a name; signs have none."""
 
 _BUILT_IN: Final = "system.builtin."
 
@@ -106,7 +107,7 @@ def calls_only(text: str, functions: AbstractSet[str], others: AbstractSet[str])
             # Behind a dot it is a function that a catalog keeps. A sign is none; a name may begin
             # with a digit.
             is_foreign = name in others or before is TokenType.DOT or not is_known
-            if is_foreign and (is_quoted or _LETTER.search(name)):
+            if is_foreign and (is_quoted or _WORD.search(name)):
                 return False
         before = token.token_type
     return True

@@ -92,7 +92,7 @@ _CLAIM_BYTES: Final = 4 << 20
 make the same one; a claim costs a record, which on an object store takes a tenth of that and is
 paid each time."""
 
-_FUEL_PER_BYTE: Final = 4
+_BUDGET_PER_BYTE: Final = 4
 """Bytes that an appended byte adds to the merge budget: how often it is written again on the way to
 16**4 times the size of its append, by the default factor."""
 
@@ -258,7 +258,7 @@ def compact_inline(machine: Machine, appended: Iterable[Part] = ()) -> int:
     state = machine.cached
     if not capacity or state is None or is_tombstone(state):
         return 0
-    machine.tank.add(_FUEL_PER_BYTE * merge_work_bytes(appended), capacity)
+    machine.tank.add(_BUDGET_PER_BYTE * merge_work_bytes(appended), capacity)
     with machine.tank.turn() as mine:
         if not mine:
             return 0

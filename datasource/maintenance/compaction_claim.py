@@ -38,7 +38,7 @@ __all__ = ["CLAIM_LEASE_MS", "MergeClaim", "Superseded"]
 _log = logging.getLogger(__name__)
 
 CLAIM_LEASE_MS: Final = 5 * 60 * 1000
-"""How long a claim lasts without a sign of progress. The longest step of a merge is to sort and
+"""Time that a claim lasts without a sign of progress. The longest step of a merge is to sort and
 write one part, of `part_buffer_bytes` or, of what was in no order, half of `compact_memory_bytes`:
 seconds. The batches of a merge that died are free after this long."""
 

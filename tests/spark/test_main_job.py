@@ -32,7 +32,7 @@ DAYS_FIRST = 16
 """Of the first run: the others also show that more days can be asked for later."""
 
 A_DAY_IN_S = 15
-"""For each in the second half of those, which begins to arrive when all objects run."""
+"""Pace of the first run: some days have arrived when it is visited, and others come meanwhile."""
 
 WITH_UI = ("--conf", "spark.ui.enabled=true", "--conf", "spark.ui.port=0")
 """Spark's own pages, at any free port."""

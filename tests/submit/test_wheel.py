@@ -34,7 +34,7 @@ SCRIPTS: Final = {
     "shardline/jobs/copy_packages.py",
     "shardline/jobs/train_class_archive.py",
 }
-"""What only `spark-submit.sh` can use, which is in no wheel."""
+"""Modules that only `spark-submit.sh` can use, which are in no wheel."""
 
 JOB: Final = """
 import app.own, datasource.own, jobs.own

@@ -59,7 +59,7 @@ REFERENCE_OBJECTS: Final = 100_000
 _SLOW: Final = "slow"
 
 _READS_ALL: Final = "test_tidy.py"
-"""Its tests take a quarter of a fast run's processor time where four processes share them."""
+"""Each process that has one of its tests would read the whole tree: one process has them all."""
 
 _PROCESSES: Final = frozenset(
     {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"}

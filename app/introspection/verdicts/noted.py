@@ -3,8 +3,9 @@
     note_verdicts(facts, now_ms)      once a second, by the sink
 
 A lag that goes to and fro over the limit would fill a history and a terminal with lines that nobody
-can use. So a change is noted when a second look sees the same, and an object that falls behind once
-it has done so for ten seconds; only what is bad, other than late, is noted at once.
+can use. So a change is noted when a second look sees the same; that an object falls behind, once it
+has done so for ten seconds; that another one waits for it, not before. Only what is bad, other than
+late, is noted at once.
 """
 
 from __future__ import annotations
