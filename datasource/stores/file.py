@@ -51,8 +51,13 @@ if TYPE_CHECKING:
 
 __all__ = ["FileObjects"]
 
-_OPEN_FILES: Final = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-_DIRECTORIES_MAX: Final = 4096 if _OPEN_FILES < 0 else max(128, min(_OPEN_FILES // 4, 4096))
+
+def _most_directories(open_files: int) -> int:
+    """A share of the files that a process may open; negative is without a limit."""
+    return 4096 if open_files < 0 else max(128, min(open_files // 4, 4096))
+
+
+_DIRECTORIES_MAX: Final = _most_directories(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """Directories kept open: up to two for each shard that is written. To open one again takes a tenth
 of an append; the rest of what this process may open is for sockets and for what its user does."""
 

@@ -311,6 +311,13 @@ def test_a_directory_that_was_removed_is_made_again(objects: FileObjects, root: 
     assert (root / "a/b").read_bytes() == b"third"
 
 
+@pytest.mark.parametrize(
+    ("open_files", "most"), [(1024, 256), (256, 128), (20_000, 4096), (-1, 4096)]
+)
+def test_most_descriptors_are_left_to_others(open_files: int, most: int) -> None:
+    assert file_store._most_directories(open_files) == most
+
+
 def test_many_directories_do_not_exhaust_descriptors(
     objects: FileObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
