@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import SparkSession
 
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.spark_native.java_names import java_class
+from shardline.datasource.java_names import java_class
 from shardline.installation import CONF
 
 if TYPE_CHECKING:

@@ -9,13 +9,18 @@ rests on, then `client`. Each room has a page of its own (its `__init__`).
     client                       opens all of the following
     write, read                  updates in; contents and changes out
     lease, since_hold            capabilities that keep history and blobs
-    updates, conditions          the public faces of rows/ and filters/
     difference, overwrite, upsert    replace contents, or rows by key, as one append
     drop_shard                   ends a shard: a tombstone stays of its log
     maintainer                   rounds of maintenance, on demand or by a thread
     format                       `format("shard")` for Spark
+    offsets                      how far a stream of it has come, as its checkpoint says
     settings                     the settings of a client
     errors                       sorted by what the caller must do next
+
+    schema, state                the public faces of types/ and shard/
+    updates, conditions          of rows/ and filters/
+    report, upkeep               of inspect/ and maintenance/
+    frames, sink                 of spark_native/ and shard_sink/
 
     shard/                       the state of a shard, how it changes, and the loop that makes a
                                  change durable
@@ -33,11 +38,15 @@ rests on, then `client`. Each room has a page of its own (its `__init__`).
     append_attempts              repeats an append until its outcome is known; for write
     clock, ids                   the only source of time and of randomness
     waiting                      looks or tries again until it succeeds or its budget is spent
+    option_parser                values of options, from text; says which value it wanted
+    java_names                   finds classes of the JVM by name, once each
     background                   makes the threads of all rooms, and ends them
     shared_threads               a few threads for many objects that are due now and then
 
 May use: pyspark only in `format`, `shard_source`, `shard_sink`, `spark_native` and
-`spark_compaction`; nothing of `shardline.app`.
+`spark_compaction`; nothing of `shardline.app`. Who builds on shards uses this package through the
+modules beside the rooms, never through a room (the linter holds `app` to that): what stands behind
+a face may be divided or moved without asking. A face only names things; code stands in its room.
 
 Never: imports from a room above (the linter holds that). This module imports next to nothing, so
 that each part can be used without paying for the others: its exports are loaded at their first use.

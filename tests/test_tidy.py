@@ -533,7 +533,7 @@ def test_retries_are_made_in_one_way() -> None:
 
 
 def test_names_of_the_jvm_are_looked_up_in_one_way() -> None:
-    """By `spark_native/java_names.py`, in one piece: each package on the way costs a search."""
+    """By `java_names.py`, in one piece: each package on the way costs a search."""
     assert modules_with(r"jvm\.(com|java|javax|org|scala)\.|jvm, \"(java|org|scala)\"\)") == set()
 
 

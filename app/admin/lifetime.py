@@ -15,8 +15,8 @@ from shardline.app.admin.plans import FinalisePlan, RetentionPlan
 from shardline.app.admin.readers import check_readers
 from shardline.app.admin.verb import ChangingVerb, reachable_since, read_state
 from shardline.datasource.client import ShardClient
-from shardline.datasource.inspect.report import report_shard
-from shardline.datasource.shard.state import is_tombstone
+from shardline.datasource.report import report_shard
+from shardline.datasource.state import is_tombstone
 
 __all__ = ["Finalise", "SetRetention"]
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from shardline.datasource.shard.references import Amount
+from shardline.datasource.state import Amount
 
 __all__ = [
     "CompactPlan",

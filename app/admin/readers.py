@@ -16,13 +16,13 @@ from shardline.app.admin.plans import ExpiredReader, ExpirePlan
 from shardline.app.admin.verb import ChangingVerb, reachable_since, read_state
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, nearest_name
-from shardline.datasource.inspect.report import report_shard
-from shardline.datasource.shard.commands.readers import expire_readers
-from shardline.datasource.shard.references import Amount
-from shardline.datasource.shard.state import (
+from shardline.datasource.report import report_shard
+from shardline.datasource.state import (
+    Amount,
     CriticalReader,
     LeasedReader,
     ShardState,
+    expire_readers,
     seqno_since,
 )
 

@@ -10,7 +10,7 @@ from typing import TypeAlias, assert_never
 from shardline.app.admin.plans import CompactPlan, ExpiredReader, ExpirePlan, GcPlan, SweepPlan
 from shardline.app.admin.verb import count_text
 from shardline.app.introspection.verdicts.wording import amount, sentence, span
-from shardline.datasource.shard.references import Amount
+from shardline.datasource.state import Amount
 
 __all__ = ["DescribedPlan", "describe_plan"]
 

@@ -16,17 +16,23 @@ from typing_extensions import override
 from shardline.app.admin.plans import CompactPlan, GcPlan, MergeStep, SweepPlan
 from shardline.app.admin.verb import ChangingVerb, count_text, read_state
 from shardline.datasource.client import ShardClient
-from shardline.datasource.maintenance.compact import (
+from shardline.datasource.state import (
+    Batch,
+    Description,
+    Trace,
+    cancelled_past,
+    due_merges,
+    level_of,
+    live_claims,
+    seqno_since,
+)
+from shardline.datasource.upkeep import (
+    SweepResult,
     all_mergeable_batches,
     is_unclaimed_by,
     merge_weight,
+    sweep_orphans,
 )
-from shardline.datasource.maintenance.orphan_sweep import SweepResult, sweep_orphans
-from shardline.datasource.shard.batch import Batch
-from shardline.datasource.shard.commands.claims import live_claims
-from shardline.datasource.shard.description import Description
-from shardline.datasource.shard.state import seqno_since
-from shardline.datasource.shard.trace import Trace, cancelled_past, due_merges, level_of
 
 __all__ = ["CollectGarbage", "Compact", "Sweep"]
 

@@ -20,8 +20,7 @@ from shardline.app.admin.plans import Outcome, Plan
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier, meet
-from shardline.datasource.shard.codec import CODE_VERSION
-from shardline.datasource.shard.state import ShardState, since_bound
+from shardline.datasource.state import CODE_VERSION, ShardState, since_bound
 
 __all__ = [
     "ChangingVerb",

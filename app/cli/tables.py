@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardline.app.introspection.verdicts.wording import amount, span
-from shardline.datasource.inspect.report import HolderReport, LocationReport, ShardReport
+from shardline.datasource.report import HolderReport, LocationReport, ShardReport
 
 __all__ = [
     "age",

@@ -30,8 +30,7 @@ from shardline.app.execution.host import Incarnation
 from shardline.app.execution.observations import Failed
 from shardline.app.execution.spark_errors import describe_failure
 from shardline.datasource.errors import Fenced, ShardError
-from shardline.datasource.types.schema import ShardSchema
-from shardline.datasource.types.spark_types import Atomic, Field, Record
+from shardline.datasource.schema import Atomic, Field, Record, ShardSchema
 
 __all__ = [
     "BEGINS_ANEW_HINT",

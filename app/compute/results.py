@@ -28,7 +28,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.types.python_values import python_values
+from shardline.datasource.schema import python_values
 
 __all__ = [
     "as_csv",

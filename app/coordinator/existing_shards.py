@@ -21,7 +21,7 @@ from shardline.app.storage.sinks.progress import is_progress, read_progress
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Corrupt, InvalidUsage
 from shardline.datasource.read import current_schema, first_time
-from shardline.datasource.shard.state import ShardState, is_tombstone, last_update
+from shardline.datasource.state import ShardState, is_tombstone, last_update
 
 __all__ = ["list_shards", "read_drop_plan", "read_existing_shards"]
 

@@ -35,7 +35,7 @@ from shardline.app.runtime.runtime import Runtime
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.maintainer import MERGE_BYTES
-from shardline.datasource.shard.state import ShardState, is_tombstone
+from shardline.datasource.state import ShardState, is_tombstone
 
 __all__ = ["ActionResult", "ShardActions"]
 

@@ -33,9 +33,9 @@ from shardline.app.protocol.objects import Description, ViewDescription
 from shardline.app.protocol.view_plan import LookUpPlan, PlanRow, StatePlan, ViewPlan, plan_rows
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import unknown_name
-from shardline.datasource.shard.batch import Volume
-from shardline.datasource.spark_native.types import struct_of
-from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.frames import struct_of
+from shardline.datasource.schema import ShardSchema
+from shardline.datasource.state import Volume
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

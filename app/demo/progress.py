@@ -31,7 +31,7 @@ from shardline.datasource.background import BackgroundThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import ShardError
-from shardline.datasource.shard.state import last_update
+from shardline.datasource.state import last_update
 
 __all__ = [
     "DemoProgress",

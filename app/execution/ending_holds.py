@@ -23,8 +23,7 @@ from typing import Final
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, Fenced, Indeterminate, ShardError
-from shardline.datasource.shard.commands.readers import expire_owned
-from shardline.datasource.shard.state import is_tombstone
+from shardline.datasource.state import expire_owned, is_tombstone
 
 __all__ = ["TRIED_AGAIN", "allow_any", "do_all", "end_found_holds", "end_holds", "find_holds"]
 

@@ -33,9 +33,8 @@ from shardline.app.protocol.objects import errors_shard
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.shard.state import ShardState
-from shardline.datasource.types.python_values import python_values
-from shardline.datasource.types.schema import DIFF, TS
+from shardline.datasource.schema import DIFF, TS, python_values
+from shardline.datasource.state import ShardState
 
 __all__ = [
     "EMPTY_CATALOG",

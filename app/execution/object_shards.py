@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from shardline.app.protocol.objects import SourceDescription, ViewDescription
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate
-from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.schema import ShardSchema
 
 __all__ = ["create_object_shard", "drop_object_shard", "parse_ddl_schema"]
 

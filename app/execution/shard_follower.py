@@ -41,9 +41,8 @@ from shardline.datasource.read import (
     current_schema,
     first_sort_column,
 )
-from shardline.datasource.shard.plan import SnapshotPlan, plan_changes, plan_snapshot
-from shardline.datasource.shard.state import ShardState
-from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.schema import ShardSchema
+from shardline.datasource.state import ShardState, SnapshotPlan, plan_changes, plan_snapshot
 
 __all__ = ["RELEASE_EVERY_MS", "ShardFollower"]
 

@@ -26,7 +26,7 @@ from shardline.app.execution.observations import Observation
 from shardline.app.protocol.object_state import ShownPhase
 from shardline.app.protocol.objects import Description
 from shardline.app.protocol.storage import StatisticsUpdates, StatusUpdate
-from shardline.datasource.inspect.report import ShardReport
+from shardline.datasource.report import ShardReport
 
 __all__ = [
     "Acted",

@@ -77,10 +77,10 @@ from shardline.app.protocol.redaction import redact_description, redact_option
 from shardline.datasource.background import BackgroundThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock
+from shardline.datasource.frames import show_statistics
 from shardline.datasource.maintainer import RoundResult
-from shardline.datasource.maintenance.compact import observe_merges
-from shardline.datasource.shard.machine import Machine
-from shardline.datasource.spark_native.query_statistics import show_statistics
+from shardline.datasource.state import Machine
+from shardline.datasource.upkeep import observe_merges
 from shardline.installation import program_version
 
 if TYPE_CHECKING:

@@ -39,8 +39,8 @@ from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Fenced
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.shard.commands.append import Appended
-from shardline.datasource.types.schema import DIFF, ShardSchema
+from shardline.datasource.schema import DIFF, ShardSchema
+from shardline.datasource.state import Appended
 
 __all__ = ["HISTORY_SHARD", "HistoryKeeper"]
 

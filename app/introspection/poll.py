@@ -34,17 +34,21 @@ from shardline.app.protocol.objects import SourceDescription, ViewDescription, e
 from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import ShardError
-from shardline.datasource.inspect.report import (
+from shardline.datasource.report import (
     DroppedPart,
     dropped_parts,
     report_shard,
     schema_columns,
 )
-from shardline.datasource.shard.batch import add_up_diffs
-from shardline.datasource.shard.machine import Machine
-from shardline.datasource.shard.references import whole_state_seqnos
-from shardline.datasource.shard.state import ShardState, is_tombstone, seqno_since
-from shardline.datasource.shard.state_history import states_from
+from shardline.datasource.state import (
+    Machine,
+    ShardState,
+    add_up_diffs,
+    is_tombstone,
+    seqno_since,
+    states_from,
+    whole_state_seqnos,
+)
 
 __all__ = ["ShardPoller"]
 

@@ -20,7 +20,7 @@ from urllib.parse import quote
 from shardline.app.introspection.relation import Metric, Relation
 from shardline.app.introspection.samples import labels_of, samples_of
 from shardline.app.introspection.store import Relations
-from shardline.datasource.spark_native.query_statistics import (
+from shardline.datasource.frames import (
     SeenQuery,
     StatisticsSection,
     StatisticsTable,

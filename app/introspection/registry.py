@@ -36,7 +36,7 @@ from shardline.app.introspection.relations.system import SYSTEM
 from shardline.app.introspection.relations.verdicts import VERDICTS
 from shardline.app.introspection.relations.view_steps import VIEW_STEPS
 from shardline.app.introspection.sink import listener_relation
-from shardline.datasource.spark_native.read_counts import ReadCounts
+from shardline.datasource.report import ReadCounts
 
 __all__ = ["documentation", "relations_with", "sql_type"]
 

@@ -26,7 +26,7 @@ from shardline.app.introspection.registry import relations_with
 from shardline.app.introspection.relation import AT, Relation, Row, Scalar
 from shardline.app.introspection.sink import Sink
 from shardline.datasource.errors import InvalidUsage, unknown_name
-from shardline.datasource.spark_native.read_counts import READ_COUNTS, ReadCounts
+from shardline.datasource.report import READ_COUNTS, ReadCounts
 
 __all__ = ["Reading", "Relations"]
 

@@ -24,8 +24,7 @@ from shardline.datasource.clock import Clock, IdGenerator
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.lease import Lease, LeaseRenewer, take_lease
-from shardline.datasource.shard.machine import Machine
-from shardline.datasource.shard.state import ShardState
+from shardline.datasource.state import Machine, ShardState
 
 __all__ = [
     "HolderHeartbeat",

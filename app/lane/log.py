@@ -61,9 +61,8 @@ from shardline.app.lane.state import EMPTY_STATE, LaneState, apply, without_repe
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Corrupt, Determinate, Fenced, Indeterminate, ShardError
 from shardline.datasource.frontier import TIME_MAX, Frontier
-from shardline.datasource.shard.commands.append import UpperMismatch
-from shardline.datasource.shard.commands.readers import expire_leased
-from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.schema import DIFF, TS, ShardSchema
+from shardline.datasource.state import UpperMismatch, expire_leased
 from shardline.datasource.write import WriteHandle
 
 __all__ = ["LANE_SHARD", "LaneLog", "Row", "read_lane"]

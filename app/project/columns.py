@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.sql.problems import did_you_mean
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.types.schema import RESERVED, ShardSchema
+from shardline.datasource.schema import RESERVED, ShardSchema
 
 __all__ = ["ColumnProblem", "contents_columns", "find_columns_problem", "names_of", "spell_key"]
 

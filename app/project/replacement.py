@@ -32,9 +32,7 @@ from shardline.app.protocol.objects import (
     progress_shard,
 )
 from shardline.app.storage.formats import FILES, path_option
-from shardline.datasource.types.schema import ShardSchema
-from shardline.datasource.types.schema_evolution import Incompatible, evolve
-from shardline.datasource.types.spark_types import Field, Record
+from shardline.datasource.schema import Field, Incompatible, Record, ShardSchema, evolve
 
 __all__ = [
     "ExistingShard",

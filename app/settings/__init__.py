@@ -4,7 +4,7 @@ Owns the tree of settings (`conf/app.toml` and the command line), the units of t
 form of those that a running runtime can apply.
 
 May use: `datasource.errors`, and the parsers of durations and sizes of
-`datasource.shard_source.option_parser`. Start at `config`.
+`datasource.option_parser`. Start at `config`.
 
 Never: reads the environment or a file after start, or guesses what an unknown key meant.
 

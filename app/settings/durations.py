@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.shard_source.option_parser import UnparsableOption, parse_duration
+from shardline.datasource.option_parser import UnparsableOption, parse_duration
 
 __all__ = ["parse_duration_ms"]
 

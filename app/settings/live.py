@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.shard_source.option_parser import UnparsableOption, parse_size
+from shardline.datasource.option_parser import UnparsableOption, parse_size
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

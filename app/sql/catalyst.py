@@ -47,7 +47,7 @@ from shardline.app.sql.temporal_filters import (
 from shardline.app.sql.touched_keys import judge
 from shardline.datasource.clock import IdGenerator
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.spark_native.java_names import java_class
+from shardline.datasource.java_names import java_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

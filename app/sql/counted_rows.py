@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from shardline.app.sql.kept_aggregates import has_one_form, spark_type
 from shardline.app.sql.plan_nodes import kind_of
 from shardline.app.sql.strategy import CONSTANT, INPUT, LINEAR
-from shardline.datasource.spark_native.java_names import (
+from shardline.datasource.java_names import (
     java_class,
     read_sequence,
     scala_object,

@@ -31,7 +31,7 @@ from shardline.app.sql.kept_aggregates import (
     has_one_form,
     spark_type,
 )
-from shardline.datasource.spark_native.java_names import read_sequence
+from shardline.datasource.java_names import read_sequence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

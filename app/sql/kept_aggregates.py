@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 )
 
 from shardline.app.sql.plan_nodes import kind_of
-from shardline.datasource.spark_native.java_names import java_class, read_sequence
+from shardline.datasource.java_names import java_class, read_sequence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

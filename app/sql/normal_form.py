@@ -33,7 +33,7 @@ from pyspark.errors import PySparkException
 from shardline.app.sql.counted_rows import with_counted_rows
 from shardline.app.sql.plan_nodes import conjunction, conjuncts, kind_of
 from shardline.app.sql.strategy import INPUT
-from shardline.datasource.spark_native.java_names import (
+from shardline.datasource.java_names import (
     java_class,
     read_sequence,
     scala_object,

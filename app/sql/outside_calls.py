@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from shardline.app.sql.plan_nodes import kind_of
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.spark_native.java_names import read_sequence
+from shardline.datasource.java_names import read_sequence
 
 __all__ = ["refuse_outside_calls"]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
-from shardline.datasource.spark_native.java_names import java_class, read_sequence
+from shardline.datasource.java_names import java_class, read_sequence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

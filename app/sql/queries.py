@@ -29,7 +29,7 @@ from sqlglot import Token, TokenType
 from shardline.app.sql.problems import InvalidProject, Script, TextProblem
 from shardline.app.sql.references import Query, read_query
 from shardline.app.sql.tokens import Cursor, statements_of, word_of
-from shardline.datasource.shard_source.option_parser import UnparsableOption, parse_time
+from shardline.datasource.option_parser import UnparsableOption, parse_time
 
 __all__ = [
     "SelectRequest",

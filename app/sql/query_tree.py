@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardline.app.sql.strategy import INPUT
-from shardline.datasource.spark_native.java_names import read_sequence
+from shardline.datasource.java_names import read_sequence
 
 __all__ = ["QueryNode", "query_tree"]
 

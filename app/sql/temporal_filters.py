@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.sql.plan_nodes import deepest, kind_of
 from shardline.app.sql.strategy import CLOCKS, INPUT
-from shardline.datasource.spark_native.java_names import java_class, read_sequence
+from shardline.datasource.java_names import java_class, read_sequence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

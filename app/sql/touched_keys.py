@@ -32,7 +32,7 @@ from shardline.app.sql.decided_values import holds_map, holds_opaque, is_decided
 from shardline.app.sql.kept_aggregates import is_of_session, refusal, spark_type
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.strategy import LINEAR, Verdict
-from shardline.datasource.spark_native.java_names import read_sequence
+from shardline.datasource.java_names import read_sequence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -46,9 +46,9 @@ from shardline.app.storage.reclock import EMPTY_SNAPSHOT, Binding, BoundOffsets,
 from shardline.app.storage.resume import PlannedMicroBatch
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.frames import StagedInterval
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.shard.commands.append import UpperMismatch
-from shardline.datasource.spark_native.time_interval import StagedInterval
+from shardline.datasource.state import UpperMismatch
 
 __all__ = ["WRITER", "StagedMicroBatch", "Timeline"]
 

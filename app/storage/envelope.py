@@ -42,19 +42,28 @@ from shardline.app.storage.errors import ERRORS
 from shardline.app.storage.kafka import AT, DELETED, PARTITION, is_kafka
 from shardline.app.storage.reading import CORRUPT, FILE, POSITION, Decoded, Reading
 from shardline.datasource.client import ShardClient
+from shardline.datasource.frames import (
+    ROWS_MAX,
+    StagedInterval,
+    quoted,
+    stage_by_tasks,
+    stage_interval,
+)
 from shardline.datasource.frontier import TIME_MIN
 from shardline.datasource.ids import new_id
 from shardline.datasource.read import open_reader
-from shardline.datasource.shard.plan import plan_changes
-from shardline.datasource.shard_sink.envelope import EnvelopeConverter
-from shardline.datasource.shard_sink.frame_columns import AFTER, BEFORE, assign_roles
-from shardline.datasource.shard_sink.target import find_shard, resolve_target
-from shardline.datasource.shard_source.options import SinkOptions, parse_sink
-from shardline.datasource.spark_native.small_results import ROWS_MAX
-from shardline.datasource.spark_native.time_interval import StagedInterval, stage_interval
-from shardline.datasource.spark_native.transaction import stage_by_tasks
-from shardline.datasource.spark_native.types import quoted
-from shardline.datasource.types.schema import DIFF, ShardSchema
+from shardline.datasource.schema import DIFF, ShardSchema
+from shardline.datasource.sink import (
+    AFTER,
+    BEFORE,
+    EnvelopeConverter,
+    SinkOptions,
+    assign_roles,
+    find_shard,
+    parse_sink,
+    resolve_target,
+)
+from shardline.datasource.state import plan_changes
 from shardline.datasource.upsert import upsert_difference
 from shardline.datasource.write import Staged, UncommittedParts
 

@@ -36,9 +36,8 @@ from shardline.app.storage.reclock import BoundOffsets, Remap
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.shard.commands.append import UpperMismatch
-from shardline.datasource.shard.state import ShardState
-from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.schema import DIFF, TS, ShardSchema
+from shardline.datasource.state import ShardState, UpperMismatch
 from shardline.datasource.waiting import RetryPolicy
 
 __all__ = [

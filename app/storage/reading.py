@@ -44,12 +44,16 @@ from shardline.app.storage.generators import register, spark_format, with_start
 from shardline.app.storage.kafka import is_kafka, with_defaults, with_marks
 from shardline.app.storage.reclock import Origin
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.shard_sink.frame_columns import assign_roles
-from shardline.datasource.shard_sink.target import find_shard, resolve_target
-from shardline.datasource.shard_source.options import SinkOptions, parse_sink
-from shardline.datasource.spark_native.java_names import java_class
-from shardline.datasource.spark_native.types import struct_of
-from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.frames import struct_of
+from shardline.datasource.java_names import java_class
+from shardline.datasource.schema import DIFF, TS, ShardSchema
+from shardline.datasource.sink import (
+    SinkOptions,
+    assign_roles,
+    find_shard,
+    parse_sink,
+    resolve_target,
+)
 
 __all__ = [
     "CORRUPT",

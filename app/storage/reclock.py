@@ -40,9 +40,8 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.read import current_schema
-from shardline.datasource.shard.commands.append import UpperMismatch
-from shardline.datasource.shard.state import ShardState
-from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.schema import DIFF, TS, ShardSchema
+from shardline.datasource.state import ShardState, UpperMismatch
 from shardline.datasource.write import WriteHandle
 
 __all__ = [

@@ -50,9 +50,8 @@ from shardline.app.storage.reclock import BoundOffsets, Remap
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.shard.commands.append import AlreadyCommitted, UpperMismatch
-from shardline.datasource.types.python_values import python_values
-from shardline.datasource.types.schema import DIFF, TS
+from shardline.datasource.schema import DIFF, TS, python_values
+from shardline.datasource.state import AlreadyCommitted, UpperMismatch
 from shardline.datasource.write import WriteHandle
 
 __all__ = ["REPAIR", "Act", "BadRow", "Repair", "bad_rows", "repair_errors", "skipped_rows"]

@@ -77,13 +77,12 @@ from shardline.app.storage.sinks.target import (
 )
 from shardline.datasource.background import BackgroundThread
 from shardline.datasource.errors import Determinate, Fenced, ShardError
+from shardline.datasource.frames import micro_batch, micro_batch_sources
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.read import latest_readable
-from shardline.datasource.shard.plan import plan_changes
+from shardline.datasource.schema import TS
 from shardline.datasource.since_hold import SinceHandle
-from shardline.datasource.spark_native.jvm import micro_batch_sources
-from shardline.datasource.spark_native.micro_batch import micro_batch
-from shardline.datasource.types.schema import TS
+from shardline.datasource.state import plan_changes
 
 __all__ = ["check_sink", "run_sink"]
 

@@ -36,7 +36,7 @@ from shardline.app.execution.spark_errors import describe_failure
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.storage.formats import FILES, path_option
 from shardline.datasource.clock import Clock
-from shardline.datasource.spark_native.java_names import java_class
+from shardline.datasource.java_names import java_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

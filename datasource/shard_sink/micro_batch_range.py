@@ -31,8 +31,8 @@ from typing import Any, Final, TypeAlias
 
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import InvalidUsage, ShardError
+from shardline.datasource.offsets import Start, parse_offset
 from shardline.datasource.shard.covered_range import of_query
-from shardline.datasource.shard_source.offsets import Start, parse_offset
 from shardline.datasource.shard_source.options import ShardOptions
 from shardline.datasource.stores.open import canonical_url, open_objects
 

@@ -16,12 +16,10 @@ Owns reads of `format("shard")`: their options, offsets and partitions, and the 
 query holds.
 
     options            meanings and defaults of the options, and which exclude each other
-    option_parser      reads them from text, one value at a time
     row_shape          columns and types of a read's rows
     stream             the order of Spark's calls for a streaming query: start here
     run                answers each of these calls
     stream_inputs      the shards that a query reads, with what is held on each
-    offsets            how far a query has read, as its checkpoint stores it
     holds              keeps history and files readable for as long as a query needs them
     choose_end, descs  choose the end of the next micro-batch; the same as pure functions
     freeze             stops a stream before a part that it cannot read

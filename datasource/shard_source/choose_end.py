@@ -22,6 +22,7 @@ from typing import Final
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier, meet
+from shardline.datasource.offsets import START, ShardOffset, SnapshotCut, Start
 from shardline.datasource.read import history_gone_error, latest_readable
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.descs import (
@@ -35,7 +36,6 @@ from shardline.datasource.shard_source.descs import (
     stop_before,
 )
 from shardline.datasource.shard_source.freeze import Freezer
-from shardline.datasource.shard_source.offsets import START, ShardOffset, SnapshotCut, Start
 from shardline.datasource.shard_source.options import SourceOptions
 from shardline.datasource.shard_source.stream_inputs import StreamInputs, time_needed
 

@@ -18,8 +18,7 @@ from typing import Final, Literal, get_args
 
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.filters.parser import Condition
-from shardline.datasource.settings import ShardSettings
-from shardline.datasource.shard_source.option_parser import (
+from shardline.datasource.option_parser import (
     OptionReader,
     parse_count,
     parse_duration,
@@ -29,6 +28,7 @@ from shardline.datasource.shard_source.option_parser import (
     parse_time,
     parse_zone,
 )
+from shardline.datasource.settings import ShardSettings
 
 __all__ = [
     "Envelope",

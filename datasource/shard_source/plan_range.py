@@ -17,13 +17,13 @@ from collections.abc import Sequence
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.offsets import ShardOffset, Start, check_advance
 from shardline.datasource.read import current_schema
 from shardline.datasource.shard.plan import PlannedPart, SnapshotPlan, plan_changes
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.descs import SnapshotUnit, snapshot_units
 from shardline.datasource.shard_source.fetch_task import PlanLease, ShardPartition
 from shardline.datasource.shard_source.freeze import Freezer
-from shardline.datasource.shard_source.offsets import ShardOffset, Start, check_advance
 from shardline.datasource.shard_source.options import SourceOptions
 from shardline.datasource.shard_source.partition_planner import PartitionPlanner
 from shardline.datasource.shard_source.row_shape import RowShape

@@ -24,13 +24,13 @@ from typing import Any
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import meet
+from shardline.datasource.offsets import ShardOffset, Start
 from shardline.datasource.parts.verify import verify_part
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.choose_end import EndChooser
 from shardline.datasource.shard_source.descs import Limits
 from shardline.datasource.shard_source.fetch_task import ShardPartition
 from shardline.datasource.shard_source.freeze import Freezer
-from shardline.datasource.shard_source.offsets import ShardOffset, Start
 from shardline.datasource.shard_source.options import SourceOptions
 from shardline.datasource.shard_source.plan_range import RangePlanner
 from shardline.datasource.shard_source.row_shape import RowShape

@@ -35,9 +35,9 @@ from pyspark.sql.streaming.datasource import (
 from typing_extensions import override
 
 from shardline.datasource.errors import ShardError
+from shardline.datasource.offsets import START, parse_offset
 from shardline.datasource.shard_source.descs import Limits
 from shardline.datasource.shard_source.fetch_task import read_partition
-from shardline.datasource.shard_source.offsets import START, parse_offset
 from shardline.datasource.shard_source.options import SourceOptions
 from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.shard_source.row_shape import RowShape

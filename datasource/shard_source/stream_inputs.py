@@ -20,6 +20,12 @@ from typing import Final
 from shardline.datasource.client import ShardClient, process_name
 from shardline.datasource.errors import Determinate, ShardError
 from shardline.datasource.frontier import Frontier, meet
+from shardline.datasource.offsets import (
+    ShardOffset,
+    SnapshotCut,
+    Start,
+    check_shards,
+)
 from shardline.datasource.read import history_gone_error
 from shardline.datasource.shard.state import ShardState, is_tombstone
 from shardline.datasource.shard.state_history import state_at
@@ -29,12 +35,6 @@ from shardline.datasource.shard_source.descs import (
     snapshot_units,
 )
 from shardline.datasource.shard_source.holds import StreamHolds
-from shardline.datasource.shard_source.offsets import (
-    ShardOffset,
-    SnapshotCut,
-    Start,
-    check_shards,
-)
 from shardline.datasource.shard_source.options import SourceOptions
 
 __all__ = ["Input", "StreamInputs", "in_snapshot", "time_needed"]

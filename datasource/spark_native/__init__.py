@@ -42,7 +42,7 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
     driver_stream          a source without rows, for queries that need only frontiers
     query_statistics       a streaming query's statistics on its page in Spark's UI
 
-    jvm, java_names        classes inside of Spark; finds them by name
+    jvm                    classes inside of Spark
     compiled_java          loads the Java classes of this package without a jar
 
 `ShardScanRule.java` is the rule itself, compiled when it is installed; `DriverStream.java` is what
@@ -52,6 +52,6 @@ May use: `shard_source` and `shard_sink`, whose plans and commits these are, `tr
 `client`, `parts`, and what these rest on.
 
 Never: chooses parts or holds; chooses a time but in `load_plans`; returns rows that Arrow fetch
-would not return. Of the Python modules only `jvm` and `java_names` name classes inside of Spark,
+would not return. Of the Python modules only `jvm` names classes inside of Spark,
 and `part_errors` a function inside of PySpark.
 """

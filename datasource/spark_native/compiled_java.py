@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 from pyspark.java_gateway import ensure_callback_server_started
 
-from shardline.datasource.spark_native.java_names import class_in, java_class, jvm_of
+from shardline.datasource.java_names import class_in, java_class, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -44,8 +44,8 @@ from pyspark.sql.types import LongType, StructType
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import ShardError
+from shardline.datasource.offsets import START, ShardOffset, Start, parse_offset
 from shardline.datasource.shard_source.descs import Limits
-from shardline.datasource.shard_source.offsets import START, ShardOffset, Start, parse_offset
 from shardline.datasource.shard_source.options import SourceOptions, parse_source
 from shardline.datasource.shard_source.run import StreamRun
 from shardline.datasource.shared_threads import TURNS, Turn

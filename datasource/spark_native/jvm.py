@@ -25,9 +25,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from shardline.datasource.spark_native.compiled_java import java_object
-from shardline.datasource.spark_native.interrupts import is_interrupt
-from shardline.datasource.spark_native.java_names import (
+from shardline.datasource.java_names import (
     class_in,
     java_class,
     jvm_of,
@@ -35,6 +33,8 @@ from shardline.datasource.spark_native.java_names import (
     scala_object,
     scala_sequence,
 )
+from shardline.datasource.spark_native.compiled_java import java_object
+from shardline.datasource.spark_native.interrupts import is_interrupt
 
 __all__ = [
     "METADATA",

@@ -30,8 +30,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from shardline.datasource.java_names import java_class
 from shardline.datasource.spark_native.compiled_java import java_object
-from shardline.datasource.spark_native.java_names import java_class
 from shardline.datasource.spark_native.jvm import java_type
 from shardline.datasource.spark_native.rule_loader import is_checked
 

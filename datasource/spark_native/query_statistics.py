@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 from py4j.protocol import Py4JError
 
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.shard_source.offsets import ShardOffset, parse_offset
+from shardline.datasource.offsets import ShardOffset, parse_offset
 from shardline.datasource.spark_native.compiled_java import java_object
 from shardline.datasource.spark_native.jvm import read_map
 from shardline.datasource.spark_native.rule_loader import is_checked

@@ -23,9 +23,9 @@ from typing import Any, ClassVar, Final
 import pyspark
 from pyspark.sql import SparkSession
 
+from shardline.datasource.java_names import jvm_of, remember_names
 from shardline.datasource.spark_native.compiled_java import java_object
 from shardline.datasource.spark_native.interrupts import CANCELLED, call_interruptibly, is_interrupt
-from shardline.datasource.spark_native.java_names import jvm_of, remember_names
 
 __all__ = [
     "SETTING",

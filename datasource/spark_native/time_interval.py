@@ -32,13 +32,13 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.ids import check_owner_name, new_id
+from shardline.datasource.offsets import Start, parse_offset
 from shardline.datasource.parts.stage import Staged, UncommittedParts
 from shardline.datasource.shard.batch import stamp_time
 from shardline.datasource.shard.commands.append import UpperMismatch
 from shardline.datasource.shard.covered_range import of_interval
 from shardline.datasource.shard_sink.frame_columns import assign_roles
 from shardline.datasource.shard_sink.target import WriteTarget, find_shard, resolve_target
-from shardline.datasource.shard_source.offsets import Start, parse_offset
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.spark_native.micro_batch import source_of

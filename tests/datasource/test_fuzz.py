@@ -23,15 +23,15 @@ import pytest
 
 from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.ids import check_owner_name
-from shardline.datasource.settings import ShardSettings
-from shardline.datasource.shard.codec import apply_diff, decode_record, decode_rollup
-from shardline.datasource.shard.state import ShardState
-from shardline.datasource.shard_source.offsets import (
+from shardline.datasource.offsets import (
     ShardOffset,
     check_advance,
     check_shards,
     parse_offset,
 )
+from shardline.datasource.settings import ShardSettings
+from shardline.datasource.shard.codec import apply_diff, decode_record, decode_rollup
+from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.options import parse_sink, parse_source
 from shardline.datasource.stores.entry import decode_entry, encode_entry
 from shardline.datasource.stores.log import NumberedLog

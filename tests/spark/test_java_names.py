@@ -11,7 +11,7 @@ from pyspark.sql.functions import col, lit
 
 from shardline.app.sql.catalyst import Catalyst
 from shardline.datasource.clock import SystemIds
-from shardline.datasource.spark_native.java_names import class_in, java_class, remember_names
+from shardline.datasource.java_names import class_in, java_class, remember_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable

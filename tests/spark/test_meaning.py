@@ -16,7 +16,7 @@ from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.session_settings import engine_versions, query_settings
 from shardline.app.compute.view.streaming_query import run_view
 from shardline.app.execution.observations import Measured
-from shardline.datasource.spark_native.java_names import java_class
+from shardline.datasource.java_names import java_class
 from shardline.datasource.spark_native.time_interval import Interval
 from support.spark.views import Bench, contents, no_fence, view
 from support.waiting import wait_until

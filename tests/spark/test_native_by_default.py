@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark import InheritableThread
 
+from shardline.datasource import java_names
 from shardline.datasource.spark_native import (
     compiled_java,
-    java_names,
     load_plans,
     plan_rule,
     rule_loader,

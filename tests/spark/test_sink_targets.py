@@ -33,7 +33,7 @@ from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.app.storage.sinks.target import Written
 from shardline.datasource.errors import Fenced, InvalidUsage
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.spark_native.java_names import java_class
+from shardline.datasource.java_names import java_class
 from shardline.datasource.types.schema import ShardSchema
 from support.processes.sink_worker import CHANGES, described, incarnation
 from support.profiles import one_of, some_of

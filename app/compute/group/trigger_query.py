@@ -34,18 +34,16 @@ from shardline.app.execution.query_start import (
     start_slot,
     wait_until_initialised,
 )
-from shardline.datasource.shard_source.offsets import START
-from shardline.datasource.spark_native.driver_stream import (
+from shardline.datasource.frames import (
     DriverStream,
-    open_driver_stream,
-)
-from shardline.datasource.spark_native.jvm import make_active
-from shardline.datasource.spark_native.rule_loader import is_checked
-from shardline.datasource.spark_native.time_interval import (
     Interval,
     interval_of,
     interval_of_offsets,
+    is_checked,
+    make_active,
+    open_driver_stream,
 )
+from shardline.datasource.offsets import START
 
 __all__ = ["TriggerQuery"]
 

@@ -44,8 +44,7 @@ import pyarrow.compute as pc
 from shardline.app.compute.results import too_large
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.types.row_keys import contiguous, surrogate
-from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.schema import DIFF, TS, ShardSchema, contiguous, surrogate
 from shardline.datasource.updates import (
     advance_times,
     consolidate,

@@ -63,8 +63,8 @@ from shardline.datasource.clock import Clock
 from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.read import latest_readable
-from shardline.datasource.shard.state import ShardState
-from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.schema import DIFF, TS, ShardSchema
+from shardline.datasource.state import ShardState
 from shardline.datasource.updates import update_schema
 
 if TYPE_CHECKING:
@@ -515,7 +515,7 @@ class _Frames:
         return self.clock.elapsed_ms() - self.made_ms >= self.settings.frame_every_ms
 
     def _cache_contents(self, as_of: int) -> DataFrame:
-        from shardline.datasource.spark_native.read import snapshot  # noqa: PLC0415 - loads pyspark
+        from shardline.datasource.frames import snapshot  # noqa: PLC0415 - loads pyspark
 
         self._drop()
         self.base = cache_frame(
@@ -533,11 +533,11 @@ class _Frames:
     def _added(self, schema: ShardSchema, as_of: int) -> DataFrame | None:
         """The rows that came since the base, one for each; None if Spark cannot sum them."""
         # Both load pyspark.
-        from shardline.datasource.spark_native.consolidate import (  # noqa: PLC0415
+        from shardline.datasource.frames import (  # noqa: PLC0415
             can_consolidate,
+            changes,
             net_changes,
         )
-        from shardline.datasource.spark_native.read import changes  # noqa: PLC0415
 
         if not can_consolidate(schema):
             return None

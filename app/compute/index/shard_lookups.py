@@ -43,11 +43,10 @@ from shardline.app.compute.index.index import INDEXES, Index, IndexRegistry
 from shardline.app.compute.index.mapped_table import mapped_if_large
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frames import updates_in_driver
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.shard.batch import Volume
-from shardline.datasource.shard.state import ShardState
-from shardline.datasource.spark_native.read import updates_in_driver
-from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.schema import ShardSchema
+from shardline.datasource.state import ShardState, Volume
 
 __all__ = ["ROWS_MAX", "ArrangedKey", "ShardLookups", "arranged_keys", "lookups_of"]
 

@@ -45,8 +45,7 @@ from shardline.app.sql.parsed_relations import refuse_foreign_relations
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier, meet
 from shardline.datasource.read import not_yet_readable_error
-from shardline.datasource.shard.plan import volume_of
-from shardline.datasource.shard.state import ShardState
+from shardline.datasource.state import ShardState, volume_of
 from shardline.datasource.waiting import poll_until
 
 if TYPE_CHECKING:
@@ -452,7 +451,7 @@ class PeekRun:
 
     def _frame(self, shard: ShardFollower) -> DataFrame:
         """The contents of an object at the peek's time: a frame of an index, or of its shard."""
-        from shardline.datasource.spark_native.read import snapshot  # noqa: PLC0415 - loads pyspark
+        from shardline.datasource.frames import snapshot  # noqa: PLC0415 - loads pyspark
 
         as_of, url, name = self._peek.as_of, self._host.client.location.url, shard.name
         for index in self._indexes(shard):

@@ -31,7 +31,7 @@ from pyspark.util import _load_from_socket, _local_iterator_from_socket
 from typing_extensions import override
 
 from shardline.app.compute.results import too_large
-from shardline.datasource.spark_native.java_names import java_class
+from shardline.datasource.java_names import java_class
 
 __all__ = ["cancel_group", "collect", "job_group"]
 

@@ -24,8 +24,8 @@ from shardline.app.execution.shard_follower import ShardFollower
 from shardline.app.protocol.compute import PeekStrategy
 from shardline.app.protocol.objects import IndexDescription
 from shardline.datasource.client import ShardClient
-from shardline.datasource.shard.plan import volume_of
-from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.schema import ShardSchema
+from shardline.datasource.state import volume_of
 
 __all__ = ["Explanation", "explain_peek"]
 

@@ -40,7 +40,7 @@ from shardline.datasource.conditions import (
     parse_sql,
 )
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.schema import ShardSchema
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -217,7 +217,7 @@ def spark_schema(schema: ShardSchema) -> pa.Schema | None:
     # Both load pyspark, which pure parts of this package do not.
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
-    from shardline.datasource.spark_native.types import struct_of  # noqa: PLC0415
+    from shardline.datasource.frames import struct_of  # noqa: PLC0415
 
     try:
         result_schema = to_arrow_schema(

@@ -35,7 +35,7 @@ from shardline.app.protocol.compute import SubscribeResponse
 from shardline.app.protocol.objects import SubscribeDescription
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import EMPTY, Frontier, meet
-from shardline.datasource.shard.state import ShardState
+from shardline.datasource.state import ShardState
 from shardline.datasource.updates import consolidate, update_schema
 from shardline.datasource.waiting import poll_until
 

@@ -30,7 +30,7 @@ from typing import Final
 
 from pyspark.sql.types import DataType, DecimalType
 
-from shardline.datasource.types.schema import DIFF, TS
+from shardline.datasource.schema import DIFF, TS
 
 __all__ = ["BEFORE", "NEGATIVE", "Accumulators", "GroupPrograms", "group_programs"]
 

@@ -32,12 +32,12 @@ from shardline.app.compute.view.evaluate import analyse_query, with_times
 from shardline.app.compute.view.kept_plan import KeptPlan, plan_of
 from shardline.app.sql.kept_aggregates import AggregateCall, aggregate_calls, spark_type
 from shardline.app.sql.query_tree import QueryNode, query_tree
-from shardline.datasource.spark_native.java_names import (
+from shardline.datasource.frames import create_frame
+from shardline.datasource.java_names import (
     java_class,
     read_sequence,
     scala_object,
 )
-from shardline.datasource.spark_native.jvm import create_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

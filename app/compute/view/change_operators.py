@@ -24,13 +24,13 @@ from pyspark.sql.types import StructType
 from shardline.app.compute.view.accumulators import BEFORE
 from shardline.app.compute.view.evaluate import with_times
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
-from shardline.datasource.spark_native.java_names import (
+from shardline.datasource.frames import create_frame
+from shardline.datasource.java_names import (
     java_class,
     read_sequence,
     scala_object,
 )
-from shardline.datasource.spark_native.jvm import create_frame
-from shardline.datasource.types.schema import DIFF, TS
+from shardline.datasource.schema import DIFF, TS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -55,9 +55,9 @@ from shardline.app.sql.strategy import choose_strategy
 from shardline.app.sql.temporal_filters import split_condition
 from shardline.app.sql.touched_keys import Region, Regions, judge
 from shardline.datasource.errors import ShardError
-from shardline.datasource.spark_native.java_names import read_sequence
-from shardline.datasource.spark_native.jvm import create_frame
-from shardline.datasource.types.schema import DIFF, TS
+from shardline.datasource.frames import create_frame
+from shardline.datasource.java_names import read_sequence
+from shardline.datasource.schema import DIFF, TS
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from shardline import datasource
 from shardline.app.compute.view.input_changes import InputChanges
 from shardline.app.execution.host import Host
-from shardline.datasource.spark_native.read import times_of_changes
-from shardline.datasource.spark_native.small_results import ROWS_MAX
-from shardline.datasource.types.schema import TS
+from shardline.datasource.frames import ROWS_MAX, times_of_changes
+from shardline.datasource.schema import TS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

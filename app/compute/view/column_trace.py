@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from shardline.app.compute.view.join_tree import INNER, join_kind
 from shardline.app.sql.plan_nodes import kind_of
 from shardline.app.sql.touched_keys import KEPT_SIDE, WITH_COLUMNS_BELOW, number_of
-from shardline.datasource.spark_native.java_names import read_sequence
+from shardline.datasource.java_names import read_sequence
 
 if TYPE_CHECKING:
     from shardline.app.sql.query_tree import QueryNode

@@ -26,8 +26,8 @@ from shardline.app.compute.view.column_trace import inputs_of
 from shardline.app.compute.view.row_conditions import Conditions, rows_that_satisfy
 from shardline.app.compute.view.temporal_rule import KNOWN_BY_ID
 from shardline.app.sql.touched_keys import number_of
-from shardline.datasource.spark_native.java_names import read_sequence
-from shardline.datasource.types.schema import DIFF, TS
+from shardline.datasource.java_names import read_sequence
+from shardline.datasource.schema import DIFF, TS
 from shardline.datasource.updates import consolidate
 
 if TYPE_CHECKING:

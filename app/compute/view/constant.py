@@ -19,8 +19,7 @@ from shardline.app.execution.observations import Ended, Started
 from shardline.app.execution.stopped import Stopped
 from shardline.app.protocol.objects import ViewDescription
 from shardline.datasource.background import BackgroundThread
-from shardline.datasource.spark_native.jvm import clone_of
-from shardline.datasource.spark_native.time_interval import Interval
+from shardline.datasource.frames import Interval, clone_of
 
 __all__ = ["RunningConstantView", "run_constant"]
 

@@ -34,7 +34,7 @@ from pyspark.sql.types import (
 
 from shardline.app.sql.decided_values import holds_opaque
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.types.schema import DIFF
+from shardline.datasource.schema import DIFF
 
 __all__ = ["check_comparable", "correction_frame"]
 

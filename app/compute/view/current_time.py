@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from shardline.app.compute.view.kept_plan import plan_of
 from shardline.app.sql.strategy import CLOCKS
-from shardline.datasource.spark_native.java_names import java_class, scala_object
-from shardline.datasource.spark_native.jvm import frame_of
+from shardline.datasource.frames import frame_of
+from shardline.datasource.java_names import java_class, scala_object
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -26,7 +26,7 @@ from shardline.app.compute.view.next_step import OutputProgress, Recompute
 from shardline.app.compute.view.query_at import QueryAt
 from shardline.app.compute.view.view_states import ViewStates
 from shardline.app.protocol.objects import Strategy
-from shardline.datasource.shard.state import ShardState
+from shardline.datasource.state import ShardState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

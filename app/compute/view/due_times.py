@@ -41,7 +41,7 @@ from shardline.app.sql.temporal_filters import (
     split_condition,
 )
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.spark_native.jvm import create_frame
+from shardline.datasource.frames import create_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import LongType, StructField, StructType
 
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.types.schema import DIFF, TS
+from shardline.datasource.schema import DIFF, TS
 
 __all__ = ["UPDATE_COLUMNS", "analyse_query", "fit_columns", "parse_columns", "with_times"]
 

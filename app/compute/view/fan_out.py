@@ -20,8 +20,8 @@ from math import inf, sqrt
 from typing import Final
 
 from shardline.datasource.client import ShardClient
-from shardline.datasource.shard.batch import Part, Volume
-from shardline.datasource.types.stats import bounds
+from shardline.datasource.schema import bounds
+from shardline.datasource.state import Part, Volume
 
 __all__ = ["ShardFanOut"]
 

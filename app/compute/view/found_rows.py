@@ -37,10 +37,8 @@ from shardline.app.compute.view.row_conditions import rows_that_satisfy
 from shardline.app.compute.view.session_settings import evaluate_beside_empty
 from shardline.app.compute.view.state_step import StateStep
 from shardline.app.execution.host import Host
-from shardline.datasource.shard.batch import Volume
-from shardline.datasource.shard.state import ShardState
-from shardline.datasource.spark_native.jvm import local_relation
-from shardline.datasource.spark_native.read import updates_in_driver
+from shardline.datasource.frames import local_relation, updates_in_driver
+from shardline.datasource.state import ShardState, Volume
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -30,8 +30,8 @@ from shardline.datasource.background import PeriodicThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import ShardError
-from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shared_threads import THREADS, in_few_threads
+from shardline.datasource.state import ShardState
 
 __all__ = ["IdleAdvancer", "IdleFollower", "get_advancer"]
 

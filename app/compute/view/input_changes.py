@@ -16,9 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from shardline.datasource.frontier import Frontier, meet
-from shardline.datasource.shard.batch import Part, Volume
-from shardline.datasource.shard.plan import plan_changes
-from shardline.datasource.shard.state import ShardState
+from shardline.datasource.state import Part, ShardState, Volume, plan_changes
 
 __all__ = [
     "InputChanges",

@@ -40,7 +40,7 @@ from shardline.app.compute.view.kept_plan import Leaf, Operator
 from shardline.app.compute.view.look_up import LookUps
 from shardline.app.compute.view.safe_expressions import cannot_fail
 from shardline.app.sql.plan_nodes import conjunction
-from shardline.datasource.spark_native.java_names import (
+from shardline.datasource.java_names import (
     read_sequence,
     scala_object,
 )

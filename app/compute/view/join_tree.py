@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.sql.plan_nodes import conjuncts
-from shardline.datasource.spark_native.java_names import read_sequence
+from shardline.datasource.java_names import read_sequence
 
 if TYPE_CHECKING:
     from shardline.app.sql.query_tree import QueryNode

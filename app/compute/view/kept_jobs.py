@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 
 from shardline.app.execution.spark_errors import error_line
-from shardline.datasource.spark_native.kept_job import KeptJob, NotKept, rows_given_later
-from shardline.datasource.spark_native.small_results import ROWS_MAX
-from shardline.datasource.types.row_keys import contiguous, surrogate
+from shardline.datasource.frames import ROWS_MAX, KeptJob, NotKept, rows_given_later
+from shardline.datasource.schema import contiguous, surrogate
 from shardline.datasource.updates import consolidate, negate, stamp
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from shardline.app.compute.view.kept_plan import Leaf
-    from shardline.datasource.spark_native.time_interval import SmallTarget
+    from shardline.datasource.frames import SmallTarget
 
 __all__ = ["FewRows", "KeptJobs", "ShardRows", "StepJob"]
 

@@ -25,21 +25,20 @@ from pyspark.sql import DataFrame
 
 from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.sql.query_tree import QueryNode, query_tree
-from shardline.datasource.spark_native.java_names import (
+from shardline.datasource.frames import clone_of, create_frame, frame_of, struct_of
+from shardline.datasource.java_names import (
     java_class,
     read_sequence,
     scala_object,
     scala_sequence,
 )
-from shardline.datasource.spark_native.jvm import clone_of, create_frame, frame_of
-from shardline.datasource.spark_native.types import struct_of
-from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.schema import ShardSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from shardline.datasource.shard.state import ShardState
+    from shardline.datasource.state import ShardState
 
 __all__ = ["KeptPlan", "Leaf", "Operator", "Operators", "calls_python", "plan_of"]
 

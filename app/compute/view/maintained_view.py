@@ -73,13 +73,11 @@ from shardline.app.compute.view.view_states import ViewStates
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.protocol.objects import Strategy, ViewDescription
 from shardline.datasource.errors import Determinate
+from shardline.datasource.frames import ROWS_MAX, Interval, every_update
 from shardline.datasource.frontier import Frontier, meet
-from shardline.datasource.shard.state import ShardState
-from shardline.datasource.shard_source.options import SinkOptions, parse_sink
-from shardline.datasource.spark_native.read import every_update
-from shardline.datasource.spark_native.small_results import ROWS_MAX
-from shardline.datasource.spark_native.time_interval import Interval
-from shardline.datasource.types.schema import TS
+from shardline.datasource.schema import TS
+from shardline.datasource.sink import SinkOptions, parse_sink
+from shardline.datasource.state import ShardState
 
 __all__ = ["View"]
 

@@ -24,9 +24,9 @@ from shardline.app.compute.group.view_group import GroupStep
 from shardline.app.compute.peek.collect import cancel_group, job_group
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.observations import GroupStepped
+from shardline.datasource.frames import clone_of, make_active
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.since_hold import SinceHandle
-from shardline.datasource.spark_native.jvm import clone_of, make_active
 
 __all__ = ["Membership"]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from shardline.app.compute.view.change_plan import StepPlan
     from shardline.app.compute.view.found_rows import Found
-    from shardline.datasource.shard.batch import Volume
+    from shardline.datasource.state import Volume
 
 __all__ = ["OneTask"]
 

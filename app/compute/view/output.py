@@ -45,12 +45,11 @@ from shardline.app.execution.object_shards import (
 from shardline.app.protocol.objects import ViewDescription, errors_shard
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frames import StagedInterval
 from shardline.datasource.frontier import MINIMUM, TIME_MAX, Frontier
 from shardline.datasource.read import current_schema
-from shardline.datasource.shard.commands.append import Appended
-from shardline.datasource.shard.state import ShardState, is_tombstone
-from shardline.datasource.spark_native.time_interval import StagedInterval
-from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.schema import ShardSchema
+from shardline.datasource.state import Appended, ShardState, is_tombstone
 from shardline.datasource.write import WriteHandle
 
 __all__ = ["ViewSink", "writer_name"]

@@ -25,14 +25,14 @@ from shardline.app.compute.view.found_rows import FoundRows, rows_in_driver
 from shardline.app.compute.view.kept_jobs import KeptJobs, ShardRows
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.self_check import AskedBy, SelfCheck, asked_by, difference, key_of
-from shardline.datasource.spark_native.small_results import ROWS_MAX
-from shardline.datasource.spark_native.time_interval import (
+from shardline.datasource.frames import (
+    ROWS_MAX,
     StagedInterval,
     collect_interval,
     small_target,
     stage_interval,
 )
-from shardline.datasource.types.schema import DIFF, TS
+from shardline.datasource.schema import DIFF, TS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from shardline.app.compute.view.kept_plan import Leaf
     from shardline.app.compute.view.state_step import StateStep
     from shardline.app.protocol.objects import Strategy
-    from shardline.datasource.shard.state import ShardState
-    from shardline.datasource.shard_source.options import SinkOptions
+    from shardline.datasource.sink import SinkOptions
+    from shardline.datasource.state import ShardState
 
 __all__ = ["OutputChange"]
 

@@ -21,11 +21,11 @@ from __future__ import annotations
 import pyarrow as pa
 
 from shardline.datasource.client import ShardClient
+from shardline.datasource.frames import BYTES_MAX, ROWS_MAX
 from shardline.datasource.frontier import TIME_MIN
 from shardline.datasource.read import contents_of
-from shardline.datasource.shard.plan import plan_changes, volume_of
-from shardline.datasource.spark_native.small_results import BYTES_MAX, ROWS_MAX
-from shardline.datasource.types.schema import TS
+from shardline.datasource.schema import TS
+from shardline.datasource.state import plan_changes, volume_of
 from shardline.datasource.updates import consolidate, negate, update_schema
 
 __all__ = ["OutputContents", "correct_in_memory"]

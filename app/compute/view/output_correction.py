@@ -23,14 +23,14 @@ from shardline.app.compute.view.correction import correction_frame
 from shardline.app.compute.view.kept_jobs import FewRows, KeptJobs, ShardRows
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.output_contents import OutputContents, correct_in_memory
-from shardline.datasource.spark_native.read import updates_in_driver
-from shardline.datasource.spark_native.time_interval import (
+from shardline.datasource.frames import (
     SmallTarget,
     StagedInterval,
     small_target,
     stage_interval,
+    updates_in_driver,
 )
-from shardline.datasource.types.schema import DIFF, TS
+from shardline.datasource.schema import DIFF, TS
 from shardline.datasource.updates import consolidate, expand_copies
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from shardline.datasource.client import ShardClient
-    from shardline.datasource.shard_source.options import SinkOptions
+    from shardline.datasource.sink import SinkOptions
 
 __all__ = ["Correction", "OutputCorrections", "Result", "few_contents"]
 

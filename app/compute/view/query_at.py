@@ -28,11 +28,9 @@ from shardline.app.compute.view.output_correction import Result, few_contents
 from shardline.app.execution.host import Host
 from shardline.app.protocol.objects import ViewDescription
 from shardline.app.sql.temporal_filters import has_clock_word
+from shardline.datasource.frames import ROWS_MAX, clone_of, struct_of
 from shardline.datasource.read import current_schema
-from shardline.datasource.shard.state import ShardState
-from shardline.datasource.spark_native.jvm import clone_of
-from shardline.datasource.spark_native.small_results import ROWS_MAX
-from shardline.datasource.spark_native.types import struct_of
+from shardline.datasource.state import ShardState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -48,7 +48,7 @@ from shardline.app.compute.view.join_tree import INNER, join_conditions, join_ki
 from shardline.app.sql.kept_aggregates import has_one_form, spark_type
 from shardline.app.sql.plan_nodes import conjuncts, kind_of
 from shardline.app.sql.touched_keys import number_of
-from shardline.datasource.spark_native.java_names import read_sequence, scala_object
+from shardline.datasource.java_names import read_sequence, scala_object
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

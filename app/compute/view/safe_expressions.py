@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import DecimalType, DoubleType, FloatType
 
 from shardline.app.sql.kept_aggregates import spark_type
-from shardline.datasource.spark_native.java_names import read_sequence, scala_object
+from shardline.datasource.java_names import read_sequence, scala_object
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

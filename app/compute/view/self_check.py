@@ -45,8 +45,8 @@ from shardline.app.sql.kept_aggregates import has_one_form, spark_type
 from shardline.app.sql.plan_nodes import kind_of
 from shardline.app.sql.strategy import LINEAR
 from shardline.app.sql.touched_keys import WITH_COLUMNS_BELOW, number_of
-from shardline.datasource.spark_native.java_names import read_sequence
-from shardline.datasource.types.python_values import python_values
+from shardline.datasource.java_names import read_sequence
+from shardline.datasource.schema import python_values
 
 if TYPE_CHECKING:
     import pyarrow as pa

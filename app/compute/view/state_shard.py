@@ -24,14 +24,12 @@ from shardline.app.compute.view.kept_jobs import FewRows
 from shardline.app.compute.view.output_correction import few_contents
 from shardline.app.execution.host import Host
 from shardline.app.execution.object_shards import drop_object_shard
+from shardline.datasource.frames import StagedInterval
 from shardline.datasource.frontier import TIME_MAX
 from shardline.datasource.read import current_schema
-from shardline.datasource.shard.commands.append import Appended
-from shardline.datasource.shard.plan import plan_changes
-from shardline.datasource.shard.state import ShardState, is_tombstone
-from shardline.datasource.shard_source.options import SinkOptions, parse_sink
-from shardline.datasource.spark_native.time_interval import StagedInterval
-from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.schema import ShardSchema
+from shardline.datasource.sink import SinkOptions, parse_sink
+from shardline.datasource.state import Appended, ShardState, is_tombstone, plan_changes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

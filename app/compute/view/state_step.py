@@ -20,9 +20,7 @@ from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.state_shard import StateShard
 from shardline.app.compute.view.step_changes import StepChanges
 from shardline.app.compute.view.temporal_rule import TemporalState
-from shardline.datasource.shard.batch import Volume
-from shardline.datasource.shard.plan import plan_changes
-from shardline.datasource.shard.state import ShardState
+from shardline.datasource.state import ShardState, Volume, plan_changes
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -68,9 +68,9 @@ from shardline.app.execution.step_scheduler import STEP_SCHEDULER
 from shardline.app.execution.stopped import Stopped
 from shardline.app.protocol.objects import ViewDescription
 from shardline.datasource.errors import Fenced, ShardError
+from shardline.datasource.frames import Interval
 from shardline.datasource.frontier import Frontier, meet
-from shardline.datasource.shard.state import ShardState
-from shardline.datasource.spark_native.time_interval import Interval
+from shardline.datasource.state import ShardState
 
 __all__ = ["RunningView", "run_view"]
 

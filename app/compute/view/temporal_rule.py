@@ -44,9 +44,9 @@ from shardline.app.compute.view.kept_plan import KeptPlan, plan_of
 from shardline.app.sql.query_tree import QueryNode
 from shardline.app.sql.temporal_filters import Bound, TemporalCondition
 from shardline.app.sql.touched_keys import number_of
-from shardline.datasource.spark_native.java_names import java_class, read_sequence
-from shardline.datasource.spark_native.jvm import create_frame
-from shardline.datasource.types.schema import DIFF, TS
+from shardline.datasource.frames import create_frame
+from shardline.datasource.java_names import java_class, read_sequence
+from shardline.datasource.schema import DIFF, TS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -26,16 +26,15 @@ from shardline.app.compute.view.kept_jobs import FewRows, KeptJobs, ShardRows
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.temporal_rule import DUE
-from shardline.datasource.shard.batch import Volume
-from shardline.datasource.shard.state import ShardState
-from shardline.datasource.spark_native.small_results import ROWS_MAX
-from shardline.datasource.spark_native.time_interval import (
+from shardline.datasource.frames import (
+    ROWS_MAX,
     StagedInterval,
     collect_interval,
     small_target,
     stage_interval,
 )
-from shardline.datasource.types.schema import TS
+from shardline.datasource.schema import TS
+from shardline.datasource.state import ShardState, Volume
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

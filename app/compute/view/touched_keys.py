@@ -40,13 +40,13 @@ from shardline.app.compute.view.kept_plan import Leaf, Operator, plan_of
 from shardline.app.compute.view.look_up import LookUps
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.touched_keys import Region, Source
-from shardline.datasource.spark_native.java_names import (
+from shardline.datasource.frames import create_frame
+from shardline.datasource.java_names import (
     java_class,
     read_sequence,
     scala_object,
 )
-from shardline.datasource.spark_native.jvm import create_frame
-from shardline.datasource.types.schema import DIFF, TS
+from shardline.datasource.schema import DIFF, TS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

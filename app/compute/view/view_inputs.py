@@ -39,12 +39,11 @@ from shardline.app.execution.spark_errors import error_line
 from shardline.app.protocol.objects import ViewDescription
 from shardline.app.sql.query_tree import query_tree
 from shardline.datasource.errors import Determinate
+from shardline.datasource.frames import clone_of, create_frame, struct_of
+from shardline.datasource.java_names import read_sequence
 from shardline.datasource.read import current_schema
-from shardline.datasource.shard.state import ShardState
-from shardline.datasource.spark_native.java_names import read_sequence
-from shardline.datasource.spark_native.jvm import clone_of, create_frame
-from shardline.datasource.spark_native.types import struct_of
-from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.schema import ShardSchema
+from shardline.datasource.state import ShardState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

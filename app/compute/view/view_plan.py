@@ -41,8 +41,8 @@ from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.strategy import CONSTANT, JOIN_SIDES, LINEAR, REASONS, choose_strategy
 from shardline.app.sql.temporal_filters import split_condition
 from shardline.app.sql.touched_keys import Region, Regions, join_kind
-from shardline.datasource.spark_native.java_names import read_sequence
-from shardline.datasource.spark_native.jvm import clone_of, create_frame
+from shardline.datasource.frames import clone_of, create_frame
+from shardline.datasource.java_names import read_sequence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

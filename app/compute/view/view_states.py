@@ -59,16 +59,15 @@ from shardline.app.compute.view.temporal_steps import TemporalSteps
 from shardline.app.execution.host import Host
 from shardline.app.execution.spark_errors import error_line, find_unreadable_part
 from shardline.app.protocol.objects import state_shards
-from shardline.datasource.frontier import Frontier
-from shardline.datasource.shard.batch import Volume
-from shardline.datasource.shard.state import ShardState
-from shardline.datasource.spark_native.small_results import ROWS_MAX
-from shardline.datasource.spark_native.time_interval import (
+from shardline.datasource.frames import (
+    ROWS_MAX,
     StagedInterval,
     collect_interval,
     small_target,
     stage_interval,
 )
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.state import ShardState, Volume
 
 __all__ = ["ViewStates"]
 

@@ -18,7 +18,7 @@ from shardline.app.introspection.relation import (
     Row,
     instant,
 )
-from shardline.datasource.spark_native.read_counts import ReadCounts
+from shardline.datasource.report import ReadCounts
 
 __all__ = ["native_reads_relation"]
 

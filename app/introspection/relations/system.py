@@ -24,7 +24,7 @@ from shardline.app.introspection.relation import (
     Row,
     instant,
 )
-from shardline.datasource.inspect.report import HolderReport
+from shardline.datasource.report import HolderReport
 
 __all__ = ["SYSTEM"]
 

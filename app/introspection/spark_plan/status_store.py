@@ -22,7 +22,7 @@ import msgspec
 from py4j.protocol import Py4JJavaError
 
 from shardline.app.introspection.spark_plan.execution_plan import SparkPlan, parse_plan
-from shardline.datasource.spark_native.java_names import java_class, scala_object
+from shardline.datasource.java_names import java_class, scala_object
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -27,7 +27,7 @@ from datetime import UTC
 from typing import Final, Literal, TypeVar
 
 from shardline.datasource.errors import InvalidUsage, unknown_name
-from shardline.datasource.shard_source.option_parser import (
+from shardline.datasource.option_parser import (
     UnparsableOption,
     parse_count,
     parse_time,

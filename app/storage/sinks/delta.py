@@ -29,7 +29,7 @@ from shardline.app.storage.formats import path_option
 from shardline.app.storage.sinks.interval import Interval, frontier_of
 from shardline.app.storage.sinks.target import Written, cached_rows, target_taken
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.spark_native.java_names import java_class
+from shardline.datasource.java_names import java_class
 
 __all__ = ["DeltaTarget"]
 

@@ -58,9 +58,9 @@ from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sinks.interval import Interval, frontier_of, number_of
 from shardline.app.storage.sinks.target import Written, target_taken
 from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
+from shardline.datasource.frames import sync_names_above, sync_path, sync_tree
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.spark_native.java_names import java_class
-from shardline.datasource.spark_native.local_sync import sync_names_above, sync_path, sync_tree
+from shardline.datasource.java_names import java_class
 
 __all__ = ["FileTarget"]
 

@@ -21,7 +21,7 @@ from typing import Final
 from shardline.app.execution.checkpoint_log import can_be_resumed, logged_numbers
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import TIME_MAX, Frontier
-from shardline.datasource.shard_source.offsets import ShardOffset, parse_offset
+from shardline.datasource.offsets import ShardOffset, parse_offset
 
 __all__ = ["LAST", "Interval", "end_of", "frontier_of", "may_continue", "number_of"]
 

@@ -36,8 +36,8 @@ from shardline.app.protocol.objects import errors_shard
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage, ShardError
 from shardline.datasource.frontier import Frontier, meet
-from shardline.datasource.shard.state import ShardState
 from shardline.datasource.since_hold import SinceHandle
+from shardline.datasource.state import ShardState
 
 __all__ = ["ReadableSpan", "ReadableTimes"]
 

@@ -28,9 +28,8 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from shardline.app.protocol.objects import SinkDescription
 from shardline.datasource.errors import InvalidUsage, unknown_name
-from shardline.datasource.spark_native.consolidate import can_consolidate, net_changes, repeat_rows
-from shardline.datasource.spark_native.types import quoted
-from shardline.datasource.types.schema import DIFF, TS, ShardSchema
+from shardline.datasource.frames import can_consolidate, net_changes, quoted, repeat_rows
+from shardline.datasource.schema import DIFF, TS, ShardSchema
 
 __all__ = ["DELETED", "RETRACTION", "as_messages", "delay_updates", "shape_rows"]
 

@@ -27,12 +27,11 @@ from shardline.app.storage.sinks.interval import Interval, frontier_of
 from shardline.app.storage.sinks.rows import DELETED
 from shardline.app.storage.sinks.target import Written, cached_rows, target_taken
 from shardline.datasource.client import ShardClient
+from shardline.datasource.frames import save
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.shard.state import Writer
-from shardline.datasource.shard_source.options import parse_sink
-from shardline.datasource.shard_source.partition_planner import open_client
-from shardline.datasource.spark_native.save import save
-from shardline.datasource.types.schema import TS
+from shardline.datasource.schema import TS
+from shardline.datasource.sink import open_client, parse_sink
+from shardline.datasource.state import Writer
 
 __all__ = ["ShardTarget"]
 

@@ -29,10 +29,10 @@ from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.formats import FILES, missing_option, package_of, unknown_options
 from shardline.app.storage.sinks.interval import Interval
 from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frames import has_class
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.shard_source.option_parser import UnparsableOption, parse_duration
-from shardline.datasource.shard_source.options import parse_sink
-from shardline.datasource.spark_native.jvm import has_class
+from shardline.datasource.option_parser import UnparsableOption, parse_duration
+from shardline.datasource.sink import parse_sink
 
 __all__ = [
     "Guarantee",

@@ -20,7 +20,7 @@ from shardline.app.introspection.query_sections import QuerySections
 from shardline.app.protocol.storage import StatisticsUpdates
 from shardline.app.server.metrics import encode_metrics
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.shard_source.offsets import ShardOffset
+from shardline.datasource.offsets import ShardOffset
 from shardline.datasource.spark_native.query_statistics import SeenQuery, StatisticsSection
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.introspection import DELAYS, FAST, FLIGHTS, OUT, World

@@ -15,7 +15,7 @@ from typing_extensions import override
 from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import LeaseExpired
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.shard_source.offsets import START
+from shardline.datasource.offsets import START
 from shardline.datasource.spark_native.driver_stream import DriverStream
 from shardline.datasource.stores.metered import Metered
 from support.fakes.engine import Checkpoint, Query, options_of

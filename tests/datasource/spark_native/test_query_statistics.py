@@ -9,7 +9,7 @@ import pytest
 from typing_extensions import override
 
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.shard_source.offsets import START, ShardOffset, SnapshotCut
+from shardline.datasource.offsets import START, ShardOffset, SnapshotCut
 from shardline.datasource.spark_native import query_statistics
 from shardline.datasource.spark_native.query_statistics import (
     StatisticsSection,

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shardline.datasource.client import ShardClient
+from shardline.datasource.offsets import START, parse_offset
 from shardline.datasource.read import current_schema
 from shardline.datasource.shard_source.descs import Limits
 from shardline.datasource.shard_source.fetch_task import fetch_partition
-from shardline.datasource.shard_source.offsets import START, parse_offset
 from shardline.datasource.shard_source.options import SourceOptions, parse_source
 from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.shard_source.run import StreamRun

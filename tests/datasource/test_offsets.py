@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import EMPTY, Frontier
-from shardline.datasource.shard_source.offsets import (
+from shardline.datasource.offsets import (
     START,
     ShardOffset,
     SnapshotCut,

@@ -1,0 +1,112 @@
+"""Shards as frames of Spark, and the means to run many small queries over them.
+
+The public face of the room `spark_native`; every internal class of Spark that the package depends
+on stands behind it. What is here needs a session with a JVM (not Spark Connect), and the exact
+version of Spark that this project names.
+
+    snapshot, changes, every_update, updates_in_driver    contents and changes of a range
+    net_changes, can_consolidate, repeat_rows             each distinct row once
+    micro_batch, micro_batch_sources    the rows of a micro-batch of `format("shard")`
+    interval_of, stage_interval, collect_interval, small_target    a frame as an append
+    save, stage_by_tasks         a frame as one shard's contents; as parts of a transaction
+    DriverStream, open_driver_stream    a stream of frontiers, without rows
+    KeptJob, rows_given_later    a plan that is planned once, run again over other rows
+    create_frame, frame_of, clone_of, local_relation, make_active, has_class    calls to the JVM
+    struct_of, quoted            Spark's type of a schema; a name in SQL
+    show_statistics, StatisticsSection, …    our sections on pages of Spark's UI
+    sync_path, sync_tree, sync_names_above    what Spark has written to a disk, made durable
+    ROWS_MAX, BYTES_MAX          results up to which are staged by the driver
+"""
+
+from shardline.datasource.spark_native.consolidate import can_consolidate, net_changes, repeat_rows
+from shardline.datasource.spark_native.driver_stream import DriverStream, open_driver_stream
+from shardline.datasource.spark_native.jvm import (
+    clone_of,
+    create_frame,
+    frame_of,
+    has_class,
+    local_relation,
+    make_active,
+    micro_batch_sources,
+)
+from shardline.datasource.spark_native.kept_job import KeptJob, NotKept, rows_given_later
+from shardline.datasource.spark_native.local_sync import sync_names_above, sync_path, sync_tree
+from shardline.datasource.spark_native.micro_batch import micro_batch
+from shardline.datasource.spark_native.query_statistics import (
+    SeenQuery,
+    StatisticsSection,
+    StatisticsTable,
+    metrics_table,
+    show_statistics,
+    source_sections,
+)
+from shardline.datasource.spark_native.read import (
+    changes,
+    every_update,
+    snapshot,
+    times_of_changes,
+    updates_in_driver,
+)
+from shardline.datasource.spark_native.rule_loader import is_checked
+from shardline.datasource.spark_native.save import save
+from shardline.datasource.spark_native.small_results import BYTES_MAX, ROWS_MAX
+from shardline.datasource.spark_native.time_interval import (
+    Interval,
+    SmallTarget,
+    StagedInterval,
+    collect_interval,
+    interval_of,
+    interval_of_offsets,
+    small_target,
+    stage_interval,
+)
+from shardline.datasource.spark_native.transaction import stage_by_tasks
+from shardline.datasource.spark_native.types import quoted, struct_of
+
+__all__ = [
+    "BYTES_MAX",
+    "ROWS_MAX",
+    "DriverStream",
+    "Interval",
+    "KeptJob",
+    "NotKept",
+    "SeenQuery",
+    "SmallTarget",
+    "StagedInterval",
+    "StatisticsSection",
+    "StatisticsTable",
+    "can_consolidate",
+    "changes",
+    "clone_of",
+    "collect_interval",
+    "create_frame",
+    "every_update",
+    "frame_of",
+    "has_class",
+    "interval_of",
+    "interval_of_offsets",
+    "is_checked",
+    "local_relation",
+    "make_active",
+    "metrics_table",
+    "micro_batch",
+    "micro_batch_sources",
+    "net_changes",
+    "open_driver_stream",
+    "quoted",
+    "repeat_rows",
+    "rows_given_later",
+    "save",
+    "show_statistics",
+    "small_target",
+    "snapshot",
+    "source_sections",
+    "stage_by_tasks",
+    "stage_interval",
+    "struct_of",
+    "sync_names_above",
+    "sync_path",
+    "sync_tree",
+    "times_of_changes",
+    "updates_in_driver",
+]

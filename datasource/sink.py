@@ -1,0 +1,29 @@
+"""Frames as rows of shards, for callers that write by tasks of Spark.
+
+The public face of the room `shard_sink` and of the options that writes have. The options are those
+of `format("shard")`, and so are their meanings and errors: a sink that an application runs is not
+another one than a sink that a user starts.
+
+    SinkOptions, parse_sink      the options of a write, from text
+    resolve_target, find_shard, open_client    the shard that they name; its client
+    assign_roles, BEFORE, AFTER  the columns of a frame that an envelope gives a meaning
+    EnvelopeConverter            rows of a frame to updates, by the envelope
+"""
+
+from shardline.datasource.shard_sink.envelope import EnvelopeConverter
+from shardline.datasource.shard_sink.frame_columns import AFTER, BEFORE, assign_roles
+from shardline.datasource.shard_sink.target import find_shard, resolve_target
+from shardline.datasource.shard_source.options import SinkOptions, parse_sink
+from shardline.datasource.shard_source.partition_planner import open_client
+
+__all__ = [
+    "AFTER",
+    "BEFORE",
+    "EnvelopeConverter",
+    "SinkOptions",
+    "assign_roles",
+    "find_shard",
+    "open_client",
+    "parse_sink",
+    "resolve_target",
+]
