@@ -28,10 +28,15 @@ def test_it(shared, number):
 
 def test_a_file_is_one_unit_and_so_is_a_group() -> None:
     """Whatever is in brackets; a group has files of a folder, or of several names."""
-    assert unit_of("tests/spark/test_batch.py::test_a[b::c.py]") == "tests/spark/test_batch.py"
+    assert (
+        unit_of("tests/spark/shard_source/test_batch.py::test_a[b::c.py]")
+        == "tests/spark/shard_source/test_batch.py"
+    )
     assert unit_of("tests/submit/test_start.py::test_a") == "submit"
     assert unit_of("tests/submit/test_wheel.py::TestB::test_c") == "submit"
-    assert unit_of("tests/spark/test_run.py::test_a") == unit_of("tests/spark/test_main_job.py::b")
+    assert unit_of("tests/spark/cli/test_run.py::test_a") == unit_of(
+        "tests/spark/demo/test_main_job.py::b"
+    )
 
 
 def test_a_process_stays_with_its_kind_and_begins_with_what_takes_long() -> None:

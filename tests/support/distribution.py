@@ -27,12 +27,12 @@ __all__ = ["GROUPS", "LONG", "UnitScheduling", "choose_unit", "needs_session", "
 
 GROUPS: Final = {
     "tests/submit/": "submit",
-    "tests/spark/test_main_job.py": "main-job",
-    "tests/spark/test_run.py": "main-job",
-    "tests/spark/test_terminal.py": "main-job",
-    "tests/spark/test_native_kills.py": "native-kills",
-    "tests/spark/test_plans.py": "plans",
-    "tests/spark/test_connect.py": "connect",
+    "tests/spark/demo/test_main_job.py": "main-job",
+    "tests/spark/cli/test_run.py": "main-job",
+    "tests/spark/cli/test_terminal.py": "main-job",
+    "tests/spark/spark_native/test_native_kills.py": "native-kills",
+    "tests/spark/cli/test_plans.py": "plans",
+    "tests/spark/shard_source/test_connect.py": "connect",
 }
 """Unit by the beginning of a test's id, where it is not the test's file.
 
@@ -44,8 +44,8 @@ LONG: Final = (
     "main-job",
     "plans",
     "native-kills",
-    "tests/spark/test_kills.py",
-    "tests/spark/test_read_paths.py",
+    "tests/spark/coordinator/test_kills.py",
+    "tests/spark/compute/test_read_paths.py",
 )
 """Units that are begun before others of their kind, in this order: a test of theirs takes long."""
 

@@ -1,7 +1,7 @@
 """Sink, stream, snapshots, merges and collection on an S3 server behind an unreliable wire.
 
 Spark's part is played by hand (`support.fakes.sink`, `support.fakes.engine`), so that many seeds
-are cheap; `tests/spark/test_s3_faults.py` does the same once with Spark. More seeds:
+are cheap; `tests/spark/shard_source/test_s3_faults.py` does the same once with Spark. More seeds:
 
     ./spark-submit.sh test tests/datasource/stores/test_s3_faults.py --fault-seeds 100
 """
