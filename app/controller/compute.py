@@ -55,6 +55,7 @@ __all__ = ["ComputeController", "Hold", "Subscription"]
 _log = logging.getLogger(__name__)
 
 _LOOK_MS: Final = 200.0
+"""Between two looks at `cancelled`, which is the caller's own event: it wakes nobody here."""
 
 
 class Hold(Protocol):

@@ -35,6 +35,7 @@ _BATCHES: Final = 256
 """Most batches that wait for the reader; reached only if a runtime ignores acknowledgements."""
 
 _LOOK_MS: Final = 200.0
+"""Between two looks at whether it was closed, by a reader that waits for the next batch."""
 
 SubscribeBatch: TypeAlias = SubscribeResponse | SubscribeDropped
 
