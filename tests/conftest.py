@@ -4,6 +4,7 @@ from __future__ import annotations
 
 pytest_plugins = [
     "support.profiles",
+    "support.temporary",
     "support.fast_run",
     "support.changed",
     "support.distribution",
