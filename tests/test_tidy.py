@@ -560,6 +560,30 @@ def test_no_module_is_dead() -> None:
     assert sorted(dotted(p) for p in product() if dotted(p) not in alive) == []
 
 
+FACES: Final = ("conditions", "frames", "report", "schema", "sink", "state", "updates", "upkeep")
+"""Modules of `datasource` that name what others may use of the rooms behind them."""
+
+
+def test_a_face_only_names_what_somebody_uses() -> None:
+    """Code in a face would be a second place for it; a name that nobody asks for binds its room."""
+    used: dict[str, set[str]] = {}
+    for statement in chain.from_iterable(map(imported_names, product())):
+        used.setdefault(statement[0], set()).add(statement[1])
+    for face in FACES:
+        path = ROOT / f"datasource/{face}.py"
+        shapes = (ast.Expr, ast.ImportFrom, ast.Assign)
+        assert not [node for node in tree_of(path).body if not isinstance(node, shapes)], face
+        unused = {name for _, name in imported_names(path)} - used[f"shardline.datasource.{face}"]
+        assert not unused, f"{face}: {sorted(unused)}"
+
+
+def imported_names(path: Path) -> Iterator[tuple[str, str]]:
+    """Each name that a file imports from a module of ours, with the module."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("shardline"):
+            yield from ((node.module or "", alias.name) for alias in node.names)
+
+
 def imports_of(path: Path) -> set[str]:
     """Every dotted name that `path` imports, other than its own."""
     names: set[str] = set()
