@@ -20,6 +20,7 @@ Start reading at `events`, then `facts` and `apply`. In order of the data:
     histories, definitions      what was there at an earlier moment; definitions as they change
     past                        refuses moments that are not known
     history                     histories that survive a restart
+    lane_history                the newest commands of the lane, and whose the location was
     location_histories          which histories are the location's, and which a follower's own
     samples, query_sections     values of metrics; those of a query's objects, for Spark's own UI
     spark_plan/                 Spark's plans and counts, matched with our operators

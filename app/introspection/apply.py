@@ -77,6 +77,7 @@ from shardline.app.introspection.facts import (
     ProcessFacts,
     histogram_bucket_ns,
 )
+from shardline.app.introspection.lane_history import note_command
 from shardline.app.introspection.location_histories import apply_to_histories, status_row
 from shardline.app.introspection.shard_events import ShardEvent, apply_shard_event
 from shardline.app.introspection.spark_plan.operators import operators_of
@@ -390,7 +391,7 @@ def _noted(facts: Facts, event: _Other) -> None:
             row = (event.action, event.target or None, event.outcome, event.message or None)
             facts.actions.add(event.at_ms, row)
         case Recorded():
-            facts.commands.append(event)
+            note_command(facts, event)
         case Polled():
             _polled(facts, event)
         case Following() | TakenOver() | Remembered():

@@ -24,7 +24,6 @@ from shardline.app.introspection.events import (
     Maintenance,
     PeekStarted,
     ProcessStarted,
-    Recorded,
     RuntimeSeen,
     ShardSeen,
     StateProgress,
@@ -40,6 +39,7 @@ from shardline.app.protocol.objects import Description, SubscribeDescription
 from shardline.app.protocol.storage import StatusUpdate
 
 __all__ = [
+    "COMMANDS_MAX",
     "MINUTE_MS",
     "RUN_HISTORY",
     "Condition",
@@ -70,6 +70,8 @@ SECOND_MS: Final = 1000
 MINUTE_MS: Final = 60 * SECOND_MS
 HOUR_MS: Final = 60 * MINUTE_MS
 MONTH_MS: Final = 30 * 24 * HOUR_MS
+FOR_EVER_MS: Final = 1 << 62
+"""Retention of rows that go by their number alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +310,7 @@ class Facts:
             the start only: progress may come after the end, and would be noted for ever.
         peeks: Those under way, by uuid.
         peek_durations: Counts by path and bound.
-        commands: The newest records of the lane.
+        commands: The newest records of the lane: see `lane_history`.
         maintenance: Rounds that did something, failed, or failed no more.
         rounds: The newest of them of each shard.
         writer_merges: Merges that writers of this process have done, by shard.
@@ -341,7 +343,9 @@ class Facts:
     group_runs: set[str] = field(default_factory=set)
     peeks: dict[str, PeekStarted] = field(default_factory=dict)
     peek_durations: Counter[tuple[str, int]] = field(default_factory=Counter)
-    commands: deque[Recorded] = field(default_factory=lambda: deque(maxlen=COMMANDS_MAX))
+    commands: History = field(
+        default_factory=lambda: History("command_history", FOR_EVER_MS, COMMANDS_MAX)
+    )
     shards: dict[str, ShardSeen] = field(default_factory=dict)
     rounds: dict[str, Maintenance] = field(default_factory=dict)
     writer_merges: Counter[str] = field(default_factory=Counter)
@@ -384,6 +388,10 @@ class Facts:
 
     def histories(self) -> tuple[History, ...]:
         """All histories."""
+        return (*self.stored_histories(), self.commands)
+
+    def stored_histories(self) -> tuple[History, ...]:
+        """Those of what this process has noted: the lane stores its commands itself."""
         return (
             self.statuses,
             self.verdict_changes,
@@ -456,6 +464,7 @@ class Facts:
             self_checks=choose(self.self_checks),
             definitions=choose(self.definitions),
             runs=choose(self.runs),
+            commands=choose(self.commands),
         )
 
 

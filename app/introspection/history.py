@@ -13,6 +13,8 @@ application was last heard of, and that it has run through a night in which noth
 A round that fails loses nothing: the next one appends what is missing by then. If another runtime
 has written meanwhile, the shard's upper shows it, and its rows are loaded.
 
+The commands of the lane are not among them: its own shard has them (`lane_history`).
+
 A process that follows another one has histories of its own, which are not stored. When it takes
 over, they begin anew (`location_histories`), and the shard is loaded again.
 
@@ -164,7 +166,9 @@ class HistoryKeeper:
 
     def _recent(self) -> set[_Entry]:
         """Rows of the shard that are not too old, also those that memory has no room for."""
-        ages = self._sink.read(lambda facts, _: {h.name: h.retain_ms for h in facts.histories()})
+        ages = self._sink.read(
+            lambda facts, _: {h.name: h.retain_ms for h in facts.stored_histories()}
+        )
         now_ms = self._client.clock.now_ms()
         return {entry for entry in self._held if entry[1] >= now_ms - ages.get(entry[0], 0)}
 
@@ -226,7 +230,7 @@ class HistoryKeeper:
 
 def _list_rows(facts: Facts, _now_ms: int) -> tuple[int | None, _Noted]:
     """Only list them: this is done under the lock, and to encode them takes long."""
-    return facts.histories_since_ms, [(h.name, list(h.rows)) for h in facts.histories()]
+    return facts.histories_since_ms, [(h.name, list(h.rows)) for h in facts.stored_histories()]
 
 
 def _encode(noted: _Noted) -> set[_Entry]:

@@ -41,7 +41,7 @@ def status_row(found: ObjectFacts) -> tuple[object, ...]:
 
 
 def _begin(facts: Facts, event: TakenOver) -> None:
-    for history in facts.histories():
+    for history in facts.stored_histories():
         history.clear()
     facts.histories_since_ms = at_ms = event.at_ms
     facts.runs.add(at_ms, ("start", event.objects))
@@ -61,7 +61,7 @@ def _begin(facts: Facts, event: TakenOver) -> None:
 
 
 def _add_stored(facts: Facts, event: Remembered) -> None:
-    for history in facts.histories():
+    for history in facts.stored_histories():
         if history.name == event.relation:
             history.merge(event.rows)
     if event.relation == facts.definitions.name:

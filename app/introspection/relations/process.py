@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from shardline.app.introspection.facts import Facts
+from shardline.app.introspection.lane_history import holder_at, project_at
 from shardline.app.introspection.relation import (
     AT,
     FLAG,
@@ -13,11 +14,12 @@ from shardline.app.introspection.relation import (
     TEXT,
     Column,
     Metric,
+    Past,
     Relation,
     Row,
     instant,
 )
-from shardline.app.lane.holder import find_follower
+from shardline.app.lane.holder import find_follower, name_process
 from shardline.app.lane.log import LANE_SHARD
 from shardline.app.protocol.objects import SubscribeDescription
 
@@ -43,6 +45,15 @@ def _location(facts: Facts, _now_ms: int) -> Iterator[Row]:
         process.address or None,
         runtime.queue,
     )
+
+
+def _location_then(facts: Facts, _at_ms: int) -> Iterator[Row]:
+    """Whose the location was, by the commands of until then; nothing else of it is recorded."""
+    holder, project = holder_at(facts), project_at(facts)
+    if holder is None:
+        return
+    named = None if project is None else project.name or project.folder
+    yield (None, named, name_process(holder), instant(holder.since_ms), *(None,) * 7)
 
 
 def _connections(facts: Facts, _now_ms: int) -> Iterator[Row]:
@@ -93,6 +104,7 @@ PROCESS: Final = (
         ),
         _location,
         labels=(),
+        past=Past(_location_then, ("command_history",)),
     ),
     Relation(
         "connections",

@@ -19,6 +19,7 @@ from shardline.app.introspection.events import (
     Maintenance,
     Phase,
     Polled,
+    Recorded,
     TakenOver,
 )
 from shardline.app.introspection.histories import gaps
@@ -100,6 +101,18 @@ def test_histories_survive_a_restart(place: Place) -> None:
     assert rows[:2] == before
     assert [row["status"] for row in rows] == ["created", "running"] * 2
     assert place.kept() == place.remembered() > 4
+
+
+def test_commands_are_not_stored_a_second_time(place: Place) -> None:
+    """The lane's own shard has them; a history of theirs would be retracted with each take-over."""
+    place.world.run(DELAYS)
+    place.keeper.flush()
+    stored = place.kept()
+    command = Recorded(index=0, producer="p", at_ms=1, kind="pause_dataflow", object_id="delays")
+    place.world.tell(command)
+    place.keeper.flush()
+    assert len(place.world.rows("command_history")) == 1
+    assert place.kept() == stored
 
 
 def test_a_round_without_news_writes_nothing(place: Place) -> None:

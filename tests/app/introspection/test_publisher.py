@@ -19,6 +19,7 @@ from shardline.app.introspection.events import (
     Maintenance,
     PeekStarted,
     Polled,
+    Recorded,
     Remembered,
 )
 from shardline.app.introspection.facts import RUN_HISTORY, Facts
@@ -242,6 +243,7 @@ def test_a_relation_of_histories_is_made_of_those_that_it_names() -> None:
         Acted(action="restart", target="flights", outcome="done", message="", at_ms=now),
         Doubted(id="delays", epoch=1, at_ms=now, finding="audit", shard="s"),
         Remembered(relation=RUN_HISTORY, rows=((now, ("start", ("flights",))),)),
+        Recorded(index=0, producer="p", at_ms=now, kind="pause_dataflow", object_id="flights"),
     )
     made_of = {n: r for n, r in world.relations.declared.items() if r.histories}
     assert {name for r in made_of.values() for name in r.histories} == world.sink.read(
