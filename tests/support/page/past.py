@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import msgspec
+
 from shardline.app.introspection.definitions import note_installed
 from shardline.app.introspection.events import (
     Event,
@@ -17,6 +19,19 @@ from shardline.app.introspection.events import (
     ShardSeen,
 )
 from shardline.app.introspection.facts import Facts
+from shardline.app.lane.command_words import describe_command
+from shardline.app.lane.commands import (
+    CreateDataflow,
+    Holder,
+    LaneCommand,
+    Opened,
+    PauseDataflow,
+    ResumeDataflow,
+    SuspendAndRestart,
+    UseProject,
+    command_kind,
+)
+from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.datasource.inspect.report import (
     HolderReport,
     LevelReport,
@@ -42,18 +57,11 @@ def past_of(objects: Sequence[Living], now_ms: int, *, hours: int = 24) -> Itera
     begun = now_ms - hours * _HOUR_MS
     yield Remembered(relation="run_history", rows=((begun - 1_000, ("start", ())),))
     yield Remembered(relation="definition_history", rows=tuple(_definitions(objects, begun)))
+    yield from _commands(objects, now_ms, hours)
     for number, one in enumerate(objects):
         if one.has_shard:
             yield ShardSeen(report=shard_report(one, now_ms), at_ms=now_ms - 700 * (number % 9))
             yield from _rounds(one, now_ms, hours)
-        yield Recorded(
-            index=number + 1,
-            producer="controller/storage" if one.is_stored else "controller/compute",
-            at_ms=now_ms - hours * _HOUR_MS + number * 400,
-            kind="CreateSource" if one.is_stored else "CreateDataflow",
-            object_id=one.name,
-            command=f'{{"type": "create", "name": "{one.name[:40]}"}}',
-        )
     if objects:
         yield PeekStarted(
             uuid="7d0f5a2c-5e7c-4d57-9f51-3a2f2f6f1d11",
@@ -252,6 +260,47 @@ def _definitions(objects: Sequence[Living], begun: int) -> Iterator[tuple[int, t
         )
         note_installed(facts, event)
     return iter(facts.definitions.rows)
+
+
+def _commands(objects: Sequence[Living], now_ms: int, hours: int) -> Iterator[Event]:
+    """The lane from its first record on: all is created, some fails, another process takes over."""
+    begun, half = now_ms - hours * _HOUR_MS, now_ms - hours * _HOUR_MS // 2
+    project = ProjectIdentity(name="flights", folder="/srv/flights")
+    given: list[tuple[int, str, LaneCommand]] = [
+        (begun - 1_000, "", Opened(_process("host-a", 4711, begun - 1_000))),
+        (begun - 900, "", UseProject(project)),
+        (half, "", Opened(_process("host-b", 812, half))),
+    ]
+    lives = _lives(objects, now_ms, hours)
+    for one, (name, _, at_ms, failed) in zip(objects, lives, strict=True):
+        given.append((at_ms, name, CreateDataflow(description=one.description)))
+        if failed is not None:
+            given.append((failed, name, SuspendAndRestart(name, 1, ERRORS["stalled"][0])))
+    for name in (one.name for one in objects[:1]):
+        given.append((now_ms - 10 * _MINUTE_MS, name, PauseDataflow(name)))
+        given.append((now_ms - 5 * _MINUTE_MS, name, ResumeDataflow(name)))
+    for index, (at_ms, name, command) in enumerate(sorted(given, key=lambda one: one[0])):
+        yield Recorded(
+            index=index,
+            producer="project" if isinstance(command, CreateDataflow) else "lane",
+            at_ms=at_ms,
+            kind=command_kind(command),
+            object_id=name,
+            command=msgspec.json.encode(command).decode(),
+            says=describe_command(command),
+        )
+
+
+def _process(host: str, pid: int, since_ms: int) -> Holder:
+    return Holder(
+        token=host,
+        host=host,
+        boot="b",
+        pid=pid,
+        started=1,
+        application="shardline",
+        since_ms=since_ms,
+    )
 
 
 def _rounds(one: Living, now_ms: int, hours: int) -> Iterator[Event]:

@@ -50,7 +50,9 @@ export function drawCommands(page) {
               rows
                 ? wanted
                   ? "No command has this in it."
-                  : "Nothing was asked for yet."
+                  : page.asOf === undefined
+                    ? "Nothing was asked for yet."
+                    : "Nothing had been asked for by then."
                 : "Asking for the commands…"
             }
           </p>`

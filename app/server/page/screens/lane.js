@@ -1,5 +1,6 @@
 /**
- * The screen of the lane: who holds the location, who is connected, and who has asked for what.
+ * The screen of the lane: who holds the location, who is connected, and who has asked for what. Of an
+ * earlier moment the commands of until then are known, and by them who held the location.
  *
  * @typedef {import("../main.js").Page} Page
  * @typedef {import("../main.js").Screen} Screen
@@ -10,19 +11,18 @@ import { drawActions } from "../parts/action.js";
 import { drawCard, drawRowsTable } from "../parts/card.js";
 import { drawCommands } from "../parts/commands.js";
 import { objectLink } from "../parts/object_link.js";
+import { failed } from "../parts/states.js";
 import { drawTime, lasting } from "../parts/time.js";
 import { count, visible } from "../words.js";
 
 /** @type {Screen} */
 export const screen = {
-  live: true,
   title: () => "Lane",
-  follows: () => ({
+  follows: (_name, page) => ({
     location: { relation: "location" },
-    connections: { relation: "connections" },
-    peeks: { relation: "active_peeks" },
-    subscriptions: { relation: "subscriptions" },
     commands: { relation: "command_history" },
+    // What has no history need not be asked for at an earlier time.
+    ...(page.asOf === undefined ? presentRelations() : {}),
   }),
   draw(page) {
     return html`<div class="tool lane">
@@ -31,15 +31,73 @@ export const screen = {
           <h1>Lane</h1>
           <p class="aside">
             The one durable order of everything that starts, changes or ends what runs.
+            ${
+              page.asOf === undefined || refusalOf(page)
+                ? nothing
+                : html`Of this time the commands are known, and by them who held the location: no
+                  history is kept of who was connected, and of what was read.`
+            }
           </p>
         </div>
       </header>
-      ${drawHolder(page)}
-      <div class="columns">${drawConnections(page)} ${drawReads(page)}</div>
-      ${drawCommands(page)}
+      ${page.asOf === undefined ? drawPresent(page) : drawEarlier(page)}
     </div>`;
   },
 };
+
+/** @returns {Record<string, import("../server.js").Selection>} */
+function presentRelations() {
+  return {
+    connections: { relation: "connections" },
+    peeks: { relation: "active_peeks" },
+    subscriptions: { relation: "subscriptions" },
+  };
+}
+
+/** @param {Page} page */
+function drawPresent(page) {
+  return html`${drawHolder(page)}
+    <div class="columns">${drawConnections(page)} ${drawReads(page)}</div>
+    ${drawCommands(page)}`;
+}
+
+/**
+ * Why the lane of the moment that is looked at is not known; undefined if it is.
+ * @param {Page} page
+ */
+function refusalOf(page) {
+  return page.rows("commands") ? undefined : page.error("commands");
+}
+
+/** @param {Page} page */
+function drawEarlier(page) {
+  const refused = refusalOf(page);
+  if (refused) return failed(refused);
+  return html`${drawHolderThen(page)} ${drawCommands(page)}`;
+}
+
+/** @param {Page} page */
+function drawHolderThen(page) {
+  const rows = page.rows("location");
+  const [at] = rows ?? [];
+  if (!at)
+    return html`<section class="card">
+      <p class="empty" role="status">
+        ${
+          rows
+            ? "Who held the location then is not known: no command that is kept says so."
+            : "Asking who held the location…"
+        }
+      </p>
+    </section>`;
+  return html`<section class="card" aria-labelledby="holder-title">
+    <header class="card-head"><h2 id="holder-title">The location</h2></header>
+    <dl class="holder-facts">
+      ${drawFact("Held by", at.holder)} ${drawFact("Held since", at.held_since, true)}
+      ${at.project ? drawFact("Project", at.project) : nothing}
+    </dl>
+  </section>`;
+}
 
 /** @param {Page} page */
 function drawHolder(page) {

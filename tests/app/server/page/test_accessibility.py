@@ -99,6 +99,11 @@ SCREENS: Final = {
         lambda: ToolsWorld("many"), "/sql#sql=SUBSCRIBE+TO+delays", ".CodeMirror", _follow
     ),
     "the lane": Case(lambda: ToolsWorld("many"), "/lane", ".commands tbody tr", _open_all),
+    "an earlier moment of the lane": Case(
+        lambda: ServedWorld("fire"),
+        f"/lane?at={_EARLIER_MS}",
+        "body:has(.as-of.past) .commands tbody tr",
+    ),
     "a lane that is followed": Case(lambda: ToolsWorld("following"), "/lane", ".mode.follows"),
     "a project": Case(lambda: ToolsWorld("many"), "/project", ".difference", _open_all),
     "a project with problems": Case(_broken_project, "/project", ".refusal"),

@@ -72,7 +72,7 @@ def test_everything_is_reached_by_keyboard(open_page: OpenPage) -> None:
     assert focused(page) == "Larger"
 
 
-@pytest.mark.parametrize("path", one_of(2, ["/", "/object/flights", "/shard/flights"]))
+@pytest.mark.parametrize("path", one_of(2, ["/", "/object/flights", "/shard/flights", "/lane"]))
 def test_an_address_of_a_time_that_is_none_is_refused_and_drawn(
     open_page: OpenPage, path: str
 ) -> None:

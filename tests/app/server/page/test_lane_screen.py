@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime
+
 import pytest
 from playwright.sync_api import expect
 
+from shardline.app.introspection.events import Recorded
 from support.page.browser import OpenPage
 from support.page.tools_world import ToolsWorld, made_world
+from support.page.world import ServedWorld
 from support.profiles import one_of
 
 pytestmark = pytest.mark.browser
+
+HOUR = 3_600_000
+
+
+def commands_until(world: ServedWorld, at_ms: int) -> list[int]:
+    """Positions of the commands that had been asked for at a moment, by their own times."""
+    return [
+        row["index"]
+        for row in world.rows("command_history")
+        if datetime.fromisoformat(str(row["occurred_at"])).timestamp() * 1000 <= at_ms
+    ]
 
 
 def test_the_holder_and_everybody_who_is_connected_are_told(open_page: OpenPage) -> None:
@@ -92,3 +108,73 @@ def test_names_from_data_are_neither_obeyed_nor_too_wide(open_page: OpenPage, lo
     assert page.locator("img").count() == 0
     assert page.title() == "Lane – Shardline"
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+def test_as_of_a_moment_the_lane_has_the_commands_of_then(open_page: OpenPage) -> None:
+    """And who held the location; what has no history is said to have none, and not asked for."""
+    world = ServedWorld("demo")
+    now = world.clock.now_ms()
+    seen = open_page(world, "/lane")
+    page = seen.page
+    expect(page.get_by_role("region", name="Connections")).to_be_visible()
+    expect(page.get_by_role("slider", name="Moment that is looked at")).to_be_visible()
+    rows, holder = (
+        page.locator(".commands tbody tr"),
+        page.get_by_role("region", name="The location"),
+    )
+    expect(rows.first).to_contain_text("Resumed")
+    asked: list[str] = []
+    page.on("request", lambda one: asked.extend(re.findall(r"/relations/(\w+)[^#]*as_of", one.url)))
+    for at, host in (
+        (now - 20 * HOUR, "host-a, process 4711"),
+        (now - HOUR, "host-b, process 812"),
+    ):
+        seen.go(f"/lane?at={at}")
+        expect(page.locator(".as-of.past")).to_be_visible()
+        expect(holder).to_contain_text(f"shardline on {host}")
+        expect(holder).to_contain_text("flights")
+        until = commands_until(world, at)
+        assert 10 < len(until) < len(world.rows("command_history"))
+        numbers = rows.locator("td.number").all_inner_texts()
+        assert list(map(int, numbers)) == sorted(until, reverse=True)
+        expect(page.get_by_text("no history is kept of who was connected")).to_be_visible()
+        expect(page.get_by_role("region", name="Connections")).to_have_count(0)
+        seen.picture(f"lane-as-of-{host[:6]}")
+    assert set(asked) == {"location", "command_history"}
+    rows.get_by_role("link").first.click()
+    expect(page.locator(".as-of.past")).to_be_visible()
+    page.get_by_role("navigation").get_by_role("link", name="Lane").click()
+    expect(rows.first).to_be_visible()
+    assert seen.address == f"/lane?at={now - HOUR}"
+    page.get_by_role("button", name="Back to now").click()
+    expect(rows.first).to_contain_text("Resumed")
+    expect(page.get_by_role("region", name="Connections")).to_be_visible()
+
+
+def test_a_moment_before_what_is_kept_is_refused_in_the_page(open_page: OpenPage) -> None:
+    """In the words that every other screen has, with the first moment that is known."""
+    world = ServedWorld("demo")
+    first = datetime.fromisoformat(str(world.rows("command_history")[0]["occurred_at"]))
+    known = round(first.timestamp() * 1000)
+    seen = open_page(world, f"/lane?at={known - HOUR}")
+    alert = seen.page.get_by_role("alert")
+    expect(alert).to_contain_text("the history of relation 'command_history' begins at")
+    expect(alert).to_contain_text(f"as_of={known} is the first moment that is known")
+    expect(seen.page.locator(".commands")).to_have_count(0)
+    expect(seen.page.get_by_text("the commands are known")).to_have_count(0)
+    seen.picture("lane-before-history")
+    seen.go(f"/lane?at={known}")
+    expect(seen.page.locator(".commands tbody tr")).to_have_count(1)
+
+
+def test_a_holder_that_no_command_names_is_not_known(open_page: OpenPage) -> None:
+    """The take-over of a year ago is not among the newest thousand commands."""
+    world = ServedWorld("fresh")
+    at = world.clock.now_ms() - HOUR
+    paused = Recorded(
+        index=70_000, producer="page", at_ms=at, kind="pause_dataflow", object_id="flights"
+    )
+    world.tell(paused)
+    page = open_page(world, f"/lane?at={at + 1_000}").page
+    expect(page.get_by_text("Who held the location then is not known")).to_be_visible()
+    expect(page.locator(".commands tbody tr")).to_have_count(1)
