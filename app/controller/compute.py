@@ -222,6 +222,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
         *,
         limit_bytes: int,
         timeout_ms: float,
+        relations_as_of: int | None = None,
         cancelled: threading.Event | None = None,
     ) -> PeekResponse:
         """Run a query once, and wait for its answer.
@@ -232,13 +233,21 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
             as_of: The time at which it reads.
             limit_bytes: Largest result.
             timeout_ms: How long to wait; the peek is cancelled then.
+            relations_as_of: The time of relations; None for the present.
             cancelled: May be set to cancel it, which is seen within 200 ms.
 
         Raises:
             Determinate: There was no answer in time; or a newer controller is connected.
         """
         name = self._ids.token().hex()
-        peek = Peek(uuid=name, query=query, inputs=inputs, as_of=as_of, limit_bytes=limit_bytes)
+        peek = Peek(
+            uuid=name,
+            query=query,
+            inputs=inputs,
+            as_of=as_of,
+            limit_bytes=limit_bytes,
+            relations_as_of=relations_as_of,
+        )
         waiting = _Waiting(peek)
         with self._link.lock:
             self._link.check_in_charge()

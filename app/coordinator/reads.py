@@ -137,6 +137,9 @@ class Reads:
             tuple(selected.inputs),
             as_of,
             limit_bytes=self._limit_bytes,
+            # As written: of a query without a time relations are those of the present, whatever
+            # time was chosen for its objects.
+            relations_as_of=selected.as_of,
             timeout_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
             cancelled=cancelled,
         )
@@ -319,5 +322,5 @@ def _skip_owners(running: Mapping[str, Description]) -> dict[str, str]:
 
 
 def _objects(selected: SelectRequest) -> list[str]:
-    """The objects of a query that have times; introspection relations only have a present."""
+    """The objects of a query; the rest are relations, for whose time nothing has to be settled."""
     return [name for name in selected.inputs if not name.startswith(f"{DATABASE}.")]

@@ -2,6 +2,7 @@
 
     relations = Relations(sink)
     relations.relation("frontiers")              a pyarrow.Table, for peeks
+    relations.relation("verdicts", at_ms)        the same, of an earlier moment
     relations.rows("frontiers", object="delays") plain values, for JSON
     relations.rows("verdicts", as_of=at_ms)      those of an earlier moment
     relations.later_rows("events", at_ms)        those that occurred from a moment on
@@ -65,13 +66,21 @@ class Relations:
         self._sink = sink
         self.declared: Mapping[str, Relation] = relations_with(sink.inbox, reads)
 
-    def relation(self, name: str) -> pa.Table:
-        """Read all rows of a relation, as of now.
+    def relation(self, name: str, as_of: int | None = None) -> pa.Table:
+        """Read all rows of a relation.
+
+        Args:
+            name: Of the relation.
+            as_of: The moment, in ms since the epoch; None for now.
 
         Raises:
-            InvalidUsage: `UNKNOWN_RELATION`, with the nearest name.
+            InvalidUsage: `UNKNOWN_RELATION`, with the nearest name; `NO_HISTORY`, nothing is
+                recorded of it; `BEFORE_HISTORY`, the moment is before the first one that is known;
+                `NOT_RECORDED`, no application ran then; `NOT_YET`, the moment has not come.
         """
         declared = self._declared(name)
+        if as_of is not None:
+            return declared.table_of(self._past_rows(declared, as_of, None))
         return declared.table_of(self._present_rows(declared, None))
 
     def rows(
@@ -93,7 +102,7 @@ class Relations:
         Raises:
             InvalidUsage: There is no such relation or column, a column cannot have such a value,
                 rows are not about objects, or it is not known what they were at that moment: see
-                `relation_as_of`.
+                `relation`.
         """
         declared = self._declared(name)
         wanted = dict(where or {})
@@ -161,21 +170,6 @@ class Relations:
         begin = str(_plain(_EPOCH + timedelta(milliseconds=min(begin_ms, _LAST_MS))))
         later = [row for row in rows if str(row[_OCCURRED] or "") >= begin]
         return len(rows) - len(later), later
-
-    def relation_as_of(self, name: str, at_ms: int) -> pa.Table:
-        """Read the rows that a relation had at an earlier moment.
-
-        Args:
-            name: Of the relation.
-            at_ms: The moment, in ms since the epoch.
-
-        Raises:
-            InvalidUsage: `UNKNOWN_RELATION`; `NO_HISTORY`, nothing is recorded of it;
-                `BEFORE_HISTORY`, the moment is before the first one that is known; `NOT_RECORDED`,
-                no application ran then; `NOT_YET`, the moment has not come.
-        """
-        declared = self._declared(name)
-        return declared.table_of(self._past_rows(declared, at_ms, None))
 
     def read_together(
         self,

@@ -8,8 +8,8 @@ fields are left out, bytes are base64. The first message of a connection is an *
 `Hello`, and the protocol and version of the rest; the answer to it, the welcome, is the same
 without a `Hello`:
 
-    {"protocol":"compute","version":3,"hello":{"type":"hello","nonce":"…"}}
-    {"protocol":"compute","version":3}
+    {"protocol":"compute","version":4,"hello":{"type":"hello","nonce":"…"}}
+    {"protocol":"compute","version":4}
 
 Invariants:
     Decoding what was encoded gives an equal value; the golden files keep each of them readable, in
@@ -32,7 +32,7 @@ from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["COMPUTE", "PROTOCOL_VERSION", "STORAGE", "Codec"]
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 """Version of both protocols; raised with every change of a message."""
 
 Command = TypeVar("Command")

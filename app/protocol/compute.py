@@ -141,6 +141,7 @@ class Peek(ProtocolValue, frozen=True, kw_only=True, tag="peek"):
         inputs: Names of the objects that it reads.
         as_of: The time; the answer waits until the upper of each input is beyond it.
         limit_bytes: Largest result, in bytes of Arrow.
+        relations_as_of: The time of relations, if the client has chosen one; None for the present.
     """
 
     uuid: str
@@ -148,6 +149,7 @@ class Peek(ProtocolValue, frozen=True, kw_only=True, tag="peek"):
     inputs: tuple[str, ...]
     as_of: Time
     limit_bytes: int
+    relations_as_of: Time | None = None
 
 
 class CancelPeek(ProtocolValue, frozen=True, tag="cancel_peek"):

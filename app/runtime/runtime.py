@@ -493,6 +493,6 @@ class Runtime(Observer):
         self._wake.set()
 
 
-def _no_relations(name: str) -> pa.Table:
+def _no_relations(name: str, _as_of: int | None) -> pa.Table:
     """The relations of a runtime that nothing watches."""
     raise unknown_name("relation", name, ())

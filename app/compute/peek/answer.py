@@ -76,17 +76,17 @@ FindBlockage: TypeAlias = Callable[[str], tuple[str, str] | None]
 """Returns why an object does not move until somebody does something, and what to do; else None."""
 
 _RELATIONS: Final = "introspection."
-"""Prefix of inputs that are relations: read as they are now, not as of the peek's time."""
+"""Prefix of inputs that are relations: read at a time of their own, and not at the peek's."""
 
 
 class Relations(Protocol):
     """The relations of introspection, as tables."""
 
-    def __call__(self, name: str) -> pa.Table:
-        """Relation `name` as it is now.
+    def __call__(self, name: str, as_of: int | None, /) -> pa.Table:
+        """Read relation `name` as it was at `as_of`, in ms since the epoch; None for now.
 
         Raises:
-            InvalidUsage: There is no such relation.
+            InvalidUsage: There is no such relation, or it is not known what it was then.
         """
         ...
 
@@ -419,7 +419,8 @@ class PeekRun:
     def _relations(self) -> dict[str, pa.Table]:
         """The relations that the query reads, by their names in it."""
         names = [name for name in self._peek.inputs if name.startswith(_RELATIONS)]
-        return {name: self._means.relations(name.removeprefix(_RELATIONS)) for name in names}
+        as_of = self._peek.relations_as_of
+        return {name: self._means.relations(name.removeprefix(_RELATIONS), as_of) for name in names}
 
     def _by_spark(
         self, held: Mapping[str, ShardFollower], relations: Mapping[str, pa.Table]

@@ -292,6 +292,20 @@ def test_a_date_before_an_object_began_is_refused(site: Site) -> None:
         assert began.to_pylist() == [{"k": 1}]
 
 
+def test_the_time_of_a_query_holds_for_relations_too(site: Site) -> None:
+    """The present in the place of what was asked for would be a wrong answer, and look right."""
+    with site.application(introspection=True) as application:
+        application.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in application.running())
+        for relation in ("command_history", "verdicts"):
+            with pytest.raises(InvalidUsage, match=f"BEFORE_HISTORY.*'{relation}' begins at"):
+                application.sql(f"SELECT * FROM introspection.{relation} AS OF '2001-01-01'")  # noqa: S608
+        with pytest.raises(InvalidUsage, match=r"NO_HISTORY.*'frontiers' has no history"):
+            application.sql("SELECT k FROM t, introspection.frontiers AS OF 9")
+        with pytest.raises(InvalidUsage, match="NOT_YET"):
+            application.sql("SELECT * FROM introspection.command_history AS OF '2999-01-01'")
+
+
 # -- starts ----------------------------------------------------------------------------------------
 
 

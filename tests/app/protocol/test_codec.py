@@ -191,4 +191,4 @@ def test_the_other_protocol_is_refused() -> None:
     with pytest.raises(InvalidUsage, match="WRONG_PROTOCOL"):
         COMPUTE.check_welcome(STORAGE.encode_welcome())
     with pytest.raises(InvalidUsage, match="MALFORMED_MESSAGE"):
-        COMPUTE.decode_opening(b'{"protocol":"compute","version":3,"hello":{"type":"hello"}}')
+        COMPUTE.decode_opening(b'{"protocol":"compute","version":4,"hello":{"type":"hello"}}')

@@ -70,8 +70,8 @@ def bind(query: str, views: Mapping[str, str]) -> str:
     return tree.sql(dialect="spark")
 
 
-def relations(name: str) -> pa.Table:
-    if name != "objects":
+def relations(name: str, as_of: int | None) -> pa.Table:
+    if name != "objects" or as_of is not None:
         raise unknown_name("relation", name, ["objects"])
     return pa.table({"name": ["flights", "carriers"], "kind": ["source", "source"]})
 

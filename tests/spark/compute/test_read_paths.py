@@ -107,7 +107,7 @@ class Paths:
         peeks = PeekServer(
             self.place.host,
             Inputs(),
-            lambda _: pa.table({}),
+            lambda *_: pa.table({}),
             bind,
             indexes=indexes,
             settings=chosen_peeks,

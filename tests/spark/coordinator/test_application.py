@@ -19,6 +19,7 @@ from shardline.app.server.application_server import serve_application
 from shardline.app.server.client import send_project
 from shardline.app.server.discovery import ApplicationAddress
 from shardline.app.settings.config import Duration, RuntimeSettings
+from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import Fenced, InvalidUsage
 from support.spark.projects import QUERIES, SQL, Place, rows
 from support.waiting import wait_until
@@ -83,10 +84,15 @@ def test_a_project_follows_its_files(spark: SparkSession, place: Place) -> None:
         known = application.sql("SELECT object_id, hydrated FROM introspection.hydration_statuses")
         assert {"orders", "customers", "spent", "large", "best"} <= {row[0] for row in rows(known)}
         first = ids(application)
+        moment = SystemClock().now_ms()
+        commands = "SELECT index, says FROM introspection.command_history"
+        lane = rows(application.sql(f"{commands} WHERE unix_millis(occurred_at) <= {moment}"))
     place.put("orders", "c", "id,customer,price\n5,1,90\n")
     with running(spark, place) as application:
         settled(application, place)
         assert ids(application) == first
+        then = rows(application.sql(f"{commands} AS OF {moment}"))
+        assert lane == then != rows(application.sql(commands)), "the take-over is one of now"
         assert application.plan(place.project().check(spark)).steps == ()
 
         def written() -> bool:

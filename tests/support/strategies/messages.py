@@ -66,6 +66,14 @@ MESSAGES: Mapping[str, Sequence[Any]] = {
         c.AllowCompaction("delays", 7),
         c.AllowCompaction("delays", None),
         c.Peek(uuid="p", query="SELECT 'ü'", inputs=("delays",), as_of=6, limit_bytes=1 << 20),
+        c.Peek(
+            uuid="q",
+            query="SELECT * FROM introspection.verdicts",
+            inputs=("introspection.verdicts",),
+            as_of=0,
+            limit_bytes=9,
+            relations_as_of=1_700_000_000_000,
+        ),
         c.CancelPeek("p"),
     ],
     "compute response": [

@@ -13,11 +13,12 @@ import pytest
 
 from shardline.app.compute.index.arrangement import Arrangement
 from shardline.app.compute.index.index import Index, IndexRegistry, IndexSettings
-from shardline.app.compute.peek.answer import FindBlockage, PeekSettings
+from shardline.app.compute.peek.answer import FindBlockage, PeekSettings, Relations
 from shardline.app.compute.peek.peek import PeekServer
 from shardline.app.compute.results import from_ipc
 from shardline.app.protocol.compute import Peek, PeekResponse
 from shardline.app.protocol.objects import IndexDescription
+from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.clock import SharedClock
@@ -55,10 +56,11 @@ def peeks_of(
     inputs: Inputs | None = None,
     find_blockage: FindBlockage = lambda _: None,
     indexes: IndexRegistry | None = None,
+    relations: Relations | None = None,
     **chosen: Any,
 ) -> PeekServer:
-    def nothing(name: str) -> pa.Table:
-        raise AssertionError(name)
+    def nothing(name: str, as_of: int | None) -> pa.Table:
+        raise AssertionError((name, as_of))
 
     def bind(query: str, names: object) -> str:
         raise AssertionError((query, names))
@@ -68,7 +70,7 @@ def peeks_of(
     return PeekServer(
         place.host,
         catalog,
-        nothing,
+        relations or nothing,
         bind,
         indexes=indexes or IndexRegistry(),
         settings=settings,
@@ -205,6 +207,29 @@ def test_unknown_objects_are_told(place: Place) -> None:
     found = answer(place, peeks, asked)
     assert found.error.startswith("[SHARD_NOT_FOUND] no shard 's'")
     assert found.kind == "invalid_usage"
+    peeks.stop()
+
+
+@pytest.mark.parametrize("then", [None, 77])
+def test_relations_are_read_at_the_time_that_was_asked_for(place: Place, then: int | None) -> None:
+    """Not at that of the objects, which is chosen for a query that says none."""
+    asked: list[tuple[str, int | None]] = []
+
+    def relation(name: str, as_of: int | None) -> pa.Table:
+        asked.append((name, as_of))
+        raise InvalidUsage("it is not known", code="BEFORE_HISTORY", hint="later")
+
+    peeks = peeks_of(place, relations=relation)
+    peek = Peek(
+        uuid="a", query="SELECT 1", inputs=("introspection.verdicts", "t"), as_of=5,
+        limit_bytes=1 << 20, relations_as_of=then,
+    )  # fmt: skip
+    found = answer(place, peeks, peek)
+    assert asked == [("verdicts", then)]
+    assert (found.error, found.kind) == (
+        "[BEFORE_HISTORY] it is not known — hint: later",
+        "invalid_usage",
+    )
     peeks.stop()
 
 
