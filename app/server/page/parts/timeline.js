@@ -254,12 +254,13 @@ function drawZooms({ page, zoom }) {
 }
 
 /**
- * Look at a moment; at the present without one.
+ * Look at a moment; at the present without one. The last second is the present, too, but for a mark:
+ * who steps back to one that is so new would stay where they are until its second is over.
  * @param {View} view
  * @param {number} [at]
  */
-function choose({ page, now }, at) {
-  const past = at !== undefined && at < now - 1_000;
+function choose({ page, now, marks }, at) {
+  const past = at !== undefined && (at < now - 1_000 || marksAt(marks, at).length > 0);
   page.choose({ at: past ? String(Math.round(at)) : "" });
 }
 

@@ -120,6 +120,30 @@ def test_keys_that_come_faster_than_frames_all_count(open_page: OpenPage) -> Non
     assert chosen(seen) == moments[-2]
 
 
+@pytest.mark.parametrize("way", ["key", "button", "click"])
+def test_the_newest_mark_is_gone_to_in_the_second_in_which_it_was_made(
+    open_page: OpenPage, way: str
+) -> None:
+    """It is a moment, and not the present: else nothing would happen until the second is over."""
+    world = ServedWorld(Situation("one", seconds=1, hours=24))
+    newest = world.clock.now_ms() + HOUR
+    rounds = ((newest, ("flights", 90.0, 2, None, None, ())),)
+    world.tell(Remembered(relation="maintenance", rows=rounds))
+    seen = open_page(world)
+    back = seen.page.get_by_role("button", name="Previous mark")
+    expect(back).to_be_enabled()
+    # The page's clock stands, ahead of that of the application: the mark stays as new as it is.
+    seen.page.evaluate("now => { Date.now = () => now; }", newest + 500)
+    expect(track(seen)).to_have_attribute("aria-valuenow", str(newest + 500))
+    if way == "key":
+        track(seen).press("ArrowLeft")
+    elif way == "button":
+        back.click()
+    else:
+        click_at(seen, newest, 24 * HOUR)
+    assert chosen(seen) == newest
+
+
 def test_a_moment_that_is_not_known_says_since_when_it_is(open_page: OpenPage) -> None:
     """The answer of the application has the first moment; the line is still there."""
     seen = open_page("one")
