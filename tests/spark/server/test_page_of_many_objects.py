@@ -157,6 +157,7 @@ def no_window_is_too_narrow(browser: Browser, page: Page) -> None:
     wrong: list[str] = []
     for look in ("dark", "narrow-dark", "narrow", "wide"):
         with new_context(browser, LOOKS[look]) as context:
+            context.set_default_timeout(LONG_MS)
             other = context.new_page()
             watch_page(other, wrong)
             for path, word in {
