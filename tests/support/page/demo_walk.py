@@ -87,11 +87,18 @@ class Visitor:
     """
 
     def __init__(self, browser: Browser, pictures: Path) -> None:
-        """Open a window; pictures of what is seen in it go into a folder."""
+        """Open a window; pictures of what is seen in it go into a folder.
+
+        The browser must be one of `browsing`, which sets how long is waited for what is expected.
+        """
         self.walk = DemoWalk()
         self._pictures = pictures
         pictures.mkdir(parents=True, exist_ok=True)
-        self._page = new_context(browser, Look(1280, 1000)).new_page()
+        context = new_context(browser, Look(1280, 1000))
+        # For whatever is waited for: each screen, and each answer, may wait for what Spark does.
+        context.set_default_timeout(_LONG_MS)
+        expect.set_options(timeout=_LONG_MS)
+        self._page = context.new_page()
         watch_page(self._page, self.walk.wrong)
 
     def walk_through(self, said: str) -> None:
@@ -138,7 +145,9 @@ class Visitor:
         spark.wait_for_load_state("load")
         spark.goto(address.partition("/statistics")[0])
         self.walk.queries = spark.locator("body").inner_text()
-        links = spark.locator("a[href*='/statistics/?id=']").all()
+        # Not of what has ended: a query that was begun anew has the name of its earlier run.
+        active = spark.locator("#aggregated-activeQueries")
+        links = active.locator("a[href*='/statistics/?id=']").all()
         # Some of them: the job goes on meanwhile.
         for at in sorted({str(link.get_attribute("href")) for link in links})[:_QUERIES]:
             spark.goto(urljoin(address, at))
@@ -161,7 +170,7 @@ class Visitor:
         """Wait on the first screen until each of these objects has its verdict."""
         self._page.get_by_role("link", name="Overview").click()
         for name, verdict in verdicts.items():
-            expect(self._row(name).locator(".verdict")).to_have_text(verdict, timeout=_LONG_MS)
+            expect(self._row(name).locator(".verdict")).to_have_text(verdict)
         self.walk.troubles = {name: self._row(name).inner_text() for name in verdicts}
         self.walk.sentence = self._heading().inner_text()
         self._shoot("trouble")
@@ -170,14 +179,14 @@ class Visitor:
         """Wait until these objects, and with them all others, are well again."""
         for name in names:
             verdict = self._row(name).locator(".verdict")
-            expect(verdict).to_have_text(re.compile("healthy|idle"), timeout=_LONG_MS)
-        expect(self._heading()).to_have_text(_FRESH, timeout=_LONG_MS)
+            expect(verdict).to_have_text(re.compile("healthy|idle"))
+        expect(self._heading()).to_have_text(_FRESH)
         for name in names:
             # Others may have had their troubles, while all of them started.
             recovered = partial(self._has_recovered, name)
             wait_until(f"the recovery of {name} is a mark", recovered, 120)
         legend = self._page.get_by_role("list", name="Marks that are shown")
-        expect(legend).to_contain_text("recovery", timeout=_LONG_MS)
+        expect(legend).to_contain_text("recovery")
         self._shoot("recovered")
 
     def _has_recovered(self, name: str) -> bool:
@@ -192,7 +201,7 @@ class Visitor:
     def see_loss(self) -> None:
         """Wait until the page says that its application is gone."""
         said = self._page.locator(".as-of.lost strong")
-        expect(said).to_be_visible(timeout=_LONG_MS)
+        expect(said).to_be_visible()
         self.walk.lost = self._page.locator(".as-of.lost").inner_text()
         self.walk.lost_px = said.evaluate("e => parseFloat(getComputedStyle(e).fontSize)")
         self.walk.kept = self._heading().inner_text()
@@ -201,7 +210,7 @@ class Visitor:
     def see_return(self) -> None:
         """Wait until the page goes on by itself."""
         live = self._page.locator(".as-of:not(.lost) .live-dot:not(.off)")
-        expect(live).to_be_visible(timeout=_LONG_MS)
+        expect(live).to_be_visible()
         expect(self._row("flights")).to_be_visible()
         assert self._page.evaluate("window.notReloaded") is True
         self.walk.back = self._page.locator(".as-of").inner_text()
