@@ -34,6 +34,7 @@ __all__ = [
     "hydrated",
     "load",
     "maintain",
+    "read_layout",
     "said",
     "settled",
 ]
@@ -50,13 +51,17 @@ KINDS = {
     "large_out": ("sink", "storage"),
 }
 
+_LAYOUT = ("shards", "shard_levels", "shard_batches")
+"""Relations that are made of one look into each shard."""
+
 
 @dataclass
 class Seen:
     """What was asked while everything ran.
 
     Attributes:
-        rows: Of each relation, by SQL.
+        rows: Of each relation, by SQL: each as of a moment of its own.
+        layout: Of some relations about shards, all as of one moment.
         objects: As the lane has them.
         before: States of the shards just before the relations were asked.
         after: And just after.
@@ -74,6 +79,7 @@ class Seen:
 
     place: Place
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    layout: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     objects: dict[str, LaneObject] = field(default_factory=dict)
     before: dict[str, ShardState] = field(default_factory=dict)
     after: dict[str, ShardState] = field(default_factory=dict)
@@ -148,6 +154,18 @@ def holds_of(application: Application, shard: str) -> set[str]:
     assert application.feeds is not None
     rows = application.feeds.relations.rows("shard_holds", object=shard)
     return {str(row["name"]) for row in rows}
+
+
+def read_layout(application: Application, found: Seen) -> None:
+    """Read the shards and what they are made of, as of one moment.
+
+    Each query of SQL is of a moment of its own, and shards are looked into between two of them.
+    """
+    assert application.feeds is not None
+    relations = application.feeds.relations
+    for name, rows in relations.read_together(_LAYOUT).rows.items():
+        columns = relations.declared[name].schema.names
+        found.layout[name] = [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def act(application: Application, found: Seen) -> None:
