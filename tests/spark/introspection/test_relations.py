@@ -571,7 +571,7 @@ def judged(seen: Seen) -> Judged:
 
 
 def test_each_panel_of_the_dashboard_has_what_its_legend_names(seen: Seen) -> None:
-    """Each query, asked of a Prometheus that scrapes the application; sizes are the shards' own."""
+    """Each query, asked of a Prometheus that scrapes the application; sizes are of ten shards."""
     shown = judged(seen).panels
     assert shown.keys() == set(panels())
     for panel, series in shown.items():
@@ -579,7 +579,10 @@ def test_each_panel_of_the_dashboard_has_what_its_legend_names(seen: Seen) -> No
         for labels, _ in series:
             assert {name for name in panel.labels if labels.get(name)} == panel.labels, panel
     (size,) = (series for panel, series in shown.items() if panel.title == "Size of shards")
-    assert {labels["shard"] for labels, _ in size} >= {"orders", "large", "spent"}
+    # Which are the largest depends on how long the run took: histories of introspection grow.
+    largest = {labels["shard"] for labels, _ in size}
+    assert len(largest) == 10
+    assert largest <= set(seen.place.client().shards())
 
 
 def test_each_alert_is_judged_and_looks_at_something(seen: Seen) -> None:
