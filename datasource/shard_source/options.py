@@ -222,6 +222,8 @@ class SinkOptions(ShardOptions):
             writes, from which the range of a micro-batch is read.
         query_name: `queryName`: name of that query, and of its folder where only the session has
             a checkpoint location.
+        native_writes: `nativeWrites`: false leaves this append to the Python workers in a session
+            that writes natively (`shardline.datasource.spark_native.write_rule`).
     """
 
     key: tuple[str, ...] | None = None
@@ -240,6 +242,7 @@ class SinkOptions(ShardOptions):
     txn_covers: str = ""
     checkpoint: str | None = None
     query_name: str | None = None
+    native_writes: bool = True
 
 
 _SOURCE: Final = (
@@ -279,6 +282,7 @@ _SINK: Final = (
     "txnVersion",
     "txnRange",
     "txnCovers",
+    "nativeWrites",
 )
 
 
@@ -368,6 +372,7 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         txn_covers=given.text("txnCovers") or "",
         checkpoint=given.text("checkpointLocation"),
         query_name=given.text("queryName"),
+        native_writes=given.value("nativeWrites", parse_flag, default=True),
     )
     if parsed.txn_range is not None and parsed.txn_app_id is None:
         raise InvalidUsage(

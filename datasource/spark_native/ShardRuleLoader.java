@@ -5,11 +5,15 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.function.Function;
+import org.apache.spark.sql.catalyst.analysis.NamedRelation;
+import org.apache.spark.sql.catalyst.plans.logical.AppendData;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.StreamingDataSourceV2ScanRelation;
 import org.apache.spark.unsafe.Platform;
@@ -17,12 +21,13 @@ import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Stands where ShardScanRule will, until the first query that has a scan of format("shard").
+ * Stands where ShardScanRule will, until the first query that has a scan of format("shard"), and
+ * where ShardWriteRule will, until the first append to one.
  *
  * <p>Every session of a driver that imports Shardline has one, so it is small: what it costs a
- * session without shards is its class and a look at each plan's leaves. Python makes the rule when
- * the first scan is there (rule_loader.py), and the loader passes every plan on to it from then
- * on. Streams and other clones of the session share the loader, and with it the rule.
+ * session without shards is its class and a look at each plan's root and leaves. Python makes a
+ * rule when the first scan or append is there (rule_loader.py), and the loader passes every plan on
+ * to it from then on. Streams and other clones of the session share the loader, and so its rules.
  */
 public class ShardRuleLoader extends Rule {
   private static final String PYTHON_TABLE =
@@ -31,12 +36,18 @@ public class ShardRuleLoader extends Rule {
   private final Function maker;
   private volatile Rule rule;
   private volatile boolean shut = false;
+  private volatile Rule writes;
+  private volatile boolean shutToWrites = false;
 
   public ShardRuleLoader(Function maker) {
     this.maker = maker;
   }
 
   public TreeNode apply(TreeNode plan) {
+    if (isAppend(plan)) {
+      Rule exchange = writeRule();
+      plan = exchange == null ? plan : (TreeNode) exchange.apply(plan);
+    }
     Rule behind = rule;
     if (behind == null && !shut) {
       try {
@@ -69,6 +80,26 @@ public class ShardRuleLoader extends Rule {
       }
     }
     return rule;
+  }
+
+  /** The rule of appends, which is made if it is not there; null if it cannot be made. */
+  private synchronized Rule writeRule() {
+    if (writes == null && !shutToWrites) {
+      Map request = new HashMap();
+      request.put("writes", Boolean.TRUE);
+      try {
+        writes = (Rule) maker.apply(request);
+      } catch (RuntimeException e) {
+        // no Python: the driver is shutting down
+      } catch (LinkageError e) {
+        // as if it could not be made
+      }
+      // A signal or an interrupt belongs to the query under way; the next one may ask again.
+      shutToWrites =
+          writes == null
+              && request.get("cancelled") == null && request.get("interrupted") == null;
+    }
+    return writes;
   }
 
   /** The loader of the session; it is added to it if there is none. */
@@ -124,6 +155,14 @@ public class ShardRuleLoader extends Rule {
       }
     }
     return false;
+  }
+
+  private static boolean isAppend(TreeNode plan) {
+    if (!(plan instanceof AppendData)) {
+      return false;
+    }
+    NamedRelation to = ((V2WriteCommand) plan).table();
+    return to instanceof DataSourceV2Relation && isOurs(((DataSourceV2Relation) to).table());
   }
 
   private static boolean isOurs(Table table) {

@@ -31,7 +31,8 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
     time_interval          appends a frame as the contents of an interval of times
 
     plan_rule              puts native frames in the place of plain reads of `format("shard")`
-    rule_loader            loads that rule when a session first reads a shard
+    write_rule             writes plain appends natively
+    rule_loader            loads these rules when a session first reads a shard, or appends to one
     load_plans             plans one load for the rule: its time and its frame
     interrupts             lets Ctrl-C end a call of the rule between two calls to the JVM
     self_check             reads a small shard natively before anything else is
@@ -45,8 +46,8 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
     jvm                    classes inside of Spark
     compiled_java          loads the Java classes of this package without a jar
 
-`ShardScanRule.java` is the rule itself, compiled when it is installed; `DriverStream.java` is what
-Spark asks of a driver stream.
+`ShardScanRule.java` and `ShardWriteRule.java` are the rules themselves, compiled when they are
+installed; `DriverStream.java` is what Spark asks of a driver stream.
 
 May use: `shard_source` and `shard_sink`, whose plans and commits these are, `transactions`,
 `client`, `parts`, and what these rest on.

@@ -359,6 +359,16 @@ def make_active(session: SparkSession) -> None:
     )
 
 
+def is_observed(frame: DataFrame) -> bool:
+    """True if a query tells its caller of its rows while it runs (`DataFrame.observe`).
+
+    Spark brings that to the session that runs it: run in a copy, the caller would wait for ever.
+    """
+    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public door
+    # Of each operator the text has its name; a literal that has it as well does no harm.
+    return "CollectMetrics" in str(plan.toString())
+
+
 def rebind_session(frame: DataFrame, session: Any) -> Any:
     """`frame` as a Java Dataset that `session` executes."""
     spark = frame.sparkSession

@@ -2,6 +2,7 @@
 
     import shardline ---> hook ---> offer_native_reads: a loader in the session's optimizer
     first query with a scan of ours ---> the loader asks Python ---> plan_rule makes the rule
+    first append to a shard ---> the loader asks Python ---> write_rule makes that of appends
 
 The loader is a small Java class (`ShardRuleLoader.java`) that costs a session without shards next
 to nothing. This module imports neither pyarrow nor anything that plans.
@@ -90,7 +91,7 @@ def install_loader(spark: SparkSession, make_rule: Callable[[], Any]) -> Any:
         spark: The session.
         make_rule: Makes the rule when the first scan is there; returns None if it cannot.
     """
-    made = java_object(spark, _LOADER, _RuleMaker(make_rule))
+    made = java_object(spark, _LOADER, _RuleMaker(make_rule, partial(_make_write_rule, spark)))
     found = made.install(spark._jsparkSession)  # noqa: SLF001 - no public door
     _known[:] = [(jvm_of(spark), found)]
     return found
@@ -101,23 +102,33 @@ def _make_rule(spark: SparkSession) -> Any:
     return importlib.import_module(_RULES).make_rule(spark)
 
 
+def _make_write_rule(spark: SparkSession) -> Any:
+    # Not before it is needed: what writes imports pyarrow.
+    from shardline.datasource.spark_native.write_rule import make_write_rule  # noqa: PLC0415
+
+    return make_write_rule(spark)
+
+
 @dataclass(frozen=True, slots=True)
 class _RuleMaker:
-    """Makes the rule for a loader, which calls it from the thread that optimizes a query."""
+    """Makes rules for a loader, which calls it from the thread that optimizes a query."""
 
     _make_rule: Callable[[], Any]
+    _make_write_rule: Callable[[], Any]
 
     def apply(self, request: Any) -> Any:
         """The rule; None, with a reason in `request` if it may be asked for again."""
+        writes = request.get("writes") is not None
         try:
-            return call_interruptibly(self._make_rule)
+            return call_interruptibly(self._make_write_rule if writes else self._make_rule)
         except KeyboardInterrupt:
             request["cancelled"] = CANCELLED
-        except Exception as error:  # noqa: BLE001 - reads work without the rule
+        except Exception as error:  # noqa: BLE001 - reads and writes work without the rules
             if is_interrupt(error):
                 request["interrupted"] = True
             else:
-                _log.warning('format("shard") is read by Python workers', exc_info=True)
+                act = "written" if writes else "read"
+                _log.warning('format("shard") is %s by Python workers', act, exc_info=True)
         return None
 
     class Java:

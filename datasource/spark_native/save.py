@@ -24,16 +24,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pyspark.sql import Column, DataFrame
+import msgspec
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import LongType, StructField
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.ids import check_owner_name, new_id
-from shardline.datasource.parts.stage import Staged, delete_blobs
+from shardline.datasource.parts.fetch import Fetcher
+from shardline.datasource.parts.stage import Staged, Stager, delete_blobs
 from shardline.datasource.shard.batch import Part, Run
 from shardline.datasource.shard.covered_range import of_text
+from shardline.datasource.shard.plan import PlannedPart, TimeFilter
 from shardline.datasource.shard_sink.append import append_staged
 from shardline.datasource.shard_sink.envelope import with_shard_spelling
 from shardline.datasource.shard_sink.frame_columns import assign_roles
@@ -45,6 +49,7 @@ from shardline.datasource.spark_native.footers import PartDescriber
 from shardline.datasource.spark_native.jvm import (
     clone_session,
     delete_directory,
+    is_observed,
     rebind_session,
     save_parquet,
 )
@@ -63,7 +68,14 @@ from shardline.datasource.stores.shard_names import shard_directory
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.write import WriteHandle
 
-__all__ = ["Mode", "NativeWrite", "plan_native_write", "save"]
+__all__ = [
+    "Mode",
+    "NativeWrite",
+    "plan_native_write",
+    "save",
+    "stage_in_driver",
+    "with_range_of_micro_batch",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -101,6 +113,12 @@ _LONGS = {name: StructField(name, LongType(), nullable=False) for name in (TS, D
 _THREADS = 8
 """Footers read at once by the driver."""
 
+_FEW_ROWS = 512
+"""Rows that the driver stages once more, so that no reader has to open a file for them."""
+
+_FEW_FILES = 16
+"""Files that it reads for that: each is a request."""
+
 
 def save(
     frame: DataFrame,
@@ -122,7 +140,8 @@ def save(
 
         shardline.save(frame, path, txn=("orders-in", batch_id))
 
-    If Spark cannot write the location or a type by itself, and to overwrite, this makes that call.
+    If Spark cannot write the location or a type by itself, if the frame is observed, and to
+    overwrite, this makes that call by Python workers.
 
     Args:
         frame: Columns by name; `_diff` and `_ts` make its rows updates.
@@ -151,20 +170,33 @@ def save(
     given |= {"key": ",".join(key)} if key is not None else {}
     given |= {"mergeSchema": "true"} if merge_schema else {}
     given |= {"txnAppId": txn[0], "txnVersion": str(txn[1])} if txn is not None else {}
+    given = with_range_of_micro_batch(given, frame.sparkSession)
     parsed = parse_sink(given)
-    if txn is not None and parsed.txn_range is None and not parsed.txn_covers:
-        # Here, in the driver: tasks and helper processes know no more of the query's checkpoint
-        # than the name of a folder, if that.
-        covers = covers_of(frame.sparkSession)
-        given |= {"txnCovers": covers} if covers else {}
-        parsed = parse_sink(given)
     if mode == "append" and parsed.save_mode in (None, "append"):
         saving = plan_native_write(frame, parsed)
         if saving is not None:
             saving.run()
             return
-        _log.info("rows are written by the Arrow sink: Spark cannot write their location or types")
+        _log.info("rows are written by Python workers: Spark cannot write their location or types")
+        given["nativeWrites"] = "false"  # the rule of appends would only find the same
     frame.write.format("shard").options(**given).mode(mode).save()
+
+
+def with_range_of_micro_batch(options: Mapping[str, str], spark: SparkSession) -> dict[str, str]:
+    """Options of a numbered write, with the range that its number stands for where none is said.
+
+    Called in the driver: tasks and helper processes know no more of a query's checkpoint than the
+    name of a folder, if that.
+
+    Args:
+        options: Options of the write.
+        spark: The session of the frame; in `foreachBatch` in the thread of that call.
+    """
+    parsed = parse_sink(options)
+    if parsed.txn_app_id is None or parsed.txn_range is not None or parsed.txn_covers:
+        return dict(options)
+    covers = covers_of(spark)
+    return {**options, "txnCovers": covers} if covers else dict(options)
 
 
 def _option(value: object) -> str:
@@ -183,7 +215,7 @@ def plan_native_write(
     """
     client = open_client(options, create=True)
     root = hadoop_url(frame.sparkSession, client.location.url)
-    if root is None or options.envelope not in ("append", "diff"):
+    if root is None or options.envelope not in ("append", "diff") or is_observed(frame):
         return None
     described = assign_roles(options, frame.schema) if target is None else target.frame
     target = target or resolve_target(client, options, described, find_shard(client, options.shard))
@@ -325,8 +357,8 @@ class NativeWrite:
                 f"has {len(entries)} files with {rows} rows there; nothing was appended",
                 code="ROWS_ELSEWHERE",
                 hint="let executors share the disk of a file:// location, and let Spark's "
-                "fs.s3a.endpoint name the store of s3.endpoint; or write by "
-                'frame.write.format("shard"), whose tasks use the options of the store',
+                "fs.s3a.endpoint name the store of s3.endpoint; or write by frame.write with "
+                "nativeWrites=false, whose tasks use the options of the store",
             )
         if local is not None:
             # With the folder of the shard itself: Spark may have made `part` in it.
@@ -335,12 +367,41 @@ class NativeWrite:
         empty = [e.key for e, part in zip(entries, found, strict=True) if part is None]
         delete_blobs(blob, empty)
         parts = [part for part in found if part is not None]
+        if parts and rows <= _FEW_ROWS and len(parts) <= _FEW_FILES:
+            return self._staged_again(parts)
         return Staged(
             tuple(Run((part,), "none") for part in parts),
             begun_ms,
             rows,
             sum(part.size_bytes for part in parts),
         )
+
+    def _staged_again(self, parts: Sequence[Part]) -> Staged:
+        """Few rows as one part in order, in the state if they are tiny; Spark's files are deleted.
+
+        As the tasks of the Python workers leave them: each reader would have to open each file.
+        """
+        blob, timed = self.client.location.blob, self.target.frame.timed
+        fetcher = Fetcher(blob, {self.target.schema_id: self.schema}, self.schema)
+        batches = [
+            batch
+            for part in parts
+            # Without times in the rows any time will do: none is asked for, and all pass.
+            for batch in fetcher.fetch(
+                PlannedPart(
+                    part if timed else msgspec.structs.replace(part, ts=0),
+                    TimeFilter(None, None),
+                    ordered=False,
+                ),
+                with_ts=timed,
+                with_diff=True,
+            )
+        ]
+        staged = stage_in_driver(
+            self.client, self.options, self.target, pa.Table.from_batches(batches)
+        )
+        delete_blobs(blob, [part.key for part in parts])
+        return staged
 
 
 def _shard_column(found: StructField | None, wanted: StructField) -> Column | str:
@@ -360,3 +421,27 @@ def _shard_column(found: StructField | None, wanted: StructField) -> Column | st
         )
         column = F.coalesce(column, F.raise_error(F.lit(str(refusal))).cast(wanted.dataType))
     return column.alias(wanted.name)
+
+
+def stage_in_driver(
+    client: ShardClient, options: SinkOptions, target: WriteTarget, updates: pa.Table
+) -> Staged:
+    """Stage rows of a shard by this process, as one part: in the state if they are tiny.
+
+    Args:
+        client: A client of the shard's location.
+        options: Options of the write.
+        target: The shard.
+        updates: The shard's columns, `_diff`, and `_ts` if the rows carry their times.
+    """
+    stager = Stager(
+        blob=client.location.blob,
+        directory=shard_directory(options.shard),
+        schema=ShardSchema.parse(target.schema),
+        schema_id=target.schema_id,
+        key=target.key,
+        settings=options.settings,
+        clock=client.clock,
+        ids=client.ids,
+    )
+    return stager.stage([updates] if updates.num_rows else [])

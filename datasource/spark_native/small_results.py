@@ -1,7 +1,7 @@
 """Collects results of few rows into the driver, and stages them there without a write job.
 
     rows = collect_small(saving, rows_max) one Spark job; None: there is too much
-    stage_in_driver(…, rows)               no job: a part in the state, or one blob
+    save.stage_in_driver(…, rows)          no job: a part in the state, or one blob
 
 To write a handful of rows as Parquet takes Spark about twice as long as to send them to the driver,
 and leaves a file that the next reader has to open. So a caller that expects few rows collects them
@@ -22,15 +22,10 @@ from pyspark.errors import PySparkTypeError, UnsupportedOperationException
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from shardline.datasource.client import ShardClient
-from shardline.datasource.parts.stage import Staged, Stager
-from shardline.datasource.shard_sink.target import WriteTarget
-from shardline.datasource.shard_source.options import SinkOptions
 from shardline.datasource.spark_native.save import NativeWrite
-from shardline.datasource.stores.shard_names import shard_directory
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
-__all__ = ["BYTES_MAX", "ROWS_MAX", "collect_small", "has_same_arrow_types", "stage_in_driver"]
+__all__ = ["BYTES_MAX", "ROWS_MAX", "collect_small", "has_same_arrow_types"]
 
 ROWS_MAX: Final = 16_384
 """Rows of a result that is small: bounds memory and the driver's time; no measured optimum."""
@@ -67,20 +62,3 @@ def has_same_arrow_types(rows: StructType, schema: ShardSchema) -> bool:
         return False
     own = [field for field in given if field.name not in (TS, DIFF)]
     return [(f.name, f.type) for f in own] == [(f.name, f.type) for f in schema.arrow]
-
-
-def stage_in_driver(
-    client: ShardClient, options: SinkOptions, target: WriteTarget, updates: pa.Table
-) -> Staged:
-    """Stage rows with the columns of `collect_small` by this process: inline if they are tiny."""
-    stager = Stager(
-        blob=client.location.blob,
-        directory=shard_directory(options.shard),
-        schema=ShardSchema.parse(target.schema),
-        schema_id=target.schema_id,
-        key=target.key,
-        settings=options.settings,
-        clock=client.clock,
-        ids=client.ids,
-    )
-    return stager.stage([updates] if updates.num_rows else [])

@@ -42,12 +42,11 @@ from shardline.datasource.shard_sink.target import WriteTarget, find_shard, reso
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.spark_native.micro_batch import source_of
-from shardline.datasource.spark_native.save import plan_native_write
+from shardline.datasource.spark_native.save import plan_native_write, stage_in_driver
 from shardline.datasource.spark_native.small_results import (
     ROWS_MAX,
     collect_small,
     has_same_arrow_types,
-    stage_in_driver,
 )
 from shardline.datasource.spark_native.transaction import stage_by_tasks
 from shardline.datasource.types.schema import ShardSchema

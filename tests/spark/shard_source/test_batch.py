@@ -392,7 +392,7 @@ def test_two_scans_of_one_frame_are_independent(
 def test_a_large_frame(spark: SparkSession, location: str, read_rows: Read) -> None:
     """Many parts, some retracted, equal what plain Spark makes of the same rows."""
     frame = spark.range(200_000).selectExpr("id", "id % 7 as k", "cast(id as string) as s")
-    options: dict[str, Any] = {"partBufferBytes": 1 << 18}
+    options: dict[str, Any] = {"partBufferBytes": 1 << 18, "rowGroupRows": 10_000}
     write(frame, location, "numbers", key="id", **options)
     write(
         frame.where("id between 5000 and 150000").selectExpr("*", "-1L as _diff"),

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
+NEVER = (lambda: None, lambda: None)
+"""Makers of rules that make none, for a loader of its own."""
+
 
 @pytest.fixture
 def native(spark: SparkSession) -> Iterator[NativeReads]:
@@ -261,9 +264,7 @@ def test_what_was_compiled_is_kept(
 
     monkeypatch.setattr(compiled_java, "class_in", note)
     for _ in range(2):
-        made = compiled_java.java_object(
-            spark, "ShardRuleLoader", rule_loader._RuleMaker(lambda: None)
-        )
+        made = compiled_java.java_object(spark, "ShardRuleLoader", rule_loader._RuleMaker(*NEVER))
         assert made.getClass().getName() == "shardline_jvm.ShardRuleLoader"
         [file] = kept.rglob("*.classes")
         if fault is not None:
@@ -276,7 +277,7 @@ def test_nothing_is_kept_where_python_keeps_nothing(
     spark: SparkSession, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    compiled_java.java_object(spark, "ShardRuleLoader", rule_loader._RuleMaker(lambda: None))
+    compiled_java.java_object(spark, "ShardRuleLoader", rule_loader._RuleMaker(*NEVER))
     assert not kept.exists()
 
 

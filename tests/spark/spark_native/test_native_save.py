@@ -39,6 +39,12 @@ def _times_of_day(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset("spark.sql.timeType.enabled")
 
 
+@pytest.fixture(autouse=True)
+def _files_of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files stay as Spark wrote them: what the driver stages again is in `test_write_rule`."""
+    monkeypatch.setattr(save_module, "_FEW_ROWS", 0)
+
+
 def parts_on_disk(location: str) -> set[str]:
     return {str(p.relative_to(location)) for p in Path(location).rglob("*.parquet")}
 
