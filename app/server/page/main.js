@@ -33,6 +33,12 @@ const SCREENS = /** @type {Record<string, () => Promise<{ screen: Screen }>>} */
   project: () => import("./screens/project.js"),
 });
 
+/**
+ * A screen that did not come is asked for again after so long: at an earlier moment nothing is
+ * followed, so no connection tells that the application is back.
+ */
+const ASK_AGAIN_MS = 5_000;
+
 /** What a view asks of the page. */
 export class Page {
   constructor() {
@@ -60,6 +66,8 @@ export class Page {
      * @type {number | undefined}
      */
     this._missing = undefined;
+    /** When that was asked for last, in ms since the epoch. */
+    this._missedAt = 0;
     /** @type {Map<string, Asked>} */
     this._asked = new Map();
     this._frame = 0;
@@ -171,6 +179,7 @@ export class Page {
       this.screen?.leave?.(this);
       this.screen = screen;
       this._missing = screen ? undefined : asked;
+      this._missedAt = Date.now();
       this.kind = kind;
       this.name = name;
       this.local = {};
@@ -199,18 +208,27 @@ export class Page {
   /** Why there is no screen; undefined if there is one. */
   get screenError() {
     if (this._missing === undefined) return undefined;
-    const hint = "Is the application running? Load the page again when it is.";
+    const hint =
+      "Is the application running? When it answers this screen comes by itself; if it does not " +
+      "come, another version of the application is there: load the page again.";
     return new ServerError("NO_SCREEN", "This screen could not be loaded.", hint);
+  }
+
+  /** Whether a screen did not come that may come now: the application is back, or may be. */
+  get _mayComeNow() {
+    if (this._missing === undefined) return false;
+    const isDue = Date.now() - this._missedAt > ASK_AGAIN_MS;
+    return isDue || this._missing !== this.server.changes;
   }
 
   /** Draw with the next frame; many calls are one. */
   redraw() {
     this._frame ||= requestAnimationFrame(() => {
       this._frame = 0;
-      // The application is back: a screen that did not come then may come now.
-      if (this._missing !== undefined && this._missing !== this.server.changes && !this.dialog) {
+      if (this._mayComeNow && !this.dialog) {
         // Once for each: the answer says when it was asked for.
         this._missing = this.server.changes;
+        this._missedAt = Date.now();
         this.arrive();
       }
       const root = /** @type {HTMLElement} */ (document.getElementById("page"));

@@ -30,11 +30,14 @@ const MENTIONED = "\u0000mentioned";
 let loading;
 
 /**
- * Load the editor once.
+ * Load the editor once; again after a failure, which may have been the application's absence.
  * @returns {Promise<any>} CodeMirror.
  */
 export function loadEditor() {
-  loading ??= load();
+  loading ??= load().catch((error) => {
+    loading = undefined;
+    throw error;
+  });
   return loading;
 }
 

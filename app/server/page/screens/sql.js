@@ -18,6 +18,8 @@ import { visible } from "../words.js";
 const EXAMPLE = "SELECT * FROM introspection.verdicts";
 const AS_OF = /\s+AS\s+OF\s+(?:'[^']*'|"[^"]*"|\d+)(?=\s*;?\s*$)/i;
 const HISTORY_SHOWN = 8;
+const NO_EDITOR =
+  "The editor could not be loaded. It comes by itself when the application answers again.";
 
 /** @type {Screen} */
 export const screen = {
@@ -31,6 +33,7 @@ export const screen = {
   draw(page) {
     const { local } = page;
     const editor = page.ask("editor", async () => makeEditor(page, await loadEditor()));
+    if (editor.mayWorkNow && !editor.loading) editor.again();
     // Asked for now, to be there when the first letter is typed.
     askRelations(page);
     takeAddress(page, editor.value);
@@ -44,7 +47,7 @@ export const screen = {
           ${
             editor.value?.element ??
             html`<p class="empty" role="status">
-              ${editor.error ? "The editor cannot be loaded. Load the page anew." : nothing}
+              ${editor.error ? NO_EDITOR : nothing}
             </p>`
           }
         </div>

@@ -149,8 +149,26 @@ def test_a_screen_that_did_not_come_comes_when_the_application_is_back(
     expect(seen.page.locator(".as-of.lost")).to_be_visible()
     seen.page.get_by_role("navigation").get_by_role("link", name="Lane").click()
     expect(seen.page.locator("main")).to_contain_text("This screen could not be loaded.")
+    expect(seen.page.locator("main")).to_contain_text("When it answers this screen comes by itself")
+    seen.picture("frame-no-screen")
     seen.world.start_server()
     expect(seen.page.get_by_role("heading", level=1, name="Lane")).to_be_visible()
+    assert seen.page.evaluate("window.notReloaded") is True
+
+
+@pytest.mark.parametrize("path", ["/lane", "/shard?at=1"])
+def test_a_screen_that_did_not_come_comes_without_a_new_connection(
+    open_page: OpenPage, path: str
+) -> None:
+    """Nothing is followed at an earlier moment, nor before the first screen."""
+    seen = open_page("one")
+    screens = re.compile(r"/page/screens/(lane|shard)\.js")
+    seen.page.route(screens, lambda route: route.abort())
+    seen.go(path)
+    expect(seen.page.locator("main")).to_contain_text("This screen could not be loaded.")
+    seen.page.evaluate("window.notReloaded = true")
+    seen.page.unroute(screens)
+    expect(seen.page.get_by_role("heading", level=1)).to_be_visible()
     assert seen.page.evaluate("window.notReloaded") is True
 
 

@@ -260,6 +260,25 @@ def test_an_earlier_statement_is_chosen_once_there_is_an_editor(open_sql: OpenSq
     expect(page.locator(".statement")).to_be_enabled()
 
 
+def test_the_editor_comes_when_the_application_is_back(open_sql: OpenSql) -> None:
+    """As it says where the editor would be: without a reload."""
+    seen = open_sql("SELECT 1")
+    page = seen.page
+    scripts = re.compile("codemirror/mode/sql")
+    page.route(scripts, lambda route: route.abort())
+    page.reload()
+    expect(
+        page.get_by_text("It comes by itself when the application answers again.")
+    ).to_be_visible()
+    page.evaluate("window.notReloaded = true")
+    page.unroute(scripts)
+    seen.world.stop_server()
+    expect(page.locator(".as-of.lost")).to_be_visible()
+    seen.world.start_server()
+    expect(editor(page)).to_contain_text("SELECT 1")
+    assert page.evaluate("window.notReloaded") is True
+
+
 def test_without_the_token_it_is_asked_for_and_the_statement_then_runs(open_sql: OpenSql) -> None:
     """Nothing has to be written again."""
     seen = open_sql("SELECT * FROM flights", token=False)
