@@ -20,6 +20,7 @@ const TIME = new Intl.DateTimeFormat(undefined, {
   minute: "2-digit",
   second: "2-digit",
 });
+const ZONE = new Intl.DateTimeFormat(undefined, { timeZoneName: "short" });
 const DAY = new Intl.DateTimeFormat(undefined, {
   day: "numeric",
   month: "short",
@@ -109,6 +110,23 @@ export function clock(ms, now = Date.now()) {
   const time = TIME.format(at);
   const isToday = at.toDateString() === new Date(now).toDateString();
   return isToday ? time : `${DAY.format(at)}, ${time}`;
+}
+
+/**
+ * The viewer's zone at a moment, as his language writes it: "CET", "CEST", "GMT+5:30".
+ * @param {number} ms
+ */
+export function zone(ms) {
+  const parts = ZONE.formatToParts(hasDate(ms) ? ms : Date.now());
+  return parts.find(({ type }) => type === "timeZoneName")?.value ?? "";
+}
+
+/**
+ * As `clock`, with its zone: for a text in which a time cannot be pointed at, to be told UTC.
+ * @param {number} ms
+ */
+export function clockInZone(ms, now = Date.now()) {
+  return hasDate(ms) ? `${clock(ms, now)}\u00a0${zone(ms)}` : String(ms);
 }
 
 /** @param {number} ms  In UTC, to the millisecond: for the hover of a time. */

@@ -32,7 +32,7 @@
  */
 import uPlotModule from "../vendor/uplot/uPlot.esm.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { clock, utc, visible } from "../words.js";
+import { clock, clockInZone, utc, visible } from "../words.js";
 import { betweenStops, stopsWithLabels, stopsWithin } from "./stops.js";
 
 /** Its declarations stand in another file than the module, so its type is not found. */
@@ -199,7 +199,7 @@ class PlotPart extends HTMLElement {
         : numbers.map((one, n) =>
             known.length > 1 ? `${known[n].label} ${plot.say(one)}` : plot.say(one),
           );
-    const when = plot.at[at] === undefined ? "" : sayAt(plot, plot.at[at]);
+    const when = plot.at[at] === undefined ? "" : sayAt(plot, plot.at[at], clockInZone);
     this._readout.textContent = numbers.length ? `${when} · ${values.join(" · ")}` : "";
   }
 }
@@ -357,9 +357,10 @@ function newest({ at, lines }) {
 /**
  * @param {Plot} plot
  * @param {number} at
+ * @param {(at: number) => string} sayTime  If it is one; that of a table tells UTC on hover.
  */
-function sayAt(plot, at) {
-  return plot.sayAt ? plot.sayAt(at) : clock(at);
+function sayAt(plot, at, sayTime = clock) {
+  return plot.sayAt ? plot.sayAt(at) : sayTime(at);
 }
 
 /**

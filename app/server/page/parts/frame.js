@@ -5,11 +5,11 @@
  * @typedef {import("../main.js").Page} Page
  */
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { clock, span } from "../words.js";
+import { clockInZone, span } from "../words.js";
 import { drawKeys } from "./keys.js";
 import { drawSearch, OBJECTS } from "./search.js";
 import { failed } from "./states.js";
-import { drawTime } from "./time.js";
+import { drawTimeInZone } from "./time.js";
 import { drawTimeline } from "./timeline.js";
 import { drawTokenForm } from "./token_form.js";
 
@@ -127,27 +127,27 @@ function drawAsOf(page) {
   if (asOf !== undefined) {
     return strip(
       "past",
-      `The page shows ${clock(asOf)}.`,
-      html`<strong>As of ${drawTime(asOf)}, ${span(Date.now() - asOf)} ago</strong>
+      `The page shows ${clockInZone(asOf)}.`,
+      html`<strong>As of ${drawTimeInZone(asOf)}, ${span(Date.now() - asOf)} ago</strong>
         <button class="plain" @click=${() => page.choose({ at: "" })}>Back to now</button>`,
     );
   }
   if (!server.at) return strip("", "Connecting.", html`<i class="live-dot off"></i>Connecting…`);
   if (server.connected) {
-    return strip("", "", html`<i class="live-dot"></i><span>Live, ${drawTime(server.at)}</span>`);
+    return strip("", "", html`<i class="live-dot"></i><span>Live, ${drawTimeInZone(server.at)}</span>`);
   }
   if (!server.lost) {
     return strip(
       "",
       "",
       html`<i class="live-dot off"></i
-        ><span>As of ${drawTime(server.at)}, ${span(since)} ago. Connecting…</span>`,
+        ><span>As of ${drawTimeInZone(server.at)}, ${span(since)} ago. Connecting…</span>`,
     );
   }
   return strip(
     "lost",
-    `The application does not answer. The page is as of ${clock(server.at)}.`,
-    html`<strong>As of ${drawTime(server.at)}, ${span(since)} ago</strong>
+    `The application does not answer. The page is as of ${clockInZone(server.at)}.`,
+    html`<strong>As of ${drawTimeInZone(server.at)}, ${span(since)} ago</strong>
       <span class="more">The application does not answer. When it does, this goes on by itself.</span>`,
   );
 }

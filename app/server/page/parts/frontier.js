@@ -5,14 +5,17 @@
  * @typedef {number | string} Time  Text if a number cannot hold it: its digits.
  */
 import { html } from "../vendor/lit-html/lit-html.js";
-import { clock, utc } from "../words.js";
+import { clock, clockInZone, utc } from "../words.js";
 import { isClockTime } from "./axis.js";
 
-/** @param {Time | null | undefined} time */
+/**
+ * As text in which nothing can be pointed at: a time of the clock has its zone.
+ * @param {Time | null | undefined} time
+ */
 export function frontierText(time) {
   if (time == null) return "the end";
   if (typeof time === "string") return BigInt(time).toLocaleString();
-  return isClockTime(time) ? clock(time) : time.toLocaleString();
+  return isClockTime(time) ? clockInZone(time) : time.toLocaleString();
 }
 
 /**

@@ -20,8 +20,8 @@
  * @property {string} text  All about it.
  */
 import { html, nothing, svg } from "../vendor/lit-html/lit-html.js";
-import { count, moment, size, span, visible } from "../words.js";
-import { labels, makeAxis, place, readableSpacing } from "./axis.js";
+import { count, moment, size, span, utc, visible, zone } from "../words.js";
+import { isClockTime, labels, makeAxis, place, readableSpacing } from "./axis.js";
 import { drawChoice } from "./choice.js";
 import { measured } from "./measure.js";
 import { frontierText } from "./frontier.js";
@@ -143,7 +143,7 @@ function drawPicture(page, drawn, { from, to }, spacing, width) {
       @pointerover=${(/** @type {Event} */ event) => point(page, event)}
       @keydown=${(/** @type {KeyboardEvent} */ event) => step(page, items, event)}
     >
-      ${strip ? drawStrip(frame) : nothing} ${drawTimeLabels(axis, frame.bottom)}
+      ${strip ? drawStrip(frame) : nothing} ${drawZone(frame)} ${drawTimeLabels(axis, frame.bottom)}
       ${holds.map((hold, at) => drawHold(frame, hold, holdsTop + at * HOLD, isNarrow))}
       ${levels.map((level, at) =>
         drawLevel(
@@ -202,6 +202,17 @@ function drawStrip({ margin, strip, bottom }) {
 }
 
 /**
+ * The zone of the axis's times, before them, unless a narrow margin has no room for it.
+ * @param {Frame} frame
+ */
+function drawZone({ axis, margin }) {
+  if (!isClockTime(axis.to)) return nothing;
+  const name = zone(axis.to);
+  if (name.length * LETTER > margin) return nothing;
+  return svg`<text class="row-name" x="0" y=${HEAD - 11}>${name}</text>`;
+}
+
+/**
  * @param {Axis} axis
  * @param {number} bottom
  */
@@ -213,7 +224,7 @@ function drawTimeLabels(axis, bottom) {
       text,
       time,
     }) => svg`<line class="tick" x1=${x} x2=${x} y1=${HEAD - 6} y2=${bottom} />
-      <text class="tick-text" x=${start} y=${HEAD - 11}>${text}<title>${frontierText(time)}</title></text>`,
+      <text class="tick-text" x=${start} y=${HEAD - 11}>${text}<title>${isClockTime(time) ? utc(time) : frontierText(time)}</title></text>`,
   );
 }
 

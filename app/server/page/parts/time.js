@@ -2,7 +2,7 @@
  * A moment as people read it: in the viewer's zone, in UTC when it is pointed at.
  */
 import { html } from "../vendor/lit-html/lit-html.js";
-import { clock, hasDate, moment, span, utc } from "../words.js";
+import { clock, clockInZone, hasDate, moment, span, utc, zone } from "../words.js";
 
 /**
  * A time of the clock, with the date unless it is today's.
@@ -12,6 +12,14 @@ export function drawTime(value) {
   const ms = moment(value);
   if (ms === undefined) return "–";
   return drawMoment(ms, utc(ms), clock(ms));
+}
+
+/**
+ * The same with its zone beside it: once for all times of a screen.
+ * @param {number} ms
+ */
+export function drawTimeInZone(ms) {
+  return hasDate(ms) ? html`${drawTime(ms)}\u00a0${zone(ms)}` : drawTime(ms);
 }
 
 /**
@@ -25,7 +33,7 @@ export function ago(value, now) {
   const past = now - ms;
   const text =
     Math.abs(past) < 1_000 ? "now" : past > 0 ? `${span(past)} ago` : `in ${span(-past)}`;
-  return drawMoment(ms, `${clock(ms)} (${utc(ms)})`, text);
+  return drawMoment(ms, `${clockInZone(ms)} (${utc(ms)})`, text);
 }
 
 /**
@@ -36,7 +44,7 @@ export function ago(value, now) {
 export function lasting(value, now) {
   const ms = moment(value);
   if (ms === undefined) return "–";
-  return drawMoment(ms, `since ${clock(ms)} (${utc(ms)})`, span(Math.max(0, now - ms)));
+  return drawMoment(ms, `since ${clockInZone(ms)} (${utc(ms)})`, span(Math.max(0, now - ms)));
 }
 
 /**

@@ -23,7 +23,7 @@
  * @property {number} step  How far an arrow goes with Shift.
  */
 import { html, nothing, svg } from "../vendor/lit-html/lit-html.js";
-import { clock, count, span, utc, visible } from "../words.js";
+import { clockInZone, count, span, utc, visible } from "../words.js";
 import { eventsOf } from "./events.js";
 import {
   binsOf,
@@ -218,7 +218,7 @@ function drawMessage(view) {
  * @param {import("../server.js").ServerError} error
  */
 function drawError({ markedAt, now }, { message, hint }) {
-  const which = markedAt === undefined ? "No marks yet" : `Marks as of ${clock(markedAt, now)}`;
+  const which = markedAt === undefined ? "No marks yet" : `Marks as of ${clockInZone(markedAt, now)}`;
   return html`<span class="mark-error">${drawShape("error")}<b>${which}</b></span>
     <span class="timeline-message">${visible(message)} ${visible(hint)}</span>`;
 }
@@ -233,7 +233,7 @@ function describeMoment({ page, marks, now }) {
       .map((text) => visible(text))
       .join(", "),
   );
-  return [`${clock(page.asOf, now)}, ${span(now - page.asOf)} ago`, ...told].join("; ");
+  return [`${clockInZone(page.asOf, now)}, ${span(now - page.asOf)} ago`, ...told].join("; ");
 }
 
 /** @param {View} view */

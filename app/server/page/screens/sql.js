@@ -13,7 +13,7 @@ import { drawAnswer } from "../parts/answer.js";
 import { StatementRun } from "../parts/statement_run.js";
 import { forgetStatements, rememberStatement, statements } from "../parts/statements.js";
 import { drawTime } from "../parts/time.js";
-import { visible } from "../words.js";
+import { visible, zone } from "../words.js";
 
 const EXAMPLE = "SELECT * FROM introspection.verdicts";
 const AS_OF = /\s+AS\s+OF\s+(?:'[^']*'|"[^"]*"|\d+)(?=\s*;?\s*$)/i;
@@ -96,7 +96,7 @@ function drawToolbar(page, editor) {
     </button>
     <button ?disabled=${!editor} @click=${() => editor && explain(page, editor)}>Explain</button>
     <label class="sql-time">
-      As of
+      As of, ${zoneOf(asOfOf(editor?.text ?? ""))}
       <input
         type="datetime-local"
         step="1"
@@ -178,6 +178,11 @@ function asOfOf(text) {
   if (Number.isNaN(ms)) return "";
   const local = new Date(ms - new Date(ms).getTimezoneOffset() * 60_000);
   return Number.isNaN(local.getTime()) ? "" : local.toISOString().slice(0, 19);
+}
+
+/** @param {string} local  A date-time in the viewer's zone, whose name is returned; "": now. */
+function zoneOf(local) {
+  return zone(local ? Date.parse(local) : Date.now());
 }
 
 /** @param {Page} page */

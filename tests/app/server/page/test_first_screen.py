@@ -190,7 +190,9 @@ def test_an_application_that_is_killed_is_said_in_large_letters(open_page: OpenP
     seen.page.evaluate("window.notReloaded = true")
     seen.world.stop_server()
     said = seen.page.locator(".as-of strong")
-    expect(said).to_have_text(re.compile(r"^As of \d\d:\d\d:\d\d, [\d.]+ m?s ago$"), timeout=15_000)
+    expect(said).to_have_text(
+        re.compile(r"^As of \d\d:\d\d:\d\d\sCES?T, [\d.]+ m?s ago$"), timeout=15_000
+    )
     letters = said.evaluate("e => parseFloat(getComputedStyle(e).fontSize)")
     assert letters >= 24
     expect(headline(seen.page)).to_have_text("All 15 objects are fresh.")

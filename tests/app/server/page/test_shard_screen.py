@@ -194,6 +194,11 @@ def test_what_is_pointed_at_is_told(open_shard: OpenShard) -> None:
     expect(readout).to_contain_text("alone it keeps 21 d of history and 121 MiB")
     page.locator(".axis .batch rect").first.hover()
     expect(readout).to_contain_text("Batch of level 8, from before the since to")
+    # Nothing of it can be pointed at, to be told UTC: so it says its zone.
+    expect(readout).to_have_text(re.compile(r" to .*\d\d:\d\d:\d\d\sCES?T\b"))
+    expect(page.locator(".axis .row-name").first).to_have_text(re.compile("^CES?T$"))
+    tick = page.locator(".axis .tick-text title").first
+    expect(tick).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC$"))
     page.locator(".axis").focus()
     page.keyboard.press("ArrowRight")
     expect(readout).to_contain_text("Batch of level 7, from ")

@@ -153,15 +153,28 @@ def test_an_application_that_is_gone_is_told_from_a_query_that_failed(open_sql: 
 
 def test_a_time_is_put_into_the_statement_and_read_from_it(open_sql: OpenSql) -> None:
     """What is run is what is seen; the field is in the viewer's zone, the statement in UTC."""
-    page = open_sql("SELECT * FROM flights;").page
+    page = open_sql("SELECT * FROM flights AS OF '2026-07-20T12:00:05Z';").page
+    field = page.get_by_label("As of, CEST")
+    expect(field).to_have_value("2026-07-20T14:00:05")
     field = page.get_by_label("As of")
     field.fill("2026-11-20T12:00:05")
     expect(editor(page)).to_contain_text("SELECT * FROM flights AS OF '2026-11-20T11:00:05Z';")
+    expect(page.get_by_label("As of, CET", exact=True)).to_have_value("2026-11-20T12:00:05")
     write(page, "SELECT 1 FROM flights AS OF 1763640005000")
     expect(field).to_have_value("2025-11-20T13:00:05")
     field.fill("")
     expect(editor(page)).to_contain_text("SELECT 1 FROM flights")
     expect(editor(page)).not_to_contain_text("AS OF")
+
+
+def test_the_field_for_a_time_stays_inside_of_its_card(open_sql: OpenSql) -> None:
+    """Beside the name of its zone, in the narrowest window."""
+    page = open_sql("SELECT 1", look="narrow").page
+    ends = [
+        found.evaluate("e => e.getBoundingClientRect().right")
+        for found in (page.get_by_label("As of"), page.locator(".sql-statement"))
+    ]
+    assert ends[0] < ends[1]
 
 
 def test_how_a_query_would_be_answered_is_explained(open_sql: OpenSql) -> None:

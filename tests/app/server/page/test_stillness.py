@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Final
+from zoneinfo import ZoneInfo
 
 import pytest
 from playwright.sync_api import expect
@@ -105,6 +107,17 @@ def test_times_are_the_viewers_and_in_utc_on_hover(open_page: OpenPage) -> None:
     local = page.evaluate("at => new Date(at).getHours()", at)
     assert (local - int(utc)) % 24 in (1, 2)
     assert re.match(rf"(since )?.*{local:02}:", since.inner_text() + told)
+
+
+def test_what_cannot_be_pointed_at_says_its_zone(open_page: OpenPage) -> None:
+    """The readouts of charts, and the line above all: an hour of Berlin is one of UTC elsewhere."""
+    seen = open_page("demo", "/object/flights")
+    page, now_ms = seen.page, seen.world.clock.now_ms()
+    zone = datetime.fromtimestamp(now_ms / 1000, ZoneInfo("Europe/Berlin")).tzname()
+    says = re.compile(rf"\d\d:\d\d:\d\d\s{zone}\b")
+    readout = page.locator(".chart-readout").filter(has_text=re.compile(r"\d\d:\d\d"))
+    expect(readout.first).to_have_text(says)
+    expect(page.locator(".as-of time").locator("..")).to_have_text(says)
 
 
 def test_the_graph_is_zoomed_by_buttons_and_by_keys(open_page: OpenPage) -> None:

@@ -8,7 +8,7 @@
  * @typedef {Table & { asOf: number | undefined, askedAt: number }} Sample
  */
 import { html, nothing } from "../../vendor/lit-html/lit-html.js";
-import { hasDate, visible, visibleLines } from "../../words.js";
+import { hasDate, visible, visibleLines, zone } from "../../words.js";
 import { frontierText } from "../frontier.js";
 import { drawRefusal } from "../refusal.js";
 import { quoted, sqlAddress } from "../sql_link.js";
@@ -220,7 +220,7 @@ export function drawSample(page) {
       </select>
     </label>
     <label>
-      As of
+      As of, ${zone(chosenTime(page) ?? Date.now())}
       <input
         type="datetime-local"
         name="as_of"
