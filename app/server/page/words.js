@@ -1,6 +1,6 @@
 /**
  * Numbers, sizes, spans and times, as people read them. No words of a verdict: those are the
- * application's.
+ * application's. A number and its unit are never on two lines: between them is a no-break space.
  */
 
 // Formats are made once: to make one takes much longer than to write a number with it.
@@ -35,6 +35,16 @@ export function count(value) {
   return COMPACT.format(value).replace(/(?<=\d)m$/, "M");
 }
 
+/**
+ * A count with what is counted: "1 row", "12.3k rows"; "–" if it is not known.
+ * @param {number | null | undefined} value
+ * @param {string} one  The word for one of them.
+ * @param {string} several  For any other number.
+ */
+export function countOf(value, one, several = `${one}s`) {
+  return value == null ? "–" : `${count(value)}\u00a0${value === 1 ? one : several}`;
+}
+
 /** @param {number | null | undefined} bytes  Units of 1024, as everywhere in the application. */
 export function size(bytes) {
   if (bytes == null) return "–";
@@ -42,14 +52,14 @@ export function size(bytes) {
   let at = 0;
   let value = bytes;
   for (; value >= 1024 && at < units.length - 1; at++) value /= 1024;
-  return `${(at && value < 10 ? TENTHS : WHOLE).format(value)} ${units[at]}`;
+  return `${(at && value < 10 ? TENTHS : WHOLE).format(value)}\u00a0${units[at]}`;
 }
 
 /** @param {number | null | undefined} ms  A span of time, with its two largest units at most. */
 export function span(ms) {
   if (ms == null) return "–";
-  if (ms < 1_000) return `${Math.round(ms)} ms`;
-  if (ms < 10_000) return `${TENTHS.format(ms / 1_000)} s`;
+  if (ms < 1_000) return `${Math.round(ms)}\u00a0ms`;
+  if (ms < 10_000) return `${TENTHS.format(ms / 1_000)}\u00a0s`;
   const units = /** @type {[string, number][]} */ ([
     ["d", 86_400],
     ["h", 3_600],
@@ -61,21 +71,21 @@ export function span(ms) {
   for (const [unit, seconds] of units) {
     const many = Math.floor(rest / seconds);
     rest -= many * seconds;
-    if (many || said.length) said.push(many ? `${many} ${unit}` : "");
+    if (many || said.length) said.push(many ? `${many}\u00a0${unit}` : "");
     if (said.length === 2) break;
   }
-  return said.filter(Boolean).join(" ");
+  return said.filter(Boolean).join("\u00a0");
 }
 
 /** @param {number | null | undefined} ms  A lag: in seconds also below one, to be compared. */
 export function late(ms) {
   if (ms == null || ms >= 10_000) return span(ms);
-  return `${ALWAYS_TENTHS.format(ms / 1_000)} s`;
+  return `${ALWAYS_TENTHS.format(ms / 1_000)}\u00a0s`;
 }
 
 /** @param {number} share  0 to 1. */
 export function percent(share) {
-  return `${(share > 0 && share < 0.0995 ? TENTHS : WHOLE).format(share * 100)} %`;
+  return `${(share > 0 && share < 0.0995 ? TENTHS : WHOLE).format(share * 100)}\u00a0%`;
 }
 
 /**

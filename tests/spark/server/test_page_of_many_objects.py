@@ -104,7 +104,7 @@ def the_graph_has_a_group_for_each_department(page: Page) -> None:
     """For each kind of its objects; one that is opened shows them, and others stay."""
     for department in DEPARTMENTS:
         group = node(page, f"{department} view")
-        expect(group).to_have_attribute("aria-label", re.compile(rf"^{department}: \d+ views"))
+        expect(group).to_have_attribute("aria-label", re.compile(rf"^{department}: \d+\sviews"))
     assert page.locator(".node").count() <= 60
     page.get_by_role("button", name="Fit all of it").click()
     picture(page, "first")

@@ -36,6 +36,7 @@
  * @property {Map<string, string>} [strategies]  Of views, by name: these fold them, if given.
  */
 import { TONES } from "../parts/verdict.js";
+import { countOf } from "../words.js";
 
 export const SHOWN_MAX = 60;
 const INPUTS_MAX = 12;
@@ -161,14 +162,14 @@ function groupNode(id, rows, lags) {
   const kind = rows[0].type;
   const prefix = id.slice(0, -kind.length - 1);
   const known = rows.map((row) => lags.get(row.object_id)).filter((lag) => lag != null);
-  const many = `${rows.length} ${kind === "index" ? "indexes" : `${kind}s`}`;
+  const many = countOf(rows.length, kind, kind === "index" ? "indexes" : `${kind}s`);
   return {
     id,
     name: prefix ? `${prefix}: ${many}` : many,
     kind,
     tone: TONES.find((tone) => rows.some((row) => row.tone === tone)) ?? "idle",
     verdict: countVerdicts(rows)
-      .map(({ verdict, many }) => `${many} ${verdict}`)
+      .map(({ verdict, many }) => `${many}\u00a0${verdict}`)
       .join(", "),
     lag: known.length ? Math.max(.../** @type {number[]} */ (known)) : undefined,
     members: rows.map((row) => row.object_id),

@@ -8,7 +8,7 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { drawChoice } from "./choice.js";
 import { drawRefusal } from "./refusal.js";
 import { PAGE_ROWS, drawChangesTable, drawResultTable } from "./result_table.js";
-import { clock, count, span, utc, visible } from "../words.js";
+import { clock, count, countOf, span, utc, visible } from "../words.js";
 
 /**
  * @param {Page} page
@@ -51,7 +51,7 @@ function describeState({ took, isCancelled, error, isSubscription, rows, upper, 
   const after = span(took);
   if (isCancelled) return `Cancelled after ${after}; the application ends it as well.`;
   if (error) return `Refused after ${after}`;
-  return `${rows.length.toLocaleString()} ${rows.length === 1 ? "row" : "rows"} in ${after}`;
+  return `${countOf(rows.length, "row")} in ${after}`;
 }
 
 /**
@@ -60,7 +60,7 @@ function describeState({ took, isCancelled, error, isSubscription, rows, upper, 
  */
 function drawProgress({ isSubscription, seen, upper }) {
   if (!isSubscription || !upper) return nothing;
-  return html` · ${count(seen)} ${seen === 1 ? "change" : "changes"} · complete before
+  return html` · ${countOf(seen, "change")} · complete before
     <time title=${utc(upper)}>${clock(upper)}</time>`;
 }
 
@@ -122,7 +122,7 @@ function drawSubscription(page, run) {
   return html`${drawChangesTable(columns, changes)}
   ${
     run.seen > changes.length
-      ? html`<p class="cut">The newest ${count(changes.length)} of ${count(run.seen)} changes.</p>`
+      ? html`<p class="cut">The newest ${count(changes.length)} of ${countOf(run.seen, "change")}.</p>`
       : nothing
   }`;
 }

@@ -6,7 +6,7 @@
  */
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { countVerdicts } from "../graph/model.js";
-import { count, late, size } from "../words.js";
+import { count, countOf, late, size } from "../words.js";
 import { drawSentence, objectLink } from "./object_link.js";
 import { ago, lasting } from "./time.js";
 import { drawTone, drawVerdict } from "./verdict.js";
@@ -105,5 +105,5 @@ export function drawCounts(rows) {
 /** @param {number} bad  How many objects need a person. */
 function needed(bad) {
   if (!bad) return "No object needs a person";
-  return bad === 1 ? "1 object needs a person" : `${count(bad)} objects need a person`;
+  return `${countOf(bad, "object")} ${bad === 1 ? "needs" : "need"} a person`;
 }

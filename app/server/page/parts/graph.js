@@ -110,7 +110,7 @@ function drawEdge({ rate }, edge, line, isLit, isLabelled) {
   return svg`<g class="edge ${isLit ? "lit" : ""} ${moving || rows === undefined ? "" : "still"}">
     <path d=${curve(line)} marker-end="url(#arrow${isLit ? "lit" : ""})" />
     <title>${visible(edge.from, 60)} → ${visible(edge.to, 60)}: ${
-      rows === undefined ? "rows not counted" : `${sayRate(rows)} rows/s`
+      rows === undefined ? "rows not counted" : `${sayRate(rows)}\u00a0rows/s`
     }</title>
     <text x=${x} y=${y - 4} text-anchor="middle">${label}</text>
   </g>`;
@@ -207,7 +207,8 @@ function worst(verdicts) {
 
 /** @param {string} text  A span: of two units the first, there is no room for more. */
 function largestUnit(text) {
-  return text.split(" ").slice(0, 2).join(" ");
+  // Of number, unit, number and unit, which no-break spaces hold together.
+  return text.split("\u00a0").slice(0, 2).join("\u00a0");
 }
 
 /** @param {[number, number][]} line  Through its points, level at each. */

@@ -19,7 +19,7 @@ export function drawGraphList({ nodes, edges }, rate) {
       .filter(({ to }) => to === id)
       .map((edge) => {
         const rows = rate?.(edge);
-        const often = rows === undefined ? "" : ` (${sayRate(rows)} rows a second)`;
+        const often = rows === undefined ? "" : ` (${sayRate(rows)}\u00a0rows a second)`;
         return `${names.get(edge.from)}${often}`;
       })
       .join(", ");

@@ -101,7 +101,7 @@ export function countKinds(marks) {
  */
 export function sayKinds(marks) {
   return countKinds(marks)
-    .map(([kind, many]) => `${many} ${KINDS[kind]?.[many === 1 ? "one" : "many"] ?? kind}`)
+    .map(([kind, many]) => `${many}\u00a0${KINDS[kind]?.[many === 1 ? "one" : "many"] ?? kind}`)
     .join(", ");
 }
 

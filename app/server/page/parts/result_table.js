@@ -7,7 +7,7 @@
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { guard } from "../vendor/lit-html/directives/guard.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
-import { clock, count, utc, visible } from "../words.js";
+import { clock, count, countOf, utc, visible } from "../words.js";
 
 /** Rows that are drawn at once; more are drawn on request. */
 export const PAGE_ROWS = 1_000;
@@ -31,7 +31,7 @@ export function drawResultTable({ columns, rows, shown, more }) {
   ${
     rows.length > shown
       ? html`<p class="cut" role="status">
-          The first ${count(shown)} of ${count(rows.length)} rows.
+          The first ${count(shown)} of ${countOf(rows.length, "row")}.
           <button class="quiet" @click=${more}>
             Show ${count(Math.min(PAGE_ROWS, rows.length - shown))} more
           </button>

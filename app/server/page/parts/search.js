@@ -5,7 +5,7 @@
  * @typedef {import("../store.js").Row} Row
  */
 import { html } from "../vendor/lit-html/lit-html.js";
-import { visible } from "../words.js";
+import { countOf, visible } from "../words.js";
 import { closeDialog } from "./frame.js";
 import { kindSign } from "./object_link.js";
 import { drawVerdict } from "./verdict.js";
@@ -107,7 +107,7 @@ function foot(error, rows, found, kind) {
   if (error) return visible(error.message, 400);
   if (rows.length && !found.length) return "No object has this in its name.";
   const here = kind === "" ? "Enter shows it in the graph, Shift Enter opens its page." : "";
-  return `${found.length} of ${rows.length} objects. ${here}`;
+  return `${found.length} of ${countOf(rows.length, "object")}. ${here}`;
 }
 
 /**

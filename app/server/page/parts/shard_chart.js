@@ -20,7 +20,7 @@
  * @property {string} text  All about it.
  */
 import { html, nothing, svg } from "../vendor/lit-html/lit-html.js";
-import { count, moment, size, span, utc, visible, zone } from "../words.js";
+import { countOf, moment, size, span, utc, visible, zone } from "../words.js";
 import { isClockTime, labels, makeAxis, place, readableSpacing } from "./axis.js";
 import { drawChoice } from "./choice.js";
 import { measured } from "./measure.js";
@@ -136,8 +136,9 @@ function drawPicture(page, drawn, { from, to }, spacing, width) {
       role="img"
       tabindex="0"
       aria-label=${
-        `${batches.length} batches in ${levels.length} levels, ${drawn.holds.length} holds, ` +
-        `${rounds.length} rounds of maintenance, from ${frontierText(from)} to ${frontierText(to)}; ` +
+        `${countOf(batches.length, "batch", "batches")} in ${countOf(levels.length, "level")}, ` +
+        `${countOf(drawn.holds.length, "hold")}, ` +
+        `${countOf(rounds.length, "round")} of maintenance, from ${frontierText(from)} to ${frontierText(to)}; ` +
         "the tables below have the same. Arrow keys go from one to the next."
       }
       @pointerover=${(/** @type {Event} */ event) => point(page, event)}
@@ -171,9 +172,9 @@ function drawPicture(page, drawn, { from, to }, spacing, width) {
  */
 function describeRest({ holds, maintenance }, shown, rounds) {
   const rest = [];
-  if (holds.length > shown.length) rest.push(`${count(holds.length - shown.length)} more holds`);
+  if (holds.length > shown.length) rest.push(countOf(holds.length - shown.length, "more hold"));
   if (maintenance.length > rounds.length)
-    rest.push(`${count(maintenance.length - rounds.length)} earlier rounds of maintenance`);
+    rest.push(`${countOf(maintenance.length - rounds.length, "earlier round")} of maintenance`);
   const more = rest.length ? ` The tables have ${rest.join(" and ")}.` : "";
   return `Point at a batch, a hold or a mark to read about it.${more}`;
 }

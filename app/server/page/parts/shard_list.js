@@ -5,7 +5,7 @@
  * @typedef {import("../store.js").Row} Row
  */
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { count, moment, size, span, visible } from "../words.js";
+import { count, countOf, moment, size, span, visible } from "../words.js";
 import { isClockTime } from "./axis.js";
 import { drawFrontier } from "./frontier.js";
 import { objectLink } from "./object_link.js";
@@ -129,7 +129,7 @@ export function drawShardList(page) {
       <div>
         <h1>Shards</h1>
         <p class="aside">
-          ${count(rows.length)} ${rows.length === 1 ? "shard" : "shards"},
+          ${countOf(rows.length, "shard")},
           ${size(bytes)}${drawAge(page, rows)}
         </p>
       </div>

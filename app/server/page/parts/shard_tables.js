@@ -8,7 +8,7 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { drawActions } from "./action.js";
 import { drawCard, drawRowsTable } from "./card.js";
-import { count, moment, size, span, visible } from "../words.js";
+import { count, countOf, moment, size, span, visible } from "../words.js";
 import { drawFrontier, isBefore } from "./frontier.js";
 import { objectLink } from "./object_link.js";
 import { batchKey } from "./shard_words.js";
@@ -176,9 +176,9 @@ export function drawRoundsTable(page, rounds) {
             <td class="number">${span(round.took)}</td>
             <td class="number">${count(round.merges)}</td>
             <td class="number">
-              ${round.collected == null ? "–" : `${count(round.collected)} blobs`}
+              ${round.collected == null ? "–" : countOf(round.collected, "blob")}
             </td>
-            <td class="number">${round.swept == null ? "–" : `${count(round.swept)} blobs`}</td>
+            <td class="number">${round.swept == null ? "–" : countOf(round.swept, "blob")}</td>
             <td class="sentence">
               ${(round.failed ?? []).map((/** @type {string} */ step) => visible(step)).join(", ") || "–"}
             </td>

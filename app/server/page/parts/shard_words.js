@@ -3,7 +3,7 @@
  *
  * @typedef {import("../store.js").Row} Row
  */
-import { count, moment, size, span, visible } from "../words.js";
+import { count, countOf, moment, size, span, visible } from "../words.js";
 import { frontierText, isBefore } from "./frontier.js";
 
 /** @param {Row} batch */
@@ -27,8 +27,8 @@ export function batchText(batch, from) {
   const long = upper != null && !isMerged ? ` (${span(upper - lower)})` : "";
   const holds = parts
     ? [
-        `${count(parts)} ${parts === 1 ? "part" : "parts"}`,
-        `${count(updates ?? records)} updates`,
+        countOf(parts, "part"),
+        countOf(updates ?? records, "update"),
         size(batch.size),
       ].join(", ")
     : "without updates";
@@ -63,7 +63,7 @@ export function roundsText(rounds) {
   const failed = rounds.filter((round) => round.failed?.length).length;
   const all = { merges: sum("merges"), collected: sum("collected"), swept: sum("swept") };
   const more = failed ? `, and steps of ${count(failed)} of them failed` : "";
-  const many = `${count(rounds.length)} rounds of maintenance, ${at[0]} to ${at[1]}`;
+  const many = `${countOf(rounds.length, "round")} of maintenance, ${at[0]} to ${at[1]}`;
   return `${many}: ${did(all) || "nothing"}${more}`;
 }
 
@@ -79,9 +79,9 @@ function roundText(round) {
 /** @param {Row} round */
 function did({ merges, collected, swept }) {
   return [
-    merges ? `${count(merges)} ${merges === 1 ? "merge" : "merges"}` : "",
-    collected ? `${count(collected)} blobs deleted by collection` : "",
-    swept ? `${count(swept)} leaked blobs swept` : "",
+    merges ? countOf(merges, "merge") : "",
+    collected ? `${countOf(collected, "blob")} deleted by collection` : "",
+    swept ? `${countOf(swept, "leaked blob")} swept` : "",
   ]
     .filter(Boolean)
     .join(", ");

@@ -247,7 +247,7 @@ function drawZooms({ page, zoom }) {
           page.redraw();
         }}
       >
-        ${name}
+        ${name.replace(" ", "\u00a0")}
       </button>`,
     )}
   </div>`;

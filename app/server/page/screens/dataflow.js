@@ -22,7 +22,7 @@ import { PHASES } from "../parts/object/steps.js";
 import { drawOperatorGraph, NODES_MAX } from "../parts/operator_graph.js";
 import { ratesOf, sayLast, sayRate } from "../parts/rates.js";
 import { drawVerdict } from "../parts/verdict.js";
-import { count, percent, size, visible } from "../words.js";
+import { countOf, percent, size, visible } from "../words.js";
 
 /** @type {Screen} */
 export const screen = {
@@ -229,7 +229,7 @@ function drawGraph(operators, times, chosen, choose) {
     const left = share === undefined ? "" : percent(share);
     const right = one.kept
       ? one.kept.size == null
-        ? `${count(one.kept.records)} rows kept`
+        ? `${countOf(one.kept.records, "row")} kept`
         : `keeps ${size(one.kept.size)}`
       : "";
     return {
@@ -247,14 +247,14 @@ function drawGraph(operators, times, chosen, choose) {
   const rowsOf = (from) => {
     const sender = byId.get(from);
     const rate = sender && times.rows(sender);
-    if (rate !== undefined) return `${sayRate(rate)} rows/s`;
+    if (rate !== undefined) return `${sayRate(rate)}\u00a0rows/s`;
     if (!sender?.rowsOut) return "";
     const { rows, counted, observed } = sender.rowsOut;
-    return counted < observed ? "not all counted" : `${count(rows)} rows`;
+    return counted < observed ? "not all counted" : countOf(rows, "row");
   };
   const content =
     nodes.length > NODES_MAX
-      ? drawAbsent(`It has ${nodes.length} operators, too many for a picture: see the table.`)
+      ? drawAbsent(`It has ${countOf(nodes.length, "operator")}, too many for a picture: see the table.`)
       : drawOperatorGraph(nodes, describe, rowsOf, chosen?.id, choose);
   return drawSection("operators", "Operators", content);
 }

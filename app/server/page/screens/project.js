@@ -34,7 +34,7 @@ import { lineDifference } from "../parts/line_difference.js";
 import { drawSentence } from "../parts/object_link.js";
 import { drawRefusal } from "../parts/refusal.js";
 import { drawTime } from "../parts/time.js";
-import { count, visible } from "../words.js";
+import { count, countOf, visible } from "../words.js";
 
 /** In this order: what loses something comes first. */
 const GROUPS = [
@@ -134,7 +134,7 @@ const isNone = () => false;
 
 /** @param {Problem[]} problems */
 function drawProblems(problems) {
-  const many = problems.length === 1 ? "a problem" : `${count(problems.length)} problems`;
+  const many = problems.length === 1 ? "a problem" : countOf(problems.length, "problem");
   return html`<p class="verdict-of-plan" role="status">
       The project cannot run as it is written: it has ${many}.
     </p>
@@ -204,7 +204,7 @@ function drawGroups(page, changes) {
  * @param {number} same
  */
 function describePlan(groups, same) {
-  const stays = same === 1 ? "1 object stays as it is" : `${count(same)} objects stay as they are`;
+  const stays = `${countOf(same, "object")} ${same === 1 ? "stays as it is" : "stay as they are"}`;
   if (!groups.length) return `A run of the project would change nothing: ${stays}.`;
   const said = groups.map(({ does, members }) => does(count(members.length)));
   const all = [said.slice(0, -1).join(", "), said.at(-1)].filter(Boolean).join(" and ");

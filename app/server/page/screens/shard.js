@@ -19,7 +19,7 @@ import { drawActions } from "../parts/action.js";
 import { isClockTime } from "../parts/axis.js";
 import { objectLink } from "../parts/object_link.js";
 import { ago } from "../parts/time.js";
-import { count, moment, size, span, utc, visible } from "../words.js";
+import { count, countOf, moment, size, span, utc, visible } from "../words.js";
 
 /** @type {Screen} */
 export const screen = {
@@ -159,7 +159,7 @@ function drawNumbers(shard) {
       upper == null ? "complete for ever" : "settled before it",
       upper,
     ),
-    drawTile("Rows", count(records), `${count(updates)} updates`),
+    drawTile("Rows", count(records), countOf(updates, "update")),
     drawTile(
       "Size",
       size(bytes),
@@ -168,7 +168,7 @@ function drawNumbers(shard) {
     drawTile(
       "Batches",
       count(batches),
-      `${count(parts)} parts, ${count(shard.empty_batches)} without updates`,
+      `${countOf(parts, "part")}, ${count(shard.empty_batches)} without updates`,
     ),
     drawTile(
       "Retention",

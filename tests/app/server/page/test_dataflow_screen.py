@@ -65,10 +65,10 @@ def test_it_names_the_operator_with_the_largest_share_and_its_piece_of_sql(
     """Since its start: the third of five operators takes four parts of eight of 69 %."""
     seen = open_page("demo", "/dataflow/delays_by_carrier?time=start")
     expect(sentence(seen.page)).to_have_text(
-        re.compile(r"Project carrier, COUNT\(\*\) AS flights.* takes 3[45] % of its time since")
+        re.compile(r"Project carrier, COUNT\(\*\) AS flights.* takes 3[45]\s% of its time since")
     )
     row = table(seen.page).get_by_role("row", name=re.compile("^Project"))
-    expect(row).to_contain_text(re.compile("3[45] %"))
+    expect(row).to_contain_text(re.compile(r"3[45]\s%"))
     expect(panel(seen.page, "Project")).to_contain_text("COUNT_IF(delay > 15) AS late")
 
 

@@ -66,7 +66,7 @@ def test_all_shards_are_listed_with_size_history_and_holds(open_shard: OpenShard
     expect(rows.nth(2).get_by_role("cell").nth(5)).to_have_text("nobody")
     # Of thousands each is looked into once in some minutes: what is old must say so.
     aside = page.locator(".screen-head .aside")
-    expect(aside).to_have_text(re.compile(r"all looked into within the last \d+ s"))
+    expect(aside).to_have_text(re.compile(r"all looked into within the last \d+\ss"))
     expect(rows.nth(0).get_by_role("columnheader").last).to_have_text("As of")
     expect(rows.nth(1).get_by_role("cell").last).to_have_text(re.compile(r"\d\d:\d\d"))
     page.get_by_label("Filter shards by name").fill("x_")

@@ -54,7 +54,7 @@ def test_rows_are_shown_as_they_are(open_sql: OpenSql) -> None:
     """No integer is rounded, NULL is not text, numbers stand at the right, the time is told."""
     page = open_sql("SELECT * FROM flights").page
     run(page)
-    expect(page.get_by_text(re.compile(r"^6 rows in \d"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^6\srows in \d"))).to_be_visible()
     first = page.get_by_role("row").nth(1)
     expect(first).to_contain_text(str(BIG))
     number = first.get_by_role("cell").nth(1)
@@ -300,7 +300,7 @@ def test_without_the_token_it_is_asked_for_and_the_statement_then_runs(open_sql:
     expect(page.get_by_role("alert").filter(has_text="TOKEN_NEEDED")).to_be_visible()
     page.locator("input[type=password]").fill(seen.world.token)
     page.keyboard.press("Enter")
-    expect(page.get_by_text(re.compile(r"^6 rows in"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^6\srows in"))).to_be_visible()
 
 
 def test_rows_are_never_taken_as_markup(open_sql: OpenSql) -> None:
@@ -322,6 +322,6 @@ def test_the_keyboard_is_not_caught_in_the_editor(open_sql: OpenSql) -> None:
     page = open_sql("SELECT 1").page
     expect(page.locator(".CodeMirror-focused")).to_be_visible()
     page.keyboard.press("Control+Enter")
-    expect(page.get_by_text(re.compile(r"^6 rows in"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^6\srows in"))).to_be_visible()
     page.keyboard.press("Tab")
     expect(page.get_by_role("button", name="Run")).to_be_focused()

@@ -11,6 +11,9 @@ from support.page.browser import OpenPage
 
 pytestmark = pytest.mark.browser
 
+_NUMBERS = {"count", "countOf", "size", "span", "late", "percent", "clockInZone"}
+"""Words with a number; the time of `clock` may stand below its date."""
+
 WORDS: list[tuple[str, list[Any], str]] = [
     ("count", [None], "–"),
     ("count", [0], "0"),
@@ -18,27 +21,30 @@ WORDS: list[tuple[str, list[Any], str]] = [
     ("count", [12_345], "12.3k"),
     ("count", [-12_345], "-12.3k"),
     ("count", [233_000_000], "233M"),
+    ("countOf", [1, "row"], "1\u00a0row"),
+    ("countOf", [12_345, "batch", "batches"], "12.3k\u00a0batches"),
+    ("countOf", [None, "blob"], "–"),
     ("size", [None], "–"),
-    ("size", [1_023], "1,023 B"),
-    ("size", [1_024], "1 KiB"),
-    ("size", [1_536], "1.5 KiB"),
-    ("size", [64 * 1_024], "64 KiB"),
-    ("size", [5 << 50], "5 PiB"),
+    ("size", [1_023], "1,023\u00a0B"),
+    ("size", [1_024], "1\u00a0KiB"),
+    ("size", [1_536], "1.5\u00a0KiB"),
+    ("size", [64 * 1_024], "64\u00a0KiB"),
+    ("size", [5 << 50], "5\u00a0PiB"),
     ("span", [None], "–"),
-    ("span", [0], "0 ms"),
-    ("span", [999.4], "999 ms"),
-    ("span", [1_500], "1.5 s"),
-    ("span", [59_600], "1 min"),
-    ("span", [61_000], "1 min 1 s"),
-    ("span", [3_600_000], "1 h"),
-    ("span", [90_061_000], "1 d 1 h"),
-    ("span", [86_460_000], "1 d"),
-    ("late", [40], "0.0 s"),
-    ("late", [9_960], "10.0 s"),
-    ("late", [10_000], "10 s"),
-    ("percent", [0], "0 %"),
-    ("percent", [0.042], "4.2 %"),
-    ("percent", [0.42], "42 %"),
+    ("span", [0], "0\u00a0ms"),
+    ("span", [999.4], "999\u00a0ms"),
+    ("span", [1_500], "1.5\u00a0s"),
+    ("span", [59_600], "1\u00a0min"),
+    ("span", [61_000], "1\u00a0min\u00a01\u00a0s"),
+    ("span", [3_600_000], "1\u00a0h"),
+    ("span", [90_061_000], "1\u00a0d\u00a01\u00a0h"),
+    ("span", [86_460_000], "1\u00a0d"),
+    ("late", [40], "0.0\u00a0s"),
+    ("late", [9_960], "10.0\u00a0s"),
+    ("late", [10_000], "10\u00a0s"),
+    ("percent", [0], "0\u00a0%"),
+    ("percent", [0.042], "4.2\u00a0%"),
+    ("percent", [0.42], "42\u00a0%"),
     ("clock", [1_768_615_920_000, 1_768_615_980_000], "03:12:00"),
     ("clock", [1_768_615_920_000, 1_768_715_920_000], "17 Jan 2026, 03:12:00"),
     ("clockInZone", [1_768_615_920_000, 1_768_615_980_000], "03:12:00\u00a0CET"),
@@ -59,6 +65,22 @@ HELD = """async changes => {
 }"""
 
 
+LINES = """async cases => {
+  const words = await import("/page/words.js");
+  const { sayRate } = await import("/page/parts/rates.js");
+  const box = document.body.appendChild(document.createElement("div"));
+  Object.assign(box.style, { width: "0", overflowWrap: "normal" });
+  const texts = cases.map(([name, given]) => words[name](...given));
+  texts.push(`${sayRate(3.7)}/s`, "3.7 / s");
+  return texts.map((text) => {
+    box.textContent = text;
+    const range = document.createRange();
+    range.selectNodeContents(box);
+    return [text, new Set([...range.getClientRects()].map(({ top }) => top)).size];
+  });
+}"""
+
+
 @pytest.fixture
 def page(open_page: OpenPage) -> Page:
     """A page that has loaded."""
@@ -76,6 +98,14 @@ def test_words_are_those_that_people_read(page: Page) -> None:
     )
     found = [(name, given, text) for (name, given, _), text in zip(WORDS, said, strict=True)]
     assert found == WORDS
+
+
+def test_a_number_and_its_unit_stand_on_one_line(page: Page) -> None:
+    """However narrow the place for them is."""
+    cases = [[name, given] for name, given, _ in WORDS if name in _NUMBERS]
+    *lines, apart = page.evaluate(LINES, cases)
+    assert [text for text, number in lines if number > 1] == []
+    assert apart == ["3.7 / s", 3], "or lines are not counted"
 
 
 def test_rows_that_are_held_are_a_multiset(page: Page) -> None:

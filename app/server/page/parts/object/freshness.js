@@ -16,9 +16,9 @@ const MINUTES_MIN = 5;
 
 /** Ranges of time by their name in the address, in minutes; the first without a choice. */
 const RANGES = /** @type {const} */ ([
-  ["1h", "1 h", 60],
-  ["6h", "6 h", 360],
-  ["24h", "24 h", 1440],
+  ["1h", "1\u00a0h", 60],
+  ["6h", "6\u00a0h", 360],
+  ["24h", "24\u00a0h", 1440],
 ]);
 
 /** @param {Page} page */

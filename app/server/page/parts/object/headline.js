@@ -110,7 +110,7 @@ function drawFigures(page, verdict) {
     ],
     [
       "Throughput",
-      rate === undefined ? "–" : html`${sayRate(rate.perSecond)} rows/s`,
+      rate === undefined ? "–" : `${sayRate(rate.perSecond)}\u00a0rows/s`,
       rate === undefined ? "" : sayLast(rate.ms),
     ],
     ...(verdict.retry_at
@@ -140,7 +140,7 @@ function drawFigures(page, verdict) {
 /** @param {Row} verdict */
 function failures({ failures }) {
   if (!failures) return "";
-  return failures === 1 ? "failed once" : `failed ${failures} times in a row`;
+  return failures === 1 ? "failed once" : `failed ${failures}\u00a0times in a row`;
 }
 
 /**

@@ -8,7 +8,7 @@
 import { html, nothing } from "../../vendor/lit-html/lit-html.js";
 import { quoted, sqlAddress } from "../sql_link.js";
 import { drawTime } from "../time.js";
-import { count, moment, span, visible, visibleLines } from "../../words.js";
+import { count, countOf, moment, span, visible, visibleLines } from "../../words.js";
 import { drawAbsent, drawKeptChoice, drawProse, drawSection, theRow } from "./bits.js";
 
 const SHOWN = 12;
@@ -76,7 +76,7 @@ function drawLiveErrors(page, counts) {
   if (!counts?.count) return nothing;
   const others = (counts.erring_ids ?? []).filter((/** @type {string} */ id) => id !== page.name);
   return html`<p>
-    Reads of it fail: ${count(counts.count)} live ${counts.count === 1 ? "error" : "errors"},
+    Reads of it fail: ${countOf(counts.count, "live error")},
     ${count(counts.own)} of ${counts.own === 1 ? "it" : "them"} its own.
     ${
       others.length

@@ -6,7 +6,7 @@
  * @typedef {import("./operators.js").Operator} Operator
  */
 import { html, nothing } from "../../vendor/lit-html/lit-html.js";
-import { count, percent, size, span, visible, visibleLines } from "../../words.js";
+import { count, countOf, percent, size, span, visible, visibleLines } from "../../words.js";
 import { drawBar, drawFacts, drawScroll, drawSection } from "./bits.js";
 import { sayLast, sayRate } from "../rates.js";
 import { sharesOf } from "./operators.js";
@@ -85,7 +85,7 @@ function drawRow(one, times, share, chosen, choose) {
 function drawRows(rows) {
   if (!rows || rows.counted === rows.observed) return count(rows?.rows);
   return html`${count(rows.rows)}
-    <small class="of-batches">in ${count(rows.counted)} of ${count(rows.observed)} micro-batches</small>`;
+    <small class="of-batches">in ${count(rows.counted)} of ${countOf(rows.observed, "micro-batch", "micro-batches")}</small>`;
 }
 
 /**
@@ -116,7 +116,7 @@ export function drawOperator(page, one, times, leave) {
     ["Rows out each second", rate === undefined ? null : sayRate(rate)],
     ["Rows kept", one.kept ? count(one.kept.records) : null],
     ["Size of what it keeps", one.kept ? size(one.kept.size) : null],
-    ["In", one.kept?.batches == null ? null : `${count(one.kept.batches)} pieces`],
+    ["In", one.kept?.batches == null ? null : countOf(one.kept.batches, "piece")],
     ["Strategy by itself", one.strategy && visible(one.strategy)],
     ["Because", one.reason && visible(one.reason, 400)],
     ["Number", String(one.id)],

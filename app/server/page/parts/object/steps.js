@@ -8,7 +8,7 @@ import { html, nothing } from "../../vendor/lit-html/lit-html.js";
 import { drawChart, SPANS } from "../chart.js";
 import { ratesOf, sayLast, sayRate } from "../rates.js";
 import { ago } from "../time.js";
-import { count, percent, size, span } from "../../words.js";
+import { count, countOf, percent, size, span } from "../../words.js";
 import { drawAbsent, drawBar, drawFacts, drawSection, theRow } from "./bits.js";
 
 /** Spark's phases of a micro-batch, in their order, in words. */
@@ -55,7 +55,7 @@ function drawMicroBatches(page, rows) {
   );
   const last = first.get(batches.at(-1));
   const chart = drawChart(page, "steps", {
-    title: `Time of the last ${batches.length} micro-batches, by phase`,
+    title: `Time of the last ${countOf(batches.length, "micro-batch", "micro-batches")}, by phase`,
     at: batches,
     lines: [...phases]
       .sort((a, b) => order(a) - order(b))
@@ -65,7 +65,7 @@ function drawMicroBatches(page, rows) {
         values: batches.map((batch) => took.get(`${batch} ${phase}`) ?? null),
       })),
     say: span,
-    sayAt: (batch) => `no. ${Math.round(batch).toLocaleString()}`,
+    sayAt: (batch) => `no.\u00a0${Math.round(batch).toLocaleString()}`,
     grid: SPANS,
     shown: batches.length
       ? [batches[0] - 1, /** @type {number} */ (batches.at(-1)) + 1]
@@ -78,7 +78,7 @@ function drawMicroBatches(page, rows) {
   ${
     last
       ? drawFacts([
-          ["Last micro-batch", `no. ${last.batch.toLocaleString()}, ${span(last.took)}`],
+          ["Last micro-batch", `no.\u00a0${last.batch.toLocaleString()}, ${span(last.took)}`],
           ["Begun", ago(last.started_at, page.now)],
         ])
       : nothing

@@ -84,7 +84,7 @@ export function drawSpark(page) {
     ["Query", code(object?.query_id)],
     ["Run", code(object?.run_id)],
     ["Checkpoint", code(more?.checkpoint)],
-    ["Incarnation", object?.epoch ? `no. ${object.epoch.toLocaleString()}` : null],
+    ["Incarnation", object?.epoch ? `no.\u00a0${object.epoch.toLocaleString()}` : null],
     ["Id for ever", code(object?.global_id)],
     ["Created", object?.created_at ? drawTime(object.created_at) : null],
     ["Right from", object?.as_of == null ? null : drawFrontier(object.as_of)],
