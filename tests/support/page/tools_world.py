@@ -5,10 +5,14 @@
         world.tried       actions that have only said what they would do
         world.followed    subscriptions that somebody listens to
         world.given_up    queries whose client was gone before their answer
+    world.shard       id of the shard that is subscribed to; with another one it is another object
 
 Statements are parsed by the product, so that errors of syntax and their places are real ones. What
 contains `wrong` is refused at that word, what contains `slow` waits to be given up, what contains
 `many` has 2,500 rows, what reads `object_details` has one with a strategy.
+
+What is subscribed to has a history that goes on whether it is served or not: two copies of a row of
+`AA`, and one row of `UA` whose number grows by one each 200 ms.
 """
 
 from __future__ import annotations
@@ -28,7 +32,12 @@ from shardline.app.introspection.publisher import Publisher
 from shardline.app.server.access import error_response
 from shardline.app.server.api import Query, read_body
 from shardline.app.sql.problems import InvalidProject, Problem, Script
-from shardline.app.sql.queries import parse_explain, parse_select, parse_subscribe
+from shardline.app.sql.queries import (
+    SubscribeRequest,
+    parse_explain,
+    parse_select,
+    parse_subscribe,
+)
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import ShardError
 from support.page.browser import Seen
@@ -46,6 +55,7 @@ ROWS: Final = 2_500
 """Rows of a large result."""
 
 _PACE_MS: Final = 200.0
+_STEP_MS: Final = 200
 _SITUATION: Final = Situation("one", seconds=1, hours=0)
 _DRY: Final = ("compact", "collect", "sweep", "expire_hold")
 
@@ -62,6 +72,7 @@ class ToolsWorld(ServedWorld):
         self.tried: list[tuple[str, str]] = []
         self.followed: list[str] = []
         self.given_up: list[str] = []
+        self.shard = "s-made"
         routes = [
             Route("/api/v1/project", self._project),
             Route("/api/v1/subscribe", self._subscribe, methods=["POST"]),
@@ -144,27 +155,42 @@ class ToolsWorld(ServedWorld):
         return JSONResponse(plan)
 
     async def _subscribe(self, request: Request) -> Response:
-        query = (await read_body(request, Query)).query
-        on = parse_subscribe(query).on
-        return StreamingResponse(self._lines(on), media_type="application/x-ndjson")
+        asked = parse_subscribe((await read_body(request, Query)).query)
+        return StreamingResponse(self._lines(asked), media_type="application/x-ndjson")
 
-    async def _lines(self, on: str) -> AsyncIterator[str]:
-        self.followed.append(on)
+    async def _lines(self, asked: SubscribeRequest) -> AsyncIterator[str]:
+        self.followed.append(asked.on)
         try:
-            for number in range(100_000):
-                now = self.clock.now_ms()
-                come = {"_ts": now, "_diff": 1, "carrier": "UA", "flights": number}
-                gone = {"_ts": now, "_diff": -1, "carrier": "UA", "flights": number - 1}
-                first = {"_ts": now, "_diff": 2, "carrier": "AA", "flights": BIG}
-                updates = [come, gone] if number else [first, come]
-                line = {"lower": now, "upper": now + 1, "updates": updates}
-                yield json.dumps(line) + "\n"
-                if on == "ending" and number == 1:
-                    yield json.dumps({"lower": now, "upper": None, "error": "it has failed"}) + "\n"
+            now = self.clock.now_ms()
+            as_of = now if asked.as_of is None else asked.as_of
+            if asked.shard not in {"", self.shard}:
+                yield _line(as_of, None, error="[HISTORY_GONE] it was dropped and made again")
+                return
+            number, lower = as_of // _STEP_MS, as_of
+            if asked.snapshot:
+                both = [_update(as_of, 2, "AA", BIG), _update(as_of, 1, "UA", number)]
+                lower = (number + 1) * _STEP_MS
+                yield _line(as_of, lower, shard=self.shard, updates=both)
+            for later in range(number + 1, number + 100_000):
+                at = later * _STEP_MS
+                await anyio.sleep(max(at - self.clock.now_ms(), 0) / 1000)
+                changed = [_update(at, 1, "UA", later), _update(at, -1, "UA", later - 1)]
+                # Up to the next change: who begins there without a snapshot has lost it.
+                yield _line(lower, at + _STEP_MS, shard=self.shard, updates=changed)
+                lower = at + _STEP_MS
+                if asked.on == "ending":
+                    yield _line(lower, None, error="it has failed")
                     return
-                await anyio.sleep(0.2)
         finally:
-            self.followed.remove(on)
+            self.followed.remove(asked.on)
+
+
+def _line(lower: int, upper: int | None, **more: object) -> str:
+    return json.dumps({"lower": lower, "upper": upper, **more}) + "\n"
+
+
+def _update(at: int, diff: int, carrier: str, flights: int) -> dict[str, object]:
+    return {"_ts": at, "_diff": diff, "carrier": carrier, "flights": flights}
 
 
 def made_world(seen: Seen) -> ToolsWorld:

@@ -6,9 +6,10 @@
  */
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { drawChoice } from "./choice.js";
+import { drawFrontier } from "./frontier.js";
 import { drawRefusal } from "./refusal.js";
 import { PAGE_ROWS, drawChangesTable, drawResultTable } from "./result_table.js";
-import { clock, count, countOf, span, utc, visible } from "../words.js";
+import { count, countOf, span, visible } from "../words.js";
 
 /**
  * @param {Page} page
@@ -19,6 +20,7 @@ export function drawAnswer(page, run) {
     <header class="card-head">
       <h2 id="answer-title">${run.isSubscription ? "Subscription" : "Result"}</h2>
       <p class="more"><span role="status">${describeState(run)}</span>${drawProgress(run)}</p>
+      ${run.canGoOn ? drawGoOn(run) : nothing}
       <span class="rest"></span>
       ${run.isSubscription && run.columns.length ? drawShownChoice(page, run) : nothing}
     </header>
@@ -34,6 +36,16 @@ export function drawAnswer(page, run) {
 }
 
 /** @param {StatementRun} run */
+function drawGoOn(run) {
+  return html`<button
+    title="From where it was: nothing is lost, and nothing comes twice"
+    @click=${() => run.goOn()}
+  >
+    Go on
+  </button>`;
+}
+
+/** @param {StatementRun} run */
 function isUnanswered({ isRunning, isCancelled }) {
   return isRunning || isCancelled;
 }
@@ -42,10 +54,11 @@ function isUnanswered({ isRunning, isCancelled }) {
  * How it stands, for those who listen as well: said once, and not with every change.
  * @param {StatementRun} run
  */
-function describeState({ took, isCancelled, error, isSubscription, rows, upper, end }) {
+function describeState({ took, isCancelled, error, isSubscription, rows, upper, end, isLive }) {
   if (took === undefined) {
     if (!isSubscription) return "Running…";
-    return upper ? html`<span class="live">Live</span>` : "Waiting for the first changes…";
+    if (isLive) return html`<span class="live">Live</span>`;
+    return upper ? "Going on from where it was…" : "Waiting for the first changes…";
   }
   if (isSubscription) return error ? "It has broken off" : isCancelled ? "Ended by you" : end;
   const after = span(took);
@@ -61,7 +74,7 @@ function describeState({ took, isCancelled, error, isSubscription, rows, upper, 
 function drawProgress({ isSubscription, seen, upper }) {
   if (!isSubscription || !upper) return nothing;
   return html` · ${countOf(seen, "change")} · complete before
-    <time title=${utc(upper)}>${clock(upper)}</time>`;
+    ${drawFrontier(upper)}`;
 }
 
 /**

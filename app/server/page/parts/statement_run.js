@@ -1,5 +1,6 @@
 /**
- * Runs one statement: a query that is answered once, or a subscription that goes on until it is ended.
+ * Runs one statement: a query that is answered once, or a subscription that goes on until it is ended,
+ * and again from where it was if it has broken off.
  *
  * @typedef {import("../main.js").Page} Page
  *
@@ -12,12 +13,16 @@
  * @typedef {{ values: unknown[], copies: number }} Copies
  */
 import { ServerError } from "../server.js";
+import { resumeStatement } from "./resume_statement.js";
 
 /** Newest changes that are kept to be looked at. */
 const CHANGES_MAX = 1_000;
 
 /** Rows of what is followed that are kept; above it only changes are shown. */
 const CONTENTS_MAX = 10_000;
+
+/** Code of the answer that what would come next is not kept any more, or is of another object. */
+const GONE = "HISTORY_GONE";
 
 const COMMENT_OR_BLANK = /^(?:\s+|--[^\n]*(?:\n|$)|\/\*[^]*?\*\/)+/;
 
@@ -60,8 +65,17 @@ export class StatementRun {
       : /** @type {Map<string, Copies>} */ (new Map());
     /** All changes so far. */
     this.seen = 0;
-    /** Everything before this time has come, in ms since the epoch; 0 before the first. */
+    /**
+     * Everything before this time has come, in ms since the epoch; 0 before the first.
+     * @type {number | string}  Digits, if a number cannot hold it.
+     */
     this.upper = 0;
+    /** Id of the shard whose changes have come. */
+    this.shard = "";
+    /** Whether a batch has come since it was begun, or has gone on. */
+    this.isLive = false;
+    /** Whether the last batch that there can be has come. */
+    this.isComplete = false;
     /** Why a subscription has ended; "" while it goes on. */
     this.end = "";
     this._abort = new AbortController();
@@ -69,6 +83,30 @@ export class StatementRun {
 
   get isRunning() {
     return this.took === undefined;
+  }
+
+  /**
+   * Whether it has ended before its end, and can go on from where it was. Without a batch there is
+   * nothing to go on from: to run it again is the same.
+   */
+  get canGoOn() {
+    if (!this.isSubscription || this.isRunning || this.isComplete || !this.upper) return false;
+    return this.error?.code !== GONE && !this.end.includes(GONE);
+  }
+
+  /** Go on from where it was: what has been brought stays, and only what has happened since comes. */
+  goOn() {
+    if (!this.canGoOn) return;
+    this.token = this._page.server.token;
+    this.began = performance.now();
+    this.took = undefined;
+    this.isLive = false;
+    this.isCancelled = false;
+    this.error = undefined;
+    this.end = "";
+    this._abort = new AbortController();
+    this._page.redraw();
+    this.go();
   }
 
   /** End it. The application ends the query when its client is gone. */
@@ -101,19 +139,23 @@ export class StatementRun {
   async _follow() {
     const { server } = this._page;
     const signal = this._abort.signal;
-    for await (const batch of server.lines("/api/v1/subscribe", { query: this.sql }, signal)) {
+    const query = this.upper ? resumeStatement(this.sql, this.upper, this.shard) : this.sql;
+    for await (const batch of server.lines("/api/v1/subscribe", { query }, signal)) {
       if (batch.error) this.end = `It has ended by an error: ${batch.error}`;
       else if ("dropped_at" in batch) this.end = "The application has ended it.";
       else this._take(batch);
       this._page.redraw();
     }
-    this.end ||= "It has ended: nothing more can come.";
+    if (this.isComplete) this.end ||= "It has ended: nothing more can come.";
+    else if (!this.end) throw new ServerError("CUT_OFF", "The connection has ended.", "Go on.");
   }
 
-  /** @param {{ upper: number | null, updates: Record<string, unknown>[] }} batch */
-  _take({ upper, updates }) {
-    if (upper !== null) this.upper = upper;
-    if (updates.length && !this.columns.length) this.columns = columnsOf(updates);
+  /**
+   * @param {{ upper: number | string | null, shard?: string,
+   *   updates: Record<string, unknown>[] }} batch
+   */
+  _take({ upper, shard, updates }) {
+    if (updates.length) this._addColumns(updates);
     /** @type {Change[]} */
     const come = [];
     for (const update of updates) {
@@ -124,6 +166,29 @@ export class StatementRun {
       come.push({ id: this.seen, time: Number(update._ts), diff, values });
     }
     if (come.length) this.changes = [...come.reverse(), ...this.changes].slice(0, CHANGES_MAX);
+    // Last: it goes on behind what has been taken, and a batch is taken wholly or not at all.
+    this.isLive = true;
+    this.shard = shard ?? this.shard;
+    if (upper === null) this.isComplete = true;
+    else this.upper = upper;
+  }
+
+  /**
+   * Take columns that are new: of the first updates, or of an object that has more of them since it
+   * has gone on. Rows of before have NULL there, as the application has it.
+   * @param {Record<string, unknown>[]} updates
+   */
+  _addColumns(updates) {
+    const known = new Set(this.columns.map(({ name }) => name));
+    const added = columnsOf(updates).filter(({ name }) => !known.has(name));
+    if (!added.length) return;
+    this.columns = [...this.columns, ...added];
+    const nulls = added.map(() => null);
+    const kept = [...(this.contents?.values() ?? [])].map(({ values, copies }) => {
+      const wide = [...values, ...nulls];
+      return /** @type {[string, Copies]} */ ([JSON.stringify(wide), { values: wide, copies }]);
+    });
+    if (this.contents) this.contents = new Map(kept);
   }
 
   /**

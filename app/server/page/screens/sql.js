@@ -244,13 +244,15 @@ function takeAddress(page, editor) {
 }
 
 /**
- * Run again what was refused for want of the token, when it is there: a read does no harm.
+ * Run again what was refused for want of the token, when it is there: a read does no harm. What has
+ * brought something goes on.
  * @param {Page} page
  */
 function takeToken(page) {
   /** @type {StatementRun | undefined} */
   const refused = page.local.run;
   if (refused?.error?.code !== "TOKEN_NEEDED" || refused.token === page.server.token) return;
+  if (refused.canGoOn) return refused.goOn();
   const again = new StatementRun(page, refused.sql);
   page.local.run = again;
   again.go();

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
+from shardline.app.sql.queries import parse_subscribe
 from support.page.browser import OpenPage, Seen
 from support.page.tools_world import BIG, ROWS, ToolsWorld, made_world
 from support.waiting import wait_until
@@ -149,6 +151,107 @@ def test_an_application_that_is_gone_is_told_from_a_query_that_failed(open_sql: 
     expect(seen.page.get_by_text("Live", exact=True)).to_be_visible()
     seen.world.stop_server()
     expect(seen.page.get_by_role("alert")).to_contain_text("The application does not answer.")
+
+
+SUBSCRIPTIONS = [
+    "SUBSCRIBE TO delays",
+    "subscribe delays;",
+    "/* one */ SUBSCRIBE -- WITHOUT\n TO `up to`  -- the end",
+    "SUBSCRIBE TO delays WITHOUT SNAPSHOT AS OF 1763711000000 UP TO 1763713000000",
+    "SUBSCRIBE delays UP TO '2027-01-01 00:00:00' OF SHARD 's0' AS OF '2025-01-01'",
+    'SUBSCRIBE to delays up to r"2027-01-01" without snapshot',
+]
+
+RESUME = """async statements => {
+  const { resumeStatement } = await import("/page/parts/resume_statement.js");
+  return statements.map((sql) => resumeStatement(sql, 1763712000000, "s0123"));
+}"""
+
+
+def test_a_subscription_goes_on_behind_its_last_batch(open_page: OpenPage) -> None:
+    """Of the same object and shard, to the same end, with what came after the upper alone."""
+    page = open_page("one").page
+    for before, text in zip(SUBSCRIPTIONS, page.evaluate(RESUME, SUBSCRIPTIONS), strict=True):
+        asked = parse_subscribe(before)
+        expected = replace(asked, snapshot=False, as_of=1763711999999, shard="s0123")
+        assert parse_subscribe(text) == expected, (before, text)
+
+
+def test_a_subscription_goes_on_from_where_it_was_after_a_loss(open_sql: OpenSql) -> None:
+    """Nothing is lost and nothing comes twice, over a new token, and once more after its end."""
+    seen = open_sql("SUBSCRIBE TO delays")
+    page = seen.page
+    run(page)
+    changes = page.locator(".sql-rows tbody tr")
+    expect(changes.nth(6)).to_be_visible()
+    seen.world.stop_server()
+    page.evaluate("sessionStorage.clear()")
+    go_on = page.get_by_role("button", name="Go on")
+    expect(go_on).to_be_visible()
+    expect(page.locator(".sql-answer header")).to_contain_text("It has broken off")
+    before = changes.count()
+    lost = page.get_by_text(re.compile("^Live,")).or_(page.locator(".as-of.lost"))
+    expect(lost).to_be_visible()
+    seen.picture("sql-broken-off")
+    seen.world.start_server()
+    expect(page.locator(".as-of .live-dot:not(.off)")).to_be_visible()
+    go_on.click()
+    page.locator("input[type=password]").fill(seen.world.token)
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    expect(go_on).to_have_count(0)
+    expect(changes.nth(before + 6)).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("Ended by you")).to_be_visible()
+    before = changes.count()
+    go_on.click()
+    expect(changes.nth(before + 2)).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
+    expect(go_on).to_be_visible()
+    come = [int(text) for text in page.locator(".come td:last-child").all_inner_texts()]
+    assert come[-1] == BIG
+    numbers = come[-2::-1]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    page.get_by_text("Contents", exact=True).click()
+    expect(changes).to_have_text([f"2AA{BIG}", f"1UA{numbers[-1]}"])
+    seen.picture("sql-gone-on")
+
+
+def test_a_subscription_of_an_object_that_was_made_again_does_not_go_on(open_sql: OpenSql) -> None:
+    """Nothing would take back the rows that are there; they stay, and it says why."""
+    seen = open_sql("SUBSCRIBE TO delays")
+    page = seen.page
+    run(page)
+    expect(page.locator(".sql-rows .gone").first).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
+    made_world(seen).shard = "s-another"
+    page.get_by_role("button", name="Go on").click()
+    expect(page.locator(".sql-answer")).to_contain_text("HISTORY_GONE")
+    expect(page.get_by_role("button", name="Go on")).to_have_count(0)
+    expect(page.locator(".sql-rows .gone").first).to_be_visible()
+
+
+WIDER = """async lines => {
+  const { StatementRun } = await import("/page/parts/statement_run.js");
+  const server = { token: "", async *lines() { yield* lines.shift(); } };
+  const run = new StatementRun({ server, redraw() {} }, "SUBSCRIBE TO delays");
+  await run.go();
+  run.goOn();
+  while (run.isRunning) await new Promise((done) => setTimeout(done));
+  return [run.columns.map(({ name }) => name), [...run.contents.values()], run.error?.code];
+}"""
+
+
+def test_a_subscription_that_goes_on_takes_columns_that_are_new(open_page: OpenPage) -> None:
+    """A row of before is the same row with NULL: it goes when that is taken back."""
+    updates = [
+        [{"_ts": 1, "_diff": 1, "a": 1}, {"_ts": 1, "_diff": 1, "a": 2}],
+        [{"_ts": 2, "_diff": -1, "a": 1, "b": None}, {"_ts": 2, "_diff": 1, "a": 1, "b": "x"}],
+    ]
+    lines = [[{"upper": at, "updates": some}] for at, some in enumerate(updates, 2)]
+    found = open_page("one").page.evaluate(WIDER, lines)
+    rows = [{"values": [2, None], "copies": 1}, {"values": [1, "x"], "copies": 1}]
+    assert found == [["a", "b"], rows, "CUT_OFF"]
 
 
 def test_a_time_is_put_into_the_statement_and_read_from_it(open_sql: OpenSql) -> None:
