@@ -24,8 +24,9 @@ Groups, each of which can be named alone:
     many        how long fifty objects take to run, the first time and again
     watched     one application with introspection and without, in turns
     pages       CPU of an application for one open page and for twenty
+    demo        CPU of the demo while it streams, with one open page and without, in turns
 
-`source` is the first eight, all that `format("shard")` does. `runtime` is the last five. These and
+`source` is the first eight, all that `format("shard")` does. `runtime` is the last six. These and
 `tpch` run for minutes each, and only when they are named. Prints a table with the machine, the
 command and the date. Ratios are of one run, taken in turns.
 """
@@ -47,6 +48,7 @@ from rich.console import Console
 
 from bench.appends import measure_appends, measure_contention, measure_opening
 from bench.copies import Copies, lineitem, make_copies
+from bench.demo import measure_demo
 from bench.latency import measure_floor, measure_visible
 from bench.maintain import measure_maintenance
 from bench.pages import measure_pages
@@ -73,7 +75,7 @@ __all__ = ["chosen", "main"]
 
 _SOURCE = ("write", "read", "stream", "floor", "visible", "waiting", "queries", "planning")
 _DEFAULT = (*_SOURCE, "append", "contend", "open", "views", "maintain")
-_RUNTIME = ("fresh", "rest", "many", "watched", "pages")
+_RUNTIME = ("fresh", "rest", "many", "watched", "pages", "demo")
 _GROUPS = (*_DEFAULT, "tpch", *_RUNTIME)
 
 _ORDERS = 2_000_000
@@ -179,6 +181,7 @@ class _Run:
                 self._runtime, _WATCHED_VIEWS, _WATCHED_RATE, rounds
             ),
             "pages": lambda: measure_pages(self._runtime, rounds),
+            "demo": lambda: measure_demo(self._runtime, rounds),
         }
         return measure[name]()
 

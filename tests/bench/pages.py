@@ -23,7 +23,7 @@ from bench.runtime import Bench, resting_load
 from shardline.app.server.application_server import serve_application
 from shardline.app.settings.config import RuntimeSettings
 
-__all__ = ["FOLLOWED", "measure_pages"]
+__all__ = ["FOLLOWED", "measure_pages", "watching"]
 
 _OBJECTS: Final = 10
 """As the demo has."""
@@ -55,7 +55,7 @@ def measure_pages(bench: Bench, rounds: int) -> list[Measured]:
     ):
         bench.wait(bench.warm_ms)
         for number in [n for _ in range(rounds) for n in used]:
-            with _watching(where.url, where.token, number):
+            with watching(where.url, where.token, number):
                 used[number].append(_share(bench))
     alone = min(used[0])
     return [
@@ -81,10 +81,10 @@ def _share(bench: Bench) -> float:
 
 
 @contextmanager
-def _watching(url: str, token: str, number: int) -> Iterator[None]:
-    """Have `number` pages open, once each has its first rows."""
+def watching(url: str, token: str, number: int) -> Iterator[set[int]]:
+    """Have `number` pages open, once each has its first rows; yields the process that has them."""
     if not number:
-        yield
+        yield set()
         return
     command = [sys.executable, "-m", "bench.pages", url, str(number)]
     with subprocess.Popen(
@@ -92,12 +92,12 @@ def _watching(url: str, token: str, number: int) -> Iterator[None]:
         env={**os.environ, "SHARDLINE_TOKEN": token},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-    ) as watching:
-        assert watching.stdin is not None
-        assert watching.stdout is not None
-        watching.stdout.readline()
-        yield
-        watching.stdin.close()
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield {process.pid}
+        process.stdin.close()
 
 
 def main(arguments: Sequence[str]) -> None:

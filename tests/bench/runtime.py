@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession
 from bench.processes import (
     COMPILERS,
     SERVERS,
+    Process,
     Threads,
     belonging,
     cpu_seconds,
@@ -48,7 +49,9 @@ from shardline.datasource.clock import Clock
 from shardline.datasource.errors import Determinate
 
 __all__ = [
+    "PATIENCE_MS",
     "Bench",
+    "application_pids",
     "measure_fresh",
     "measure_many",
     "measure_rest",
@@ -56,7 +59,7 @@ __all__ = [
     "resting_load",
 ]
 
-_PATIENCE_MS: Final = 240_000.0
+PATIENCE_MS: Final = 240_000.0
 """How long an application may take to run before the measurement is given up."""
 
 _LATE_MS: Final = 20_000.0
@@ -124,9 +127,9 @@ class Bench:
         ):
             began_ms, began = self.clock.now_ms(), self.clock.elapsed_ms()
             application.apply(resolved)
-            if not watch.until(began_ms, _PATIENCE_MS):
+            if not watch.until(began_ms, PATIENCE_MS):
                 raise Determinate(
-                    f"after {_PATIENCE_MS / 1000:.0f} s the views are at {watch.least()} only",
+                    f"after {PATIENCE_MS / 1000:.0f} s the views are at {watch.least()} only",
                     code="NOT_RUNNING",
                     hint="fewer of them, or a machine with more cores",
                 )
@@ -208,14 +211,19 @@ class _Cpu:
         return self.total - self.compiling
 
 
+def application_pids(table: Mapping[int, Process], without: Collection[int] = ()) -> set[int]:
+    """This process, all that it has started but for `without`, and the JVM above it."""
+    # spark-submit is a JVM that has started this process; without it, the JVM is below.
+    root = os.getppid() if is_java(os.getppid()) else os.getpid()
+    return belonging(root, table, without)
+
+
 def _cpu() -> Callable[[], _Cpu]:
     """What gives the CPU seconds used since now."""
 
     def look() -> tuple[float, float, list[Threads]]:
         table = processes()
-        # spark-submit is a JVM that has started this process; without it, the JVM is below.
-        root = os.getppid() if is_java(os.getppid()) else os.getpid()
-        pids = belonging(root, table)
+        pids = application_pids(table)
         workers = [pid for pid in pids if pid != os.getpid() and not is_java(pid)]
         compilers, servers = (java_threads(pids, called) for called in (COMPILERS, SERVERS))
         groups = [compilers, own_threads(_WATCHING), servers]
