@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 from shardline.datasource.errors import Determinate, InvalidUsage
-from shardline.datasource.parts.stage import Staged
+from shardline.datasource.parts.stage import Staged, UncommittedParts
 from shardline.datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
 from shardline.datasource.write import WriteHandle
 
-__all__ = ["append_staged"]
+__all__ = ["append_staged", "give_attempt_up"]
 
 _RACES_MAX: Final = 64
 """Attempts at appending nothing at the upper, each of which another append may overtake."""
@@ -40,6 +40,29 @@ def append_staged(
     if timed:
         _check_times(handle, staged, sequence)
     return handle.commit(staged, sequence=sequence, attempt=attempt)
+
+
+def give_attempt_up(
+    handle: WriteHandle, staged: Staged, *, sequence: int, attempt: str, was_asked: bool = True
+) -> None:
+    """Give an attempt up whose commit has failed or never came, and delete its parts.
+
+    The shard decides: either the attempt is committed, or a record gives it up, and no commit of it
+    that is still under way can land after that record. Only then are the parts deleted.
+
+    Args:
+        handle: The writer of the attempt.
+        staged: What was staged for it.
+        sequence: Its number.
+        attempt: Its id.
+        was_asked: False if certainly nobody has asked for its commit.
+    """
+    parts = UncommittedParts(handle.machine.location.blob, staged.runs)
+    with parts.commit():
+        given_up = handle.abandon(staged, sequence=sequence, attempt=attempt, was_asked=was_asked)
+    if given_up:
+        parts.note_refused()
+        parts.delete()
 
 
 def _append_nothing(handle: WriteHandle, sequence: int) -> Appended | AlreadyCommitted:

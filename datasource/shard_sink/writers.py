@@ -11,8 +11,9 @@ known:
 
     a stream's sink                 the range of the micro-batch, from the query's checkpoint
     a batch write, txnRange         the text that the user set
-    a batch write in foreachBatch   the range, if `checkpointLocation` is an option of the write or
-                                    of the session; otherwise the query's id only
+    a batch write in foreachBatch   the range, if the driver has found it (`txnCovers`), or if
+                                    `checkpointLocation` is an option of the write or of the
+                                    session; otherwise the query's id only
     any other batch write           nothing: the number alone
 
 The checkpoint is read when the micro-batch commits, on the driver: Spark has written the offsets
@@ -46,9 +47,9 @@ from shardline.datasource.clock import SystemIds
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.ids import check_owner_name, new_id
 from shardline.datasource.overwrite import overwrite
-from shardline.datasource.parts.stage import Staged, Stager, UncommittedParts
+from shardline.datasource.parts.stage import Staged, Stager
 from shardline.datasource.shard.covered_range import of_query, of_text
-from shardline.datasource.shard_sink.append import append_staged
+from shardline.datasource.shard_sink.append import append_staged, give_attempt_up
 from shardline.datasource.shard_sink.envelope import EnvelopeConverter
 from shardline.datasource.shard_sink.frame_columns import assign_roles
 from shardline.datasource.shard_sink.micro_batch_range import (
@@ -239,22 +240,16 @@ class _Writer:
             return
         handle = self._handle(writer, known[0])
         staged = _combine_staged([message.staged for message in known])
-        parts = UncommittedParts(handle.machine.location.blob, staged.runs)
         # Spark aborts also after a commit that took effect and then failed, in another process that
-        # does not know its outcome. Deleting the parts at once would lose committed rows. So the
-        # shard decides: either the attempt is committed, or a record gives it up, and no commit of
-        # it that is still under way can land after that record.
-        with parts.commit():
-            given_up = handle.abandon(
-                staged,
-                sequence=sequence,
-                attempt=known[0].attempt,
-                # Spark asks for a commit when it has the message of every task, not before.
-                was_asked=len(known) == len(messages),
-            )
-        if given_up:
-            parts.note_refused()
-            parts.delete()
+        # does not know its outcome. Deleting the parts at once would lose committed rows.
+        give_attempt_up(
+            handle,
+            staged,
+            sequence=sequence,
+            attempt=known[0].attempt,
+            # Spark asks for a commit when it has the message of every task, not before.
+            was_asked=len(known) == len(messages),
+        )
 
     def _handle(self, writer: str | None, message: StagedMessage) -> WriteHandle:
         """A handle of the writer `writer`; None makes up a name that lasts for one attempt.

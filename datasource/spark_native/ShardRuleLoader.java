@@ -45,8 +45,7 @@ public class ShardRuleLoader extends Rule {
 
   public TreeNode apply(TreeNode plan) {
     if (isAppend(plan)) {
-      Rule exchange = writeRule();
-      plan = exchange == null ? plan : (TreeNode) exchange.apply(plan);
+      plan = exchanged(plan);
     }
     Rule behind = rule;
     if (behind == null && !shut) {
@@ -61,6 +60,21 @@ public class ShardRuleLoader extends Rule {
       }
     }
     return behind == null ? plan : (TreeNode) behind.apply(plan);
+  }
+
+  /** An append with another table, if there is a rule that exchanges it. */
+  private TreeNode exchanged(TreeNode append) {
+    Rule exchange = null;
+    try {
+      exchange = writeRule();
+    } catch (InterruptedException e) {
+      Platform.throwException(e); // somebody has pressed Ctrl-C
+    } catch (Exception e) {
+      shutToWrites = true; // no append fails because of the rule
+    } catch (LinkageError e) {
+      shutToWrites = true;
+    }
+    return exchange == null ? append : (TreeNode) exchange.apply(append);
   }
 
   /** The rule, which is made if it is not there; null if it cannot be made. */
@@ -83,21 +97,20 @@ public class ShardRuleLoader extends Rule {
   }
 
   /** The rule of appends, which is made if it is not there; null if it cannot be made. */
-  private synchronized Rule writeRule() {
+  private synchronized Rule writeRule() throws InterruptedException {
     if (writes == null && !shutToWrites) {
       Map request = new HashMap();
       request.put("writes", Boolean.TRUE);
-      try {
-        writes = (Rule) maker.apply(request);
-      } catch (RuntimeException e) {
-        // no Python: the driver is shutting down
-      } catch (LinkageError e) {
-        // as if it could not be made
+      Rule made = (Rule) maker.apply(request);
+      if (request.get("cancelled") != null) {
+        throw new InterruptedException((String) request.get("cancelled")); // as in load
       }
-      // A signal or an interrupt belongs to the query under way; the next one may ask again.
-      shutToWrites =
-          writes == null
-              && request.get("cancelled") == null && request.get("interrupted") == null;
+      if (request.get("interrupted") != null) {
+        Thread.currentThread().interrupt(); // this query ends; the next one may ask again
+      } else {
+        writes = made;
+        shutToWrites = made == null;
+      }
     }
     return writes;
   }

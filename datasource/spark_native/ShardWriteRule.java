@@ -88,7 +88,7 @@ public class ShardWriteRule extends Rule {
   /** True for appends that only Python workers can make, or that were left to them by a choice. */
   private static boolean isLeft(Map options) {
     SparkSession session = (SparkSession) SparkSession$.MODULE$.active();
-    return "false".equals(session.conf().get(SETTING, "true"))
+    return "false".equalsIgnoreCase(session.conf().get(SETTING, "true"))
         || "false".equals(valueOf(options, "nativewrites", "true"))
         || !ENVELOPES.contains(valueOf(options, "envelope", "append"))
         || !"append".equals(valueOf(options, "savemode", "append"));
@@ -121,6 +121,9 @@ public class ShardWriteRule extends Rule {
       request.put("frame", frame);
       request.put("options", options);
       Object failure = writer.apply(request);
+      if (request.get("interrupted") != null) {
+        Thread.currentThread().interrupt(); // the calls of Python have cleared it by an exception
+      }
       if (failure instanceof Throwable) {
         Platform.throwException((Throwable) failure); // of the JVM: the caller knows its class
       }

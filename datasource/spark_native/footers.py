@@ -30,7 +30,7 @@ from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import Atomic, Field, arrow_field, path_text
 from shardline.datasource.types.stats import PartStats, encode_stats
 
-__all__ = ["PartDescriber"]
+__all__ = ["DescribedPart", "PartDescriber"]
 
 _UNBOUNDED = ("float", "double", "variant", "void", "geometry", "geography", "time(")
 
@@ -40,6 +40,19 @@ readers ignore bounds that are NaN. Another writer may be plugged in for Spark's
 
 _Bounds = list[tuple[Any, Any]]
 """Least and greatest value of each row group that has any, in the file's physical type."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedPart:
+    """A part that Spark has written.
+
+    Attributes:
+        part: What the state has of it.
+        plain_bytes: Size of its columns before compression.
+    """
+
+    part: Part
+    plain_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +73,7 @@ class PartDescriber:
     never_dropped: tuple[str, ...]
     stats_bytes: int
 
-    def describe(self, entry: BlobEntry) -> Part | None:
+    def describe(self, entry: BlobEntry) -> DescribedPart | None:
         """The part at `entry`; None if it has no rows."""
         source = self.blob.open(entry.key, entry.size_bytes)
         if source is None:
@@ -73,7 +86,7 @@ class PartDescriber:
             columns = _columns_by_path(footer)
             least, most, total = self._diffs(file, columns[DIFF])
             times = self._times(file, columns.get(TS))
-        return Part(
+        part = Part(
             key=entry.key,
             rows=footer.num_rows,
             size_bytes=entry.size_bytes,
@@ -87,6 +100,8 @@ class PartDescriber:
             footer=footer_of(end),
             nan_safe=footer.created_by.startswith(_NAN_SAFE),
         )
+        groups = map(footer.row_group, range(footer.num_row_groups))
+        return DescribedPart(part, sum(group.total_byte_size for group in groups))
 
     def _diffs(self, file: pq.ParquetFile, column: int) -> tuple[int, int, int]:
         """Least, greatest and sum of the diffs."""

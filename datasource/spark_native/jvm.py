@@ -308,7 +308,9 @@ def has_class(spark: SparkSession, name: str) -> bool:
     """True if the driver can load the Java class `name`."""
     try:
         java_class(spark, "org.apache.spark.util.Utils").classForName(name, True, False)
-    except Py4JError:
+    except Py4JError as error:
+        if is_interrupt(error):
+            raise  # a query that is stopped says nothing about classes
         return False
     return True
 
@@ -359,14 +361,30 @@ def make_active(session: SparkSession) -> None:
     )
 
 
+def from_folder_of_jvm(spark: SparkSession, options: Mapping[str, str]) -> dict[str, str]:
+    """Options whose relative paths are absolute, from the folder that the JVM was started in.
+
+    The Python processes that Spark starts count from there, and this one may have gone elsewhere
+    since: both would have another shard by one name.
+    """
+    found = dict(options)
+    for name, value in options.items():
+        if name.lower() in ("path", "location") and not value.startswith("/") and ":" not in value:
+            folder = java_class(spark, "java.lang.System").getProperty("user.dir")
+            found[name] = f"{folder}/{value}"
+    return found
+
+
 def is_observed(frame: DataFrame) -> bool:
     """True if a query tells its caller of its rows while it runs (`DataFrame.observe`).
 
     Spark brings that to the session that runs it: run in a copy, the caller would wait for ever.
     """
     plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public door
-    # Of each operator the text has its name; a literal that has it as well does no harm.
-    return "CollectMetrics" in str(plan.toString())
+    # Of each operator the text has its name. A literal that has it as well does no harm, and of a
+    # text that was cut (`spark.sql.maxPlanStringLength`) nobody knows.
+    text = str(plan.toString())
+    return "CollectMetrics" in text or "Truncated plan of" in text
 
 
 def rebind_session(frame: DataFrame, session: Any) -> Any:
@@ -528,11 +546,15 @@ class MicroBatchLog:
                 f"{self._execution.resolvedCheckpointRoot()}/{name}"
             )
             stream = path.getFileSystem(conf).open(path)
-        except Py4JError:
+        except Py4JError as error:
+            if is_interrupt(error):
+                raise  # what is written for a query that is stopped must not lose its range
             return None
         try:
             return bytes(stream.readAllBytes())
-        except Py4JError:
+        except Py4JError as error:
+            if is_interrupt(error):
+                raise  # as above
             return None
         finally:
             stream.close()

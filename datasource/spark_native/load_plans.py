@@ -35,16 +35,17 @@ from shardline.datasource.shard_source.fetch_task import ShardPartition
 from shardline.datasource.shard_source.options import ShardOptions, SourceOptions, parse_source
 from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.shard_source.row_shape import RowShape
-from shardline.datasource.spark_native.blob_paths import hadoop_url
+from shardline.datasource.spark_native.blob_paths import (
+    hadoop_url,
+    reaches_object,
+    store_name,
+    was_reached,
+)
 from shardline.datasource.spark_native.frames import make_native_frame
-from shardline.datasource.spark_native.jvm import file_size
 from shardline.datasource.spark_native.leases import LEASE_KEEPER
 from shardline.datasource.spark_native.read import keep_leases, make_leased_frame
 
 __all__ = ["NOT_SETTLED", "SMALL_ROWS", "NotNativeError", "plan_load", "plan_micro_batch"]
-
-_NAMES_STORE: Final = ("s3.endpoint", "s3.region", "fsspec.")
-"""Beginnings of the options that say which store it is, and not by whom or how it is read."""
 
 _STARTS_MAX: Final = 16
 """Attempts at a plan of the latest contents, each of which compaction may overtake."""
@@ -221,16 +222,7 @@ def _planned(parsed: SourceOptions, shape: RowShape) -> Sequence[ShardPartition]
 
 
 def _place(client: ShardClient, parsed: ShardOptions, shard: str) -> str:
-    return f"{_store(client.location.url, parsed.storage)}\n{shard}"
-
-
-def _store(url: str, storage: Mapping[str, str]) -> str:
-    """A location by all that names it: stores behind two endpoints have buckets of one name.
-
-    And by nothing else: one store read with two sets of credentials, or of time-outs, is one.
-    """
-    named = {key: value for key, value in storage.items() if key.startswith(_NAMES_STORE)}
-    return repr((url, sorted(named.items())))
+    return f"{store_name(client.location.url, parsed.storage)}\n{shard}"
 
 
 # --- parts that are there ----------------------------------------------------------------------
@@ -247,10 +239,12 @@ def _check_parts(spark: SparkSession, root: str, partitions: Sequence[ShardParti
         folder = root.removeprefix("file:")
         if not all(_is_intact(f"{folder}/{part.key}", part) for part in stored):
             raise NotNativeError("a part is gone or damaged")
-    elif stored and (store := _store(root, partitions[0].options.storage)) not in _stores_read:
-        if file_size(spark, f"{root}/{stored[0].key}") != stored[0].size_bytes:
+    elif stored:
+        storage, part = partitions[0].options.storage, stored[0]
+        if not was_reached(root, storage) and not reaches_object(
+            spark, root, storage, part.key, part.size_bytes
+        ):
             raise NotNativeError("Spark's file system does not read the location")
-        _stores_read.add(store)
 
 
 def _is_intact(path: str, part: Part) -> bool:
@@ -282,6 +276,3 @@ _footers_seen: Final[dict[str, tuple[int, int]]] = {}
 """Files whose footer was found intact: their number and time of change, by path."""
 
 _FOOTERS_MAX: Final = 1 << 16
-
-_stores_read: Final[set[str]] = set()
-"""Locations on object stores that Spark's own file system was seen to read, by `_store`."""

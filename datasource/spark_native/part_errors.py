@@ -29,7 +29,7 @@ from shardline.datasource.errors import ShardError
 from shardline.datasource.shard.plan import PlannedPart
 from shardline.datasource.shard_source.fetch_task import ShardPartition, error_of_part
 from shardline.datasource.shard_source.partition_planner import open_client
-from shardline.datasource.spark_native.interrupts import CANCELLED
+from shardline.datasource.spark_native.interrupts import CANCELLED, CANCELLED_WRITE
 from shardline.datasource.spark_native.jvm import java_causes
 
 __all__ = ["cause_of", "explain_part_errors", "remember_plan"]
@@ -136,8 +136,8 @@ class _Explained:
         self._state = threading.local()
 
     def __call__(self, error: Any) -> captured.CapturedException:
-        if CANCELLED in str(error.getMessage()):
-            # Pressed while a read was planned: it ends the query, as anywhere else in it.
+        if any(text in str(error.getMessage()) for text in (CANCELLED, CANCELLED_WRITE)):
+            # Pressed while Python was called: it ends the query, as anywhere else in it.
             return KeyboardInterrupt()  # type: ignore[return-value]
         converted = self._convert_all(error)
         if getattr(self._state, "inside", False):

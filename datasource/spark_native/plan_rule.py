@@ -39,7 +39,12 @@ from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import ShardError
 from shardline.datasource.spark_native.compiled_java import java_object
 from shardline.datasource.spark_native.interrupts import CANCELLED, call_interruptibly, is_interrupt
-from shardline.datasource.spark_native.jvm import read_array, read_map, session_of
+from shardline.datasource.spark_native.jvm import (
+    from_folder_of_jvm,
+    read_array,
+    read_map,
+    session_of,
+)
 from shardline.datasource.spark_native.load_plans import (
     NOT_SETTLED,
     NotNativeError,
@@ -233,7 +238,7 @@ class _Planner:
         pickled = request.get("partitions")
         if pickled is not None:
             return plan_micro_batch(spark, options, schema, read_array(pickled))
-        return plan_load(spark, options, schema, request.get("times"))
+        return plan_load(spark, from_folder_of_jvm(spark, options), schema, request.get("times"))
 
     def _count(self, path: ReadPath, reason: str = "", *, was_native: bool = False) -> None:
         counts = READ_COUNTS if self.counts is None else self.counts

@@ -18,11 +18,13 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -31,23 +33,24 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import LongType, StructField
 
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.errors import Indeterminate, InvalidUsage, ShardError
 from shardline.datasource.ids import check_owner_name, new_id
 from shardline.datasource.parts.fetch import Fetcher
 from shardline.datasource.parts.stage import Staged, Stager, delete_blobs
 from shardline.datasource.shard.batch import Part, Run
 from shardline.datasource.shard.covered_range import of_text
 from shardline.datasource.shard.plan import PlannedPart, TimeFilter
-from shardline.datasource.shard_sink.append import append_staged
+from shardline.datasource.shard_sink.append import append_staged, give_attempt_up
 from shardline.datasource.shard_sink.envelope import with_shard_spelling
 from shardline.datasource.shard_sink.frame_columns import assign_roles
 from shardline.datasource.shard_sink.target import WriteTarget, find_shard, resolve_target
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.shard_source.partition_planner import open_client
-from shardline.datasource.spark_native.blob_paths import hadoop_url
-from shardline.datasource.spark_native.footers import PartDescriber
+from shardline.datasource.spark_native.blob_paths import hadoop_url, reaches_object, was_reached
+from shardline.datasource.spark_native.footers import DescribedPart, PartDescriber
 from shardline.datasource.spark_native.jvm import (
     clone_session,
+    current_micro_batch,
     delete_directory,
     is_observed,
     rebind_session,
@@ -78,6 +81,8 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Mode = Literal["append", "overwrite"]
 
@@ -115,6 +120,10 @@ _THREADS = 8
 
 _FEW_ROWS = 512
 """Rows that the driver stages once more, so that no reader has to open a file for them."""
+
+_FEW_BYTES = 64 << 10
+"""Their size as Parquet that is not compressed. It has a value once for all rows that have it, so
+they may be `_FEW_ROWS` times as large in memory."""
 
 _FEW_FILES = 16
 """Files that it reads for that: each is a request."""
@@ -177,7 +186,7 @@ def save(
         if saving is not None:
             saving.run()
             return
-        _log.info("rows are written by Python workers: Spark cannot write their location or types")
+        _log.info("rows are written by Python workers: Spark cannot write them by itself")
         given["nativeWrites"] = "false"  # the rule of appends would only find the same
     frame.write.format("shard").options(**given).mode(mode).save()
 
@@ -215,7 +224,9 @@ def plan_native_write(
     """
     client = open_client(options, create=True)
     root = hadoop_url(frame.sparkSession, client.location.url)
-    if root is None or options.envelope not in ("append", "diff") or is_observed(frame):
+    if root is None or options.envelope not in ("append", "diff") or not options.native_writes:
+        return None
+    if is_observed(frame):
         return None
     described = assign_roles(options, frame.schema) if target is None else target.frame
     target = target or resolve_target(client, options, described, find_shard(client, options.shard))
@@ -226,7 +237,32 @@ def plan_native_write(
     )
     if not fits or not can_spark_read(schema, schema):
         return None
+    if not was_reached(root, options.storage) and not _reaches(frame.sparkSession, client, options):
+        _log.warning("Spark's file system does not reach '%s': Python workers write", root)
+        return None
     return NativeWrite(frame, options, client, target, schema, root)
+
+
+def _reaches(spark: SparkSession, client: ShardClient, options: SinkOptions) -> bool:
+    """True if Spark's file system finds a blob that the shard's own client has just written.
+
+    Its credentials and its endpoint are others, and a bucket of the same name may be elsewhere.
+    """
+    root = hadoop_url(spark, client.location.url)
+    if root is None:
+        return False
+    # Where parts are, so that the sweep deletes it if this process is killed meanwhile.
+    key = f"{shard_directory(options.shard)}/part/{new_id('p', client.ids)}.parquet"
+    content = b"Is this store the one that Spark writes to?"
+    client.location.blob.set(key, content)
+    try:
+        return reaches_object(spark, root, options.storage, key, len(content))
+    finally:
+        delete_blobs(client.location.blob, [key])
+
+
+def _call(function: Callable[[], T]) -> T:
+    return function()
 
 
 @dataclass(frozen=True)
@@ -240,17 +276,32 @@ class NativeWrite:
     schema: ShardSchema
     root: str
 
-    def run(self) -> None:
-        """Write the files, then append them; nothing if the number was committed before."""
+    def run(self, call: Callable[[Callable[[], Staged]], Staged] = _call) -> None:
+        """Write the files, then append them; nothing if the number was committed before.
+
+        Args:
+            call: Calls the function that runs Spark's job. What it raises comes before the append.
+        """
         attempt = new_id("t", self.client.ids)
         handle = self._handle(attempt)
         sequence = self.options.txn_version or 0
-        # Only saves the job: the append itself refuses a number that was committed meanwhile.
-        if handle.durable and handle.committed(sequence) is not None:
+        # Only saves the job: the append itself refuses a number that was committed meanwhile. In
+        # `foreachBatch` the job has to run: a query that keeps state counts on its tasks to commit
+        # that, and would fail where a micro-batch is repeated after a crash.
+        committed = handle.durable and handle.committed(sequence) is not None
+        if committed and current_micro_batch(self.frame.sparkSession) is None:
             return
-        staged = self.stage(attempt)
+        staged = call(partial(self.stage, attempt))
         timed = self.target.frame.timed
-        append_staged(handle, staged, timed=timed, sequence=sequence, attempt=attempt)
+        try:
+            append_staged(handle, staged, timed=timed, sequence=sequence, attempt=attempt)
+        except Indeterminate:
+            # As Spark asks of a writer whose commit has failed: afterwards it was committed, or it
+            # never will be. A request that is still under way must not land after the caller has
+            # looked, and written the rows again.
+            with suppress(ShardError):
+                give_attempt_up(handle, staged, sequence=sequence, attempt=attempt)
+            raise
 
     def stage(self, attempt: str) -> Staged:
         """Write the files of `attempt`; no record refers to them yet."""
@@ -338,7 +389,7 @@ class NativeWrite:
         ]
         local = self.root.removeprefix("file:") if self.root.startswith("file:") else None
 
-        def describe(entry: BlobEntry) -> Part | None:
+        def describe(entry: BlobEntry) -> DescribedPart | None:
             # Spark does not sync what it writes. A record that survives a power cut must not refer
             # to a file that did not; object stores have no such gap.
             if local is not None:
@@ -347,7 +398,9 @@ class NativeWrite:
 
         with ThreadPoolExecutor(_THREADS, "footers") as pool:
             found = list(pool.map(describe, entries))
-        rows = sum(part.rows for part in found if part is not None)
+        described = [one for one in found if one is not None]
+        parts = [one.part for one in described]
+        rows = sum(part.rows for part in parts)
         # Spark went to the files through Hadoop, on whichever machines ran its tasks, and these are
         # listed by the shard's own client. An append of what only one of both sees loses the rest.
         # Spark makes at least one file, for no rows as well: no file at all proves another place.
@@ -364,10 +417,10 @@ class NativeWrite:
             # With the folder of the shard itself: Spark may have made `part` in it.
             for place in (directory, *map(str, list(Path(directory).parents)[:2])):
                 sync_path(f"{local}/{place}")
-        empty = [e.key for e, part in zip(entries, found, strict=True) if part is None]
+        empty = [e.key for e, one in zip(entries, found, strict=True) if one is None]
         delete_blobs(blob, empty)
-        parts = [part for part in found if part is not None]
-        if parts and rows <= _FEW_ROWS and len(parts) <= _FEW_FILES:
+        plain_bytes = sum(one.plain_bytes for one in described)
+        if parts and rows <= _FEW_ROWS and len(parts) <= _FEW_FILES and plain_bytes <= _FEW_BYTES:
             return self._staged_again(parts)
         return Staged(
             tuple(Run((part,), "none") for part in parts),

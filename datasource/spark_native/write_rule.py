@@ -23,8 +23,10 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from functools import partial
+from typing import Any, ClassVar, Final, TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
@@ -33,8 +35,13 @@ from pyspark.sql import DataFrame, SparkSession
 from shardline.datasource.errors import ShardError
 from shardline.datasource.shard_source.options import parse_sink
 from shardline.datasource.spark_native.compiled_java import java_object
-from shardline.datasource.spark_native.interrupts import call_interruptibly
-from shardline.datasource.spark_native.jvm import read_map, session_of
+from shardline.datasource.spark_native.interrupts import (
+    CANCELLED_WRITE,
+    call_interruptibly,
+    is_interrupt,
+)
+from shardline.datasource.spark_native.jvm import from_folder_of_jvm, read_map, session_of
+from shardline.datasource.spark_native.part_errors import explain_part_errors
 from shardline.datasource.spark_native.save import (
     NativeWrite,
     plan_native_write,
@@ -45,18 +52,15 @@ __all__ = ["make_write_rule"]
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _RULE: Final = "ShardWriteRule"
 _OPTION: Final = "nativeWrites"
-
-_CANCELLED: Final = (
-    "KeyboardInterrupt while a frame was written to format('shard'): if it was being committed, "
-    "look at the shard before you write it again"
-)
-"""Message of the exception of the JVM that ends the write."""
 
 
 def make_write_rule(spark: SparkSession) -> Any:
     """The rule of a session, made when its first append to a shard is optimized."""
+    explain_part_errors()  # Ctrl-C, and parts that are read for the append
     return java_object(spark, _RULE, _FrameWriter(spark))
 
 
@@ -69,34 +73,32 @@ class _FrameWriter:
     def apply(self, request: Any) -> Any:
         """None if the frame was written; else the JVM's exception, or a text for one."""
         try:
-            call_interruptibly(lambda: self._write(request))
+            self._write(request)
         except KeyboardInterrupt:
-            request["cancelled"] = _CANCELLED
-        except Py4JJavaError as error:
-            return error.java_exception
-        except CapturedException as error:
-            if error._origin is not None:  # noqa: SLF001 - the exception as the JVM has thrown it
-                return error._origin  # noqa: SLF001 - see above
-            return str(error)
-        except ShardError as error:
-            kind = type(error)
-            return f"{kind.__module__}.{kind.__qualname__}: {error}\n"
+            request["cancelled"] = CANCELLED_WRITE
         except Exception as error:  # noqa: BLE001 - Spark shows it as it shows a worker's
-            return "".join(traceback.format_exception(error))
+            if is_interrupt(error):
+                request["interrupted"] = True
+            return _failure(error)
         return None
 
     def _write(self, request: Any) -> None:
         java = request.get("frame")
         frame = DataFrame(java, session_of(self.spark, java.sparkSession()))
         options = read_map(request.get("options"))
-        saving = _planned(frame, options)
+        saving, given = self._interruptibly(partial(_planned, frame, options))
         if saving is not None:
-            saving.run()
+            saving.run(self._interruptibly)
             return
         # In any case, as Spark takes them.
-        given = {name: value for name, value in options.items() if name.lower() != _OPTION.lower()}
+        given = {name: value for name, value in given.items() if name.lower() != _OPTION.lower()}
         by_workers = frame.write.format("shard").options(**given, **{_OPTION: "false"})
-        by_workers.mode("append").save()
+        self._interruptibly(by_workers.mode("append").save)
+
+    def _interruptibly(self, function: Callable[[], T]) -> T:
+        # A job is one call to the JVM: a signal that had to wait for its answer would come once all
+        # is written. As the handler of PySpark does it: all jobs.
+        return call_interruptibly(function, self.spark.sparkContext.cancelAllJobs)
 
     class Java:
         """The Java interface that py4j gives the object in the JVM."""
@@ -104,14 +106,34 @@ class _FrameWriter:
         implements: ClassVar = ["java.util.function.Function"]
 
 
-def _planned(frame: DataFrame, options: dict[str, str]) -> NativeWrite | None:
-    """The native write of a frame; None if it is left to the Python workers, who may refuse it."""
+def _failure(error: Exception) -> Any:
+    """The exception of the JVM, if it is one; else a text as Spark has it of a worker's."""
+    if isinstance(error, Py4JJavaError):
+        return error.java_exception
+    if isinstance(error, CapturedException) and error._origin is not None:  # noqa: SLF001
+        return error._origin  # noqa: SLF001 - the exception as the JVM has thrown it
+    if isinstance(error, ShardError):
+        kind = type(error)
+        return f"{kind.__module__}.{kind.__qualname__}: {error}\n"
+    return "".join(traceback.format_exception(error))
+
+
+def _planned(
+    frame: DataFrame, options: Mapping[str, str]
+) -> tuple[NativeWrite | None, Mapping[str, str]]:
+    """The native write of a frame, None if it is left to the Python workers; and its options."""
+    given = from_folder_of_jvm(frame.sparkSession, options)
     try:
-        given = with_range_of_micro_batch(options, frame.sparkSession)
+        given = with_range_of_micro_batch(given, frame.sparkSession)
         saving = plan_native_write(frame, parse_sink(given))
     except ShardError:
         # Nothing was written: the workers' planner comes to the same refusal, in its own words.
-        return None
+        return None, given
+    except Exception as error:
+        if is_interrupt(error):
+            raise  # the query is stopped: nobody is to write its rows
+        _log.warning("a frame is left to Python workers", exc_info=True)
+        return None, given
     if saving is None:
-        _log.info("rows are written by Python workers: Spark cannot write their location or types")
-    return saving
+        _log.info("a frame is left to Python workers: Spark cannot write it by itself")
+    return saving, given

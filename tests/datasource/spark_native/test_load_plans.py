@@ -16,7 +16,7 @@ from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard_source.fetch_task import ShardPartition
 from shardline.datasource.shard_source.options import parse_source
 from shardline.datasource.shard_source.row_shape import RowShape
-from shardline.datasource.spark_native import load_plans
+from shardline.datasource.spark_native import blob_paths, load_plans
 from shardline.datasource.spark_native.load_plans import NotNativeError
 from shardline.datasource.types.schema import ShardSchema
 
@@ -165,8 +165,8 @@ def test_a_store_is_asked_for_one_part_until_it_answers(
         asked.append(url)
         return answer[0]
 
-    monkeypatch.setattr(load_plans, "file_size", size)
-    monkeypatch.setattr(load_plans, "_stores_read", set())
+    monkeypatch.setattr(blob_paths, "file_size", size)
+    monkeypatch.setattr(blob_paths, "_reached", set())
     with pytest.raises(NotNativeError, match="does not read the location"):
         load_plans._check_parts(NO_SPARK, "s3a://bucket", partitions)
     part = partitions[0].parts[0].part
@@ -183,8 +183,8 @@ def test_two_stores_may_have_buckets_of_one_name(
     put(client, "a", Frontier(5))
     partitions = plan(client, Times(), shard="a")
     [sizes] = [{part.part.size_bytes} for part in partitions[0].parts]
-    monkeypatch.setattr(load_plans, "file_size", lambda *_: sizes.pop() if sizes else None)
-    monkeypatch.setattr(load_plans, "_stores_read", set())
+    monkeypatch.setattr(blob_paths, "file_size", lambda *_: sizes.pop() if sizes else None)
+    monkeypatch.setattr(blob_paths, "_reached", set())
     load_plans._check_parts(NO_SPARK, "s3a://bucket", partitions)
     options = replace(partitions[0].options, storage={"s3.endpoint": "http://other"})
     elsewhere = [replace(one, options=options) for one in partitions]

@@ -101,8 +101,8 @@ class User:
             with client.reader(name) as reader:
                 found = [tuple(map(str, row)) for row in rows(reader.snapshot())]
         except InvalidUsage as error:
-            # It is being made anew: between the look above and the read it was dropped.
-            if error.code != "SHARD_DROPPED":
+            # It is being made anew: between the look above and the read it was dropped, or made.
+            if error.code not in ("SHARD_DROPPED", "NOTHING_APPENDED"):
                 raise
             return False
         return found == [tuple(map(str, row)) for row in wanted]

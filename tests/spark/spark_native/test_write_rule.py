@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import subprocess
+import sys
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -19,9 +21,12 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from shardline import datasource
 from shardline.datasource.background import BackgroundThread
 from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Indeterminate, ShardError
+from shardline.datasource.spark_native import save as save_module
 from shardline.datasource.spark_native import write_rule
 from shardline.datasource.spark_native.jvm import make_active
 from shardline.datasource.spark_native.save import NativeWrite
+from shardline.datasource.write import WriteHandle
 from support.spark.native import TYPES, arrow_of, client_at, few, fresh_rule, put
 from support.strategies.rows import Case, cases, plain_rows, row_identity
 
@@ -204,8 +209,8 @@ def test_an_unknown_outcome_is_told_as_it_is(
     """An append that took effect and then failed is not made again by Python workers."""
     run = NativeWrite.run
 
-    def take_effect_and_fail(write: NativeWrite) -> None:
-        run(write)
+    def take_effect_and_fail(write: NativeWrite, call: Any) -> None:
+        run(write, call)
         raise OSError("the answer is lost")
 
     monkeypatch.setattr(NativeWrite, "run", take_effect_and_fail)
@@ -269,6 +274,104 @@ def test_a_rule_that_cannot_be_made_leaves_appends(
     assert makers(location, "out") == {"workers"}
     said = [r.getMessage() for r in caplog.records if "written by Python workers" in r.message]
     assert len(said) == 1
+
+
+def test_a_plan_that_fails_leaves_the_append(
+    spark: SparkSession, location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was written when it failed."""
+    monkeypatch.setattr(write_rule, "plan_native_write", None)
+    append(spark.range(MANY), f"{location}/out")
+    assert makers(location, "out") == {"workers"}
+    assert sum(contents(location, "out").values()) == MANY
+
+
+MOVES = """
+import os, shardline
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.config("spark.ui.enabled", "false").getOrCreate()
+spark.range(1)  # the JVM runs
+os.mkdir("elsewhere")
+os.chdir("elsewhere")
+for native in ("true", "false"):
+    writer = spark.range(2_000).write.format("shard").option("nativeWrites", native)
+    writer.mode("append").save("lake/out")
+assert spark.read.format("shard").load("lake/out").groupBy().count().first()[0] == 4_000
+assert not os.listdir()
+"""
+
+
+def test_relative_paths_count_from_the_folder_of_the_jvm(tmp_path: Path) -> None:
+    """As in Spark's Python processes: one program has one shard by one name, whichever way."""
+    words = [sys.executable, "-c", MOVES]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert makers(str(tmp_path / "lake"), "out") == {"native", "workers"}
+
+
+def test_few_rows_that_are_large_stay_files(spark: SparkSession, location: str) -> None:
+    """Their one value is small on disk, and 256 times as large in the driver."""
+    append(spark.sql("SELECT id, repeat('x', 1 << 20) AS s FROM range(0, 256, 1, 1)"), location)
+    assert makers(str(Path(location).parent), Path(location).name) == {"native"}
+
+
+def test_an_unknown_outcome_is_settled(
+    spark: SparkSession, location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append that may still land is given up before its caller hears of it."""
+    late: list[Callable[[], object]] = []
+    commit = WriteHandle.commit
+
+    def be_late(handle: WriteHandle, *given: Any, **named: Any) -> None:
+        late.append(lambda: commit(handle, *given, **named))
+        raise Indeterminate("no answer", code="TIMEOUT", hint="…")
+
+    append(spark.range(1), f"{location}/out")
+    with monkeypatch.context() as patched:
+        patched.setattr(WriteHandle, "commit", be_late)
+        _, words = refusal(lambda: append(spark.range(MANY), f"{location}/out"))
+    assert "no answer" in words
+    assert not list(Path(location).rglob("*.parquet"))
+    with pytest.raises(ShardError):
+        late[0]()
+    assert sum(contents(location, "out").values()) == 1
+
+
+def test_a_store_that_spark_does_not_reach_has_python_workers(
+    spark: SparkSession, location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system for the scheme is not enough: another store may have a bucket of that name."""
+    monkeypatch.setattr(save_module, "was_reached", lambda *_: False)
+    monkeypatch.setattr(save_module, "reaches_object", lambda *_: False)
+    append(spark.range(MANY), f"{location}/out")
+    assert makers(location, "out") == {"workers"}
+    monkeypatch.undo()
+    monkeypatch.setattr(save_module, "was_reached", lambda *_: False)
+    append(spark.range(MANY), f"{location}/other")
+    assert makers(location, "other") == {"native"}
+    assert len(list(Path(location).rglob("other/**/*.parquet"))) == 2, "the look is deleted"
+
+
+def test_a_repeated_micro_batch_runs_its_tasks(spark: SparkSession, location: str) -> None:
+    """A query that keeps state counts on them: after a crash it would fail without them."""
+    counted = spark.sparkContext.accumulator(0)
+    append(spark.range(MANY), f"{location}/in")
+
+    def count(row: Any) -> Any:
+        counted.add(1)
+        return row
+
+    def each(batch: DataFrame, number: int) -> None:
+        for _ in range(2):
+            rows = batch.select("id").rdd.map(count)
+            made = batch.sparkSession.createDataFrame(rows, "id long")
+            append(made, f"{location}/out", txnAppId="each", txnVersion=number)
+
+    reading = spark.readStream.format("shard").load(f"{location}/in")
+    writing = reading.writeStream.foreachBatch(each).trigger(availableNow=True)
+    writing.option("checkpointLocation", f"{location}/checkpoint").start().awaitTermination()
+    assert counted.value == 2 * MANY
+    assert sum(contents(location, "out").values()) == MANY
 
 
 def test_a_shard_is_appended_to_itself(spark: SparkSession, location: str) -> None:
