@@ -90,6 +90,7 @@ def test_a_follower_refuses_what_it_cannot_do(site: Site) -> None:
         assert second.sql("SELECT k FROM t AS OF 5").to_pylist() == [{"k": 1}]
 
 
+@pytest.mark.slow
 def test_a_follower_plans_a_drop_by_what_the_holder_runs_now(site: Site) -> None:
     """And not by what it ran when the follower began."""
     with site.application() as first, site.application(read_only=True) as second:
