@@ -33,86 +33,22 @@ public class ShardRuleLoader extends Rule {
   private static final String PYTHON_TABLE =
       "org.apache.spark.sql.execution.datasources.v2.python.PythonTable";
 
-  private final Function maker;
-  private volatile Rule rule;
-  private volatile boolean shut = false;
-  private volatile Rule writes;
-  private volatile boolean shutToWrites = false;
+  private final LazyRule reads;
+  private final LazyRule writes;
 
-  public ShardRuleLoader(Function maker) {
-    this.maker = maker;
+  public ShardRuleLoader(Function readMaker, Function writeMaker) {
+    this.reads = new Reads(readMaker);
+    this.writes = new Writes(writeMaker);
   }
 
   public TreeNode apply(TreeNode plan) {
-    if (isAppend(plan)) {
-      plan = exchanged(plan);
-    }
-    Rule behind = rule;
-    if (behind == null && !shut) {
-      try {
-        behind = hasScan((LogicalPlan) plan) ? load() : null;
-      } catch (InterruptedException e) {
-        Platform.throwException(e); // somebody has pressed Ctrl-C
-      } catch (Exception e) {
-        shut = true; // no query fails because of the rule
-      } catch (LinkageError e) {
-        shut = true;
-      }
-    }
-    return behind == null ? plan : (TreeNode) behind.apply(plan);
+    // The append first: its frame is planned by itself, and its reads with it.
+    return reads.applied(writes.applied(plan));
   }
 
-  /** An append with another table, if there is a rule that exchanges it. */
-  private TreeNode exchanged(TreeNode append) {
-    Rule exchange = null;
-    try {
-      exchange = writeRule();
-    } catch (InterruptedException e) {
-      Platform.throwException(e); // somebody has pressed Ctrl-C
-    } catch (Exception e) {
-      shutToWrites = true; // no append fails because of the rule
-    } catch (LinkageError e) {
-      shutToWrites = true;
-    }
-    return exchange == null ? append : (TreeNode) exchange.apply(append);
-  }
-
-  /** The rule, which is made if it is not there; null if it cannot be made. */
-  public synchronized Rule load() throws InterruptedException {
-    if (rule == null && !shut) {
-      Map request = new HashMap();
-      Rule made = (Rule) maker.apply(request);
-      if (request.get("cancelled") != null) {
-        // The one kind of exception that Spark does not keep with the query, which may be run again.
-        throw new InterruptedException((String) request.get("cancelled"));
-      }
-      if (request.get("interrupted") != null) {
-        Thread.currentThread().interrupt(); // this query ends; the next one may ask again
-      } else {
-        rule = made;
-        shut = made == null;
-      }
-    }
-    return rule;
-  }
-
-  /** The rule of appends, which is made if it is not there; null if it cannot be made. */
-  private synchronized Rule writeRule() throws InterruptedException {
-    if (writes == null && !shutToWrites) {
-      Map request = new HashMap();
-      request.put("writes", Boolean.TRUE);
-      Rule made = (Rule) maker.apply(request);
-      if (request.get("cancelled") != null) {
-        throw new InterruptedException((String) request.get("cancelled")); // as in load
-      }
-      if (request.get("interrupted") != null) {
-        Thread.currentThread().interrupt(); // this query ends; the next one may ask again
-      } else {
-        writes = made;
-        shutToWrites = made == null;
-      }
-    }
-    return writes;
+  /** The rule of scans, which is made if it is not there; null if it cannot be made. */
+  public Rule load() throws InterruptedException {
+    return reads.load();
   }
 
   /** The loader of the session; it is added to it if there is none. */
@@ -154,30 +90,6 @@ public class ShardRuleLoader extends Rule {
     return null;
   }
 
-  private static boolean hasScan(LogicalPlan plan) {
-    if (plan instanceof DataSourceV2ScanRelation) {
-      return isOurs(((DataSourceV2ScanRelation) plan).relation().table());
-    }
-    if (plan instanceof StreamingDataSourceV2ScanRelation) {
-      return isOurs(((StreamingDataSourceV2ScanRelation) plan).relation().table());
-    }
-    Seq children = plan.children();
-    for (int i = 0; i < children.size(); i++) {
-      if (hasScan((LogicalPlan) children.apply(i))) {
-        return true;
-      }
-    }
-    return false;
-  }
-
-  private static boolean isAppend(TreeNode plan) {
-    if (!(plan instanceof AppendData)) {
-      return false;
-    }
-    NamedRelation to = ((V2WriteCommand) plan).table();
-    return to instanceof DataSourceV2Relation && isOurs(((DataSourceV2Relation) to).table());
-  }
-
   private static boolean isOurs(Table table) {
     return table.getClass().getName().equals(PYTHON_TABLE)
         && table.name().equalsIgnoreCase("shard");
@@ -189,5 +101,98 @@ public class ShardRuleLoader extends Rule {
 
   private static void put(SparkSession session, List rules) {
     session.experimental().extraOptimizations_$eq(CollectionConverters.asScala(rules).toSeq());
+  }
+
+  /** A rule that Python makes when the first plan is there that it is for. */
+  private abstract static class LazyRule {
+    private final Function maker;
+    private volatile Rule rule;
+    private volatile boolean shut = false;
+
+    LazyRule(Function maker) {
+      this.maker = maker;
+    }
+
+    /** True for a plan that the rule has to be made for. */
+    abstract boolean isFor(TreeNode plan);
+
+    /** What the rule makes of a plan: the plan itself, while there is no rule. */
+    TreeNode applied(TreeNode plan) {
+      Rule made = rule;
+      if (made == null && !shut) {
+        try {
+          made = isFor(plan) ? load() : null;
+        } catch (InterruptedException e) {
+          Platform.throwException(e); // somebody has pressed Ctrl-C
+        } catch (Exception e) {
+          shut = true; // no query fails because of a rule
+        } catch (LinkageError e) {
+          shut = true;
+        }
+      }
+      return made == null ? plan : (TreeNode) made.apply(plan);
+    }
+
+    /** The rule, which is made if it is not there; null if it cannot be made. */
+    synchronized Rule load() throws InterruptedException {
+      if (rule == null && !shut) {
+        Map request = new HashMap();
+        Rule made = (Rule) maker.apply(request);
+        if (request.get("cancelled") != null) {
+          // The one kind of exception that Spark does not keep with the query, which may be run
+          // again.
+          throw new InterruptedException((String) request.get("cancelled"));
+        }
+        if (request.get("interrupted") != null) {
+          Thread.currentThread().interrupt(); // this query ends; the next one may ask again
+        } else {
+          rule = made;
+          shut = made == null;
+        }
+      }
+      return rule;
+    }
+  }
+
+  /** ShardScanRule. */
+  private static class Reads extends LazyRule {
+    Reads(Function maker) {
+      super(maker);
+    }
+
+    boolean isFor(TreeNode plan) {
+      return hasScan((LogicalPlan) plan);
+    }
+
+    private static boolean hasScan(LogicalPlan plan) {
+      if (plan instanceof DataSourceV2ScanRelation) {
+        return isOurs(((DataSourceV2ScanRelation) plan).relation().table());
+      }
+      if (plan instanceof StreamingDataSourceV2ScanRelation) {
+        return isOurs(((StreamingDataSourceV2ScanRelation) plan).relation().table());
+      }
+      Seq children = plan.children();
+      for (int i = 0; i < children.size(); i++) {
+        if (hasScan((LogicalPlan) children.apply(i))) {
+          return true;
+        }
+      }
+      return false;
+    }
+  }
+
+  /** ShardWriteRule. */
+  private static class Writes extends LazyRule {
+    Writes(Function maker) {
+      super(maker);
+    }
+
+    boolean isFor(TreeNode plan) {
+      if (!(plan instanceof AppendData)) {
+        return false;
+      }
+      NamedRelation to = ((V2WriteCommand) plan).table();
+      return to instanceof DataSourceV2Relation && isOurs(((DataSourceV2Relation) to).table());
+    }
   }
 }

@@ -91,7 +91,9 @@ def install_loader(spark: SparkSession, make_rule: Callable[[], Any]) -> Any:
         spark: The session.
         make_rule: Makes the rule when the first scan is there; returns None if it cannot.
     """
-    made = java_object(spark, _LOADER, _RuleMaker(make_rule, partial(_make_write_rule, spark)))
+    reads = _RuleMaker(make_rule, "read")
+    writes = _RuleMaker(partial(_make_write_rule, spark), "written")
+    made = java_object(spark, _LOADER, reads, writes)
     found = made.install(spark._jsparkSession)  # noqa: SLF001 - no public door
     _known[:] = [(jvm_of(spark), found)]
     return found
@@ -111,24 +113,22 @@ def _make_write_rule(spark: SparkSession) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _RuleMaker:
-    """Makes rules for a loader, which calls it from the thread that optimizes a query."""
+    """Makes a rule for a loader, which calls it from the thread that optimizes a query."""
 
     _make_rule: Callable[[], Any]
-    _make_write_rule: Callable[[], Any]
+    _act: str
 
     def apply(self, request: Any) -> Any:
         """The rule; None, with a reason in `request` if it may be asked for again."""
-        writes = request.get("writes") is not None
         try:
-            return call_interruptibly(self._make_write_rule if writes else self._make_rule)
+            return call_interruptibly(self._make_rule)
         except KeyboardInterrupt:
             request["cancelled"] = CANCELLED
-        except Exception as error:  # noqa: BLE001 - reads and writes work without the rules
+        except Exception as error:  # noqa: BLE001 - Python workers need no rule
             if is_interrupt(error):
                 request["interrupted"] = True
             else:
-                act = "written" if writes else "read"
-                _log.warning('format("shard") is %s by Python workers', act, exc_info=True)
+                _log.warning('format("shard") is %s by Python workers', self._act, exc_info=True)
         return None
 
     class Java:

@@ -237,26 +237,23 @@ def plan_native_write(
     )
     if not fits or not can_spark_read(schema, schema):
         return None
-    if not was_reached(root, options.storage) and not _reaches(frame.sparkSession, client, options):
+    if not was_reached(root, options.storage) and not _reaches(frame, client, options, root):
         _log.warning("Spark's file system does not reach '%s': Python workers write", root)
         return None
     return NativeWrite(frame, options, client, target, schema, root)
 
 
-def _reaches(spark: SparkSession, client: ShardClient, options: SinkOptions) -> bool:
+def _reaches(frame: DataFrame, client: ShardClient, options: SinkOptions, root: str) -> bool:
     """True if Spark's file system finds a blob that the shard's own client has just written.
 
     Its credentials and its endpoint are others, and a bucket of the same name may be elsewhere.
     """
-    root = hadoop_url(spark, client.location.url)
-    if root is None:
-        return False
     # Where parts are, so that the sweep deletes it if this process is killed meanwhile.
     key = f"{shard_directory(options.shard)}/part/{new_id('p', client.ids)}.parquet"
     content = b"Is this store the one that Spark writes to?"
     client.location.blob.set(key, content)
     try:
-        return reaches_object(spark, root, options.storage, key, len(content))
+        return reaches_object(frame.sparkSession, root, options.storage, key, len(content))
     finally:
         delete_blobs(client.location.blob, [key])
 

@@ -44,7 +44,7 @@ _MOST: Final = 2.0
 """Per cent of a core that one page may cost."""
 
 _TURN_MS: Final = 3_000.0
-"""What a page takes at most to be open, between two windows."""
+"""Longest time that a page may take to open, between two windows."""
 
 
 class Share(NamedTuple):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-NEVER = (lambda: None, lambda: None)
+NEVER = [rule_loader._RuleMaker(lambda: None, act) for act in ("read", "written")]
 """Makers of rules that make none, for a loader of its own."""
 
 
@@ -264,7 +264,7 @@ def test_what_was_compiled_is_kept(
 
     monkeypatch.setattr(compiled_java, "class_in", note)
     for _ in range(2):
-        made = compiled_java.java_object(spark, "ShardRuleLoader", rule_loader._RuleMaker(*NEVER))
+        made = compiled_java.java_object(spark, "ShardRuleLoader", *NEVER)
         assert made.getClass().getName() == "shardline_jvm.ShardRuleLoader"
         [file] = kept.rglob("*.classes")
         if fault is not None:
@@ -277,7 +277,7 @@ def test_nothing_is_kept_where_python_keeps_nothing(
     spark: SparkSession, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    compiled_java.java_object(spark, "ShardRuleLoader", rule_loader._RuleMaker(*NEVER))
+    compiled_java.java_object(spark, "ShardRuleLoader", *NEVER)
     assert not kept.exists()
 
 
