@@ -51,6 +51,9 @@ _NAME_MAX: Final = 200
 _CHUNK: Final = 1 << 16
 _TIMEOUT_S: Final = 30.0
 
+_STOP_LOOK_S: Final = 0.05
+"""Look of the server at whether it should end: a stop waits so long for it at most."""
+
 
 class LiveTables:
     """Serves rows of relations to Spark's tables. Close it when the last session has ended."""
@@ -60,7 +63,7 @@ class LiveTables:
         self._relations = relations
         self._folder = Path(tempfile.mkdtemp(prefix="shardline-"))
         self._server = _Server(self._folder / "socket", relations)
-        BackgroundThread("introspection-tables", self._server.serve_forever).start()
+        BackgroundThread("introspection-tables", self._serve).start()
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -83,6 +86,9 @@ class LiveTables:
             source = _source(relation.name, self._folder / "socket")
             spark.dataSource.register(source)
             spark.sql(_definition(relation, source.name()))
+
+    def _serve(self) -> None:
+        self._server.serve_forever(poll_interval=_STOP_LOOK_S)
 
     def close(self) -> None:
         """End: a statement that reads a relation later fails."""

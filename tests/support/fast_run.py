@@ -141,10 +141,15 @@ class FastRun:
         self._counted_s = 0.0
         self._shared_depth = 0
 
-    def pytest_collection_finish(self) -> None:
-        """Leave what is imported to no collector."""
-        gc.collect()
-        gc.freeze()
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self) -> Generator[None, Any, Any]:
+        """Leave what is imported to no collector, while it is imported and afterwards."""
+        gc.disable()
+        try:
+            return (yield)
+        finally:
+            gc.freeze()
+            gc.enable()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self) -> Generator[None, Any, Any]:

@@ -55,6 +55,12 @@ SOURCE = SourceDescription(name="a", format="rate")
 SINK = SinkDescription(name="out", on="v", format="parquet", options={"path": "p"})
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that was lost connects again soon: nothing here is about how long it waits."""
+    monkeypatch.setattr("shardline.app.controller.link._RECONNECT_MS", 5.0)
+
+
 class Connections:
     """Makes a new connection each time; the test gets them one after the other."""
 

@@ -161,7 +161,7 @@ def test_a_repair_that_a_crash_interrupts_is_done_once(
 
     with monkeypatch.context() as patch:
         patch.setattr("shardline.app.coordinator.error_repairs.repair_errors", dies)
-        with site.application(query_timeout="1s") as application:
+        with site.application(query_timeout="100ms") as application:
             application.apply(project(source()))
             site.wait("the source is there", lambda: "t" in application.running())
             with pytest.raises(Exception, match="REPAIR_PENDING"):

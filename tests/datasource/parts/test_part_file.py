@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FILES = replace(SETTINGS, inline_part_bytes=0, row_group_rows=10_000, compact_inline_bytes=0)
+RANDOM = random.Random(11)
 LARGE = pa.table(
     {
         "id": pa.array(range(60_000), pa.int64()),
-        "v": [f"{random.Random(i).getrandbits(200):x}" for i in range(60_000)],
+        "v": [f"{RANDOM.getrandbits(200):x}" for _ in range(60_000)],
     }
 )
 """More than the megabyte up to which a part is read, and checked, as a whole."""
