@@ -67,8 +67,16 @@ _log = logging.getLogger(__name__)
 
 _HASH: Final = "_hash"
 _PLACE: Final = "_place"
-_GROWTH: Final = 2
-"""Least ratio of the sizes of a run and the next one."""
+_GROWTH: Final = 4
+"""So many runs of about one size are merged: each row is moved once for every factor of this by
+which all rows are more than those of one append."""
+
+
+_SAMPLE: Final = 1_000
+"""Rows that are looked at to tell whether many are equal."""
+
+_DISTINCT: Final = 0.9
+"""Share of rows that differ, above which adding up equal ones is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +117,14 @@ class _Order:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """Consolidated updates in the order of the hashes of a key.
+    """Updates in the order of the hashes of a key, consolidated if some take rows away.
 
     Attributes:
         updates: Them.
         order: That of its rows.
         first: The least of their times.
         last: The greatest.
+        size_bytes: Of the updates: to add up the buffers of all runs at each look-up takes long.
         store_table: Puts a table where it is to stay.
     """
 
@@ -123,6 +132,7 @@ class _Run:
     order: _Order
     first: int
     last: int
+    size_bytes: int
     store_table: Keep
     _others: dict[tuple[str, ...], _Order] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -130,12 +140,12 @@ class _Run:
     @property
     def nbytes(self) -> int:
         orders = [self.order, *list(self._others.values())]
-        return int(self.updates.nbytes) + sum(one.nbytes for one in orders)
+        return self.size_bytes + sum(one.nbytes for one in orders)
 
     def nbytes_by(self, key: tuple[str, ...] | None) -> int:
         """Memory of the rows, and of the order of a key as far as it was needed already."""
         order = self.order if key is None else self._others.get(key)
-        return int(self.updates.nbytes) + (0 if order is None else order.nbytes)
+        return self.size_bytes + (0 if order is None else order.nbytes)
 
     def by(self, key: tuple[str, ...] | None) -> _Order:
         """The order of another key; None for its own."""
@@ -236,7 +246,9 @@ class _Contents:
 
     def _make_run(self, updates: pa.Table, since: int) -> _Run | None:
         """`updates` as a run; None if they cancel."""
-        table = consolidate(advance_times(updates.select(self._arrow.names), since))
+        table = advance_times(updates.select(self._arrow.names), since)
+        if _is_worth_adding_up(table):
+            table = consolidate(table)
         if not table.num_rows:
             return None
         hashes = _hashes(table, self.key)
@@ -246,14 +258,17 @@ class _Contents:
         placed = take(table, order).combine_chunks()
         kept = self._store_table(placed.append_column(_HASH, pa.array(hashes[order])))
         rows, ordered = kept.drop_columns([_HASH]), kept.column(_HASH).chunk(0).to_numpy()
-        return _Run(rows, _Order(ordered, None), bounds["min"], bounds["max"], self._store_table)
+        first, last, order_of = bounds["min"], bounds["max"], _Order(ordered, None)
+        return _Run(rows, order_of, first, last, int(rows.nbytes), self._store_table)
 
     def _merge_runs(self, runs: tuple[_Run, ...], since: int) -> tuple[_Run, ...]:
-        """Merge from the end while a run is less than `_GROWTH` times as large as the next."""
+        """Merge the last runs while `_GROWTH` of them are of about one size."""
         found = list(runs)
-        while len(found) > 1 and found[-2].updates.num_rows < _GROWTH * found[-1].updates.num_rows:
-            last, before = found.pop(), found.pop()
-            both = self._make_run(pa.concat_tables([before.updates, last.updates]), since)
+        while len(found) >= _GROWTH and (
+            found[-_GROWTH].updates.num_rows < _GROWTH * found[-1].updates.num_rows
+        ):
+            merged = [found.pop().updates for _ in range(_GROWTH)][::-1]
+            both = self._make_run(pa.concat_tables(merged), since)
             if both is not None:
                 found.append(both)
         return tuple(found)
@@ -469,6 +484,15 @@ class Arrangement:
 
 def _as_it_is(table: pa.Table) -> pa.Table:
     return table
+
+
+def _is_worth_adding_up(updates: pa.Table) -> bool:
+    """True if updates may cancel, or many are of equal rows: to sort by all columns is dear."""
+    if pc.any(pc.less_equal(updates.column(DIFF), 0)).as_py():
+        return True
+    step = max(updates.num_rows // _SAMPLE, 1)
+    sample = take(updates, np.arange(0, updates.num_rows, step))
+    return bool(consolidate(sample).num_rows <= _DISTINCT * sample.num_rows)
 
 
 def _until(updates: pa.Table, last: int, as_of: int) -> pa.Table:

@@ -288,6 +288,21 @@ def test_runs_are_put_where_the_caller_keeps_them() -> None:
     found = Arrangement(ShardSchema.from_arrow(SCHEMA), ("k",), 0, keep)
     row = (1, "a", 1.5)
     found.append(updates_of([(row, 0, 1)], SCHEMA), Frontier(1))
-    found.append(updates_of([((2, "b", 2.5), 1, 1)], SCHEMA), Frontier(2))
-    assert [run.num_rows for run in kept] == [1, 1, 2]  # the third is of both
-    assert contents(found.lookup((1,), 1)) == Counter({row: 1})
+    for time in range(1, 4):
+        found.append(updates_of([((2, "b", 2.5), time, 1)], SCHEMA), Frontier(time + 1))
+    assert [run.num_rows for run in kept] == [1, 1, 1, 1, 4]  # the last is of all
+    assert contents(found.lookup((1,), 3)) == Counter({row: 1})
+
+
+def test_many_equal_rows_are_added_up() -> None:
+    """Though none is taken away; a few are not worth sorting all for, and are found as well."""
+    schema = ShardSchema.from_arrow(SCHEMA)
+    equal, few = Arrangement(schema, ("k",), 0), Arrangement(schema, ("k",), 0)
+    row = (1, "a", 1.5)
+    equal.append(updates_of([(row, 0, 1)] * 1_000, SCHEMA), Frontier(1))
+    assert equal.view.records == 1
+    others = [((n, "a", 1.5), 0, 1) for n in range(100)]
+    few.append(updates_of([*others, (row, 0, 1)], SCHEMA), Frontier(1))
+    assert few.view.records == 101
+    for one, times in ((equal, 1_000), (few, 2)):
+        assert contents(one.lookup((1,), 0)) == Counter({row: times})
