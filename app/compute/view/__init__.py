@@ -36,6 +36,7 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
     join_change        the change of a join, one term for each side that has changed
     look_up            inputs of which a step needs the rows of some keys only
     found_rows         finds these rows, or leaves it to Spark
+    shared_changes     changes of inputs that several views read, read once
     fan_out            estimates how many rows of a shard have one key
     aggregate_rule     an aggregate, read as a state
     accumulators       the SQL by which such a state is kept

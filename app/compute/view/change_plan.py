@@ -268,6 +268,11 @@ class ChangePlan:
         concern = self._concerns.get(name)
         return updates if concern is None else concern.of(updates)
 
+    def without_unread(self, name: str, rows: pa.Table) -> pa.Table:
+        """Rows of an input without the values that the query does not read: its columns stay."""
+        concern = self._concerns.get(name)
+        return rows if concern is None else concern.without_unread(rows)
+
     def step(self, changed: Collection[str]) -> StepPlan:
         """The plan of steps in which these inputs and states change, and no others.
 

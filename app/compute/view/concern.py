@@ -2,6 +2,7 @@
 
     found = concerns(trees, known)          of each input of a query, given as its operators
     found["orders"].of(updates)             the updates of a step that can matter
+    found["orders"].without_unread(rows)    the same rows, with little in columns that are not read
 
 An update whose row satisfies no filter that the query has over the input comes to nothing. And an
 update of columns that the query does not read is a row that goes and the same one that comes. Most
@@ -62,6 +63,17 @@ class Concern:
         for name in unread:
             left = left.append_column(wanted.schema.field(name), filled.column(name))
         return left.select(wanted.column_names)
+
+    def without_unread(self, rows: pa.Table) -> pa.Table:
+        """The same rows of the same columns, those that are not read with any values: next to none.
+
+        Rows are handed over from process to process, and most of their bytes may be text that
+        nobody looks at.
+        """
+        for place, field in enumerate(rows.schema):
+            if field.name not in self.columns and field.name not in {TS, DIFF} and field.nullable:
+                rows = rows.set_column(place, field, pa.nulls(rows.num_rows, field.type))
+        return rows
 
 
 def concerns(

@@ -35,9 +35,10 @@ from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.look_up import KeySource, LookUp
 from shardline.app.compute.view.row_conditions import rows_that_satisfy
 from shardline.app.compute.view.session_settings import evaluate_beside_empty
+from shardline.app.compute.view.shared_changes import changes_of
 from shardline.app.compute.view.state_step import StateStep
 from shardline.app.execution.host import Host
-from shardline.datasource.frames import local_relation, updates_in_driver
+from shardline.datasource.frames import local_relation
 from shardline.datasource.state import ShardState, Volume
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class FoundRows:
         self._view = view
         self._client = host.client
         self._lookups = lookups_of(host.client, host.checkpoints)
+        self._changes = changes_of(host.client)
         self._taken = 0
 
     @override
@@ -136,7 +138,10 @@ class FoundRows:
         if len(known) < len(tables) or rows > _FEW:
             return None
         return {
-            leaf: FewRows(table, columns if leaf.before else with_times(columns))
+            leaf: FewRows(
+                step.plan.without_unread(leaf.name, table),
+                columns if leaf.before else with_times(columns),
+            )
             for leaf, table in known.items()
             for columns in [plan.columns[leaf.name]]
         }
@@ -228,9 +233,7 @@ class FoundRows:
         """The changes of an input or a state in the step; None if they are many."""
         if name not in step.tables:
             state, lower, upper = step.shard(name)
-            step.tables[name] = updates_in_driver(
-                self._client, state.name, start=lower, end=upper, rows_max=ROWS_MAX
-            )
+            step.tables[name] = self._changes.updates(state, lower, upper)
         return step.tables[name]
 
 

@@ -85,3 +85,15 @@ def test_the_read_columns_add_up_to_the_same_at_each_time(rows: list[tuple[Any, 
     left = concern("k", "x").of(table)
     assert sums(left) == sums(table)
     assert left.schema == SCHEMA
+
+
+def test_values_that_are_not_read_are_not_handed_over() -> None:
+    """Those that may be NULL; rows and columns stay."""
+    given = updates((1, 0.5, "a", 7, -1), (2, 1.5, "b", 8, 2))
+    left = concern("k").without_unread(given)
+    assert left.schema == SCHEMA
+    assert left.to_pylist() == [
+        {"k": 1, "x": None, "note": "a", "_ts": 7, "_diff": -1},
+        {"k": 2, "x": None, "note": "b", "_ts": 8, "_diff": 2},
+    ]
+    assert concern("k", "x").without_unread(given) == given

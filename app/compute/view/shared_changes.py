@@ -1,0 +1,120 @@
+"""Views that follow the same inputs read their changes once.
+
+    changes = changes_of(client)
+    changes.updates(state, lower, upper)     those of [lower, upper); None if they are many
+
+The views of a group take the same step at about the same time, and each would decode the same parts
+of its inputs. What has been read lately is kept for the others, up to `_BYTES_MAX`; who comes while
+it is being read waits for it. The updates of an interval that is settled never change, so what is
+kept is right for as long as it is kept.
+
+Invariants:
+    Updates are those of the interval, each at its own time.
+    A reader that fails, or is stopped, ends no other's read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+
+from shardline.app.compute.index.shard_lookups import ROWS_MAX
+from shardline.datasource.client import ShardClient
+from shardline.datasource.frames import updates_in_driver
+from shardline.datasource.state import ShardState
+
+__all__ = ["SharedChanges", "changes_of"]
+
+_BYTES_MAX: Final = 64 << 20
+_KEPT_MAX: Final = 64
+
+_Key = tuple[str, int, int, int]
+
+
+class _Read(Future[pa.Table | None]):
+    """A read, by one thread for all; its size in bytes, once it is done."""
+
+    size_bytes = 0
+
+
+class SharedChanges:
+    """What has been read lately of one location. Safe for use by several threads."""
+
+    def __init__(self, client: ShardClient) -> None:
+        """Nothing has been read yet; without I/O."""
+        self._client = client
+        self._lock = threading.Lock()
+        self._reads: OrderedDict[_Key, _Read] = OrderedDict()
+
+    def updates(self, state: ShardState, lower: int, upper: int | None) -> pa.Table | None:
+        """The updates with `lower <= _ts < upper`; None if they are more than `ROWS_MAX`.
+
+        Args:
+            state: A state of the shard that is settled until `upper`.
+            lower: Inclusive.
+            upper: Exclusive; None for no end.
+
+        Raises:
+            InvalidUsage: There is no such shard, or its history is gone; see `updates_in_driver`.
+        """
+        if upper is None:
+            return self._read(state, lower, upper)
+        key = (state.shard, state.schema_id, lower, upper)
+        mine = _Read()
+        with self._lock:
+            found = self._reads.setdefault(key, mine)
+            self._reads.move_to_end(key)
+        if found is mine:
+            return self._read_for_all(key, mine, state)
+        try:
+            return found.result()
+        except Exception:  # noqa: BLE001 - another's, which may have been stopped
+            return self._read(state, lower, upper)
+
+    def _read_for_all(self, key: _Key, mine: _Read, state: ShardState) -> pa.Table | None:
+        _, _, lower, upper = key
+        try:
+            table = self._read(state, lower, upper)
+        except BaseException as error:
+            with self._lock:
+                self._reads.pop(key, None)
+            mine.set_exception(error if isinstance(error, Exception) else InterruptedError())
+            raise
+        # Once: to add up the buffers of a table of many pieces takes long.
+        mine.size_bytes = 0 if table is None else table.nbytes
+        mine.set_result(table)
+        self._make_room()
+        return table
+
+    def _read(self, state: ShardState, lower: int, upper: int | None) -> pa.Table | None:
+        return updates_in_driver(
+            self._client, state.name, start=lower, end=upper, rows_max=ROWS_MAX
+        )
+
+    def _make_room(self) -> None:
+        """Forget what was used the longest ago."""
+        with self._lock:
+            total = sum(read.size_bytes for read in self._reads.values())
+            for key, read in list(self._reads.items()):
+                if total <= _BYTES_MAX and len(self._reads) <= _KEPT_MAX:
+                    return
+                if read.done():
+                    del self._reads[key]
+                    total -= read.size_bytes
+
+
+_shared: WeakKeyDictionary[ShardClient, SharedChanges] = WeakKeyDictionary()
+_shared_lock = threading.Lock()
+
+
+def changes_of(client: ShardClient) -> SharedChanges:
+    """What all users of `client` have read."""
+    with _shared_lock:
+        if client not in _shared:
+            _shared[client] = SharedChanges(client)
+        return _shared[client]

@@ -1,0 +1,141 @@
+"""Changes that several views read are read once, and are each view's own if another one fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from shardline.app.compute.view import shared_changes
+from shardline.app.compute.view.shared_changes import SharedChanges, changes_of
+from shardline.datasource.client import ShardClient
+from shardline.datasource.frames import updates_in_driver
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.state import ShardState
+from support.models.shards import World, schema_of, updates
+from support.waiting import wait_until
+
+Read = Callable[..., pa.Table | None]
+
+
+@pytest.fixture
+def client() -> ShardClient:
+    """Of a shard with a row at each time from 0 to 9, appended in pairs."""
+    found = World().client()
+    found.create("s", schema_of())
+    handle = found.writer("s")
+    for at in range(0, 10, 2):
+        rows = updates((at, "row", at, 1), (at + 1, "row", at + 1, 1))
+        handle.compare_and_append(rows, Frontier(at), Frontier(at + 2))
+    return found
+
+
+def state_of(client: ShardClient) -> ShardState:
+    [state] = client.readable("s")
+    return state
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, read: Read = updates_in_driver) -> list[int]:
+    """The starts of all reads from now on."""
+    starts: list[int] = []
+
+    def noted(*given: Any, start: int, **named: Any) -> pa.Table | None:
+        starts.append(start)
+        return read(*given, start=start, **named)
+
+    monkeypatch.setattr(shared_changes, "updates_in_driver", noted)
+    return starts
+
+
+def test_an_interval_is_read_once(client: ShardClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By all users of a client; another interval is other rows."""
+    starts, state = counted(monkeypatch), state_of(client)
+    found = changes_of(client).updates(state, 2, 6)
+    assert found is not None
+    assert sorted(found.column("_ts").to_pylist()) == [2, 3, 4, 5]
+    assert changes_of(client).updates(state, 2, 6) is found
+    other = changes_of(client).updates(state, 3, 6)
+    assert other is not None
+    assert sorted(other.column("_ts").to_pylist()) == [3, 4, 5]
+    assert starts == [2, 3]
+
+
+def test_what_was_read_stays_right_when_history_is_given_up(client: ShardClient) -> None:
+    """Updates of a settled interval never change: those that are kept have their own times."""
+    changes, state = SharedChanges(client), state_of(client)
+    before = changes.updates(state, 2, 6)
+    client.writer("s").compare_and_append(updates((9, "later", 10, 1)), Frontier(10), Frontier(11))
+    assert changes.updates(state_of(client), 2, 6) is before
+
+
+def test_many_changes_are_nobodys_to_keep(
+    client: ShardClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_changes, "ROWS_MAX", 3)
+    changes, state = SharedChanges(client), state_of(client)
+    assert changes.updates(state, 2, 6) is None
+    assert changes.updates(state, 2, 4) is not None
+
+
+@pytest.mark.parametrize("bound", ["_BYTES_MAX", "_KEPT_MAX"])
+def test_what_was_not_asked_for_the_longest_is_forgotten(
+    client: ShardClient, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    state = state_of(client)
+    one = SharedChanges(client).updates(state, 0, 2)
+    assert one is not None
+    monkeypatch.setattr(shared_changes, bound, 2 * one.nbytes if bound == "_BYTES_MAX" else 2)
+    starts, changes = counted(monkeypatch), SharedChanges(client)
+    for lower in (0, 2, 0, 4, 6):
+        changes.updates(state, lower, lower + 2)
+    changes.updates(state, 6, 8)
+    changes.updates(state, 2, 4)
+    assert starts == [0, 2, 4, 6, 2]
+
+
+def test_who_comes_meanwhile_waits_and_reads_for_itself_if_that_failed(
+    client: ShardClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one may have been stopped, or have met what passes."""
+    inside, go_on = threading.Event(), threading.Event()
+    state = state_of(client)
+
+    def read(*given: Any, **named: Any) -> pa.Table | None:
+        if not inside.is_set():
+            inside.set()
+            go_on.wait(30)
+            raise OSError("of the moment")
+        return updates_in_driver(*given, **named)
+
+    starts = counted(monkeypatch, read)
+    changes = SharedChanges(client)
+    errors: list[BaseException] = []
+    found: list[pa.Table | None] = []
+
+    def fail() -> None:
+        try:
+            changes.updates(state, 2, 6)
+        except OSError as error:
+            errors.append(error)
+
+    first = threading.Thread(target=fail)
+    second = threading.Thread(target=lambda: found.append(changes.updates(state, 2, 6)))
+    first.start()
+    assert inside.wait(30)
+    second.start()
+    [read_for_all] = changes._reads.values()
+    # Concurrent futures tell nobody who waits; their condition has a list of waiters.
+    wait_until("the second waits", lambda: bool(read_for_all._condition._waiters), 30)  # type: ignore[attr-defined]
+    go_on.set()
+    first.join(30)
+    second.join(30)
+    assert [str(error) for error in errors] == ["of the moment"]
+    assert found[0] is not None
+    assert found[0].num_rows == 4
+    assert starts == [2, 2]
+    # What failed is not kept.
+    assert changes.updates(state, 2, 6) is not None
+    assert starts == [2, 2, 2]
