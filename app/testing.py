@@ -100,8 +100,8 @@ class _AlwaysFollow(StepCosts):
     """Changes are followed wherever that is right, however few rows there are."""
 
     @override
-    def follows(self, times: int, rows: int) -> bool:
-        super().follows(times, rows)  # for its predictions
+    def follows(self, times: int, rows: int, changed: int) -> bool:
+        super().follows(times, rows, changed)  # for its predictions
         return True
 
 

@@ -517,7 +517,7 @@ def test_threads_are_made_in_one_way() -> None:
 
 
 OWN_PAUSES: Final = {
-    "app/compute/view/maintained_view.py": "a pace: looks at times that go on by themselves",
+    "app/compute/view/view_inputs.py": "a pace: looks at times that go on by themselves",
     "app/demo/story.py": "waits for objects, until one of them fails",
     "datasource/shard/backoff.py": "the pause after a lost race, which must not double",
     "datasource/shard_source/freeze.py": "waits for a part as long as it takes, or until a timeout",

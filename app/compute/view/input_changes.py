@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -38,6 +39,8 @@ class InputChanges:
         spread: Names of inputs with such parts.
         volume: Rows and bytes of all these parts.
         changed: Names of the inputs that these parts are of.
+        spread_ms: From the first to the last time of the parts of one input that span several, of
+            the input with the most.
     """
 
     times: tuple[int, ...] = ()
@@ -45,15 +48,28 @@ class InputChanges:
     spread: tuple[str, ...] = ()
     volume: Volume = field(default_factory=Volume)
     changed: frozenset[str] = frozenset()
+    spread_ms: int = 0
+
+    def expected_times(self, interval_ms: int) -> int:
+        """The number of times at which something changes, where sources keep to an interval."""
+        return max(len(self.known), self.spread_ms // interval_ms + 1 if self.spread else 0)
 
     @property
     def known(self) -> tuple[int, ...]:
         """All times, ascending: exact if nothing is spread, and empty only if nothing changes."""
         return tuple(sorted({*self.times, *self.perhaps}))
 
+    def left_from(self, time: int) -> tuple[int, int]:
+        """How many known times are left from `time` on, and about how many rows change at them."""
+        known = self.known
+        left = len(known) - bisect_left(known, time)
+        return left, self.volume.rows * left // max(len(known), 1)
+
     def with_times(self, found: Iterable[int]) -> InputChanges:
         """The same news with `found`, the exact times of the inputs in `spread`."""
-        return replace(self, times=tuple(sorted({*self.times, *found})), perhaps=(), spread=())
+        return replace(
+            self, times=tuple(sorted({*self.times, *found})), perhaps=(), spread=(), spread_ms=0
+        )
 
 
 def find_input_changes(states: Sequence[ShardState], lower: int, upper: int | None) -> InputChanges:
@@ -69,32 +85,40 @@ def find_input_changes(states: Sequence[ShardState], lower: int, upper: int | No
     spread: list[str] = []
     parts: list[Part] = []
     changed: set[str] = set()
+    spread_ms = 0
     for state in states:
-        several = False
+        several: list[tuple[int, int]] = []
         for planned in plan_changes(state, lower, upper):
             parts.append(planned.part)
             changed.add(state.name)
             bounds = planned.part.time_bounds
             assert bounds is not None, planned.part.key
-            single = bounds[0] == bounds[1]
             # A part may begin before the interval: of merged parts only a suffix is in it.
-            (times if single else perhaps).add(max(bounds[0], lower))
-            several = several or not single
+            first = max(bounds[0], lower)
+            if bounds[0] == bounds[1]:
+                times.add(first)
+            else:
+                perhaps.add(first)
+                several.append((first, bounds[1] if upper is None else min(bounds[1], upper - 1)))
         if several:
             spread.append(state.name)
+            of_input_ms = max(last for _, last in several) - min(first for first, _ in several)
+            spread_ms = max(spread_ms, of_input_ms)
     return InputChanges(
         tuple(sorted(times)),
         tuple(sorted(perhaps)),
         tuple(spread),
         Volume.of(parts),
         frozenset(changed),
+        spread_ms,
     )
 
 
-def find_news(states: Sequence[ShardState], lower: int, upper: int | None) -> InputChanges:
-    """The news of an interval, which may be empty."""
-    is_empty = upper is not None and upper <= lower
-    return InputChanges() if is_empty else find_input_changes(states, lower, upper)
+def find_news(states: Sequence[ShardState], lower: int | None, upper: int | None) -> InputChanges:
+    """The news of an interval, which may be empty; behind a last time (None) there is none."""
+    if lower is None or (upper is not None and upper <= lower):
+        return InputChanges()
+    return find_input_changes(states, lower, upper)
 
 
 def news_left(

@@ -20,7 +20,6 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -52,6 +51,7 @@ from shardline.app.compute.view.kept_plan import Leaf, calls_python
 from shardline.app.compute.view.next_step import (
     Done,
     FollowChanges,
+    OutputProgress,
     Recompute,
     Unchanged,
     choose_next_step,
@@ -82,6 +82,9 @@ from shardline.datasource.state import ShardState
 __all__ = ["View"]
 
 _log = logging.getLogger(__name__)
+
+_CHEAPER_ANEW: Final = "its query run anew is the cheaper way"
+"""Why a view is recomputed: the only reason that may end between two steps of a micro-batch."""
 
 _RACES_MAX: Final = 64
 """How often, in one micro-batch, somebody else may append to the output before the view gives up
@@ -201,7 +204,7 @@ class View:
         self._reason = "its first contents" if starts else ""
         first = floor if output.upper is None else max(floor, output.upper)
         if not output.ours and output.upper is not None:
-            end = self._end_beyond(first, end)
+            end = self._inputs.settled_beyond(first, end, self._gate)
         states = self._inputs.states()
         news = find_news(states, first, end)
         # Counts only looks at which the output has not moved. A step that moves it is progress,
@@ -232,26 +235,25 @@ class View:
             refused += output == before
             self._reports.report_output(output)
             news = news_left(news, states, output.upper, end)
+            if isinstance(step, Recompute) and self._should_follow_the_rest(output, news, states):
+                strategy, news = self._description.strategy, find_news(states, output.upper, end)
         raise Determinate(
             f"others wrote to view '{self._description.name}' all through one micro-batch",
             code="CONTENTION",
             hint="stop whatever else writes to it",
         )
 
-    def _end_beyond(self, time: int, end: int | None) -> int | None:
-        """Where to go instead of `end`, so that it is beyond `time`; waits until inputs are.
+    def _should_follow_the_rest(
+        self, output: OutputProgress, news: InputChanges, states: Sequence[ShardState]
+    ) -> bool:
+        """True if what is left of a micro-batch is not to be recomputed at each of its times.
 
-        What another definition left in the output must be replaced, and while inputs rest no later
-        micro-batch may come that would do it.
+        A micro-batch may have many: behind by a minute, a view would be asked once in a minute.
         """
-        while end is not None and end <= time:
-            # Each time: inputs may rest for ever, and a fenced runtime would wait here as long.
-            self._gate()
-            settled = meet(state.upper for state in self._inputs.states())
-            if settled.time is None or settled.time > time:
-                return settled.time
-            self._host.clock.wait(threading.Event(), self._host.interval_ms)
-        return end
+        if self._reason != _CHEAPER_ANEW or output.upper is None or output.failing:
+            return False
+        times, changed = news.left_from(output.upper)
+        return times > 0 and self._costs.follows(times, volume_of_shards(states).rows, changed)
 
     def rehearse(self, session: SparkSession, interval: Interval) -> None:
         """Run the query once at the end of `interval` and throw the rows away; writes nothing."""
@@ -336,13 +338,14 @@ class View:
         states: Sequence[ShardState],
     ) -> Strategy:
         """Take the step if the query allows it; how to go on in this micro-batch."""
+        times = news.expected_times(self._host.interval_ms)
         if (
             self._description.strategy == "incremental"
             # Rows come and go at more times than inputs change: run anew at each, nothing is cheap.
             and not self._query.is_temporal
-            and not self._costs.follows(len(news.known), volume_of_shards(states).rows)
+            and not self._costs.follows(times, volume_of_shards(states).rows, news.volume.rows)
         ):
-            return self._give_up("its query run anew is the cheaper way")
+            return self._give_up(_CHEAPER_ANEW)
         began_ms = self._host.clock.elapsed_ms()
         known = self._begin_step(session, step, news, states)
         if known is None:
@@ -456,8 +459,9 @@ class View:
         self, known: StateStep, upper: int | None, way: Strategy, rows: int, began_ms: float
     ) -> None:
         took_ms = self._host.clock.elapsed_ms() - began_ms
-        self._costs.note_follow(took_ms)
-        costs, taken, news = self._costs.predictions, self._rows.taken(), known.news.volume.rows
+        taken, news = self._rows.taken(), known.news.volume.rows
+        costs = self._costs.predictions
+        self._costs.note_follow(took_ms, news)
         step = TakenStep(way, known.lower, upper, rows, took_ms, costs, taken, news)
         self._reports.report_step(step, None)
 

@@ -5,13 +5,19 @@ inputs' size says. For small inputs the second is the cheaper one, and needs no 
 begins by running its query anew, and follows its changes once that has been predicted to be clearly
 cheaper a few times in a row.
 
-    costs.follows(times, rows)      which way, for a step with changes at so many times
-    costs.note_anew(ms, rows)       what a step has taken
-    costs.note_follow(ms)
-    costs.predictions               what the next step would take, each way
+    costs.follows(times, rows, changed)   which way, for a step with changes at so many times
+    costs.note_anew(ms, rows)             what a step has taken
+    costs.note_follow(ms, changed)
+    costs.predictions                     what the next step would take, each way
+
+What is not done is not measured. A view that once took long to follow much, right after its start
+say, would be run anew for ever, at each of more and more times, and fall further behind. So what
+following has cost is scaled to what has changed now, and counts for less the longer ago it was: it
+is tried again, and judged by steps of that trial alone.
 
 Invariants:
     The way is not changed by one step that took long: predictions must agree for several.
+    Neither way is left for good.
     Contents of a view do not depend on the choice.
 """
 
@@ -19,6 +25,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 __all__ = ["StepCosts"]
@@ -29,10 +36,32 @@ _CLEARLY: Final = 2.0
 _IN_A_ROW: Final = 3
 """Predictions that must agree."""
 
-_FOLLOW_MS: Final = 300.0
-"""What a step that follows changes is taken to cost before there was one; measured."""
+_FOLLOW_MS: Final = 100.0
+"""What a step that follows changes is taken to cost before there was one; measured. More than that
+is taken for what its changed rows cost."""
+
+_AGEING: Final = 0.97
+"""What a step that followed changes counts for after each one that has run the query anew: one that
+was ten times dearer is tried again after a hundred, by three that then tell."""
 
 _KEPT: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """What a step that followed changes has cost: milliseconds, of how many changed rows."""
+
+    ms: float
+    changed: int
+
+    def predict(self, changed: int) -> float:
+        """What such a step would cost with so many changed rows."""
+        fixed = min(self.ms, _FOLLOW_MS)
+        return fixed + (self.ms - fixed) * changed / self.changed
+
+    def aged(self) -> _Followed:
+        """The same, of a step that is longer ago."""
+        return _Followed(self.ms * _AGEING, self.changed)
 
 
 class StepCosts:
@@ -43,21 +72,22 @@ class StepCosts:
         self._follows_changes = False
         self._against = 0
         self._anew: tuple[float, int] | None = None
-        self._follow: deque[float] = deque(maxlen=_KEPT)
+        self._follow: deque[_Followed] = deque(maxlen=_KEPT)
         self.predictions: Mapping[str, float | None] = {}
         """Milliseconds of the last step that was asked about, by the names of gauges; None for
         unknown."""
 
-    def follows(self, times: int, rows: int) -> bool:
+    def follows(self, times: int, rows: int, changed: int) -> bool:
         """True if a step should follow changes.
 
         Args:
             times: The number of times at which inputs change in it; the query is run for each.
             rows: Rows of all inputs.
+            changed: Rows of the changes.
         """
         anew = self._predict_anew(max(times, 1), rows)
         # The least: one that also made states, or waited for its turn, tells nothing.
-        follow = min(self._follow, default=_FOLLOW_MS)
+        follow = min((one.predict(changed) for one in self._follow), default=_FOLLOW_MS)
         self.predictions = {"predicted_ms_incremental": follow, "predicted_ms_recompute": anew}
         if anew is None:
             return self._follows_changes
@@ -65,6 +95,10 @@ class StepCosts:
         self._against = self._against + 1 if mine > _CLEARLY * other else 0
         if self._against >= _IN_A_ROW:
             self._follows_changes, self._against = not self._follows_changes, 0
+            if self._follows_changes:
+                # They have counted for less each time, and would speak for the trial whatever it
+                # costs.
+                self._follow.clear()
         return self._follows_changes
 
     def note_anew(self, ms: float, rows: int) -> None:
@@ -75,10 +109,16 @@ class StepCosts:
             rows: Rows of all inputs.
         """
         self._anew = (ms, max(rows, 1))
+        self._follow = deque((one.aged() for one in self._follow), maxlen=_KEPT)
 
-    def note_follow(self, ms: float) -> None:
-        """A step has followed changes, and took so long."""
-        self._follow.append(ms)
+    def note_follow(self, ms: float, changed: int) -> None:
+        """A step has followed changes.
+
+        Args:
+            ms: What it took.
+            changed: Rows of the changes.
+        """
+        self._follow.append(_Followed(ms, max(changed, 1)))
 
     def _predict_anew(self, times: int, rows: int) -> float | None:
         if self._anew is None:

@@ -4,6 +4,7 @@
     inputs.shards, inputs.determinants      what names the writer of the output
     inputs.states()                    the inputs as they are now, if they are still the same
     inputs.check(states)               the same of states that somebody else has read
+    inputs.settled_beyond(time, …)     waits until they are settled beyond a time
 
 A row that leaves a view is found by evaluating the query's expressions once more. So what the query
 says of a row must stay what it was: an input that was dropped and made again has other rows, and of
@@ -24,7 +25,8 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -40,6 +42,7 @@ from shardline.app.protocol.objects import ViewDescription
 from shardline.app.sql.query_tree import query_tree
 from shardline.datasource.errors import Determinate
 from shardline.datasource.frames import clone_of, create_frame, struct_of
+from shardline.datasource.frontier import meet
 from shardline.datasource.java_names import read_sequence
 from shardline.datasource.read import current_schema
 from shardline.datasource.schema import ShardSchema
@@ -95,6 +98,23 @@ class ViewInputs:
         states = self._readable()
         self.check(states)
         return states
+
+    def settled_beyond(
+        self, time: int, end: int | None, check_not_fenced: Callable[[], None]
+    ) -> int | None:
+        """A time beyond `time` until which all inputs are settled: `end`, or that is waited for.
+
+        What another definition left in an output must be replaced, and while inputs rest no later
+        micro-batch may come that would do it.
+        """
+        while end is not None and end <= time:
+            # Each time: inputs may rest for ever, and a fenced runtime would wait here as long.
+            check_not_fenced()
+            settled = meet(state.upper for state in self.states())
+            if settled.time is None or settled.time > time:
+                return settled.time
+            self._host.clock.wait(threading.Event(), self._host.interval_ms)
+        return end
 
     def check(self, states: Sequence[ShardState]) -> None:
         """Raise unless the query means over these inputs what it has meant.

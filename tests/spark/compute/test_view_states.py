@@ -22,7 +22,7 @@ from shardline.app.compute.view.state_shard import StateShard
 from shardline.app.compute.view.step_changes import StepChanges
 from shardline.app.compute.view.step_costs import StepCosts
 from shardline.app.compute.view.view_states import ViewStates
-from shardline.app.execution.observations import Measured
+from shardline.app.execution.observations import Measured, Stepped
 from shardline.app.protocol.objects import state_shards
 from shardline.datasource.errors import MissingBlob
 from shardline.datasource.frontier import Frontier
@@ -68,9 +68,22 @@ class Turns(StepCosts):
         self._asked = 0
 
     @override
-    def follows(self, times: int, rows: int) -> bool:
+    def follows(self, times: int, rows: int, changed: int) -> bool:
         self._asked += 1
         return self._asked % 2 == 0
+
+
+class Behind(StepCosts):
+    """The query run anew is the cheaper way for one time, and no longer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times: list[int] = []
+
+    @override
+    def follows(self, times: int, rows: int, changed: int) -> bool:
+        self.times.append(times)
+        return len(self.times) > 1
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +179,23 @@ def test_a_state_that_was_left_behind_is_brought_up_to_its_inputs(world: World, 
     for one in found.steps():
         assert {"step_ms", "rows_looked_up"} <= set(one.now)
     assert any(one.now["rows_looked_up"] for one in found.steps())
+
+
+def test_a_view_that_is_behind_is_not_run_anew_at_each_time_that_it_lacks(world: World) -> None:
+    """The way is asked for after each, and the rest of the micro-batch is followed in one step."""
+    costs = Behind()
+    found = Followed(world, "behind", QUERIES["groups"], costs)
+    found.step(START, START + 1)
+    found.step(START + 1, CUTS[-1])
+    found.check()
+    taken = [one for one in world.bench.told(Stepped) if one.id == "behind"][1:]
+    assert [one.way for one in taken] == ["recompute", "incremental"]
+    assert taken[-1].upper == CUTS[-1]
+    assert costs.times == [
+        2,
+        1,
+        1,
+    ]  # of two changes; of the one that is left, before and in its step
 
 
 @pytest.mark.parametrize("query", some_of(QUERIES, {"joined"}))

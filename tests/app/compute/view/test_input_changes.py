@@ -68,3 +68,15 @@ def test_quiet_inputs_have_no_change(
         assert not any(lower <= time < until for time in truth)
     elif min(uppers) > lower:
         assert any(time >= lower for time in truth)
+
+
+def test_merged_parts_have_about_as_many_times_as_intervals() -> None:
+    """Such a part says its first and its last time only, and is not taken for a single time."""
+    world = World()
+    assert filled(world, "one", [([0], 5), ([0, 30], 40), ([0, 10, 20], 30)])
+    states = world.client().readable("one")
+    assert find_input_changes(states, 0, 5).expected_times(10) == 1
+    assert find_input_changes(states, 0, 45).expected_times(10) == 4
+    assert find_input_changes(states, 5, 75).expected_times(10) == 7  # of 5 … 35 and 45 … 65
+    assert find_input_changes(states, 25, 36).expected_times(10) == 2
+    assert find_input_changes(states, 5, 25).expected_times(10) == 2  # what is behind it is not its

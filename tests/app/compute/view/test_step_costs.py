@@ -8,15 +8,20 @@ SLOW_MS = 5_000.0
 ROWS = 1_000_000
 
 
-def follows(costs: StepCosts, steps: int, rows: int = ROWS, times: int = 1) -> list[bool]:
-    return [costs.follows(times, rows) for _ in range(steps)]
+CHANGED = 1_000
+
+
+def follows(
+    costs: StepCosts, steps: int, rows: int = ROWS, times: int = 1, changed: int = CHANGED
+) -> list[bool]:
+    return [costs.follows(times, rows, changed) for _ in range(steps)]
 
 
 def test_a_view_of_small_inputs_is_run_anew() -> None:
     """That is cheaper than the jobs of a step that follows changes."""
     costs = StepCosts()
     assert follows(costs, 2) == [False, False]  # nothing is known
-    costs.note_anew(120.0, 100)
+    costs.note_anew(60.0, 100)
     assert follows(costs, 10, rows=100) == [False] * 10
 
 
@@ -26,19 +31,19 @@ def test_a_large_one_follows_its_changes_when_predictions_have_agreed() -> None:
     costs.note_anew(SLOW_MS, ROWS)
     assert follows(costs, 4) == [False, False, True, True]
     for _ in range(5):
-        costs.note_follow(SLOW_MS * 0.9)
+        costs.note_follow(SLOW_MS * 0.9, CHANGED)
     assert follows(costs, 5) == [True] * 5
 
 
 def test_what_is_predicted_can_be_compared_with_what_comes() -> None:
     """For both ways, whichever is taken; nothing is made up before a query was run."""
     costs = StepCosts()
-    costs.follows(1, ROWS)
+    costs.follows(1, ROWS, CHANGED)
     assert costs.predictions["predicted_ms_recompute"] is None
     costs.note_anew(SLOW_MS, ROWS)
-    costs.note_follow(40.0)
-    costs.note_follow(90.0)
-    costs.follows(2, ROWS)
+    costs.note_follow(40.0, CHANGED)
+    costs.note_follow(90.0, CHANGED)
+    costs.follows(2, ROWS, CHANGED)
     assert costs.predictions == {
         "predicted_ms_incremental": 40.0,
         "predicted_ms_recompute": 2 * SLOW_MS,
@@ -48,11 +53,11 @@ def test_what_is_predicted_can_be_compared_with_what_comes() -> None:
 def test_one_slow_step_changes_nothing() -> None:
     """It may have waited for its turn."""
     costs = StepCosts()
-    costs.note_anew(400.0, ROWS)
+    costs.note_anew(150.0, ROWS)
     assert not any(follows(costs, 5))
     costs.note_anew(SLOW_MS, ROWS)
-    assert not costs.follows(1, ROWS)
-    costs.note_anew(400.0, ROWS)
+    assert not costs.follows(1, ROWS, CHANGED)
+    costs.note_anew(150.0, ROWS)
     assert not any(follows(costs, 5))
 
 
@@ -62,16 +67,56 @@ def test_to_follow_is_given_up_where_it_is_clearly_dearer() -> None:
     costs.note_anew(1_000.0, ROWS)
     assert follows(costs, 3)[-1]
     for _ in range(5):
-        costs.note_follow(3_000.0)
+        costs.note_follow(3_000.0, CHANGED)
     assert follows(costs, 4) == [True, True, False, False]
 
 
 def test_the_prediction_grows_with_the_inputs_and_the_times() -> None:
     """The query is run once for each time, over all rows."""
     grown = StepCosts()
-    grown.note_anew(500.0, ROWS)
+    grown.note_anew(150.0, ROWS)
     assert not any(follows(grown, 5))
     assert follows(grown, 3, rows=2 * ROWS)[-1]
     often = StepCosts()
-    often.note_anew(500.0, ROWS)
+    often.note_anew(150.0, ROWS)
     assert follows(often, 3, times=2)[-1]
+
+
+def test_much_that_took_long_says_little_of_little() -> None:
+    """A view that catches up is not taken for one that follows slowly."""
+    costs = StepCosts()
+    costs.note_anew(1_000.0, ROWS)
+    assert follows(costs, 3)[-1]
+    for _ in range(5):
+        costs.note_follow(20_000.0, 400 * CHANGED)
+    assert follows(costs, 5) == [True] * 5
+    assert costs.predictions["predicted_ms_incremental"] == 100.0 + 19_900.0 / 400
+    assert follows(costs, 3, changed=400 * CHANGED) == [True, True, False]
+
+
+def test_what_is_not_done_is_tried_again() -> None:
+    """Also if it was much too dear; then by what it costs now alone."""
+    costs = StepCosts()
+    costs.note_anew(1_000.0, ROWS)
+    assert follows(costs, 3)[-1]
+    costs.note_follow(20_000.0, CHANGED)
+    assert follows(costs, 3) == [True, True, False]
+    anew = 0
+    while not costs.follows(1, ROWS, CHANGED):
+        costs.note_anew(1_000.0, ROWS)
+        anew += 1
+    assert 100 < anew < 300
+    costs.note_follow(20_000.0, CHANGED)
+    assert follows(costs, 3) == [True, True, False]
+
+
+def test_a_trial_that_is_cheap_is_kept_to() -> None:
+    costs = StepCosts()
+    costs.note_anew(1_000.0, ROWS)
+    assert follows(costs, 3)[-1]
+    costs.note_follow(20_000.0, CHANGED)
+    assert not follows(costs, 3)[-1]
+    while not costs.follows(1, ROWS, CHANGED):
+        costs.note_anew(1_000.0, ROWS)
+    costs.note_follow(200.0, CHANGED)
+    assert follows(costs, 10) == [True] * 10
