@@ -55,6 +55,10 @@ _PATIENCE_MOST_MS: Final = 120_000.0
 """How long all views must have followed easily before sources commit more often: doubles with each
 attempt that failed, from the first value to the second."""
 
+_EASIER: Final = 0.7
+"""Once steps need less than this share of what they needed when an attempt failed, it was another
+situation: most often that of a JVM that had compiled nothing yet."""
+
 _STANDS_MS: Final = 30_000.0
 """A view whose distance has only grown for so long does not follow at all: it is blocked or fails,
 and slower sources would not help it."""
@@ -97,6 +101,7 @@ class CommitPacing:
         self._calm_busy_ms = busy_ms(self._calm_ms)
         self._worst_ms = 0
         self._tried = False
+        self._tried_needed_ms = self._failed_needed_ms = 0.0
         self._patience_ms = _PATIENCE_MS
         self._lock = threading.Lock()
 
@@ -148,10 +153,16 @@ class CommitPacing:
         if slow and not drains and self._interval_ms < self._rungs[-1]:
             if self._tried:
                 self._patience_ms = min(self._patience_ms * 2, _PATIENCE_MOST_MS)
+                self._failed_needed_ms = self._tried_needed_ms
             self._change(self._slower(), tried=False)
-        elif now_ms - self._calm_ms >= self._patience_ms:
-            self._change(self._faster(now_ms), tried=True)
-            self._restart_calm(now_ms)
+        elif now_ms - self._calm_ms >= _PATIENCE_MS:
+            needed_ms = self._needed_ms(now_ms)
+            if needed_ms < _EASIER * self._failed_needed_ms:
+                self._patience_ms = _PATIENCE_MS
+            if now_ms - self._calm_ms >= self._patience_ms:
+                self._tried_needed_ms = needed_ms
+                self._change(self._faster(needed_ms), tried=True)
+                self._restart_calm(now_ms)
 
     def _restart_calm(self, now_ms: float) -> None:
         self._calm_ms, self._calm_busy_ms = now_ms, self._busy_ms(now_ms)
@@ -160,10 +171,13 @@ class CommitPacing:
         """The distance at which there are half as many times, or the greatest."""
         return next((r for r in self._rungs if r >= 2 * self._interval_ms), self._rungs[-1])
 
-    def _faster(self, now_ms: float) -> int:
-        """The least distance that steps have time for, if they go on as since all were calm."""
+    def _needed_ms(self, now_ms: float) -> float:
+        """The distance that steps need, if they go on as since all were calm."""
         share = (self._busy_ms(now_ms) - self._calm_busy_ms) / (now_ms - self._calm_ms)
-        needed_ms = share * self._interval_ms / _FITS
+        return share * self._interval_ms / _FITS
+
+    def _faster(self, needed_ms: float) -> int:
+        """The least distance that steps have time for."""
         fitting = (rung for rung in self._rungs if rung >= needed_ms)
         return min(next(fitting, self._interval_ms), self._interval_ms)
 

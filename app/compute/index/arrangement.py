@@ -73,7 +73,7 @@ which all rows are more than those of one append."""
 
 
 _SAMPLE: Final = 1_000
-"""Rows that are looked at to tell whether many are equal."""
+"""Rows that are looked at to tell whether many are equal; so few are added up at once."""
 
 _DISTINCT: Final = 0.9
 """Share of rows that differ, above which adding up equal ones is left out."""
@@ -117,7 +117,7 @@ class _Order:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """Updates in the order of the hashes of a key, consolidated if some take rows away.
+    """Updates in the order of the hashes of a key; consolidated, unless they are many that differ.
 
     Attributes:
         updates: Them.
@@ -488,9 +488,9 @@ def _as_it_is(table: pa.Table) -> pa.Table:
 
 def _is_worth_adding_up(updates: pa.Table) -> bool:
     """True if updates may cancel, or many are of equal rows: to sort by all columns is dear."""
-    if pc.any(pc.less_equal(updates.column(DIFF), 0)).as_py():
+    step = updates.num_rows // _SAMPLE
+    if step <= 1 or pc.any(pc.less_equal(updates.column(DIFF), 0)).as_py():
         return True
-    step = max(updates.num_rows // _SAMPLE, 1)
     sample = take(updates, np.arange(0, updates.num_rows, step))
     return bool(consolidate(sample).num_rows <= _DISTINCT * sample.num_rows)
 

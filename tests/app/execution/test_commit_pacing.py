@@ -91,6 +91,18 @@ def test_a_failed_attempt_is_not_repeated_at_once() -> None:
     assert sum(interval >= 2000 for interval in seen[600:]) > 0.7 * 600
 
 
+def test_attempts_that_failed_while_steps_were_slow_count_no_more() -> None:
+    """What a JVM that has just started is too slow for is tried soon when it has warmed up."""
+    line = Line()
+    line.pace = CommitPacing(line.clock, 1000, 10_000, lambda _: line.busy_ms / 4)
+    line.run(600, step_ms=2400)
+    while line.run(1, step_ms=2400)[-1] > 1000:
+        pass  # until the next attempt
+    while line.run(1, step_ms=2400)[-1] == 1000:
+        pass  # until it has failed
+    assert line.run(60, step_ms=300)[-1] == 1000
+
+
 def test_a_view_that_stands_still_slows_nobody_down() -> None:
     """It is blocked or fails: after a while only those that move count."""
     clock = ManualClock(0)

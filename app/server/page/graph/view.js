@@ -14,15 +14,15 @@ const AROUND = 16;
 /** A pointer that moves by less is a click. */
 const STILL_PX = 4;
 
-/** Room below a folded graph for what it is folded by; the style sheet has it as well. */
-const FOLDS_PX = 44;
+/** Room below the graph for its buttons and for what it is folded by; the style sheet has it, too. */
+const TOOLS_PX = 44;
 
 /** @returns {{width: number, height: number, left: number, top: number}} */
 function box() {
   const room = document.getElementById("graph-box");
   if (!room) return new DOMRect(0, 0, 900, 420);
   const { x, y, width, height } = room.getBoundingClientRect();
-  return new DOMRect(x, y, width, height - (room.querySelector(".folds") ? FOLDS_PX : 0));
+  return new DOMRect(x, y, width, height - TOOLS_PX);
 }
 
 /**

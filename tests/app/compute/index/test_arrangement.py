@@ -295,14 +295,14 @@ def test_runs_are_put_where_the_caller_keeps_them() -> None:
 
 
 def test_many_equal_rows_are_added_up() -> None:
-    """Though none is taken away; a few are not worth sorting all for, and are found as well."""
+    """Though none is taken away; a few among many are not worth sorting all for, and are found."""
     schema = ShardSchema.from_arrow(SCHEMA)
     equal, few = Arrangement(schema, ("k",), 0), Arrangement(schema, ("k",), 0)
     row = (1, "a", 1.5)
-    equal.append(updates_of([(row, 0, 1)] * 1_000, SCHEMA), Frontier(1))
+    equal.append(updates_of([(row, 0, 1)] * 3_000, SCHEMA), Frontier(1))
     assert equal.view.records == 1
-    others = [((n, "a", 1.5), 0, 1) for n in range(100)]
+    others = [((n, "a", 1.5), 0, 1) for n in range(3_000)]
     few.append(updates_of([*others, (row, 0, 1)], SCHEMA), Frontier(1))
-    assert few.view.records == 101
-    for one, times in ((equal, 1_000), (few, 2)):
+    assert few.view.records == 3_001
+    for one, times in ((equal, 3_000), (few, 2)):
         assert contents(one.lookup((1,), 0)) == Counter({row: times})

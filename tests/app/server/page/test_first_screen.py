@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from support.page.browser import OpenPage, hide
 from support.page.objects import HOSTILE_NAMES
@@ -32,14 +32,23 @@ CULPRITS = {
 """Object and verdict that the first screen names, by situation."""
 
 
+def assert_nothing_lies_behind(page: Page, what: str) -> None:
+    """The graph, with all of its nodes, ends above what stands in the corners below it."""
+    graph, other = (page.locator(name).bounding_box() for name in ("#graph", what))
+    assert graph is not None
+    assert other is not None
+    assert graph["y"] + graph["height"] <= other["y"], what
+
+
 @pytest.mark.parametrize(
     "situation", some_of(CULPRITS, {"backlog", "frozen", "uncreated", "unreadable"})
 )
 def test_each_verdict_is_in_the_sentence_the_graph_and_the_table(
     open_page: OpenPage, situation: str
 ) -> None:
-    """With the application's own words, by word and shape."""
+    """With the application's own words, by word and shape; no node lies behind a button."""
     seen = open_page(situation)
+    assert_nothing_lies_behind(seen.page, ".graph-tools")
     name, verdict = CULPRITS[situation]
     (summary,) = seen.world.rows("verdict_summary")
     answer = str(summary["summary"]).split(" fresh.")[0]
@@ -229,11 +238,8 @@ def test_three_hundred_objects_stay_readable(open_page: OpenPage) -> None:
     expect(headline(seen.page)).to_contain_text("of 300 objects are fresh.")
     expect(node(seen.page, "stock_summary_10")).to_be_visible()
     assert 10 < seen.page.locator(".node").count() <= 60
-    graph = seen.page.locator("#graph").bounding_box()
-    folds = seen.page.locator(".folds").bounding_box()
-    assert graph is not None
-    assert folds is not None
-    assert graph["y"] + graph["height"] <= folds["y"], "no node lies behind the choice"
+    assert_nothing_lies_behind(seen.page, ".folds")
+    assert_nothing_lies_behind(seen.page, ".graph-tools")
     group = node(seen.page, "fleet source")
     expect(group).to_be_attached()
     seen.page.keyboard.press("/")
