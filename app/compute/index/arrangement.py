@@ -10,8 +10,9 @@ since every query reads at its own, and a plain map of the latest rows cannot do
     arranged.scan(as_of=150)                 all rows
 
 Updates are in a few sorted *runs*: Arrow tables in the order of a 64-bit hash of the key, so that a
-look-up is a binary search in each. A new run is merged into the one before it unless that is at
-least twice as large: there are O(log n) runs, and each update is moved O(log n) times. A hash only
+look-up is a binary search in each. Runs are merged when four of them are of about one size, and all
+of them when those behind the first are more than it: there are O(log n) runs, each update is moved
+O(log n) times, and what is taken away again goes before it is as much as what stays. A hash only
 finds candidates; values decide which of them have the key.
 
     other = arranged.by(("day",))            the same contents by another key
@@ -74,6 +75,9 @@ which all rows are more than those of one append."""
 
 _SAMPLE: Final = 1_000
 """Rows that are looked at to tell whether many are equal; so few are added up at once."""
+
+_STRETCH: Final = 100
+"""Rows that are looked at together, one behind the other in the order of hashes."""
 
 _DISTINCT: Final = 0.9
 """Share of rows that differ, above which adding up equal ones is left out."""
@@ -176,7 +180,7 @@ class ArrangementView:
     Attributes:
         since: First time at which contents are exact.
         upper: Frontier up to which they are, exclusive.
-        runs: The updates, the largest run first.
+        runs: The updates, most often the largest run first.
     """
 
     since: int
@@ -247,12 +251,14 @@ class _Contents:
     def _make_run(self, updates: pa.Table, since: int) -> _Run | None:
         """`updates` as a run; None if they cancel."""
         table = advance_times(updates.select(self._arrow.names), since)
-        if _is_worth_adding_up(table):
-            table = consolidate(table)
-        if not table.num_rows:
-            return None
         hashes = _hashes(table, self.key)
         order = np.argsort(hashes, kind="stable")
+        if _is_worth_adding_up(table, order):
+            table = consolidate(table)
+            hashes = _hashes(table, self.key)
+            order = np.argsort(hashes, kind="stable")
+        if not table.num_rows:
+            return None
         bounds = pc.min_max(table.column(TS)).as_py()
         # In one piece: look-ups slice it, and a slice of many pieces costs as many.
         placed = take(table, order).combine_chunks()
@@ -262,15 +268,14 @@ class _Contents:
         return _Run(rows, order_of, first, last, int(rows.nbytes), self._store_table)
 
     def _merge_runs(self, runs: tuple[_Run, ...], since: int) -> tuple[_Run, ...]:
-        """Merge the last runs while `_GROWTH` of them are of about one size."""
+        """Merge the last runs while `_GROWTH` are of about one size; all if the first is small."""
         found = list(runs)
-        while len(found) >= _GROWTH and (
-            found[-_GROWTH].updates.num_rows < _GROWTH * found[-1].updates.num_rows
-        ):
-            merged = [found.pop().updates for _ in range(_GROWTH)][::-1]
-            both = self._make_run(pa.concat_tables(merged), since)
-            if both is not None:
-                found.append(both)
+        while len(found) > 1 and (number := _mergeable([run.updates.num_rows for run in found])):
+            merged = pa.concat_tables([run.updates for run in found[-number:]])
+            del found[-number:]
+            one = self._make_run(merged, since)
+            if one is not None:
+                found.append(one)
         return tuple(found)
 
 
@@ -486,12 +491,27 @@ def _as_it_is(table: pa.Table) -> pa.Table:
     return table
 
 
-def _is_worth_adding_up(updates: pa.Table) -> bool:
-    """True if updates may cancel, or many are of equal rows: to sort by all columns is dear."""
-    step = updates.num_rows // _SAMPLE
-    if step <= 1 or pc.any(pc.less_equal(updates.column(DIFF), 0)).as_py():
+def _mergeable(sizes: Sequence[int]) -> int:
+    """How many of the last runs are to be merged, by their sizes; 0 for none."""
+    if sum(sizes[1:]) > sizes[0]:
+        return len(sizes)
+    is_level = len(sizes) >= _GROWTH and sizes[-_GROWTH] < _GROWTH * sizes[-1]
+    return _GROWTH if is_level else 0
+
+
+def _is_worth_adding_up(updates: pa.Table, order: npt.NDArray[np.intp]) -> bool:
+    """True if updates may cancel, or many are of equal rows: to sort by all columns is dear.
+
+    Args:
+        updates: In any order.
+        order: Their places in the order of their hashes, where equal rows are neighbours.
+    """
+    if len(order) <= _SAMPLE or pc.any(pc.less_equal(updates.column(DIFF), 0)).as_py():
         return True
-    sample = take(updates, np.arange(0, updates.num_rows, step))
+    # Whole stretches: single rows would be equal to none of the others, however often each comes.
+    stretches = np.array_split(order, len(order) // _STRETCH)
+    some = stretches[:: max(len(stretches) * _STRETCH // _SAMPLE, 1)]
+    sample = take(updates, np.concatenate(some))
     return bool(consolidate(sample).num_rows <= _DISTINCT * sample.num_rows)
 
 

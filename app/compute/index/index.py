@@ -531,12 +531,13 @@ class _Frames:
         return self.base.rows
 
     def _added(self, schema: ShardSchema, as_of: int) -> DataFrame | None:
-        """The rows that came since the base, one for each; None if Spark cannot sum them."""
+        """The rows that came since the base, each as often; None if Spark cannot sum them."""
         # Both load pyspark.
         from shardline.datasource.frames import (  # noqa: PLC0415
             can_consolidate,
             changes,
             net_changes,
+            repeat_rows,
         )
 
         if not can_consolidate(schema):
@@ -551,7 +552,8 @@ class _Frames:
         )
         # The shard may have updates that cancel at one time: a row that a view hands on as removed
         # and added again. The arrangement, by which these are additions only, does not show them.
-        return net_changes(updates, schema).drop(TS, DIFF)
+        # And equal rows of one time come one by one, and are one of net changes.
+        return repeat_rows(net_changes(updates, schema).drop(TS))
 
     def _drop(self) -> None:
         base, self.base = self.base, None

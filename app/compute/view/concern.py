@@ -2,7 +2,7 @@
 
     found = concerns(trees, known)          of each input of a query, given as its operators
     found["orders"].of(updates)             the updates of a step that can matter
-    found["orders"].without_unread(rows)    the same rows, with little in columns that are not read
+    found["orders"].without_unread(rows)    the same rows, with NULL in columns that are not read
 
 An update whose row satisfies no filter that the query has over the input comes to nothing. And an
 update of columns that the query does not read is a row that goes and the same one that comes. Most
@@ -65,7 +65,7 @@ class Concern:
         return left.select(wanted.column_names)
 
     def without_unread(self, rows: pa.Table) -> pa.Table:
-        """The same rows of the same columns, those that are not read with any values: next to none.
+        """The same rows; columns that are not read are NULL, if they may be.
 
         Rows are handed over from process to process, and most of their bytes may be text that
         nobody looks at.

@@ -233,7 +233,7 @@ class FoundRows:
         """The changes of an input or a state in the step; None if they are many."""
         if name not in step.tables:
             state, lower, upper = step.shard(name)
-            step.tables[name] = self._changes.updates(state, lower, upper)
+            step.tables[name] = self._changes.updates(self._client, state, lower, upper)
         return step.tables[name]
 
 

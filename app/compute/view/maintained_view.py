@@ -222,7 +222,11 @@ class View:
                 case Unchanged():
                     self._follow(step)
                 case FollowChanges():
+                    began_ms = self._host.clock.elapsed_ms()
                     strategy = self._follow_changes(session, step, news, states)
+                    if strategy == "recompute" and self._reason != _CHEAPER_ANEW:
+                        took_ms = self._host.clock.elapsed_ms() - began_ms
+                        self._costs.note_given_up(took_ms, news.volume.rows)
                 case Recompute() if news.spread:
                     begins = first == floor
                     news = read_times(session, self._host, news, first, end, begins=begins)
@@ -246,10 +250,8 @@ class View:
     def _should_follow_the_rest(
         self, output: OutputProgress, news: InputChanges, states: Sequence[ShardState]
     ) -> bool:
-        """True if what is left of a micro-batch is not to be recomputed at each of its times.
-
-        A micro-batch may have many: behind by a minute, a view would be asked once in a minute.
-        """
+        """True if what is left of a micro-batch is not to be recomputed at each of its times."""
+        # Of which it may have many: behind by a minute, a view would be asked once in a minute.
         if self._reason != _CHEAPER_ANEW or output.upper is None or output.failing:
             return False
         times, changed = news.left_from(output.upper)
@@ -294,15 +296,13 @@ class View:
         if self._append_anew(step, correction, error):
             took_ms = self._host.clock.elapsed_ms() - began_ms
             self._costs.note_anew(took_ms, volume_of_shards(states).rows)
-            self._reports.report_step(self._taken_anew(step, correction, took_ms), error)
+            rows = 0 if correction.rows is None else correction.rows.rows
+            reason = self._reason if self._description.strategy != "recompute" else ""
+            interval, costs = (step.lower, step.upper), self._costs.predictions
+            taken = TakenStep("recompute", *interval, rows, took_ms, costs, reason=reason)
+            self._reports.report_step(taken, error)
             # Only now: as long as nothing is appended, a next attempt may begin at another time.
             self._sink.begin(step)
-
-    def _taken_anew(self, step: Recompute, correction: Correction, took_ms: float) -> TakenStep:
-        rows = 0 if correction.rows is None else correction.rows.rows
-        reason = self._reason if self._description.strategy != "recompute" else ""
-        costs = self._costs.predictions
-        return TakenStep("recompute", step.lower, step.upper, rows, took_ms, costs, reason=reason)
 
     def _append_anew(self, step: Recompute, correction: Correction, error: str | None) -> bool:
         """Make the output what a query says at one time; False if somebody else was first."""
@@ -459,8 +459,7 @@ class View:
         self, known: StateStep, upper: int | None, way: Strategy, rows: int, began_ms: float
     ) -> None:
         took_ms = self._host.clock.elapsed_ms() - began_ms
-        taken, news = self._rows.taken(), known.news.volume.rows
-        costs = self._costs.predictions
+        costs, taken, news = self._costs.predictions, self._rows.taken(), known.news.volume.rows
         self._costs.note_follow(took_ms, news)
         step = TakenStep(way, known.lower, upper, rows, took_ms, costs, taken, news)
         self._reports.report_step(step, None)

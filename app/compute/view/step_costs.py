@@ -17,7 +17,7 @@ is tried again, and judged by steps of that trial alone.
 
 Invariants:
     The way is not changed by one step that took long: predictions must agree for several.
-    Neither way is left for good.
+    To follow changes is not given up for good.
     Contents of a view do not depend on the choice.
 """
 
@@ -40,6 +40,12 @@ _FOLLOW_MS: Final = 100.0
 """What a step that follows changes is taken to cost before there was one; measured. More than that
 is taken for what its changed rows cost."""
 
+_ROW_MS_MAX: Final = 0.1
+"""More than a changed row costs, with joins, before anything is compiled; measured."""
+
+_LIKE: Final = 4.0
+"""Steps whose numbers of changed rows differ by no more than this factor tell of each other."""
+
 _AGEING: Final = 0.97
 """What a step that followed changes counts for after each one that has run the query anew: one that
 was ten times dearer is tried again after a hundred, by three that then tell."""
@@ -56,8 +62,15 @@ class _Followed:
 
     def predict(self, changed: int) -> float:
         """What such a step would cost with so many changed rows."""
-        fixed = min(self.ms, _FOLLOW_MS)
-        return fixed + (self.ms - fixed) * changed / self.changed
+        row_ms = (self.ms - min(self.ms, _FOLLOW_MS)) / self.changed
+        if changed > self.changed:
+            row_ms = min(row_ms, _ROW_MS_MAX)  # a slow step of one row was not slow by its row
+        return self.ms + row_ms * (changed - self.changed)
+
+    def distance(self, changed: int) -> float:
+        """How far from a step of so many changed rows it is: a factor."""
+        other = max(changed, 1)
+        return max(self.changed / other, other / self.changed)
 
     def aged(self) -> _Followed:
         """The same, of a step that is longer ago."""
@@ -86,8 +99,7 @@ class StepCosts:
             changed: Rows of the changes.
         """
         anew = self._predict_anew(max(times, 1), rows)
-        # The least: one that also made states, or waited for its turn, tells nothing.
-        follow = min((one.predict(changed) for one in self._follow), default=_FOLLOW_MS)
+        follow = self._predict_follow(changed)
         self.predictions = {"predicted_ms_incremental": follow, "predicted_ms_recompute": anew}
         if anew is None:
             return self._follows_changes
@@ -119,6 +131,23 @@ class StepCosts:
             changed: Rows of the changes.
         """
         self._follow.append(_Followed(ms, max(changed, 1)))
+
+    def note_given_up(self, ms: float, changed: int) -> None:
+        """A step was to follow changes and is run anew after all: dearer than to do so at once.
+
+        Args:
+            ms: What the attempt took.
+            changed: Rows of the changes.
+        """
+        anew = self.predictions.get("predicted_ms_recompute") or 0.0
+        self.note_follow(ms + 2 * _CLEARLY * anew, changed)
+
+    def _predict_follow(self, changed: int) -> float:
+        nearest = min((one.distance(changed) for one in self._follow), default=1.0)
+        like = max(nearest, _LIKE)
+        near = (one.predict(changed) for one in self._follow if one.distance(changed) <= like)
+        # The least: one that also made states, or waited for its turn, tells nothing.
+        return min(near, default=_FOLLOW_MS)
 
     def _predict_anew(self, times: int, rows: int) -> float | None:
         if self._anew is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from decimal import Decimal
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardline.app.compute.index import arrangement
 from shardline.app.compute.index.arrangement import Arrangement
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import EMPTY, Frontier
@@ -288,10 +290,46 @@ def test_runs_are_put_where_the_caller_keeps_them() -> None:
     found = Arrangement(ShardSchema.from_arrow(SCHEMA), ("k",), 0, keep)
     row = (1, "a", 1.5)
     found.append(updates_of([(row, 0, 1)], SCHEMA), Frontier(1))
-    for time in range(1, 4):
+    for time in (1, 2):
         found.append(updates_of([((2, "b", 2.5), time, 1)], SCHEMA), Frontier(time + 1))
-    assert [run.num_rows for run in kept] == [1, 1, 1, 1, 4]  # the last is of all
-    assert contents(found.lookup((1,), 3)) == Counter({row: 1})
+    assert [run.num_rows for run in kept] == [1, 1, 1, 3]  # the last is of all
+    assert contents(found.lookup((1,), 2)) == Counter({row: 1})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "merged"),
+    [
+        ([5, 5], 0),
+        ([5, 3, 3], 3),  # those behind the first are more than it
+        ([100, 1, 1, 1], 0),
+        ([100, 1, 1, 1, 1], 4),
+        ([100, 3, 1, 1, 1], 4),
+        ([100, 4, 1, 1, 1], 0),
+        ([100, 70, 25, 4, 2], 5),
+    ],
+)
+def test_runs_are_merged_by_their_sizes(sizes: list[int], merged: int) -> None:
+    assert arrangement._mergeable(sizes) == merged
+
+
+def test_what_is_taken_away_is_given_back() -> None:
+    """However often all rows are replaced, by appends of any size."""
+    found = Arrangement(ShardSchema.from_arrow(SCHEMA), ("k",), 0)
+    draw, time, most = random.Random(5), 1, 0
+    found.append(updates_of([((n, "a", 0.0), 0, 1) for n in range(100)], SCHEMA), Frontier(1))
+    versions = dict.fromkeys(range(100), 0.0)
+    while time < 300:
+        changes = []
+        for key in draw.sample(range(100), draw.choice([2, 25, 100])):
+            changes.append(((key, "a", versions[key]), time, -1))
+            versions[key] = float(time)
+            changes.append(((key, "a", versions[key]), time, 1))
+        found.append(updates_of(changes, SCHEMA), Frontier(time + 1))
+        found.compact(time)
+        most = max(most, found.view.records)
+        time += 1
+    assert most <= 600
+    assert contents(found.scan(time - 1)) == Counter((k, "a", v) for k, v in versions.items())
 
 
 def test_many_equal_rows_are_added_up() -> None:
@@ -306,3 +344,13 @@ def test_many_equal_rows_are_added_up() -> None:
     assert few.view.records == 3_001
     for one, times in ((equal, 3_000), (few, 2)):
         assert contents(one.lookup((1,), 0)) == Counter({row: times})
+
+
+def test_equal_rows_are_found_to_be_many_wherever_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a part, which is sorted, they are neighbours: single rows far apart would all differ."""
+    monkeypatch.setattr(arrangement, "_SAMPLE", 20)
+    monkeypatch.setattr(arrangement, "_STRETCH", 10)
+    found = Arrangement(ShardSchema.from_arrow(SCHEMA), ("k",), 0)
+    rows = [((n // 20, "a", 1.5), 0, 1) for n in range(1_000)]
+    found.append(updates_of(rows, SCHEMA), Frontier(1))
+    assert found.view.records == 50

@@ -53,11 +53,11 @@ def counted(monkeypatch: pytest.MonkeyPatch, read: Read = updates_in_driver) -> 
 def test_an_interval_is_read_once(client: ShardClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """By all users of a client; another interval is other rows."""
     starts, state = counted(monkeypatch), state_of(client)
-    found = changes_of(client).updates(state, 2, 6)
+    found = changes_of(client).updates(client, state, 2, 6)
     assert found is not None
     assert sorted(found.column("_ts").to_pylist()) == [2, 3, 4, 5]
-    assert changes_of(client).updates(state, 2, 6) is found
-    other = changes_of(client).updates(state, 3, 6)
+    assert changes_of(client).updates(client, state, 2, 6) is found
+    other = changes_of(client).updates(client, state, 3, 6)
     assert other is not None
     assert sorted(other.column("_ts").to_pylist()) == [3, 4, 5]
     assert starts == [2, 3]
@@ -65,19 +65,19 @@ def test_an_interval_is_read_once(client: ShardClient, monkeypatch: pytest.Monke
 
 def test_what_was_read_stays_right_when_history_is_given_up(client: ShardClient) -> None:
     """Updates of a settled interval never change: those that are kept have their own times."""
-    changes, state = SharedChanges(client), state_of(client)
-    before = changes.updates(state, 2, 6)
+    changes, state = SharedChanges(), state_of(client)
+    before = changes.updates(client, state, 2, 6)
     client.writer("s").compare_and_append(updates((9, "later", 10, 1)), Frontier(10), Frontier(11))
-    assert changes.updates(state_of(client), 2, 6) is before
+    assert changes.updates(client, state_of(client), 2, 6) is before
 
 
 def test_many_changes_are_nobodys_to_keep(
     client: ShardClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_changes, "ROWS_MAX", 3)
-    changes, state = SharedChanges(client), state_of(client)
-    assert changes.updates(state, 2, 6) is None
-    assert changes.updates(state, 2, 4) is not None
+    changes, state = SharedChanges(), state_of(client)
+    assert changes.updates(client, state, 2, 6) is None
+    assert changes.updates(client, state, 2, 4) is not None
 
 
 @pytest.mark.parametrize("bound", ["_BYTES_MAX", "_KEPT_MAX"])
@@ -85,14 +85,14 @@ def test_what_was_not_asked_for_the_longest_is_forgotten(
     client: ShardClient, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
     state = state_of(client)
-    one = SharedChanges(client).updates(state, 0, 2)
+    one = SharedChanges().updates(client, state, 0, 2)
     assert one is not None
     monkeypatch.setattr(shared_changes, bound, 2 * one.nbytes if bound == "_BYTES_MAX" else 2)
-    starts, changes = counted(monkeypatch), SharedChanges(client)
+    starts, changes = counted(monkeypatch), SharedChanges()
     for lower in (0, 2, 0, 4, 6):
-        changes.updates(state, lower, lower + 2)
-    changes.updates(state, 6, 8)
-    changes.updates(state, 2, 4)
+        changes.updates(client, state, lower, lower + 2)
+    changes.updates(client, state, 6, 8)
+    changes.updates(client, state, 2, 4)
     assert starts == [0, 2, 4, 6, 2]
 
 
@@ -111,18 +111,18 @@ def test_who_comes_meanwhile_waits_and_reads_for_itself_if_that_failed(
         return updates_in_driver(*given, **named)
 
     starts = counted(monkeypatch, read)
-    changes = SharedChanges(client)
+    changes = SharedChanges()
     errors: list[BaseException] = []
     found: list[pa.Table | None] = []
 
     def fail() -> None:
         try:
-            changes.updates(state, 2, 6)
+            changes.updates(client, state, 2, 6)
         except OSError as error:
             errors.append(error)
 
     first = threading.Thread(target=fail)
-    second = threading.Thread(target=lambda: found.append(changes.updates(state, 2, 6)))
+    second = threading.Thread(target=lambda: found.append(changes.updates(client, state, 2, 6)))
     first.start()
     assert inside.wait(30)
     second.start()
@@ -137,5 +137,60 @@ def test_who_comes_meanwhile_waits_and_reads_for_itself_if_that_failed(
     assert found[0].num_rows == 4
     assert starts == [2, 2]
     # What failed is not kept.
-    assert changes.updates(state, 2, 6) is not None
+    assert changes.updates(client, state, 2, 6) is not None
     assert starts == [2, 2, 2]
+
+
+def test_the_last_read_is_kept_however_large(
+    client: ShardClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Views that are behind have most to share."""
+    monkeypatch.setattr(shared_changes, "_BYTES_MAX", 1)
+    starts, changes, state = counted(monkeypatch), SharedChanges(), state_of(client)
+    for lower in (0, 0, 2, 2, 0):
+        changes.updates(client, state, lower, lower + 2)
+    assert starts == [0, 2, 0]
+
+
+def test_rows_of_a_shard_that_was_made_anew_are_nobody_elses(
+    client: ShardClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shard is read by its name: what was read last may be another one's."""
+
+    def read(*given: Any, **named: Any) -> pa.Table | None:
+        found = updates_in_driver(*given, **named)
+        if len(starts) == 1:
+            client.drop("s", despite_holders=[*client.state("s").leased])
+            client.create("s", schema_of())
+            client.writer("s").compare_and_append(None, Frontier(0), Frontier(10))
+        return found
+
+    state = state_of(client)
+    starts, changes = counted(monkeypatch, read), SharedChanges()
+    changes.updates(client, state, 2, 6)
+    assert len(changes._reads) == 0
+    changes.updates(client, state, 2, 6)
+    assert starts == [2, 2]
+
+
+def test_nobody_waits_for_ever_for_a_reader_that_is_stuck(
+    client: ShardClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, go_on, state = threading.Event(), threading.Event(), state_of(client)
+
+    def read(*given: Any, **named: Any) -> pa.Table | None:
+        if not inside.is_set():
+            inside.set()
+            go_on.wait(30)
+        return updates_in_driver(*given, **named)
+
+    monkeypatch.setattr(shared_changes, "_PATIENCE_S", 0.01)
+    starts, changes = counted(monkeypatch, read), SharedChanges()
+    stuck = threading.Thread(target=lambda: changes.updates(client, state, 2, 6))
+    stuck.start()
+    assert inside.wait(30)
+    found = changes.updates(client, state, 2, 6)
+    go_on.set()
+    stuck.join(30)
+    assert found is not None
+    assert starts == [2, 2]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from shardline.app.compute.view.step_costs import StepCosts
 
 SLOW_MS = 5_000.0
@@ -120,3 +122,29 @@ def test_a_trial_that_is_cheap_is_kept_to() -> None:
         costs.note_anew(1_000.0, ROWS)
     costs.note_follow(200.0, CHANGED)
     assert follows(costs, 10) == [True] * 10
+
+
+def test_an_attempt_that_is_given_up_is_not_made_again_and_again() -> None:
+    """It costs what it took, and the query is run anew after all."""
+    costs = StepCosts()
+    costs.note_anew(1_000.0, ROWS)
+    assert follows(costs, 3)[-1]
+    costs.note_given_up(50.0, CHANGED)
+    costs.note_anew(1_000.0, ROWS)
+    assert follows(costs, 3) == [True, True, False]
+
+
+def test_steps_tell_of_steps_like_them() -> None:
+    """Much is not dear because one row was slow, and little is not cheap because much was not."""
+    costs = StepCosts()
+    costs.note_anew(60.0, ROWS)
+    costs.follows(1, ROWS, 1)
+    for _ in range(4):
+        costs.note_follow(300.0, 10)
+    costs.note_follow(500.0, 10_000)
+    costs.follows(1, ROWS, 10)
+    assert costs.predictions["predicted_ms_incremental"] == 300.0
+    slow = StepCosts()
+    slow.note_follow(400.0, 1)
+    slow.follows(60, ROWS, 60)
+    assert slow.predictions["predicted_ms_incremental"] == pytest.approx(405.9)
