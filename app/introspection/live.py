@@ -52,7 +52,7 @@ _CHUNK: Final = 1 << 16
 _TIMEOUT_S: Final = 30.0
 
 _STOP_LOOK_S: Final = 0.05
-"""Look of the server at whether it should end: a stop waits so long for it at most."""
+"""Pause between two looks of the server whether it should end: a stop waits no longer."""
 
 
 class LiveTables:

@@ -69,9 +69,8 @@ _log = logging.getLogger(__name__)
 _HASH: Final = "_hash"
 _PLACE: Final = "_place"
 _GROWTH: Final = 4
-"""So many runs of about one size are merged: each row is moved once for every factor of this by
-which all rows are more than those of one append."""
-
+"""So many runs of about one size are merged into one: with more of them rows are moved less often,
+and look-ups search more runs."""
 
 _SAMPLE: Final = 1_000
 """Rows that are looked at to tell whether many are equal; so few are added up at once."""
@@ -251,12 +250,13 @@ class _Contents:
     def _make_run(self, updates: pa.Table, since: int) -> _Run | None:
         """`updates` as a run; None if they cancel."""
         table = advance_times(updates.select(self._arrow.names), since)
-        hashes = _hashes(table, self.key)
-        order = np.argsort(hashes, kind="stable")
-        if _is_worth_adding_up(table, order):
+        is_added_up = _may_cancel(table)
+        if is_added_up:
             table = consolidate(table)
-            hashes = _hashes(table, self.key)
-            order = np.argsort(hashes, kind="stable")
+        hashes, order = self._in_order(table)
+        if not is_added_up and _many_are_equal(table, order):
+            table = consolidate(table)
+            hashes, order = self._in_order(table)
         if not table.num_rows:
             return None
         bounds = pc.min_max(table.column(TS)).as_py()
@@ -264,8 +264,13 @@ class _Contents:
         placed = take(table, order).combine_chunks()
         kept = self._store_table(placed.append_column(_HASH, pa.array(hashes[order])))
         rows, ordered = kept.drop_columns([_HASH]), kept.column(_HASH).chunk(0).to_numpy()
-        first, last, order_of = bounds["min"], bounds["max"], _Order(ordered, None)
-        return _Run(rows, order_of, first, last, int(rows.nbytes), self._store_table)
+        first, last, own_order = bounds["min"], bounds["max"], _Order(ordered, None)
+        return _Run(rows, own_order, first, last, int(rows.nbytes), self._store_table)
+
+    def _in_order(self, table: pa.Table) -> tuple[Hashes, npt.NDArray[np.intp]]:
+        """The hashes of the rows, and the rows' places in the order of these."""
+        hashes = _hashes(table, self.key)
+        return hashes, np.argsort(hashes, kind="stable")
 
     def _merge_runs(self, runs: tuple[_Run, ...], since: int) -> tuple[_Run, ...]:
         """Merge the last runs while `_GROWTH` are of about one size; all if the first is small."""
@@ -499,15 +504,20 @@ def _mergeable(sizes: Sequence[int]) -> int:
     return _GROWTH if is_level else 0
 
 
-def _is_worth_adding_up(updates: pa.Table, order: npt.NDArray[np.intp]) -> bool:
-    """True if updates may cancel, or many are of equal rows: to sort by all columns is dear.
+def _may_cancel(updates: pa.Table) -> bool:
+    """True if updates have to be added up; so few are, too, as that costs next to nothing."""
+    if updates.num_rows <= _SAMPLE:
+        return True
+    return bool(pc.any(pc.less_equal(updates.column(DIFF), 0)).as_py())
+
+
+def _many_are_equal(updates: pa.Table, order: npt.NDArray[np.intp]) -> bool:
+    """True if many of more than `_SAMPLE` rows are equal: to sort all by all columns is dear.
 
     Args:
         updates: In any order.
         order: Their places in the order of their hashes, where equal rows are neighbours.
     """
-    if len(order) <= _SAMPLE or pc.any(pc.less_equal(updates.column(DIFF), 0)).as_py():
-        return True
     # Whole stretches: single rows would be equal to none of the others, however often each comes.
     stretches = np.array_split(order, len(order) // _STRETCH)
     some = stretches[:: max(len(stretches) * _STRETCH // _SAMPLE, 1)]

@@ -531,7 +531,7 @@ class _Frames:
         return self.base.rows
 
     def _added(self, schema: ShardSchema, as_of: int) -> DataFrame | None:
-        """The rows that came since the base, each as often; None if Spark cannot sum them."""
+        """The rows that came since the base, each copy of them; None if Spark cannot sum them."""
         # Both load pyspark.
         from shardline.datasource.frames import (  # noqa: PLC0415
             can_consolidate,
@@ -552,7 +552,7 @@ class _Frames:
         )
         # The shard may have updates that cancel at one time: a row that a view hands on as removed
         # and added again. The arrangement, by which these are additions only, does not show them.
-        # And equal rows of one time come one by one, and are one of net changes.
+        # Equal rows that came at one time are one net change, whose diff is their number.
         return repeat_rows(net_changes(updates, schema).drop(TS))
 
     def _drop(self) -> None:

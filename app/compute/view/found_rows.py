@@ -35,7 +35,7 @@ from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.look_up import KeySource, LookUp
 from shardline.app.compute.view.row_conditions import rows_that_satisfy
 from shardline.app.compute.view.session_settings import evaluate_beside_empty
-from shardline.app.compute.view.shared_changes import changes_of
+from shardline.app.compute.view.shared_changes import changes_of, read_changes
 from shardline.app.compute.view.state_step import StateStep
 from shardline.app.execution.host import Host
 from shardline.datasource.frames import local_relation
@@ -233,7 +233,9 @@ class FoundRows:
         """The changes of an input or a state in the step; None if they are many."""
         if name not in step.tables:
             state, lower, upper = step.shard(name)
-            step.tables[name] = self._changes.updates(self._client, state, lower, upper)
+            # A state is this view's alone: it would take the room of what others read as well.
+            read = read_changes if name in step.states else self._changes.updates
+            step.tables[name] = read(self._client, state, lower, upper)
         return step.tables[name]
 
 

@@ -39,8 +39,8 @@ class InputChanges:
         spread: Names of inputs with such parts.
         volume: Rows and bytes of all these parts.
         changed: Names of the inputs that these parts are of.
-        spread_ms: From the first to the last time of the parts of one input that span several, of
-            the input with the most.
+        spread_ms: From the first to the last time of an input's parts that span several; of the
+            input for which that is longest.
     """
 
     times: tuple[int, ...] = ()
@@ -115,7 +115,7 @@ def find_input_changes(states: Sequence[ShardState], lower: int, upper: int | No
 
 
 def find_news(states: Sequence[ShardState], lower: int | None, upper: int | None) -> InputChanges:
-    """The news of an interval, which may be empty; behind a last time (None) there is none."""
+    """The news of an interval, which may be empty, as it is if `lower` (None) is behind the end."""
     if lower is None or (upper is not None and upper <= lower):
         return InputChanges()
     return find_input_changes(states, lower, upper)

@@ -297,10 +297,10 @@ class View:
             took_ms = self._host.clock.elapsed_ms() - began_ms
             self._costs.note_anew(took_ms, volume_of_shards(states).rows)
             rows = 0 if correction.rows is None else correction.rows.rows
-            reason = self._reason if self._description.strategy != "recompute" else ""
-            interval, costs = (step.lower, step.upper), self._costs.predictions
-            taken = TakenStep("recompute", *interval, rows, took_ms, costs, reason=reason)
-            self._reports.report_step(taken, error)
+            why = self._reason if self._description.strategy != "recompute" else ""
+            costs = self._costs.predictions
+            done = TakenStep("recompute", step.lower, step.upper, rows, took_ms, costs, reason=why)
+            self._reports.report_step(done, error)
             # Only now: as long as nothing is appended, a next attempt may begin at another time.
             self._sink.begin(step)
 

@@ -28,13 +28,13 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.frames import updates_in_driver
 from shardline.datasource.state import ShardState
 
-__all__ = ["SharedChanges", "changes_of"]
+__all__ = ["SharedChanges", "changes_of", "read_changes"]
 
 _BYTES_MAX: Final = 64 << 20
 _KEPT_MAX: Final = 64
 
 _PATIENCE_S: Final = 30.0
-"""How long a reader waits for another one, before it reads for itself."""
+"""A reader waits so long for another one, before it reads for itself."""
 
 _Key = tuple[str, int, int, int]
 
@@ -68,7 +68,7 @@ class SharedChanges:
             InvalidUsage: There is no such shard, or its history is gone; see `updates_in_driver`.
         """
         if upper is None:
-            return _read(client, state, lower, upper)
+            return read_changes(client, state, lower, upper)
         key = (state.shard, state.schema_id, lower, upper)
         mine = _Read()
         with self._lock:
@@ -79,14 +79,14 @@ class SharedChanges:
         try:
             return found.result(_PATIENCE_S)
         except Exception:  # noqa: BLE001 - another's, which may be stuck or have been stopped
-            return _read(client, state, lower, upper)
+            return read_changes(client, state, lower, upper)
 
     def _read_for_all(
         self, client: ShardClient, state: ShardState, key: _Key, mine: _Read
     ) -> pa.Table | None:
         _, _, lower, upper = key
         try:
-            table = _read(client, state, lower, upper)
+            table = read_changes(client, state, lower, upper)
             # It was read by its name: a shard that was made anew meanwhile is another one's.
             now = client.state(state.name)
             is_kept = (now.shard, now.schema_id) == (state.shard, state.schema_id)
@@ -107,7 +107,7 @@ class SharedChanges:
             self._reads.pop(key, None)
 
     def _make_room(self) -> None:
-        """Forget what was used the longest ago, but what was used last."""
+        """Forget what was used the longest ago; never what was used last."""
         with self._lock:
             total = sum(read.size_bytes for read in self._reads.values())
             for key, read in list(self._reads.items())[:-1]:
@@ -118,7 +118,10 @@ class SharedChanges:
                     total -= read.size_bytes
 
 
-def _read(client: ShardClient, state: ShardState, lower: int, upper: int | None) -> pa.Table | None:
+def read_changes(
+    client: ShardClient, state: ShardState, lower: int, upper: int | None
+) -> pa.Table | None:
+    """The updates of a shard that is shared with nobody; see `SharedChanges.updates`."""
     return updates_in_driver(client, state.name, start=lower, end=upper, rows_max=ROWS_MAX)
 
 

@@ -8,6 +8,7 @@ cheaper a few times in a row.
     costs.follows(times, rows, changed)   which way, for a step with changes at so many times
     costs.note_anew(ms, rows)             what a step has taken
     costs.note_follow(ms, changed)
+    costs.note_given_up(ms, changed)      an attempt to follow, before the query was run anew
     costs.predictions                     what the next step would take, each way
 
 What is not done is not measured. A view that once took long to follow much, right after its start
@@ -37,8 +38,8 @@ _IN_A_ROW: Final = 3
 """Predictions that must agree."""
 
 _FOLLOW_MS: Final = 100.0
-"""What a step that follows changes is taken to cost before there was one; measured. More than that
-is taken for what its changed rows cost."""
+"""A step that follows changes is taken to cost so much before there was one; measured. If it took
+more, that is put down to its changed rows."""
 
 _ROW_MS_MAX: Final = 0.1
 """More than a changed row costs, with joins, before anything is compiled; measured."""
@@ -47,8 +48,8 @@ _LIKE: Final = 4.0
 """Steps whose numbers of changed rows differ by no more than this factor tell of each other."""
 
 _AGEING: Final = 0.97
-"""What a step that followed changes counts for after each one that has run the query anew: one that
-was ten times dearer is tried again after a hundred, by three that then tell."""
+"""Each step that runs the query anew makes those that followed changes count for this share of what
+they did. What was ten times dearer is tried again after a hundred steps, for three."""
 
 _KEPT: Final = 5
 

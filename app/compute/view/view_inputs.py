@@ -102,7 +102,7 @@ class ViewInputs:
     def settled_beyond(
         self, time: int, end: int | None, check_not_fenced: Callable[[], None]
     ) -> int | None:
-        """A time beyond `time` until which all inputs are settled: `end`, or that is waited for.
+        """Return `end` if it is beyond `time`; else wait until all inputs are settled beyond it.
 
         What another definition left in an output must be replaced, and while inputs rest no later
         micro-batch may come that would do it.

@@ -26,7 +26,8 @@ def test_rows_that_came_twice_at_one_time_are_there_twice(
     location: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An arrangement of many rows that differ does not add equal ones up: they come one by one."""
-    monkeypatch.setattr(arrangement, "_is_worth_adding_up", lambda *_: False)
+    monkeypatch.setattr(arrangement, "_may_cancel", lambda _: False)
+    monkeypatch.setattr(arrangement, "_many_are_equal", lambda *_: False)
     place, indexes = Place(location, spark), IndexRegistry()
     place.put("carriers", [((f"c{n}", f"name {n}"), 11, 1) for n in range(40)], 20, CARRIERS)
     on = IndexDescription(name="i", on="carriers", key=("carrier",))

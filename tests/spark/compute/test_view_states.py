@@ -18,6 +18,7 @@ from typing_extensions import override
 from shardline.app.compute.view import view_states
 from shardline.app.compute.view.found_rows import FoundRows
 from shardline.app.compute.view.output import ViewSink
+from shardline.app.compute.view.shared_changes import changes_of
 from shardline.app.compute.view.state_shard import StateShard
 from shardline.app.compute.view.step_changes import StepChanges
 from shardline.app.compute.view.step_costs import StepCosts
@@ -191,11 +192,19 @@ def test_a_view_that_is_behind_is_not_run_anew_at_each_time_that_it_lacks(world:
     taken = [one for one in world.bench.told(Stepped) if one.id == "behind"][1:]
     assert [one.way for one in taken] == ["recompute", "incremental"]
     assert taken[-1].upper == CUTS[-1]
-    assert costs.times == [
-        2,
-        1,
-        1,
-    ]  # of two changes; of the one that is left, before and in its step
+    # Of two changes; of the one that is left, before its step and in it.
+    assert costs.times == [2, 1, 1]
+
+
+def test_changes_of_states_take_no_room_of_those_of_inputs(world: World) -> None:
+    """Only inputs are read by several views."""
+    found = follow(world, "sharing", QUERIES["nested"], lambda _: None)
+    client = world.bench.client
+    states = {client.state(name).shard for name in found.states()}
+    read = {shard for shard, _, _, _ in changes_of(client)._reads}
+    assert client.state("orders").shard in read
+    assert states
+    assert not read & states
 
 
 @pytest.mark.parametrize("query", some_of(QUERIES, {"joined"}))

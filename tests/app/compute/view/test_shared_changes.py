@@ -12,8 +12,10 @@ import pytest
 from shardline.app.compute.view import shared_changes
 from shardline.app.compute.view.shared_changes import SharedChanges, changes_of
 from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frames import updates_in_driver
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.spark_native.leases import LEASE_KEEPER
 from shardline.datasource.state import ShardState
 from support.models.shards import World, schema_of, updates
 from support.waiting import wait_until
@@ -65,9 +67,15 @@ def test_an_interval_is_read_once(client: ShardClient, monkeypatch: pytest.Monke
 
 def test_what_was_read_stays_right_when_history_is_given_up(client: ShardClient) -> None:
     """Updates of a settled interval never change: those that are kept have their own times."""
-    changes, state = SharedChanges(), state_of(client)
-    before = changes.updates(client, state, 2, 6)
-    client.writer("s").compare_and_append(updates((9, "later", 10, 1)), Frontier(10), Frontier(11))
+    changes = SharedChanges()
+    before = changes.updates(client, state_of(client), 2, 6)
+    client.set_retention("s", None)
+    LEASE_KEEPER.beat()
+    hold = client.hold("s", "test")
+    hold.downgrade(Frontier(9))
+    hold.expire()
+    with pytest.raises(InvalidUsage, match="HISTORY_GONE"):
+        SharedChanges().updates(client, state_of(client), 2, 6)
     assert changes.updates(client, state_of(client), 2, 6) is before
 
 
