@@ -9,4 +9,4 @@ from support.page.browser import TIMEOUT_MS, browser, open_page
 __all__ = ["browser", "open_page"]
 
 expect.set_options(timeout=TIMEOUT_MS)
-"""Playwright's own five seconds are too few where several runs share two cores."""
+"""Playwright's own are five seconds. No look has a time of its own, which could only be less."""

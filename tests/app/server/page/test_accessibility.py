@@ -160,7 +160,7 @@ def test_dialogs_and_a_lost_connection_have_no_barriers(open_page: OpenPage, loo
         seen.page.keyboard.press("Escape")
         expect(seen.page.get_by_role("dialog")).to_have_count(0)
     seen.world.stop_server()
-    expect(seen.page.locator(".as-of.lost")).to_be_visible(timeout=15_000)
+    expect(seen.page.locator(".as-of.lost")).to_be_visible()
     assert find_barriers(seen.page) == []
 
 

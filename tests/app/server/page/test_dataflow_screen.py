@@ -76,7 +76,7 @@ def test_what_was_slow_in_the_last_minute_is_not_what_was_slow_before(open_page:
     """Another operator becomes slow while somebody looks; the sums since the start hardly move."""
     seen = open_page("demo", "/dataflow/carrier_ranking?operator=")
     minute = seen.page.get_by_role("button", name="Last minute")
-    expect(minute).to_be_visible(timeout=30_000)
+    expect(minute).to_be_visible()
     expect(sentence(seen.page)).to_contain_text("of the time of its steps in the last")
     expect(sentence(seen.page)).to_contain_text("Window")
     seen.world.tell(*micro_batch(seen.world, "carrier_ranking", "Join", 40_000))
@@ -116,7 +116,7 @@ def test_rows_that_nobody_has_counted_are_none_of_the_sums(open_page: OpenPage) 
     """Of a micro-batch that Spark's plans do not tell of: no 0, and no sum without a word."""
     seen = open_page("stalled", "/dataflow/delays_by_carrier")
     row = table(seen.page).get_by_role("row", name=re.compile("^Aggregate"))
-    expect(row.get_by_role("cell").nth(4)).to_have_text("0", timeout=15_000)
+    expect(row.get_by_role("cell").nth(4)).to_have_text("0")
     before, after = unknown_micro_batch(seen.world, "delays_by_carrier")
     cells = row.get_by_role("cell")
     expect(cells.nth(2)).to_contain_text(f"in {before:,} of {after:,} micro-batches")
@@ -130,7 +130,7 @@ def test_an_edge_whose_rows_are_not_counted_does_not_stand_still(open_page: Open
     """It is drawn as one that nobody knows of; an edge with no rows is dotted."""
     seen = open_page("stalled")
     edge = seen.page.locator(".edge", has_text="flights → delays_by_carrier")
-    expect(edge.locator("title")).to_contain_text("0 rows/s", timeout=15_000)
+    expect(edge.locator("title")).to_contain_text("0 rows/s")
     expect(edge).to_have_class(re.compile("still"))
     unknown_micro_batch(seen.world, "delays_by_carrier")
     expect(edge.locator("title")).to_contain_text("rows not counted")
@@ -182,7 +182,7 @@ def test_an_operator_is_chosen_by_keyboard(open_page: OpenPage) -> None:
 def test_a_dataflow_that_has_done_nothing_says_so(open_page: OpenPage) -> None:
     """In the last minute; times since its start are still there to be chosen."""
     seen = open_page("stalled", "/dataflow/delays_by_carrier")
-    expect(sentence(seen.page)).to_contain_text("It has done no step in the last", timeout=30_000)
+    expect(sentence(seen.page)).to_contain_text("It has done no step in the last")
     seen.page.get_by_role("button", name="Since its start").click()
     expect(sentence(seen.page)).to_contain_text("Project")
 

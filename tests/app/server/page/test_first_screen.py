@@ -120,7 +120,7 @@ def test_an_object_that_freezes_and_thaws_is_seen_to_do_so(open_page: OpenPage) 
     first = seen.page.get_by_role("table", name="Objects").get_by_role("row").nth(1)
     expect(first).to_contain_text("flights")
     seen.world.become("flights", "well")
-    expect(headline(seen.page)).to_have_text("All 15 objects are fresh.", timeout=15_000)
+    expect(headline(seen.page)).to_have_text("All 15 objects are fresh.")
 
 
 def test_an_object_that_fails_catches_up_and_recovers(open_page: OpenPage) -> None:
@@ -134,8 +134,8 @@ def test_an_object_that_fails_catches_up_and_recovers(open_page: OpenPage) -> No
     wait_until("it is late", lambda: lag(seen.world, "flights") > 12_000, WAIT_S)
     seen.world.become("flights", "catching up")
     verdict = row(seen.page, "flights").locator(".verdict")
-    expect(verdict).to_have_text(re.compile("catching up|falling behind"), timeout=15_000)
-    expect(verdict).to_have_text("healthy", timeout=40_000)
+    expect(verdict).to_have_text(re.compile("catching up|falling behind"))
+    expect(verdict).to_have_text("healthy")
 
 
 def lag(world: ServedWorld, name: str) -> int:
@@ -187,7 +187,7 @@ def test_edges_have_rows_a_second(open_page: OpenPage) -> None:
     """The same number is in the list for those who listen."""
     seen = open_page("demo")
     edge = seen.page.locator(".edge", has_text="flights → very_late")
-    expect(edge.locator("text")).to_have_text(re.compile(r"^[\d.,k]+/s$"), timeout=15_000)
+    expect(edge.locator("text")).to_have_text(re.compile(r"^[\d.,k]+/s$"))
     listed = seen.page.get_by_role("list", name="The graph as a list")
     expect(listed).to_contain_text(re.compile(r"very_late, view, .*reads flights \(.*\srows a sec"))
 
@@ -199,9 +199,7 @@ def test_an_application_that_is_killed_is_said_in_large_letters(open_page: OpenP
     seen.page.evaluate("window.notReloaded = true")
     seen.world.stop_server()
     said = seen.page.locator(".as-of strong")
-    expect(said).to_have_text(
-        re.compile(r"^As of \d\d:\d\d:\d\d\sCES?T, [\d.]+\sm?s ago$"), timeout=15_000
-    )
+    expect(said).to_have_text(re.compile(r"^As of \d\d:\d\d:\d\d\sCES?T, [\d.]+\sm?s ago$"))
     letters = said.evaluate("e => parseFloat(getComputedStyle(e).fontSize)")
     assert letters >= 24
     expect(headline(seen.page)).to_have_text("All 15 objects are fresh.")
@@ -209,7 +207,7 @@ def test_an_application_that_is_killed_is_said_in_large_letters(open_page: OpenP
     seen.picture("first-lost")
     seen.world.become("flights", "frozen")
     seen.world.start_server()
-    expect(headline(seen.page)).to_contain_text("5 of 15 objects are fresh.", timeout=20_000)
+    expect(headline(seen.page)).to_contain_text("5 of 15 objects are fresh.")
     expect(seen.page.locator(".as-of")).to_contain_text("Live")
     assert seen.page.evaluate("window.notReloaded") is True
 
@@ -289,7 +287,7 @@ def test_of_many_edges_those_of_a_node_have_their_rows(open_page: OpenPage) -> N
     moving = edges.filter(has_text=re.compile(r"_\d+ → .*: [\d.,k]+\srows/s")).filter(
         has_not_text=re.compile(r": 0\srows/s")
     )
-    expect(moving.first).to_be_attached(timeout=15_000)
+    expect(moving.first).to_be_attached()
     assert edges.count() > 40
     assert not "".join(edges.locator("text").all_text_contents()).strip()
     title = str(moving.first.locator("title").text_content())
@@ -309,7 +307,7 @@ def test_rows_a_second_are_those_of_now(open_page: OpenPage) -> None:
     """At an earlier moment nobody knows them: those of the present are not shown in their place."""
     seen = open_page("demo")
     edge = seen.page.locator(".edge", has_text="flights → very_late").locator("text")
-    expect(edge).to_have_text(re.compile(r"/s$"), timeout=15_000)
+    expect(edge).to_have_text(re.compile(r"/s$"))
     seen.page.get_by_role("button", name="Previous mark").click()
     expect(seen.page.get_by_text("As of ").first).to_be_visible()
     expect(edge).to_have_text("")
@@ -371,7 +369,7 @@ def test_a_page_that_nobody_looks_at_costs_nothing(open_page: OpenPage) -> None:
     wait_until("nobody follows", lambda: not seen.world.publisher.is_running, WAIT_S)
     seen.world.become("flights", "frozen")
     hide(seen.page, "visible")
-    expect(headline(seen.page)).to_contain_text("5 of 15", timeout=15_000)
+    expect(headline(seen.page)).to_contain_text("5 of 15")
 
 
 @pytest.mark.night
