@@ -6,7 +6,9 @@
 
 A row of a source is readable in a view's shard from the first look at which the shard's upper is
 beyond the row's time: from then on the contents at that time can be read, by anybody. So one look
-at the uppers tells it of all rows, and what is measured is not burdened by reading them.
+at the uppers tells it of all rows, and what is measured is not burdened by reading them. Nor by the
+looks: in a folder of this machine only shards are asked for whose log has changed since. To ask for
+a hundred of them forty times a second took a quarter of what the driver's Python did.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +33,9 @@ __all__ = ["LOOK_MS", "Looks", "Watch", "freshness", "stamps_of", "unreadable"]
 
 LOOK_MS: Final = 25.0
 """Between two looks: the most that a look is late by."""
+
+_GRAIN_MS: Final = 50.0
+"""A folder that has changed so lately may change again and still have the same time."""
 
 _SAMPLE: Final = 50_000
 """Rows whose stamps count: each n-th of what was read, for all times alike."""
@@ -57,6 +64,7 @@ class Watch:
         self._client, self._clock, self._names = client, clock, list(names)
         self._looks: dict[str, list[tuple[int, int]]] = {name: [] for name in names}
         self._missing = set(names)
+        self._looked_ms: dict[str, int] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
@@ -104,10 +112,24 @@ class Watch:
         for name in self._names:
             if name in self._missing and not self._there(name):
                 continue
+            if not self._may_have_moved(name):
+                continue
             upper = self._client.readable(name)[0].upper.time
             looks = self._looks[name]
             if upper and (not looks or upper > looks[-1][0]) and len(looks) < _LOOKS_MAX:
                 looks.append((upper, self._clock.now_ms()))
+
+    def _may_have_moved(self, name: str) -> bool:
+        """False if nothing was written into a shard's log since it was looked at."""
+        looked_ms, now_ms = self._looked_ms.get(name), self._clock.now_ms()
+        place = urlsplit(self._client.location.url)
+        if looked_ms is not None and place.scheme == "file":
+            log = Path(unquote(place.path), self._client.machine(name).directory, "log")
+            if log.stat().st_mtime_ns / 1e6 <= looked_ms - _GRAIN_MS:
+                return False
+        # Before its state is read: what is written meanwhile is later.
+        self._looked_ms[name] = now_ms
+        return True
 
     def _there(self, name: str) -> bool:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +11,9 @@ import pytest
 from bench.runtime_load import STAMPED, resting, streaming
 from bench.runtime_watch import Watch, freshness, stamps_of, unreadable
 from shardline.app.project.project import Project
+from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.state import ShardState
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.clock import ManualClock
 from support.models.shards import World
@@ -51,6 +54,39 @@ def test_a_watch_sees_each_upper_once_and_when() -> None:
     assert watch.least() == 5
     assert watch.until(4, patience_ms=0)
     world.close()
+
+
+def test_a_shard_is_asked_for_only_when_its_log_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And again for a while: a change of the same moment would not show."""
+    client, clock, asked = ShardClient.open(str(tmp_path / "a b")), ManualClock(), list[str]()
+    client.create("one", ShardSchema.from_arrow(pa.schema([("id", pa.int64())])))
+    watch = Watch(client, clock, ["one"])
+    readable = client.readable
+
+    def ask(name: str) -> list[ShardState]:
+        asked.append(name)
+        return readable(name)
+
+    def look() -> int:
+        """How often it was asked for, a second later."""
+        clock.advance(1_000)
+        watch.look()
+        return len(asked)
+
+    monkeypatch.setattr(client, "readable", ask)
+    log = tmp_path / "a b" / client.machine("one").directory / "log"
+    os.utime(log, (0, 0))
+    assert [look() for _ in range(3)] == [1, 1, 1]
+    client.writer("one").compare_and_append(None, Frontier(0), Frontier(5))
+    changed_s = clock.now_ms() / 1000.0
+    os.utime(log, (changed_s, changed_s))
+    assert [look() for _ in range(3)] == [2, 2, 2]
+    assert watch.least() == 5
+    changed_s = clock.now_ms() / 1000.0 - 0.02
+    os.utime(log, (changed_s, changed_s))
+    assert [look() for _ in range(3)] == [3, 3, 3]
 
 
 def test_stamps_are_those_of_the_window_by_the_rows_time() -> None:

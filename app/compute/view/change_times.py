@@ -4,6 +4,7 @@ A part that spans several times says only its first and its last one (`input_cha
 recomputed at each time of a change a view needs all of them, and each once.
 
     news = read_times(session, host, news, lower, upper)      `news.spread` is empty afterwards
+    times_over_states(host, step, is_temporal=False)          all times of a step
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardline import datasource
-from shardline.app.compute.view.input_changes import InputChanges
+from shardline.app.compute.view.input_changes import InputChanges, find_input_changes
+from shardline.app.compute.view.state_step import StateStep
 from shardline.app.execution.host import Host
 from shardline.datasource.frames import ROWS_MAX, times_of_changes
 from shardline.datasource.schema import TS
@@ -19,7 +21,7 @@ from shardline.datasource.schema import TS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["read_times"]
+__all__ = ["read_times", "times_over_states"]
 
 
 def read_times(
@@ -61,3 +63,21 @@ def read_times(
         )
         found |= {row[0] for row in updates.select(TS).distinct().collect()}
     return news.with_times(found)
+
+
+def times_over_states(host: Host, step: StateStep, *, is_temporal: bool) -> list[int]:
+    """The times of a step, ascending, at which what the query says of its states may change.
+
+    Args:
+        host: What the view runs in.
+        step: To its end all states have been brought.
+        is_temporal: True if rows come and go by themselves.
+    """
+    news = step.news
+    if is_temporal:
+        # They change at times at which no input does.
+        held = [state for _, state in step.states.values()]
+        news = find_input_changes(held, step.lower, step.upper)
+    if news.spread:
+        news = read_times(step.session, host, news, step.lower, step.upper)
+    return [time for time in news.known if time >= step.lower]

@@ -32,7 +32,7 @@ from shardline import datasource
 from shardline.app.compute.errors import data_error_text
 from shardline.app.compute.view.change_plan import StepPlan
 from shardline.app.compute.view.change_query import ChangeQuery
-from shardline.app.compute.view.change_times import read_times
+from shardline.app.compute.view.change_times import read_times, times_over_states
 from shardline.app.compute.view.correction import check_comparable
 from shardline.app.compute.view.due_steps import DueSteps
 from shardline.app.compute.view.evaluate import fit_columns, parse_columns
@@ -83,8 +83,9 @@ __all__ = ["View"]
 
 _log = logging.getLogger(__name__)
 
+_FIRST: Final = "its first contents"
 _CHEAPER_ANEW: Final = "its query run anew is the cheaper way"
-"""Why a view is recomputed: the only reason that may end between two steps of a micro-batch."""
+"""Reasons to recompute that may end between two steps of a micro-batch; no others may."""
 
 _RACES_MAX: Final = 64
 """How often, in one micro-batch, somebody else may append to the output before the view gives up
@@ -201,7 +202,7 @@ class View:
         is_further = output.ours and output.upper is not None and output.upper > interval.lower
         starts = interval.starts and not is_further
         strategy: Strategy = "recompute" if starts else self._description.strategy
-        self._reason = "its first contents" if starts else ""
+        self._reason = _FIRST if starts else ""
         first = floor if output.upper is None else max(floor, output.upper)
         if not output.ours and output.upper is not None:
             end = self._inputs.settled_beyond(first, end, self._gate)
@@ -251,11 +252,22 @@ class View:
         self, output: OutputProgress, news: InputChanges, states: Sequence[ShardState]
     ) -> bool:
         """True if what is left of a micro-batch is not to be recomputed at each of its times."""
-        # Of which it may have many: behind by a minute, a view would be asked once in a minute.
-        if self._reason != _CHEAPER_ANEW or output.upper is None or output.failing:
+        # Of which it may have many: behind by a minute, a view would be asked once in a minute,
+        # and where many views start the first contents are of a time that is minutes ago.
+        may_end = (
+            self._reason in (_FIRST, _CHEAPER_ANEW) and self._description.strategy != "recompute"
+        )
+        if not may_end or output.upper is None or output.failing:
             return False
         times, changed = news.left_from(output.upper)
-        return times > 0 and self._costs.follows(times, volume_of_shards(states).rows, changed)
+        return times > 0 and self._is_better_followed(times, changed, states)
+
+    def _is_better_followed(self, times: int, changed: int, states: Sequence[ShardState]) -> bool:
+        """True if a step of so many times and changed rows should not run the query anew."""
+        # Where rows come and go by themselves there are more times: nothing is cheap at each.
+        if self._description.strategy != "incremental" or self._query.is_temporal:
+            return True
+        return self._costs.follows(times, volume_of_shards(states).rows, changed)
 
     def rehearse(self, session: SparkSession, interval: Interval) -> None:
         """Run the query once at the end of `interval` and throw the rows away; writes nothing."""
@@ -339,12 +351,7 @@ class View:
     ) -> Strategy:
         """Take the step if the query allows it; how to go on in this micro-batch."""
         times = news.expected_times(self._host.interval_ms)
-        if (
-            self._description.strategy == "incremental"
-            # Rows come and go at more times than inputs change: run anew at each, nothing is cheap.
-            and not self._query.is_temporal
-            and not self._costs.follows(times, volume_of_shards(states).rows, news.volume.rows)
-        ):
+        if not self._is_better_followed(times, news.volume.rows, states):
             return self._give_up(_CHEAPER_ANEW)
         began_ms = self._host.clock.elapsed_ms()
         known = self._begin_step(session, step, news, states)
@@ -470,7 +477,7 @@ class View:
         States are there already at all times of the step; those that are left are taken next.
         """
         session, began_ms = known.session, self._host.clock.elapsed_ms()
-        times = self._times_over_states(known)
+        times = times_over_states(self._host, known, is_temporal=self._query.is_temporal)
         if not times:
             if self._query.is_temporal:
                 return self._rest(known)
@@ -502,21 +509,10 @@ class View:
             self._report_followed(known, step.upper, "incremental", rows, began_ms)
         return self._description.strategy
 
-    def _times_over_states(self, known: StateStep) -> list[int]:
-        """The times of a step at which what states say may change."""
-        news = known.news
-        if self._query.is_temporal:
-            # They change at times at which no input does.
-            held = [state for _, state in known.states.values()]
-            news = find_input_changes(held, known.lower, known.upper)
-        if news.spread:
-            news = read_times(known.session, self._host, news, known.lower, known.upper)
-        return [time for time in news.known if time >= known.lower]
-
     @cached_property
     def _options(self) -> SinkOptions:
-        given = {"location": self._location, "shard": self._description.name}
-        return parse_sink({**self._host.storage, **given})
+        name = self._description.name
+        return parse_sink({**self._host.storage, "location": self._location, "shard": name})
 
     @property
     def _location(self) -> str:

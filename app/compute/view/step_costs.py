@@ -105,7 +105,9 @@ class StepCosts:
         if anew is None:
             return self._follows_changes
         mine, other = (follow, anew) if self._follows_changes else (anew, follow)
-        self._against = self._against + 1 if mine > _CLEARLY * other else 0
+        # Run anew at each of its times, a step would be asked about as often, to the same answer.
+        agreeing = 1 if self._follows_changes else max(times, 1)
+        self._against = self._against + agreeing if mine > _CLEARLY * other else 0
         if self._against >= _IN_A_ROW:
             self._follows_changes, self._against = not self._follows_changes, 0
             if self._follows_changes:

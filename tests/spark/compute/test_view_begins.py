@@ -10,6 +10,7 @@ import pytest
 
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.output import ViewSink
+from shardline.app.execution.observations import Stepped
 from shardline.app.protocol.objects import Strategy
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.spark_native.time_interval import Interval
@@ -71,3 +72,45 @@ def test_history_may_begin_with_the_first_contents(
     for time in (20, 21, 29, 30, 49):
         expected = Counter({(*row, 1): 1 for row in table.at(time)})
         assert contents(bench.client, "counted", time) == expected, time
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize(
+    ("strategy", "query", "schema"),
+    [
+        ("linear", "SELECT k + 1 AS k FROM t", "k BIGINT"),
+        ("incremental", "SELECT k, count(*) AS n FROM t GROUP BY k", "k BIGINT, n BIGINT"),
+        ("recompute", "SELECT k, count(*) AS n FROM t GROUP BY k", "k BIGINT, n BIGINT"),
+    ],
+)
+def test_a_view_that_starts_late_is_run_anew_once(
+    spark: SparkSession,
+    tmp_path: Path,
+    strategy: Strategy,
+    query: str,
+    schema: str,
+    *,
+    merged: bool,
+) -> None:
+    """Of all that its inputs have done since then; one that cannot follow is run at each time."""
+    bench = Bench(spark, str(tmp_path / "lake"), tmp_path / "checkpoints")
+    table = bench.input("t", pa.schema([("k", pa.int64())]))
+    changes = [(time, (time % 3,), 1) for time in range(20, 40)]
+    if merged:
+        table.append(changes, 50)
+    else:
+        for change in changes:
+            table.append([change], change[0] + 1)
+        table.idle(50)
+    kept = view("late", query, schema, "t", strategy=strategy)
+    run = View(bench.host, bench.incarnation("late", 20), kept, no_fence, Following())
+    run.advance(spark.newSession(), Interval(20, 50, starts=True))
+    steps = [(one.way, one.reason or "") for one in bench.told(Stepped)]
+    first, *rest = steps
+    assert first == ("recompute", "its first contents" if strategy != "recompute" else "")
+    assert rest == ([(strategy, "")] if strategy != "recompute" else [("recompute", "")] * 19)
+    for time in (20, 21, 30, 39, 49):
+        rows = Counter((k,) for (k,) in table.at(time))
+        counted = {(k, n): 1 for (k,), n in rows.items()}
+        shown = {(k + 1,): n for (k,), n in rows.items()} if strategy == "linear" else counted
+        assert contents(bench.client, "late", time) == Counter(shown), time

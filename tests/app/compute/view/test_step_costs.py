@@ -52,6 +52,16 @@ def test_what_is_predicted_can_be_compared_with_what_comes() -> None:
     }
 
 
+def test_a_view_that_is_far_behind_follows_at_once() -> None:
+    """To be asked at each of its times would give the same answer; not the other way round."""
+    costs = StepCosts()
+    costs.note_anew(150.0, ROWS)
+    assert not costs.follows(1, ROWS, CHANGED)
+    assert costs.follows(20, ROWS, CHANGED)
+    costs.note_follow(150.0 * 50, CHANGED)
+    assert follows(costs, 3, times=20) == [True, True, False]
+
+
 def test_one_slow_step_changes_nothing() -> None:
     """It may have waited for its turn."""
     costs = StepCosts()
