@@ -7,6 +7,7 @@ import java.nio.channels.FileChannel;
 import java.nio.file.Files;
 import java.nio.file.OpenOption;
 import java.nio.file.Paths;
+import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashSet;
@@ -318,11 +319,11 @@ public class KeptJobs {
 
     /**
      * Writes the rows of the plan to a file, over those of other files, one per leaf: all of them
-     * streams of Arrow. Files, since the socket of py4j stalls for 40 ms where it sends much.
+     * streams of Arrow (`row_files`). Returns how many bytes it has written.
      */
-    public void run(List files, String result) throws IOException {
+    public int run(String prefix) throws IOException {
       for (int i = 0; i < leaves.length; i++) {
-        leaves[i].take((String) files.get(i));
+        leaves[i].take(prefix + i);
       }
       plan.resetMetrics();
       try {
@@ -334,7 +335,10 @@ public class KeptJobs {
                 return found;
               }
             });
-        Files.write(Paths.get(result), (byte[]) found);
+        byte[] rows = (byte[]) found;
+        // Over what is there: to cut a file off and let it grow again costs more than to write it.
+        Files.write(Paths.get(prefix + "result"), rows, new OpenOption[] {StandardOpenOption.WRITE});
+        return rows.length;
       } finally {
         for (int i = 0; i < leaves.length; i++) {
           leaves[i].forget();

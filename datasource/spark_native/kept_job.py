@@ -22,8 +22,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from tempfile import NamedTemporaryFile
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -33,6 +32,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from shardline.datasource.java_names import java_class
 from shardline.datasource.spark_native.compiled_java import java_object
 from shardline.datasource.spark_native.jvm import java_type
+from shardline.datasource.spark_native.row_files import row_files
 from shardline.datasource.spark_native.rule_loader import is_checked
 
 if TYPE_CHECKING:
@@ -74,9 +74,8 @@ def rows_given_later(spark: SparkSession, schema: StructType) -> DataFrame:
 class KeptJob:
     """A kept plan. Used by one thread at a time."""
 
-    def __init__(self, spark: SparkSession, java: Any, leaves: Sequence[DataFrame]) -> None:
+    def __init__(self, java: Any, leaves: Sequence[DataFrame]) -> None:
         """Of the object in the JVM; see `of`."""
-        self._spark = spark
         self._java = java
         self._types = [_arrow_types(leaf.schema) for leaf in leaves]
 
@@ -99,7 +98,7 @@ class KeptJob:
             java = java_object(spark, _CLASS).keep(frame._jdf, given, reasons)  # noqa: SLF001
         if java is None:
             raise NotKept(str(reasons.get(0)))
-        return cls(spark, java, leaves)
+        return cls(java, leaves)
 
     def takes(self, rows: Sequence[pa.Table]) -> bool:
         """True if rows have exactly the types of the leaves."""
@@ -111,24 +110,9 @@ class KeptJob:
         Args:
             rows: Those of each leaf, in their order; `takes` tells if they fit.
         """
-        files = java_class(self._spark, "java.util.ArrayList")()
-        with ExitStack() as stack:
-            for table in rows:
-                files.add(stack.enter_context(_file_of(table)))
-            result = stack.enter_context(NamedTemporaryFile(suffix=".arrow"))
-            self._java.run(files, result.name)
-            with pa.OSFile(result.name) as source, pa.ipc.open_stream(source) as stream:
-                return stream.read_all()
-
-
-@contextmanager
-def _file_of(table: pa.Table) -> Iterator[str]:
-    """The name of a file with these rows, in the block."""
-    with NamedTemporaryFile(suffix=".arrow") as file:
-        # By Arrow's own file: each of many small writes to Python's would wait for the interpreter.
-        with pa.OSFile(file.name, "wb") as sink, pa.ipc.new_stream(sink, table.schema) as stream:
-            stream.write_table(table)
-        yield file.name
+        with row_files() as files:
+            files.put(rows)
+            return files.take(self._java.run(files.prefix))
 
 
 def _arrow_types(schema: StructType) -> list[pa.DataType]:
