@@ -2,7 +2,7 @@
 
     with row_files() as files:     of nobody else in the block
         files.put(tables)
-        size = …                   the JVM reads `prefix` + "0", "1", … and writes `prefix` + "result"
+        size = …                   the JVM reads `prefix` + "0", "1", … and writes to "result"
         files.take(size)
 
 To make, name and remove three files costs a millisecond on a disk, and each of these calls waits

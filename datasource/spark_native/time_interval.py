@@ -34,6 +34,7 @@ from shardline.datasource.frontier import Frontier
 from shardline.datasource.ids import check_owner_name, new_id
 from shardline.datasource.offsets import Start, parse_offset
 from shardline.datasource.parts.stage import Staged, UncommittedParts
+from shardline.datasource.rows.updates import update_schema
 from shardline.datasource.shard.batch import stamp_time
 from shardline.datasource.shard.commands.append import UpperMismatch
 from shardline.datasource.shard.covered_range import of_interval
@@ -49,7 +50,7 @@ from shardline.datasource.spark_native.small_results import (
     has_same_arrow_types,
 )
 from shardline.datasource.spark_native.transaction import stage_by_tasks
-from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.write import WriteHandle, WriteResult
 
 __all__ = [
@@ -254,6 +255,17 @@ class SmallTarget:
         """The rows of `collect_interval`."""
         small = collect_interval(frame, self._options)
         return None if small is None else small.rows
+
+    def as_read(self, updates: pa.Table) -> pa.Table | None:
+        """Updates as they would be read once they are appended; None if that is not certain."""
+        schema = update_schema(ShardSchema.parse(self._target.schema).arrow)
+        if not set(schema.names) <= set(updates.column_names):
+            return None  # their time is given when they are appended
+        rows = updates.select(schema.names)
+        whole = not any(rows.column(name).null_count for name in (TS, DIFF))
+        if not whole or rows.schema.types != schema.types:
+            return None
+        return pa.table(rows.columns, schema=schema)
 
     def stage(self, updates: pa.Table) -> StagedInterval:
         """Stage `updates`: the shard's columns, perhaps `_ts`, and `_diff`."""

@@ -85,6 +85,15 @@ class _LookedUpKey:
     index: ReferenceType[Index] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Appended:
+    """What was appended to a shard last: all of its updates in `[lower, upper)`."""
+
+    lower: int | None
+    upper: int
+    rows: pa.Table
+
+
 @dataclass(slots=True, eq=False)
 class _ArrangedShard:
     """The arrangement of one shard, for all keys.
@@ -100,6 +109,7 @@ class _ArrangedShard:
         pause: Requests that are still answered by None.
         failures: Failures in a row.
         asked: Number of the last request, of all.
+        appended: Updates that the arrangement may lack; None if they have to be read.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -111,6 +121,7 @@ class _ArrangedShard:
     pause: int = 0
     failures: int = 0
     asked: int = 0
+    appended: _Appended | None = None
 
     @property
     def nbytes(self) -> int:
@@ -227,6 +238,22 @@ class ShardLookups:
                 found[name, key] = ArrangedKey(arranged.view.records, arranged.nbytes, users, by)
         return found
 
+    def note_appended(
+        self, client: ShardClient, state: ShardState, upper: int, rows: pa.Table
+    ) -> None:
+        """Know what was appended to a shard that is arranged: the next look-up need not read it.
+
+        Args:
+            client: Of the location.
+            state: The shard before the append.
+            upper: Of the shard after it.
+            rows: All updates from the upper of `state` until before `upper`, as they are read.
+        """
+        found = self._entry(client.location.url, state.name)
+        with found.lock:
+            if found.arranged is not None and found.shard == state.shard:
+                found.appended = _Appended(state.upper.time, upper, rows)
+
     def forget(self, names: Iterable[str]) -> None:
         """Give up what is arranged of these shards; the next request arranges them anew.
 
@@ -280,7 +307,8 @@ class ShardLookups:
         if arranged is not None and as_of < arranged.view.since:
             arranged = None
         if arranged is not None and not arranged.view.is_readable(as_of):
-            arranged = _extended(client, arranged, state)
+            news, found.appended = found.appended, None
+            arranged = _extended(client, arranged, state, news)
         if arranged is None:
             arranged = self._arrange(client, state, columns, key, as_of)
         found.shard, found.arranged = state.shard, arranged
@@ -360,20 +388,23 @@ def _use_index(
             found.arranged = None
 
 
-def _extended(client: ShardClient, arranged: Arrangement, state: ShardState) -> Arrangement | None:
+def _extended(
+    client: ShardClient, arranged: Arrangement, state: ShardState, known: _Appended | None
+) -> Arrangement | None:
     """The arrangement up to the upper of `state`; None if its changes are not known any more.
 
     If reading fails it is left as it was.
     """
-    lower = arranged.view.upper.time
+    lower, upper = arranged.view.upper.time, state.upper.time
     assert lower is not None, state.name  # else it would be readable at all times
+    if known is not None and (known.lower, known.upper) == (lower, upper):
+        arranged.append(known.rows, state.upper)
+        return arranged
     # Up to what making it anew would read at least: many changes, or few of them in a part that was
     # merged of many, would else have it made anew, step after step, for as long as they come.
     rows_max = max(ROWS_MAX, arranged.view.records)
     try:
-        news = updates_in_driver(
-            client, state.name, start=lower, end=state.upper.time, rows_max=rows_max
-        )
+        news = updates_in_driver(client, state.name, start=lower, end=upper, rows_max=rows_max)
     except InvalidUsage as error:
         if error.code != "HISTORY_GONE":
             raise

@@ -174,6 +174,10 @@ class FoundRows:
             if not left.num_rows:
                 step.changed.discard(name)
 
+    def note_appended(self, state: ShardState, upper: int, rows: pa.Table) -> None:
+        """Know `rows` for the updates of a shard from the end of `state` until before `upper`."""
+        self._lookups.note_appended(self._client, state, upper, rows)
+
     def forget(self, names: Iterable[str]) -> None:
         """Give up the arrangements of these shards, in doubt of them: they are made anew."""
         self._lookups.forget(names)

@@ -61,6 +61,7 @@ from shardline.app.execution.spark_errors import error_line, find_unreadable_par
 from shardline.app.protocol.objects import state_shards
 from shardline.datasource.frames import (
     ROWS_MAX,
+    SmallTarget,
     StagedInterval,
     collect_interval,
     small_target,
@@ -406,9 +407,17 @@ class ViewStates:
             # would go on showing a least value of which the last row has gone.
             if moved.takes_values_away() and self._loses_extremes(step, merged):
                 return self._append_anew(shard, group, step, at)
-            few = self._merged_few(shard, step, merged)
+            target = small_target(group.changes, shard.options)
+            few = self._merged_few(target, step, merged)
             if few is not None:
-                return self._append(shard, few, at, step.upper)
+                if not self._append(shard, target.stage(few), at, step.upper):
+                    return False
+                rows = target.as_read(few)
+                if rows is not None and step.upper is not None:
+                    # Neither the output's change nor the next look-up has to read them again.
+                    step.tables[group.name] = rows
+                    self._rows.note_appended(state, step.upper, rows)
+                return True
             held, volume = rows_in_driver(session, *merged.held), Volume(rows=found.num_rows)
         else:
             held, volume = shard.contents(session, state, at), volume_of_shards([state])
@@ -430,12 +439,9 @@ class ViewStates:
         self._resting[shard.name] = (upper, upper)
         return True
 
-    def _merged_few(
-        self, shard: StateShard, step: StateStep, merged: _Merged
-    ) -> StagedInterval | None:
-        """A state's change by a kept plan, staged; None if it is to be computed another way."""
+    def _merged_few(self, target: SmallTarget, step: StateStep, merged: _Merged) -> pa.Table | None:
+        """A state's change by a kept plan; None if it is to be computed another way."""
         session, group = step.session, merged.group
-        target = small_target(group.changes, shard.options)
 
         def over(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
             return group.merged(session, frames[_MOVED], frames[_HELD], found=True)
@@ -445,8 +451,7 @@ class ViewStates:
             return over(self._one_task.inputs(session, merged.frames(session), volume))
 
         asked = ShardRows(target, over, frame)
-        rows = asked.by(self._jobs, (step.plan, group.name), session, merged.few_rows)
-        return None if rows is None else target.stage(rows)
+        return asked.by(self._jobs, (step.plan, group.name), session, merged.few_rows)
 
     def _loses_extremes(self, step: StateStep, merged: _Merged) -> bool:
         """True if the least or greatest value of a group may have gone."""

@@ -12,6 +12,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 from typing_extensions import override
 
 from shardline.app.compute.index import mapped_table, shard_lookups
@@ -21,6 +22,7 @@ from shardline.app.compute.index.shard_lookups import ShardLookups, lookups_of
 from shardline.app.protocol.objects import IndexDescription
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.rows.updates import update_schema
 from shardline.datasource.shard.commands.append import Appended
 from shardline.datasource.spark_native.read import updates_in_driver
 from shardline.datasource.types.schema import ShardSchema
@@ -146,6 +148,34 @@ def test_an_arrangement_is_made_once_and_brought_along(
     shard.append((6, (1, "b"), 1), until=7)
     assert found(lookups, shard, [1], 6, user) == Counter({(1, "a"): 1, (1, "b"): 1})
     assert read == [None, 6]
+
+
+@pytest.mark.parametrize("wrong", ["", "lower", "upper", "shard"])
+def test_what_is_known_of_an_append_is_not_read(
+    shard: Shard, lookups: ShardLookups, wrong: str
+) -> None:
+    """Where it is of just the interval that the arrangement lacks, and of this shard; and once."""
+    user, read = User(), updates_in_driver
+    with mock.patch.object(shard_lookups, "updates_in_driver", side_effect=read) as reads:
+        shard.append((4, (1, "a"), 1), until=5)
+        assert found(lookups, shard, [1], 4, user) == Counter({(1, "a"): 1})
+        if wrong == "lower":
+            shard.append((5, (1, "b"), 1), until=6)
+        before = shard.client.state("t")
+        known = (6, (1, "c"), 1)
+        shard.append(known, until=7)
+        if wrong == "upper":
+            shard.append((7, (1, "d"), 1), until=8)
+        if wrong == "shard":
+            before = replace(before, shard="another")
+        rows = updates([known]).cast(update_schema(ROWS))
+        lookups.note_appended(shard.client, before, 7, rows)
+        upper = shard.upper
+        assert found(lookups, shard, [1], upper - 1, user) == expected(shard, [1], upper - 1)
+        assert reads.call_count == (1 if not wrong else 2)
+        shard.append(until=upper + 3)
+        assert found(lookups, shard, [1], upper + 2, user) == expected(shard, [1], upper + 2)
+        assert reads.call_count == (2 if not wrong else 3)
 
 
 def test_a_shard_that_was_made_anew_is_read_anew(shard: Shard, lookups: ShardLookups) -> None:

@@ -1,0 +1,74 @@
+"""What a view has appended to its states is known as it would be read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from shardline.app.compute.view.found_rows import FoundRows
+from shardline.app.compute.view.maintained_view import View
+from shardline.datasource.frames import updates_in_driver
+from shardline.datasource.rows.updates import consolidate
+from shardline.datasource.spark_native.time_interval import Interval
+from shardline.datasource.state import ShardState
+from support.spark.views import Bench, Following, no_fence, view
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+QUERY = """
+    SELECT s, b, flag, tiny, day, at, local, price, pair, count(*) AS n, sum(price) AS total,
+           max(at) AS latest, min(day) AS first, sum(tiny) AS tinies
+    FROM (SELECT concat('s', k) AS s, CAST(concat('b', k) AS BINARY) AS b, k % 2 = 0 AS flag,
+                 CAST(k AS TINYINT) AS tiny, DATE'2020-01-01' + CAST(k AS INT) AS day,
+                 timestamp_millis(k * 1000 + 1) AS at,
+                 CAST(timestamp_millis(k) AS TIMESTAMP_NTZ) AS local,
+                 CAST(k AS DECIMAL(20, 3)) / 7 AS price, struct(k AS x, 'p' AS y) AS pair FROM t)
+    GROUP BY s, b, flag, tiny, day, at, local, price, pair
+"""
+SCHEMA = (
+    "s STRING, b BINARY, flag BOOLEAN, tiny TINYINT, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, "
+    "price DECIMAL(23, 6), pair STRUCT<x: BIGINT, y: STRING>, n BIGINT, total DECIMAL(33, 6), "
+    "latest TIMESTAMP, first DATE, tinies BIGINT"
+)
+
+
+def test_a_states_change_is_known_as_it_would_be_read(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of every type that a key or an accumulator may have, rows and columns alike."""
+    bench = Bench(spark, str(tmp_path / "lake"), tmp_path / "checkpoints")
+    table = bench.input("t", pa.schema([("k", pa.int64())]))
+    known: list[tuple[ShardState, int, pa.Table]] = []
+    note = FoundRows.note_appended
+
+    def noted(self: FoundRows, state: ShardState, upper: int, rows: pa.Table) -> None:
+        known.append((state, upper, rows))
+        note(self, state, upper, rows)
+
+    monkeypatch.setattr(FoundRows, "note_appended", noted)
+    kept = view("typed", QUERY, SCHEMA, "t", strategy="incremental")
+    run = View(bench.host, bench.incarnation("typed", 10), kept, no_fence, Following())
+    session = spark.newSession()
+    table.append([(10, (k,), 1) for k in range(8)], 11)
+    run.advance(session, Interval(10, 11, starts=True))
+    for time in range(11, 17):
+        changes: list[tuple[int, tuple[Any, ...], int]] = [
+            (time, (k,), 1) for k in (time % 3, time)
+        ]
+        table.append([*changes, (time, (time - 10,), -1)], time + 1)
+        run.advance(session, Interval(time, time + 1))
+    assert len(known) >= 4
+    for state, upper, rows in known:
+        read = updates_in_driver(
+            bench.client, state.name, start=state.upper.time, end=upper, rows_max=100
+        )
+        assert read is not None
+        assert rows.schema == read.schema
+        assert consolidate(rows) == consolidate(read)
