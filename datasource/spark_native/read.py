@@ -186,6 +186,7 @@ def updates_in_driver(
     start: int | None,
     end: int | None,
     rows_max: int,
+    bytes_max: int | None = None,
     first_column_only: bool = False,
 ) -> pa.Table | None:
     """The updates with `start <= _ts < end`, read by this process; without a Spark job.
@@ -197,6 +198,7 @@ def updates_in_driver(
             no meaning: their sum is the contents.
         end: Exclusive, and settled; None for the shard's upper.
         rows_max: The result is None if more updates than this would have to be read.
+        bytes_max: The same of bytes of parts; None for any number.
         first_column_only: Leave out all columns of the shard but one.
 
     Returns:
@@ -223,7 +225,8 @@ def updates_in_driver(
         if asked is not None and Frontier(max(asked - 1, TIME_MIN)) < state.since:
             raise history_gone_error(state, asked - 1, state.since)
         planned = plan_changes(state, TIME_MIN if start is None else start, end)
-        if volume_of(planned).rows > rows_max:
+        volume = volume_of(planned)
+        if volume.rows > rows_max or (bytes_max is not None and volume.size_bytes > bytes_max):
             return None
         names = current_schema(state).names
         wanted = names[:1] if first_column_only else names

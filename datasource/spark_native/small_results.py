@@ -36,7 +36,9 @@ BYTES_MAX: Final = 4 << 20
 _TOO_LARGE: Final = "spark.driver.maxResultSize"
 
 
-def collect_small(saving: NativeWrite, rows_max: int) -> pa.Table | None:
+def collect_small(
+    saving: NativeWrite, rows_max: int, bytes_max: int = BYTES_MAX
+) -> pa.Table | None:
     """Collect the rows to write: the shard's columns, `_ts` if the frame has it, and `_diff`.
 
     None if there are more than `rows_max`, if they are too large, or if their Arrow types differ
@@ -51,7 +53,7 @@ def collect_small(saving: NativeWrite, rows_max: int) -> pa.Table | None:
         if _TOO_LARGE in str(error):
             return None
         raise
-    return table if table.num_rows <= rows_max and table.nbytes <= BYTES_MAX else None
+    return table if table.num_rows <= rows_max and table.nbytes <= bytes_max else None
 
 
 def has_same_arrow_types(rows: StructType, schema: ShardSchema) -> bool:

@@ -45,6 +45,7 @@ from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.spark_native.micro_batch import source_of
 from shardline.datasource.spark_native.save import plan_native_write, stage_in_driver
 from shardline.datasource.spark_native.small_results import (
+    BYTES_MAX,
     ROWS_MAX,
     collect_small,
     has_same_arrow_types,
@@ -201,14 +202,26 @@ def stage_interval(
     return _make_staged_interval(client, options.shard, target, attempt, staged)
 
 
-def collect_interval(frame: DataFrame, options: SinkOptions) -> SmallInterval | None:
+def collect_interval(
+    frame: DataFrame,
+    options: SinkOptions,
+    *,
+    rows_max: int | None = None,
+    bytes_max: int = BYTES_MAX,
+) -> SmallInterval | None:
     """Collect a frame's rows; None if they are too many, or if only tasks can write them.
 
-    Args and errors as `stage_interval`.
+    Errors as of `stage_interval`.
+
+    Args:
+        frame: As in `compare_and_append`.
+        options: Options of the shard.
+        rows_max: How many are not too many; `ROWS_MAX` if None.
+        bytes_max: As much of Arrow.
     """
     client, target = _target(frame.schema, options)
     saving = plan_native_write(frame, options, target)
-    rows = None if saving is None else collect_small(saving, ROWS_MAX)
+    rows = None if saving is None else collect_small(saving, rows_max or ROWS_MAX, bytes_max)
     return None if rows is None else SmallInterval(SmallTarget(client, options, target), rows)
 
 
@@ -251,9 +264,11 @@ class SmallTarget:
         """As `rows_to_write`."""
         return rows_to_write(frame, self._options)
 
-    def collect(self, frame: DataFrame) -> pa.Table | None:
+    def collect(
+        self, frame: DataFrame, *, rows_max: int | None = None, bytes_max: int = BYTES_MAX
+    ) -> pa.Table | None:
         """The rows of `collect_interval`."""
-        small = collect_interval(frame, self._options)
+        small = collect_interval(frame, self._options, rows_max=rows_max, bytes_max=bytes_max)
         return None if small is None else small.rows
 
     def as_read(self, updates: pa.Table) -> pa.Table | None:

@@ -19,6 +19,7 @@ Groups, each of which can be named alone:
     maintain    what 10,000 appends of 100 rows leave: batches, rewritten bytes, reads
 
     tpch        the 22 queries of TPC-H as views under its refresh stream, against running them anew
+    growth      a join and GROUP BY over 1 and 10 million rows: a step, by what changes in them
     fresh       whole applications: from a row's making until it is readable in a view
     rest        CPU of an application with nothing to do
     many        how long fifty objects take to run, the first time and again
@@ -26,9 +27,9 @@ Groups, each of which can be named alone:
     pages       CPU of an application for one open page and for twenty
     demo        CPU of the demo while it streams, with one open page and without, in turns
 
-`source` is the first eight, all that `format("shard")` does. `runtime` is the last six. These and
-`tpch` run for minutes each, and only when they are named. Prints a table with the machine, the
-command and the date. Ratios are of one run, taken in turns.
+`source` is the first eight, all that `format("shard")` does. `runtime` is the last six. These,
+`tpch` and `growth` run for minutes each, and only when they are named. Prints a table with the
+machine, the command and the date. Ratios are of one run, taken in turns.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from rich.console import Console
 from bench.appends import measure_appends, measure_contention, measure_opening
 from bench.copies import Copies, lineitem, make_copies
 from bench.demo import measure_demo
+from bench.growth import measure_growth
 from bench.latency import measure_floor, measure_visible
 from bench.maintain import measure_maintenance
 from bench.pages import measure_pages
@@ -76,7 +78,7 @@ __all__ = ["chosen", "main"]
 _SOURCE = ("write", "read", "stream", "floor", "visible", "waiting", "queries", "planning")
 _DEFAULT = (*_SOURCE, "append", "contend", "open", "views", "maintain")
 _RUNTIME = ("fresh", "rest", "many", "watched", "pages", "demo")
-_GROUPS = (*_DEFAULT, "tpch", *_RUNTIME)
+_GROUPS = (*_DEFAULT, "tpch", "growth", *_RUNTIME)
 
 _ORDERS = 2_000_000
 """Rows of a view's greatest input at scale 1."""
@@ -174,6 +176,7 @@ class _Run:
                 clock, self.url, self.options, given.opened, rounds
             ),
             "tpch": lambda: measure_tpch(self.spark, clock, self.tables, place, rounds),
+            "growth": lambda: measure_growth(self.spark, clock, place, given.sizes, rounds),
             "fresh": lambda: measure_fresh(self._runtime, given.views, given.rates),
             "rest": lambda: measure_rest(self._runtime, given.objects),
             "many": lambda: measure_many(self._runtime),
@@ -278,6 +281,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--views", type=_counts, default=(1, 8, 32), help="of fresh: 1,8,32")
     parser.add_argument("--rates", type=_counts, default=(1000, 50_000), help="rows/s: 1000,50000")
     parser.add_argument("--objects", type=_counts, default=(10, 50), help="of rest: 10,50")
+    parser.add_argument(
+        "--sizes", type=_counts, default=(1_000_000, 10_000_000), help="rows of growth"
+    )
     parser.add_argument("--window", type=float, default=20.0, help="seconds that a load is run")
     parser.add_argument("--warm", type=float, default=30.0, help="seconds that it runs before")
     parser.add_argument("--folder", default="data/bench", help="working folder")

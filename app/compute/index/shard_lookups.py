@@ -52,7 +52,7 @@ __all__ = ["ROWS_MAX", "ArrangedKey", "ShardLookups", "arranged_keys", "lookups_
 
 _log = logging.getLogger(__name__)
 
-ROWS_MAX: Final = 200_000
+ROWS_MAX: Final = 500_000
 """Most updates that are looked at for one answer; above that Spark's scan is the faster way."""
 
 _ANSWER_BYTES_MAX: Final = 256 << 20

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from shardline.app.compute.view.evaluate import UPDATE_COLUMNS, fit_columns, with_times
 from shardline.app.compute.view.found_rows import FoundRows, rows_in_driver
-from shardline.app.compute.view.kept_jobs import KeptJobs, ShardRows
+from shardline.app.compute.view.kept_jobs import RESULT_ROWS_MAX, KeptJobs, ShardRows
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.self_check import AskedBy, SelfCheck, asked_by, difference, key_of
 from shardline.datasource.frames import (
@@ -111,7 +111,7 @@ class OutputChange:
     def _by_kept_plan(self, step: StateStep, plan: StepPlan, found: Found) -> StagedInterval | None:
         """The rows, staged; None if they, or the rows that they follow from, are many."""
         given = self.found.few(step, plan, found)
-        if given is None or self._changed_rows > ROWS_MAX // 2:
+        if given is None or self._changed_rows > RESULT_ROWS_MAX // 2:
             return None
         target = small_target(with_times(self.schema), self.options)
         session = step.session

@@ -30,6 +30,9 @@ from shardline.datasource.state import ShardState
 
 __all__ = ["SharedChanges", "changes_of", "read_changes"]
 
+_PARTS_BYTES_MAX: Final = 32 << 20
+"""Of the parts that changes are read from; more is left to Spark, however few rows it has."""
+
 _BYTES_MAX: Final = 64 << 20
 _KEPT_MAX: Final = 64
 
@@ -56,7 +59,7 @@ class SharedChanges:
     def updates(
         self, client: ShardClient, state: ShardState, lower: int, upper: int | None
     ) -> pa.Table | None:
-        """The updates with `lower <= _ts < upper`; None if they are more than `ROWS_MAX`.
+        """The updates with `lower <= _ts < upper`; None if they are many (`ROWS_MAX`), or large.
 
         Args:
             client: Of the location.
@@ -122,7 +125,14 @@ def read_changes(
     client: ShardClient, state: ShardState, lower: int, upper: int | None
 ) -> pa.Table | None:
     """The updates of a shard that is shared with nobody; see `SharedChanges.updates`."""
-    return updates_in_driver(client, state.name, start=lower, end=upper, rows_max=ROWS_MAX)
+    return updates_in_driver(
+        client,
+        state.name,
+        start=lower,
+        end=upper,
+        rows_max=ROWS_MAX,
+        bytes_max=_PARTS_BYTES_MAX,
+    )
 
 
 _shared: WeakKeyDictionary[ShardClient, SharedChanges] = WeakKeyDictionary()

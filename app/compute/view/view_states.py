@@ -47,7 +47,13 @@ from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, S
 from shardline.app.compute.view.correction import correction_frame
 from shardline.app.compute.view.found_rows import Found, FoundRows, rows_in_driver
 from shardline.app.compute.view.input_changes import find_input_changes, volume_of_shards
-from shardline.app.compute.view.kept_jobs import FewRows, KeptJobs, ShardRows, StepJob
+from shardline.app.compute.view.kept_jobs import (
+    RESULT_ROWS_MAX,
+    FewRows,
+    KeptJobs,
+    ShardRows,
+    StepJob,
+)
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.reports import ViewReports
@@ -343,9 +349,9 @@ class ViewStates:
     def _moved(self, group: GroupState, step: StateStep, source: StepPlan, found: Found) -> _Moved:
         """What the step adds to groups, computed once: what follows reads it more than once."""
         # What the last change came to tells what to expect.
-        if self._moved_rows <= ROWS_MAX:
+        if self._moved_rows <= RESULT_ROWS_MAX:
             table = self._few_moved(group, step, source, found)
-            if table.num_rows <= ROWS_MAX:
+            if table.num_rows <= RESULT_ROWS_MAX:
                 self._moved_rows = table.num_rows
                 make = partial(rows_in_driver, step.session, table, group.moved_columns)
                 return _Moved(make, table.num_rows, table)
@@ -372,11 +378,11 @@ class ViewStates:
 
         def make(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
             moved = group.moved(session, source.over_leaves(session, frames))
-            return moved.limit(ROWS_MAX + 1)
+            return moved.limit(RESULT_ROWS_MAX + 1)
 
         def ordinary() -> pa.Table:
             moved = self._moved_frame(group, step, source, found)
-            return moved.limit(ROWS_MAX + 1).toArrow()
+            return moved.limit(RESULT_ROWS_MAX + 1).toArrow()
 
         given = self._rows.few(step, source, found)
         if given is None:
@@ -398,11 +404,8 @@ class ViewStates:
         assert at is not None, shard.name
         found = None if moved.table is None else self._touched(state, moved.table, at)
         if found is not None and moved.table is not None:
-            merged = _Merged(
-                group,
-                FewRows(moved.table, group.moved_columns),
-                FewRows(found, group.schema),
-            )
+            held_few = FewRows(found, group.schema)
+            merged = _Merged(group, FewRows(moved.table, group.moved_columns), held_few)
             # Before the merge, which only compares values that come with the one that is kept: it
             # would go on showing a least value of which the last row has gone.
             if moved.takes_values_away() and self._loses_extremes(step, merged):

@@ -1,4 +1,4 @@
-"""What a view has appended to its states is known as it would be read."""
+"""Appends to states are known as they would be read: the next look need not read them."""
 
 from __future__ import annotations
 

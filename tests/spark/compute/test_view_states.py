@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from shardline.app.compute.view import view_states
 from shardline.app.compute.view.found_rows import FoundRows
+from shardline.app.compute.view.kept_jobs import RESULT_ROWS_MAX
 from shardline.app.compute.view.output import ViewSink
 from shardline.app.compute.view.shared_changes import changes_of
 from shardline.app.compute.view.state_shard import StateShard
@@ -29,7 +30,6 @@ from shardline.datasource.errors import MissingBlob
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.commands.append import Appended
 from shardline.datasource.spark_native.leases import LEASE_KEEPER
-from shardline.datasource.spark_native.small_results import ROWS_MAX
 from shardline.datasource.spark_native.time_interval import Interval
 from support.profiles import one_of, some_of
 from support.spark.view_world import ORDERS, START, Killed, SteppedView, ViewWorld, World
@@ -505,7 +505,7 @@ def test_rows_that_cannot_be_counted_are_not_kept(monkeypatch: pytest.MonkeyPatc
     cached = mock.Mock()
     cached.rows.count.side_effect = ArithmeticError
     monkeypatch.setattr(view_states, "cache_frame", lambda _: cached)
-    states = mock.Mock(_moved_rows=ROWS_MAX + 1)
+    states = mock.Mock(_moved_rows=RESULT_ROWS_MAX + 1)
     with pytest.raises(ArithmeticError):
         ViewStates._moved(states, mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
     cached.release.assert_called_once()

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from shardline.app.compute.view import kept_jobs
 from shardline.app.compute.view.kept_jobs import KeptJobs
 from shardline.datasource.spark_native.kept_job import NotKept
 
@@ -93,6 +94,24 @@ def test_what_is_in_doubt_is_given_up_for_good(planned: Plan | Exception) -> Non
     assert [table.num_rows for table in steps(jobs, job, 5) if table] == [2] * 5
     assert (job.plans, job.ordinary_runs) == (1, 5)
     assert isinstance(planned, Exception) or planned.runs == 1
+
+
+def test_what_is_too_large_to_compare_is_proved_by_a_later_step() -> None:
+    """A large change says nothing against a plan, nor for it."""
+    job, jobs = Job(None, Plan([rows(1, 2)])), KeptJobs("v")
+    assert steps(jobs, job, 3) == [None] * 3
+    job.result = rows(2, 1)
+    assert [table.num_rows for table in steps(jobs, job, 3) if table] == [2] * 3
+    assert (job.plans, job.ordinary_runs) == (1, 4)
+
+
+def test_too_many_rows_are_not_computed_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asked takes another way, whatever the plan is worth."""
+    monkeypatch.setattr(kept_jobs, "RESULT_ROWS_MAX", 2)
+    many, few = rows(1, 2, 3), rows(1, 2)
+    job, jobs = Job(few, Plan([many, many, few])), KeptJobs("v")
+    assert [table.num_rows for table in steps(jobs, job, 5) if table] == [2, 3, 3, 2, 2]
+    assert job.ordinary_runs == 2
 
 
 def beyond_python() -> pa.Table:
