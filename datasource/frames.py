@@ -49,7 +49,7 @@ from shardline.datasource.spark_native.read import (
 )
 from shardline.datasource.spark_native.rule_loader import is_checked
 from shardline.datasource.spark_native.save import save
-from shardline.datasource.spark_native.small_results import BYTES_MAX, ROWS_MAX
+from shardline.datasource.spark_native.small_results import BYTES_MAX, ROWS_MAX, collect_few
 from shardline.datasource.spark_native.time_interval import (
     Interval,
     SmallTarget,
@@ -78,6 +78,7 @@ __all__ = [
     "can_consolidate",
     "changes",
     "clone_of",
+    "collect_few",
     "collect_interval",
     "create_frame",
     "every_update",

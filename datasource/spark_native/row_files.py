@@ -20,10 +20,10 @@ import atexit
 import os
 import shutil
 import tempfile
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -38,6 +38,8 @@ _RESULT: Final = "result"
 
 _free: Final[deque[RowFiles]] = deque()
 _numbers: Final = count()
+_folders: Final[list[str]] = []
+_folder_lock: Final = threading.Lock()
 
 
 class RowFiles:
@@ -117,16 +119,12 @@ def _take_free() -> RowFiles | None:
 
 
 def _folder() -> str:
-    folder = _made_folder()
-    Path(folder).mkdir(mode=0o700, exist_ok=True)  # a cleaner may have removed it
-    return folder
-
-
-@cache
-def _made_folder() -> str:
-    folder = tempfile.mkdtemp(prefix="shardline-rows-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    with _folder_lock:
+        # A cleaner may have removed it; under its old name somebody else could make one.
+        if not _folders or not Path(_folders[-1]).is_dir():
+            _folders.append(tempfile.mkdtemp(prefix="shardline-rows-"))
+            atexit.register(shutil.rmtree, _folders[-1], ignore_errors=True)
+        return _folders[-1]
 
 
 def _open(path: str) -> int:

@@ -19,13 +19,20 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError, UnsupportedOperationException
+from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from shardline.datasource.spark_native.save import NativeWrite
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
-__all__ = ["BYTES_MAX", "ROWS_MAX", "collect_small", "has_same_arrow_types"]
+__all__ = [
+    "BYTES_MAX",
+    "ROWS_MAX",
+    "collect_few",
+    "collect_small",
+    "has_same_arrow_types",
+]
 
 ROWS_MAX: Final = 16_384
 """Rows of a result that is small: bounds memory and the driver's time; no measured optimum."""
@@ -44,9 +51,13 @@ def collect_small(
     None if there are more than `rows_max`, if they are too large, or if their Arrow types differ
     from the shard's.
     """
-    rows = saving.rows
-    if not has_same_arrow_types(rows.schema, saving.schema):
+    if not has_same_arrow_types(saving.rows.schema, saving.schema):
         return None
+    return collect_few(saving.rows, rows_max, bytes_max)
+
+
+def collect_few(rows: DataFrame, rows_max: int, bytes_max: int = BYTES_MAX) -> pa.Table | None:
+    """The rows of a frame; None if there are more than `rows_max`, or if they are too large."""
     try:
         table: pa.Table = rows.limit(rows_max + 1).toArrow()
     except Exception as error:

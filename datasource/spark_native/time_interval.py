@@ -221,7 +221,11 @@ def collect_interval(
     """
     client, target = _target(frame.schema, options)
     saving = plan_native_write(frame, options, target)
-    rows = None if saving is None else collect_small(saving, rows_max or ROWS_MAX, bytes_max)
+    rows = (
+        None
+        if saving is None
+        else collect_small(saving, ROWS_MAX if rows_max is None else rows_max, bytes_max)
+    )
     return None if rows is None else SmallInterval(SmallTarget(client, options, target), rows)
 
 

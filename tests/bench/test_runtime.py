@@ -80,6 +80,7 @@ def test_a_shard_is_asked_for_only_when_its_log_has_changed(
     os.utime(log, (0, 0))
     assert [look() for _ in range(3)] == [1, 1, 1]
     client.writer("one").compare_and_append(None, Frontier(0), Frontier(5))
+    assert log.stat().st_mtime > 0
     changed_s = clock.now_ms() / 1000.0
     os.utime(log, (changed_s, changed_s))
     assert [look() for _ in range(3)] == [2, 2, 2]

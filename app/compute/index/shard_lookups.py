@@ -68,6 +68,9 @@ _IDLE_REQUESTS: Final = 10_000
 """A user without a request among so many does not hold history back any more: one that comes back
 has the shard arranged anew."""
 
+_APPENDED_ROWS_MAX: Final = 16_384
+"""Rows of an append that are kept until a look-up; others are read then."""
+
 _PAUSE_MAX: Final = 64
 """How many requests, at most, are answered by None after arranging a shard has failed."""
 
@@ -87,11 +90,16 @@ class _LookedUpKey:
 
 @dataclass(frozen=True, slots=True)
 class _Appended:
-    """What was appended to a shard last: all of its updates in `[lower, upper)`."""
+    """What was appended to a shard last: all of its updates in `[lower, upper)`; its id."""
 
+    shard: str
     lower: int | None
     upper: int
     rows: pa.Table
+
+    def is_of(self, shard: str, lower: int, upper: int | None) -> bool:
+        """True if it is all that was appended to a shard in `[lower, upper)`."""
+        return (self.shard, self.lower, self.upper) == (shard, lower, upper)
 
 
 @dataclass(slots=True, eq=False)
@@ -251,8 +259,9 @@ class ShardLookups:
         """
         found = self._entry(client.location.url, state.name)
         with found.lock:
-            if found.arranged is not None and found.shard == state.shard:
-                found.appended = _Appended(state.upper.time, upper, rows)
+            found.appended = None
+            if found.arranged is not None and rows.num_rows <= _APPENDED_ROWS_MAX:
+                found.appended = _Appended(state.shard, state.upper.time, upper, rows)
 
     def forget(self, names: Iterable[str]) -> None:
         """Give up what is arranged of these shards; the next request arranges them anew.
@@ -397,7 +406,7 @@ def _extended(
     """
     lower, upper = arranged.view.upper.time, state.upper.time
     assert lower is not None, state.name  # else it would be readable at all times
-    if known is not None and (known.lower, known.upper) == (lower, upper):
+    if known is not None and known.is_of(state.shard, lower, upper):
         arranged.append(known.rows, state.upper)
         return arranged
     # Up to what making it anew would read at least: many changes, or few of them in a part that was

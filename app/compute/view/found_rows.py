@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 __all__ = ["Found", "FoundRows", "rows_in_driver"]
 
 _FEW: Final = ROWS_MAX
-_FEW_BYTES: Final = 128 << 20
 """Rows that are handed to a kept plan, one task: to plan a join of six tables takes longer."""
 
 _SMALL: Final = 50_000
@@ -130,8 +129,7 @@ class FoundRows:
             plan: The plan.
             found: What `find` has found for it.
         """
-        volume = found.volume
-        if found.before or volume.rows > _FEW or volume.size_bytes > _FEW_BYTES:
+        if found.before or found.volume.rows > _FEW:
             return None  # before changes are read that Spark has to read, too
         tables = {Leaf(name): self.changes(step, name) for name in sorted(plan.changed)}
         tables |= found.tables

@@ -38,7 +38,15 @@ if TYPE_CHECKING:
     from shardline.app.compute.view.kept_plan import Leaf
     from shardline.datasource.frames import SmallTarget
 
-__all__ = ["RESULT_ROWS_MAX", "FewRows", "KeptJobs", "ShardRows", "StepJob"]
+__all__ = [
+    "RESULT_BYTES_MAX",
+    "RESULT_ROWS_MAX",
+    "FewRows",
+    "KeptJobs",
+    "ShardRows",
+    "StepJob",
+    "is_too_much",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +54,14 @@ RESULT_ROWS_MAX: Final = 262_144
 """Rows of a result that a kept plan may give, in one thread; measured: of a change of 200,000 rows
 it takes half of what Spark's tasks take, on two cores."""
 
-_RESULT_BYTES_MAX: Final = 32 << 20
+RESULT_BYTES_MAX: Final = 32 << 20
+"""As much of Arrow."""
+
+_GIVEN_BYTES_MAX: Final = 64 << 20
+"""Of the rows that a kept plan is given; the JVM has them twice."""
+
+_ALWAYS_FEW: Final = 16_384
+"""Rows whose bytes are not counted: to add up the buffers of a table takes long."""
 
 _JOBS_MAX: Final = 64
 """Plans of one view: one for each job of a step, and each set of inputs that has changed in it."""
@@ -126,7 +141,7 @@ class ShardRows:
         """
         shaped = (key, self.target.schema_id)
         rows = jobs.rows(StepJob(shaped, session, given, self._make, self._collect))
-        return None if rows is None or rows.num_rows > RESULT_ROWS_MAX else rows
+        return None if rows is None or is_too_much(rows) else rows
 
     def _make(self, frames: Mapping[Leaf, DataFrame]) -> DataFrame | None:
         rows = self.target.to_write(self.over(frames))
@@ -134,7 +149,7 @@ class ShardRows:
 
     def _collect(self) -> pa.Table | None:
         return self.target.collect(
-            self.frame(), rows_max=RESULT_ROWS_MAX, bytes_max=_RESULT_BYTES_MAX
+            self.frame(), rows_max=RESULT_ROWS_MAX, bytes_max=RESULT_BYTES_MAX
         )
 
 
@@ -162,7 +177,7 @@ class KeptJobs:
         self._kept: OrderedDict[Hashable, _KnownPlan] = OrderedDict()
 
     def rows(self, job: StepJob) -> pa.Table | None:
-        """The rows of a job; None, or more than `RESULT_ROWS_MAX`, if they are too many."""
+        """The rows of a job; None, or what `is_too_much`, if they are too many."""
         kept = self._kept.get(job.key)
         if kept is None:
             self._kept[job.key] = _KnownPlan()
@@ -171,12 +186,13 @@ class KeptJobs:
             return job.ordinary()
         self._kept.move_to_end(job.key)
         tables = [one.table for one in job.few_rows.values()]
+        if _bytes_of(tables) > _GIVEN_BYTES_MAX:
+            return job.ordinary()
         if kept.refused or (kept.job is not None and not kept.job.takes(tables)):
             return job.ordinary()
         found, wrong = _run(kept, job, tables)
         # Too many are used by nobody: the ordinary way would only tell the same.
-        is_large = found is not None and found.num_rows > RESULT_ROWS_MAX
-        if not wrong and (kept.proved or is_large):
+        if not wrong and (kept.proved or (found is not None and is_too_much(found))):
             return found
         rows = job.ordinary()
         if rows is None and not wrong:
@@ -193,6 +209,16 @@ class KeptJobs:
             "a step's plan is made anew each time",
             extra={"context": {"view": self._view, "reason": reason}},
         )
+
+
+def is_too_much(rows: pa.Table) -> bool:
+    """True if nobody uses a result: it may be unproved, and is computed another way."""
+    return rows.num_rows > RESULT_ROWS_MAX or _bytes_of([rows]) > RESULT_BYTES_MAX
+
+
+def _bytes_of(tables: Sequence[pa.Table]) -> int:
+    few = sum(table.num_rows for table in tables) <= _ALWAYS_FEW
+    return 0 if few else sum(table.nbytes for table in tables)
 
 
 def _run(kept: _KnownPlan, job: StepJob, tables: Sequence[pa.Table]) -> tuple[pa.Table | None, str]:

@@ -240,7 +240,11 @@ class View:
             refused += output == before
             self._reports.report_output(output)
             news = news_left(news, states, output.upper, end)
-            if isinstance(step, Recompute) and self._should_follow_the_rest(output, news, states):
+            if (
+                isinstance(step, Recompute)
+                and output != before
+                and self._should_follow_the_rest(output, news, states)
+            ):
                 strategy, news = self._description.strategy, find_news(states, output.upper, end)
         raise Determinate(
             f"others wrote to view '{self._description.name}' all through one micro-batch",
@@ -257,10 +261,11 @@ class View:
         may_end = (
             self._reason in (_FIRST, _CHEAPER_ANEW) and self._description.strategy != "recompute"
         )
-        if not may_end or output.upper is None or output.failing:
+        if not may_end or output.upper is None or output.failing or not output.ours:
             return False
         times, changed = news.left_from(output.upper)
-        return times > 0 and self._is_better_followed(times, changed, states)
+        is_left = times > 0 or self._query.is_temporal
+        return is_left and self._is_better_followed(times, changed, states)
 
     def _is_better_followed(self, times: int, changed: int, states: Sequence[ShardState]) -> bool:
         """True if a step of so many times and changed rows should not run the query anew."""

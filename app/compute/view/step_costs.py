@@ -37,6 +37,10 @@ _CLEARLY: Final = 2.0
 _IN_A_ROW: Final = 3
 """Predictions that must agree."""
 
+_LITTLE: Final = 8_192
+"""Rows over which a query is run anew by a kept plan: what that took before anything was compiled
+says nothing of what it takes, and must not be all that is ever known of it."""
+
 _FOLLOW_MS: Final = 100.0
 """A step that follows changes is taken to cost so much before there was one; measured. If it took
 more, that is put down to its changed rows."""
@@ -105,9 +109,12 @@ class StepCosts:
         if anew is None:
             return self._follows_changes
         mine, other = (follow, anew) if self._follows_changes else (anew, follow)
-        # Run anew at each of its times, a step would be asked about as often, to the same answer.
-        agreeing = 1 if self._follows_changes else max(times, 1)
-        self._against = self._against + agreeing if mine > _CLEARLY * other else 0
+        self._against = self._against + 1 if mine > _CLEARLY * other else 0
+        if self._against and not self._follows_changes and times >= _IN_A_ROW:
+            # Run anew at each of its times, it would be asked about as often, to the same answer.
+            if rows <= _LITTLE:
+                return True
+            self._against = _IN_A_ROW
         if self._against >= _IN_A_ROW:
             self._follows_changes, self._against = not self._follows_changes, 0
             if self._follows_changes:

@@ -48,11 +48,13 @@ from shardline.app.compute.view.correction import correction_frame
 from shardline.app.compute.view.found_rows import Found, FoundRows, rows_in_driver
 from shardline.app.compute.view.input_changes import find_input_changes, volume_of_shards
 from shardline.app.compute.view.kept_jobs import (
+    RESULT_BYTES_MAX,
     RESULT_ROWS_MAX,
     FewRows,
     KeptJobs,
     ShardRows,
     StepJob,
+    is_too_much,
 )
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.one_task import OneTask
@@ -69,6 +71,7 @@ from shardline.datasource.frames import (
     ROWS_MAX,
     SmallTarget,
     StagedInterval,
+    collect_few,
     collect_interval,
     small_target,
     stage_interval,
@@ -351,7 +354,7 @@ class ViewStates:
         # What the last change came to tells what to expect.
         if self._moved_rows <= RESULT_ROWS_MAX:
             table = self._few_moved(group, step, source, found)
-            if table.num_rows <= RESULT_ROWS_MAX:
+            if table is not None and not is_too_much(table):
                 self._moved_rows = table.num_rows
                 make = partial(rows_in_driver, step.session, table, group.moved_columns)
                 return _Moved(make, table.num_rows, table)
@@ -372,24 +375,23 @@ class ViewStates:
 
     def _few_moved(
         self, group: GroupState, step: StateStep, source: StepPlan, found: Found
-    ) -> pa.Table:
-        """The rows of `_moved`, or as many as tell that they are too many."""
-        session = step.session
+    ) -> pa.Table | None:
+        """The rows of `_moved`; None, or what `is_too_much`, if they are too many."""
 
         def make(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
-            moved = group.moved(session, source.over_leaves(session, frames))
+            moved = group.moved(step.session, source.over_leaves(step.session, frames))
             return moved.limit(RESULT_ROWS_MAX + 1)
 
-        def ordinary() -> pa.Table:
+        def ordinary(rows_max: int = RESULT_ROWS_MAX) -> pa.Table | None:
             moved = self._moved_frame(group, step, source, found)
-            return moved.limit(RESULT_ROWS_MAX + 1).toArrow()
+            return collect_few(moved, rows_max, RESULT_BYTES_MAX)
 
         given = self._rows.few(step, source, found)
         if given is None:
-            return ordinary()
-        rows = self._jobs.rows(StepJob((source, group.name), session, given, make, ordinary))
-        assert rows is not None, group.name
-        return rows
+            # Of much: few groups may have moved, but many of them may be large.
+            return ordinary(ROWS_MAX)
+        job = StepJob((source, group.name), step.session, given, make, ordinary)
+        return self._jobs.rows(job)
 
     def _merge(
         self,
@@ -400,18 +402,22 @@ class ViewStates:
         moved: _Moved,
     ) -> bool:
         """Append to a state what `moved` makes of it; False if the step must be recomputed."""
-        session, at = step.session, state.upper.time
+        session, at, found = step.session, state.upper.time, None
         assert at is not None, shard.name
-        found = None if moved.table is None else self._touched(state, moved.table, at)
+        if moved.table is not None:
+            # Groups that have moved, and perhaps others; None if Spark must search.
+            key = tuple(name for name in moved.table.column_names if name.startswith("k"))
+            found = self._rows.rows(state, key, moved.table, at - 1)
         if found is not None and moved.table is not None:
-            held_few = FewRows(found, group.schema)
-            merged = _Merged(group, FewRows(moved.table, group.moved_columns), held_few)
+            few_moved = FewRows(moved.table, group.moved_columns)
+            merged = _Merged(group, few_moved, FewRows(found, group.schema))
             # Before the merge, which only compares values that come with the one that is kept: it
             # would go on showing a least value of which the last row has gone.
             if moved.takes_values_away() and self._loses_extremes(step, merged):
                 return self._append_anew(shard, group, step, at)
             target = small_target(group.changes, shard.options)
-            few = self._merged_few(target, step, merged)
+            is_few = moved.rows <= RESULT_ROWS_MAX // 2  # a group goes, and comes again
+            few = self._merged_few(target, step, merged) if is_few else None
             if few is not None:
                 if not self._append(shard, target.stage(few), at, step.upper):
                     return False
@@ -430,7 +436,8 @@ class ViewStates:
             if lost is not None and lost.take(1):
                 return self._append_anew(shard, group, step, at)
         rows = group.merged(session, frames["moved"], frames["held"], found=found is not None)
-        small = collect_interval(rows, shard.options) if found is not None else None
+        is_small = found is not None and moved.rows <= ROWS_MAX // 2
+        small = collect_interval(rows, shard.options) if is_small else None
         staged = stage_interval(rows, shard.options) if small is None else small.stage(small.rows)
         return self._append(shard, staged, at, step.upper)
 
@@ -520,11 +527,6 @@ class ViewStates:
         desired = _contents(group, step.session, with_key(rows, key), step.last)
         _, state = step.states[group.name]
         return difference(key, desired, shard.contents(step.session, state, step.last + 1))
-
-    def _touched(self, state: ShardState, moved: pa.Table, at: int) -> pa.Table | None:
-        """The groups of a state that have moved, and perhaps others; None if Spark must search."""
-        key = tuple(name for name in moved.column_names if name.startswith("k"))
-        return self._rows.rows(state, key, moved, at - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ SHORT = pa.table({"name": ["a", None]})
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files of this test alone."""
     place = tmp_path / "rows"
-    monkeypatch.setattr(row_files, "_made_folder", lambda: str(place))
+    place.mkdir()
+    monkeypatch.setattr(row_files, "_folders", [str(place)])
     monkeypatch.setattr(row_files, "_free", type(row_files._free)())
     return place
 

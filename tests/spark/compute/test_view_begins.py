@@ -114,3 +114,34 @@ def test_a_view_that_starts_late_is_run_anew_once(
         counted = {(k, n): 1 for (k,), n in rows.items()}
         shown = {(k + 1,): n for (k,), n in rows.items()} if strategy == "linear" else counted
         assert contents(bench.client, "late", time) == Counter(shown), time
+
+
+@pytest.mark.parametrize(
+    ("strategy", "query", "schema"),
+    [
+        ("linear", "SELECT k, 10 div k AS n FROM t", "k BIGINT, n BIGINT"),
+        ("incremental", "SELECT k, sum(10 div k) AS n FROM t GROUP BY k", "k BIGINT, n BIGINT"),
+    ],
+)
+def test_a_view_that_starts_late_fails_when_its_query_did(
+    spark: SparkSession, tmp_path: Path, strategy: Strategy, query: str, schema: str
+) -> None:
+    """An error behind the first contents, and its end, are at their own times.
+
+    Which of the changes it comes from is not known, so the query is the judge at each time.
+    """
+    bench = Bench(spark, str(tmp_path / "lake"), tmp_path / "checkpoints")
+    table = bench.input("t", pa.schema([("k", pa.int64())]))
+    for time, k, diff in [(20, 1, 1), (22, 5, 1), (25, 0, 1), (28, 2, 1), (30, 0, -1), (35, 2, -1)]:
+        table.append([(time, (k,), diff)], time + 1)
+    table.idle(50)
+    kept = view("late", query, schema, "t", strategy=strategy)
+    run = View(bench.host, bench.incarnation("late", 20), kept, no_fence, Following())
+    run.advance(spark.newSession(), Interval(20, 50, starts=True))
+    for time in range(20, 50):
+        failing = 25 <= time < 30
+        assert bool(contents(bench.client, "late_errors", time)) == failing, time
+        if not failing:
+            assert contents(bench.client, "late", time) == Counter(
+                (k, 10 // k) for (k,) in table.at(time)
+            ), time

@@ -7,9 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 from shardline.app.compute.view import kept_jobs
-from shardline.app.compute.view.kept_jobs import KeptJobs
+from shardline.app.compute.view.kept_jobs import FewRows, KeptJobs, is_too_much
 from shardline.datasource.spark_native.kept_job import NotKept
 
 
@@ -112,6 +113,21 @@ def test_too_many_rows_are_not_computed_once_more(monkeypatch: pytest.MonkeyPatc
     job, jobs = Job(few, Plan([many, many, few])), KeptJobs("v")
     assert [table.num_rows for table in steps(jobs, job, 5) if table] == [2, 3, 3, 2, 2]
     assert job.ordinary_runs == 2
+
+
+def test_large_rows_are_neither_given_nor_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By bytes, where rows are more than a few: whoever asked takes another way."""
+    monkeypatch.setattr(kept_jobs, "_ALWAYS_FEW", 1)
+    monkeypatch.setattr(kept_jobs, "RESULT_BYTES_MAX", 20)
+    many, few = rows(1, 2, 3), rows(1, 2)
+    assert [is_too_much(one) for one in (many, few, rows(1))] == [True, False, False]
+    job, jobs = Job(few, Plan([many, few])), KeptJobs("v")
+    assert [table.num_rows for table in steps(jobs, job, 4) if table] == [2, 3, 2, 2]
+    assert job.ordinary_runs == 2
+    monkeypatch.setattr(kept_jobs, "_GIVEN_BYTES_MAX", 20)
+    job.few_rows = {"leaf": FewRows(many, StructType())}
+    assert [table.num_rows for table in steps(jobs, job, 3) if table] == [2] * 3
+    assert job.ordinary_runs == 5
 
 
 def beyond_python() -> pa.Table:

@@ -62,6 +62,17 @@ def test_a_view_that_is_far_behind_follows_at_once() -> None:
     assert follows(costs, 3, times=20) == [True, True, False]
 
 
+def test_little_that_is_far_behind_follows_for_that_step_alone() -> None:
+    """The one run anew may have been slow for another reason, and would not be measured again."""
+    costs = StepCosts()
+    costs.note_anew(8_000.0, 100)
+    assert costs.follows(20, 100, 40)
+    costs.note_follow(90.0, 40)
+    assert not costs.follows(1, 100, 2)
+    costs.note_anew(40.0, 100)
+    assert follows(costs, 5, rows=100, changed=2) == [False] * 5
+
+
 def test_one_slow_step_changes_nothing() -> None:
     """It may have waited for its turn."""
     costs = StepCosts()
