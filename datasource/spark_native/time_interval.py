@@ -221,11 +221,9 @@ def collect_interval(
     """
     client, target = _target(frame.schema, options)
     saving = plan_native_write(frame, options, target)
-    rows = (
-        None
-        if saving is None
-        else collect_small(saving, ROWS_MAX if rows_max is None else rows_max, bytes_max)
-    )
+    if saving is None:
+        return None
+    rows = collect_small(saving, ROWS_MAX if rows_max is None else rows_max, bytes_max)
     return None if rows is None else SmallInterval(SmallTarget(client, options, target), rows)
 
 

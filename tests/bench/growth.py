@@ -25,17 +25,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from bench.rounds import Measured, alternate
-from bench.views import Followed
-from shardline.app.compute.view.maintained_view import View
-from shardline.app.project.project import Project
-from shardline.app.protocol.objects import Strategy, ViewDescription
+from bench.views import Followed, described, first_contents
+from shardline.app.protocol.objects import Strategy
 from shardline.datasource.clock import Clock
-from shardline.datasource.spark_native.time_interval import Interval
-from support.spark.views import Bench, Following, Input, no_fence
+from support.spark.views import Bench, Input
 
 __all__ = ["measure_growth"]
 
@@ -62,7 +58,6 @@ _WARM: Final = 4
 
 _ORDERS: Final = pa.schema([("id", pa.int64()), ("customer", pa.int64()), ("price", pa.int64())])
 _CUSTOMERS: Final = pa.schema([("id", pa.int64()), ("name", pa.string()), ("region", pa.int64())])
-_SQL: Final = {pa.int64(): "BIGINT", pa.string(): "STRING"}
 
 _QUERY: Final = (
     "SELECT c.name, c.region, count(*) AS n, sum(o.price) AS total "
@@ -168,23 +163,9 @@ class _World:
 
     def view(self, strategy: Strategy) -> Followed:
         """A view that has its first contents."""
-        project = Project()
-        for name, found in self._inputs.items():
-            columns = ", ".join(f"{f.name} {_SQL[f.type]}" for f in found.schema)
-            project.source(name, "csv", options={"path": "later"}, schema=columns)
-        name = f"by_{strategy}"
-        kept = project.view(name, _QUERY).check(self._bench.spark).descriptions[name]
-        assert isinstance(kept, ViewDescription)
+        description = described(self._bench, self._inputs.values(), _QUERY, strategy)
         upper = self._inputs["orders"].upper
-        made = View(
-            self._bench.host,
-            self._bench.incarnation(name, upper - 1),
-            replace(kept, strategy=strategy),
-            no_fence,
-            Following(),
-        )
-        made.advance(self._session, Interval(upper - 1, upper, starts=True))
-        return Followed(made, upper)
+        return first_contents(self._bench, self._session, description, upper)
 
     def step(self, followed: Followed) -> None:
         """Bring a view up to the news."""

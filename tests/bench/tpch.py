@@ -28,17 +28,15 @@ from pyspark.sql import SparkSession
 
 from bench.copies import generator
 from bench.rounds import Measured, alternate
-from bench.views import WAYS, Followed
+from bench.views import WAYS, Followed, first_contents
 from shardline import datasource
 from shardline.app.compute.view.evaluate import parse_columns
-from shardline.app.compute.view.maintained_view import View
 from shardline.app.project.project import Project
 from shardline.app.protocol.objects import Strategy, ViewDescription
 from shardline.datasource.clock import Clock
 from shardline.datasource.shard.commands.append import Appended
-from shardline.datasource.spark_native.time_interval import Interval
 from support.spark.benchmark_queries import TPCH, TPCH_TABLES
-from support.spark.views import Bench, Following, Input, no_fence
+from support.spark.views import Bench, Input
 
 __all__ = ["generated_tables", "measure_tpch"]
 
@@ -157,11 +155,7 @@ class _World:
         kept = self.kept[name]
         assert isinstance(kept, ViewDescription)
         made = replace(kept, name=f"{name}_{strategy}", strategy=strategy)
-        now = self.upper - 1
-        incarnation = self.bench.incarnation(made.name, now)
-        view = View(self.bench.host, incarnation, made, no_fence, Following())
-        view.advance(self.session, Interval(now, self.upper, starts=True))
-        return Followed(view, self.upper)
+        return first_contents(self.bench, self.session, made, self.upper)
 
     def refresh(self) -> None:
         """A thousandth of the orders comes anew, and another one goes."""

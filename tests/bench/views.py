@@ -6,7 +6,7 @@ micro-batch does with them, the commit included, but for Spark's planning of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,9 @@ from shardline.app.project.project import Project
 from shardline.app.protocol.objects import Strategy, ViewDescription
 from shardline.datasource.clock import Clock
 from shardline.datasource.spark_native.time_interval import Interval
-from support.spark.views import Bench, Following, no_fence
+from support.spark.views import Bench, Following, Input, no_fence
 
-__all__ = ["WAYS", "Followed", "measure_views"]
+__all__ = ["WAYS", "Followed", "described", "first_contents", "measure_views"]
 
 _START: Final = 10
 _CUSTOMERS: Final = 10_000
@@ -95,6 +95,30 @@ class Followed:
         self.upper = upper
 
 
+def described(
+    bench: Bench, inputs: Iterable[Input], query: str, strategy: Strategy
+) -> ViewDescription:
+    """A view of a query over inputs, as a project describes it, but for the strategy."""
+    project = Project()
+    for found in inputs:
+        columns = ", ".join(f"{f.name} {_SQL[f.type]}" for f in found.schema)
+        project.source(found.name, "csv", options={"path": "later"}, schema=columns)
+    name = f"by_{strategy}"
+    kept = project.view(name, query).check(bench.spark).descriptions[name]
+    assert isinstance(kept, ViewDescription)
+    return replace(kept, strategy=strategy)
+
+
+def first_contents(
+    bench: Bench, session: SparkSession, description: ViewDescription, upper: int
+) -> Followed:
+    """A view that has its first contents, of the last time before `upper`."""
+    incarnation = bench.incarnation(description.name, upper - 1)
+    view = View(bench.host, incarnation, description, no_fence, Following())
+    view.advance(session, Interval(upper - 1, upper, starts=True))
+    return Followed(view, upper)
+
+
 class _World:
     """Inputs, to which each step of a view adds rows that no step had before."""
 
@@ -115,19 +139,9 @@ class _World:
 
     def view(self, query: str, strategy: Strategy) -> Followed:
         """A view that has its first contents."""
-        project = Project()
-        for found in (self._orders, *(one for one, _ in self._named.values())):
-            columns = ", ".join(f"{f.name} {_SQL[f.type]}" for f in found.schema)
-            project.source(found.name, "csv", options={"path": "later"}, schema=columns)
-        name = f"by_{strategy}"
-        kept = project.view(name, query).check(self._bench.spark).descriptions[name]
-        assert isinstance(kept, ViewDescription)
-        asked = replace(kept, strategy=strategy)
-        made = View(
-            self._bench.host, self._bench.incarnation(name, _START), asked, no_fence, Following()
-        )
-        made.advance(self._session, Interval(_START, _START + 1, starts=True))
-        return Followed(made, _START + 1)
+        inputs = (self._orders, *(one for one, _ in self._named.values()))
+        description = described(self._bench, inputs, query, strategy)
+        return first_contents(self._bench, self._session, description, _START + 1)
 
     def add_news(self) -> None:
         """New rows for the next step of each view."""

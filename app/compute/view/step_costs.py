@@ -3,7 +3,7 @@
 To follow changes has a fixed cost, of a few jobs of Spark; to run the query anew costs what the
 inputs' size says. For small inputs the second is the cheaper one, and needs no states. So a view
 begins by running its query anew, and follows its changes once that has been predicted to be clearly
-cheaper a few times in a row.
+cheaper a few times in a row, or for a step of as many times, at each of which the query would run.
 
     costs.follows(times, rows, changed)   which way, for a step with changes at so many times
     costs.note_anew(ms, rows)             what a step has taken
@@ -17,7 +17,8 @@ following has cost is scaled to what has changed now, and counts for less the lo
 is tried again, and judged by steps of that trial alone.
 
 Invariants:
-    The way is not changed by one step that took long: predictions must agree for several.
+    The way is not changed by one step that took long: predictions must agree for several, or be of
+        one that has several times.
     To follow changes is not given up for good.
     Contents of a view do not depend on the choice.
 """

@@ -416,7 +416,7 @@ class ViewStates:
             if moved.takes_values_away() and self._loses_extremes(step, merged):
                 return self._append_anew(shard, group, step, at)
             target = small_target(group.changes, shard.options)
-            is_few = moved.rows <= RESULT_ROWS_MAX // 2  # a group goes, and comes again
+            is_few = moved.rows <= RESULT_ROWS_MAX // 2  # each is two updates: one goes, one comes
             few = self._merged_few(target, step, merged) if is_few else None
             if few is not None:
                 if not self._append(shard, target.stage(few), at, step.upper):

@@ -67,7 +67,7 @@ _PROGRAMS: Final = ("chromium-headless-shell", "chromium", "chromium-browser")
 """The first of these that there is is the browser."""
 
 TIMEOUT_MS: Final = 60_000.0
-"""How long a look waits for what it expects: six times what the page itself needs, which knows a
+"""A look waits so long for what it expects: six times what the page itself needs, which knows a
 rate after ten seconds of moments, since several runs may share two cores."""
 
 
