@@ -104,15 +104,17 @@ class KeptJob:
         """True if rows have exactly the types of the leaves."""
         return [table.schema.types for table in rows] == self._types
 
-    def run(self, rows: Sequence[pa.Table]) -> pa.Table:
+    def run(self, rows: Sequence[pa.Table], *, is_told: bool = True) -> pa.Table:
         """The result over these rows.
 
         Args:
             rows: Those of each leaf, in their order; `takes` tells if they fit.
+            is_told: Whether Spark is told what the operators have counted: not if the same rows go
+                through a plan of its own as well, or they would be counted twice.
         """
         with row_files() as files:
             files.put(rows)
-            return files.take(self._java.run(files.prefix))
+            return files.take(self._java.run(files.prefix, is_told))
 
 
 def _arrow_types(schema: StructType) -> list[pa.DataType]:

@@ -116,10 +116,12 @@ def kept(session: SparkSession, query: str) -> KeptJob:
     return KeptJob.of(queried(session, query, leaves), list(leaves.values()))
 
 
-def run(job: KeptJob, rows: Mapping[str, list[tuple[Any, ...]]]) -> pa.Table:
+def run(
+    job: KeptJob, rows: Mapping[str, list[tuple[Any, ...]]], *, is_told: bool = True
+) -> pa.Table:
     tables = [table(columns, rows[name]) for name, columns in COLUMNS.items()]
     assert job.takes(tables)
-    return job.run(tables)
+    return job.run(tables, is_told=is_told)
 
 
 @pytest.fixture
@@ -213,20 +215,30 @@ def test_no_job_is_run_and_the_execution_is_told(session: SparkSession) -> None:
     context.setJobGroup("kept-plan", "a kept plan")
     try:
         for size in (5, 7):
-            before = _last(status).executionId()
+            before = _last(context, status).executionId()
             run(job, {"t": [(k, 1.0, f"n{k}", None) for k in range(size)], "u": []})
-            context._jsc.sc().listenerBus().waitUntilEmpty()
-            last = _last(status)
+            last = _last(context, status)
             assert last.executionId() == before + 1
-            values = status.executionMetrics(last.executionId())
-            told = [values.get(one.accumulatorId()) for one in _metrics(last)]
-            assert str(size) in [one.get() for one in told if one.isDefined()]
+            assert str(size) in _told(status, last)
+        before = _last(context, status).executionId()
+        run(job, {"t": [(1, 1.0, "n", None)], "u": []}, is_told=False)
+        last = _last(context, status)
+        assert last.executionId() == before + 1
+        assert _told(status, last) == []
         assert list(context.statusTracker().getJobIdsForGroup("kept-plan")) == []
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)
 
 
-def _last(status: Any) -> Any:
+def _told(status: Any, execution: Any) -> list[str]:
+    """Numbers of rows that operators have counted."""
+    values = status.executionMetrics(execution.executionId())
+    told = [values.get(one.accumulatorId()) for one in _metrics(execution)]
+    return [one.get() for one in told if one.isDefined()]
+
+
+def _last(context: Any, status: Any) -> Any:
+    context._jsc.sc().listenerBus().waitUntilEmpty()
     return status.executionsList(int(status.executionsCount()) - 1, 1).head()
 
 

@@ -57,7 +57,7 @@ def compare_kept_plans() -> Iterator[Compared]:
         if kept is None or not kept.takes(tables):
             return job.ordinary()
         try:
-            found, error = kept.run(tables), None
+            found, error = kept.run(tables, is_told=False), None
         except Exception as raised:  # noqa: BLE001 - the ordinary way must fail, too
             found, error = None, raised
         wanted = job.ordinary()

@@ -24,13 +24,17 @@ class Plan:
 
     results: list[pa.Table | Exception]
     fits: bool = True
-    runs: int = 0
+    told: list[bool] = field(default_factory=list)
+
+    @property
+    def runs(self) -> int:
+        return len(self.told)
 
     def takes(self, _tables: list[pa.Table]) -> bool:
         return self.fits
 
-    def run(self, _tables: list[pa.Table]) -> pa.Table:
-        self.runs += 1
+    def run(self, _tables: list[pa.Table], *, is_told: bool) -> pa.Table:
+        self.told.append(is_told)
         found = self.results[min(self.runs, len(self.results)) - 1]
         if isinstance(found, Exception):
             raise found
@@ -76,6 +80,13 @@ def test_a_plan_is_made_when_it_comes_again_and_proved_before_it_is_used() -> No
     found = steps(jobs, job, 3)
     assert (job.plans, job.ordinary_runs) == (1, 2)
     assert [table.column("n").to_pylist()[1:] for table in found if table] == [[2, 1]] * 3
+
+
+def test_rows_of_a_step_are_counted_once() -> None:
+    """By the ordinary way while a plan is proved beside it, and by the plan from then on."""
+    plan = Plan([rows(1), rows(1)])
+    steps(KeptJobs("v"), Job(rows(1), plan), 4)
+    assert plan.told == [False, True, True]
 
 
 @pytest.mark.parametrize(
