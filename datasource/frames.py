@@ -13,6 +13,7 @@ version of Spark that this project names.
     KeptJob, rows_given_later    a plan that is planned once, run again over other rows
     create_frame, frame_of, clone_of, local_relation, make_active, has_class    calls to the JVM
     struct_of, quoted            Spark's type of a schema; a name in SQL
+    status_reader                the status of a streaming query, in one call
     show_statistics, StatisticsSection, …    our sections on pages of Spark's UI
     sync_path, sync_tree, sync_names_above    what Spark has written to a disk, made durable
     ROWS_MAX, BYTES_MAX          results up to which are staged by the driver
@@ -40,6 +41,7 @@ from shardline.datasource.spark_native.query_statistics import (
     show_statistics,
     source_sections,
 )
+from shardline.datasource.spark_native.query_status import ReadStatus, status_reader
 from shardline.datasource.spark_native.read import (
     changes,
     every_update,
@@ -70,6 +72,7 @@ __all__ = [
     "Interval",
     "KeptJob",
     "NotKept",
+    "ReadStatus",
     "SeenQuery",
     "SmallTarget",
     "StagedInterval",
@@ -104,6 +107,7 @@ __all__ = [
     "source_sections",
     "stage_by_tasks",
     "stage_interval",
+    "status_reader",
     "struct_of",
     "sync_names_above",
     "sync_path",

@@ -570,6 +570,8 @@ def _healthy(found: ObjectFacts) -> Condition:
 
 
 def _without_run_ids(condition: Condition) -> Condition:
+    if not condition.error and not condition.namespaced:
+        return condition  # nearly always, and this is asked at each report of each object
     return Condition(
         condition.status,
         without_run_ids(condition.error),

@@ -148,7 +148,8 @@ class _Bridge:
         self._listener.put(lambda: progress_of(json.loads(jevent.progress().json())))
 
     def onQueryIdle(self, jevent: Any) -> None:
-        self._listener.onQueryIdle(QueryIdleEvent.fromJObject(jevent))
+        # Some of each query a minute: by its JSON, it is one call in place of five.
+        self._listener.put(lambda: _idle_of(json.loads(jevent.json())))
 
     def onQueryTerminated(self, jevent: Any) -> None:
         self._listener.onQueryTerminated(QueryTerminatedEvent.fromJObject(jevent))
@@ -157,6 +158,10 @@ class _Bridge:
         """The interface of Spark's that this implements, for py4j."""
 
         implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
+
+
+def _idle_of(idle: dict[str, Any]) -> QueryIdle:
+    return QueryIdle(query=idle["id"], run=idle["runId"], at_ms=_ms(idle["timestamp"]))
 
 
 def progress_of(progress: dict[str, Any]) -> QueryProgress:

@@ -63,6 +63,7 @@ from shardline.app.storage.resume import Checkpoint, reconcile_checkpoint
 from shardline.app.storage.source_look import SourceLook
 from shardline.datasource.background import BackgroundThread
 from shardline.datasource.errors import Determinate, Fenced, ShardError
+from shardline.datasource.frames import status_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -109,7 +110,7 @@ class Ingestion:
         self._folder = _folder(host, incarnation)
         self._checkpoint = Checkpoint(self._folder)
         self._reports = SourceReports(host, incarnation, description)
-        self._look = SourceLook(host.spark, description, host.clock)
+        self._look = SourceLook(host.spark, description, host.clock, status_reader(host.spark))
         self._gate = threading.Lock()
         self._stopping = threading.Event()
         self._ended = threading.Event()

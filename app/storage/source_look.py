@@ -1,6 +1,6 @@
 """A look at a source finds out whether Spark has really asked it, and what waits outside.
 
-    look = SourceLook(spark, description, clock)
+    look = SourceLook(spark, description, clock, status_reader(spark))
     seen = look.look(query)
     seen.state            "asked": the upper may follow the clock; "asking": not yet; "absent"
     seen.files, seen.size_bytes
@@ -19,15 +19,19 @@ is unknown where that fails.
 
 Invariants:
     Nothing here changes what Spark does.
-    A look costs a call or two of the JVM; the folder and the backlog are looked at less often the
-        longer that takes, for a twentieth of the time at most.
+    A look costs one call of the JVM, and two where the folder is not on this machine; the folder
+        and the backlog are looked at less often the longer that takes, for a twentieth of the time
+        at most.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -36,6 +40,7 @@ from shardline.app.execution.spark_errors import describe_failure
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.storage.formats import FILES, path_option
 from shardline.datasource.clock import Clock
+from shardline.datasource.frames import ReadStatus
 from shardline.datasource.java_names import java_class
 
 if TYPE_CHECKING:
@@ -88,20 +93,28 @@ class SourceSeen:
 class SourceLook:
     """Looks at one source while its query runs; for one thread at a time."""
 
-    def __init__(self, spark: SparkSession, description: SourceDescription, clock: Clock) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        description: SourceDescription,
+        clock: Clock,
+        read_status: ReadStatus,
+    ) -> None:
         """Look at nothing yet.
 
         Args:
             spark: Session of the source.
             description: Of the source.
             clock: Of the process.
+            read_status: Asks Spark for the status of the source's query.
         """
         self._spark = spark
         self._clock = clock
+        self._read_status = read_status
         self._name = description.name
         self._is_files = description.format.lower() in FILES
         self._path = _plain_path(description) if self._is_files else None
-        self._folder: Any = None
+        self._is_there: Callable[[], bool] | None = None
         self._absence: tuple[str, str] | None = None
         self._there_again_ms = self._backlog_again_ms = float("-inf")
         self._backlog: tuple[int | None, int | None] = (None, None)
@@ -115,7 +128,7 @@ class SourceLook:
         absence = self._find_absence()
         if absence is not None:
             return SourceSeen("absent", *absence)
-        status: dict[str, Any] = query.status
+        status = self._read_status(query)
         message = str(status["message"])
         asking = message.startswith(_ASKING)
         # The last answer was that nothing is new: no file that Spark has listed waits. It says so
@@ -155,13 +168,18 @@ class SourceLook:
         return self._absence
 
     def _exists(self, path: str) -> bool:
-        if self._folder is None:
+        if self._is_there is None:
             # PySpark has no other door to file systems.
             session: Any = self._spark._jsparkSession  # noqa: SLF001
             place = java_class(self._spark, "org.apache.hadoop.fs.Path")(path)
-            self._folder = place.getFileSystem(session.sessionState().newHadoopConf()), place
-        system, place = self._folder
-        return bool(system.exists(place))
+            system = place.getFileSystem(session.sessionState().newHadoopConf())
+            if str(system.getScheme()) == "file":
+                # The driver's machine is this one. Relative to the JVM's folder, and not to ours.
+                local = str(system.makeQualified(place).toUri().getPath())
+                self._is_there = partial(os.path.exists, local)
+            else:
+                self._is_there = lambda: bool(system.exists(place))
+        return self._is_there()
 
     def _look_outside(self, query: StreamingQuery) -> tuple[int | None, int | None]:
         """The files that wait and their size, as of a moment ago."""

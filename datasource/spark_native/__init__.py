@@ -42,6 +42,7 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
     kept_job               a plan that Spark has planned once, run again over other rows
     row_files              files by which its rows go to the JVM and come back
     driver_stream          a source without rows, for queries that need only frontiers
+    query_status           a streaming query's status in one call
     query_statistics       a streaming query's statistics on its page in Spark's UI
 
     jvm                    classes inside of Spark

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -72,7 +72,7 @@ _loading: Final = threading.Lock()
 load a class of its own."""
 
 
-@lru_cache(maxsize=8)
+@cache
 def _loaded(jvm: Any, name: str, version: str) -> Any:
     source = files(__package__).joinpath(f"{name}.java").read_bytes()
     java = class_in(jvm, "java.lang.System").getProperty("java.specification.version")

@@ -62,6 +62,9 @@ late."""
 _TRIGGER_MS_MIN: Final = 100
 """Shortest pause between micro-batches, however short the interval is."""
 
+_KNOWN: Final = 0.5
+"""Share of an interval for which it is known that the query runs."""
+
 _PARTS: Final = "256"
 """Most parts of changes that one micro-batch takes: a view that comes back after an hour commits,
 and brings its holds forward, several times on the way. A tick of a source is one part or a few."""
@@ -90,6 +93,7 @@ class TriggerQuery:
     with_time: bool = False
     _query: StreamingQuery | None = field(default=None, init=False)
     _stream: DriverStream | None = field(default=None, init=False)
+    _runs_until_ms: float = field(default=float("-inf"), init=False)
 
     def error(self) -> BaseException | None:
         """The error that has ended it; None if none has, or it is not known."""
@@ -102,13 +106,20 @@ class TriggerQuery:
         return None
 
     def is_active(self) -> bool:
-        """True while it runs, and hears of news."""
+        """True while it runs, and hears of news; it may have ended half an interval ago."""
         if self._query is None or (self._stream is not None and self._stream.error is not None):
             return False
+        # All members of a group ask in each round of the advancer, and are told the same.
+        now_ms = self.host.clock.elapsed_ms()
+        if now_ms < self._runs_until_ms:
+            return True
         try:
-            return bool(self._query.isActive)
+            runs = bool(self._query.isActive)
         except (Py4JError, OSError):
             return False
+        if runs:
+            self._runs_until_ms = now_ms + self.host.interval_ms * _KNOWN
+        return runs
 
     def start(
         self, run: Callable[[DataFrame, int], None], stopping: threading.Event
@@ -151,6 +162,7 @@ class TriggerQuery:
         Raises:
             Py4JError: A micro-batch that is under way has not ended for long, or the JVM is gone.
         """
+        self._runs_until_ms = float("-inf")
         self._stop_choosing()
         if self._query is not None:
             self._query.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,6 +43,7 @@ class Files:
         self.denies = False
         self.asked = 0
         self.took_ms = 0
+        self.scheme, self.local = "s3a", ""
 
     def exists(self, path: str) -> bool:
         self.asked += 1
@@ -51,14 +53,20 @@ class Files:
         return self.there and path == "/in/orders"
 
 
-class Path:
+class HadoopPath:
     """Hadoop's `Path`."""
 
     def __init__(self, files: Files, path: str) -> None:
         self.files, self.path = files, path
 
     def getFileSystem(self, _conf: object) -> Any:  # noqa: N802 - Java's
-        return SimpleNamespace(exists=lambda place: self.files.exists(place.path))
+        return SimpleNamespace(
+            exists=lambda place: self.files.exists(place.path),
+            getScheme=lambda: self.files.scheme,
+            makeQualified=lambda _: SimpleNamespace(
+                toUri=lambda: SimpleNamespace(getPath=lambda: self.files.local)
+            ),
+        )
 
 
 class Unread:
@@ -98,7 +106,7 @@ class Jvm:
     """Has one class."""
 
     def __init__(self, files: Files) -> None:
-        setattr(self, "org.apache.hadoop.fs.Path", lambda path: Path(files, path))
+        setattr(self, "org.apache.hadoop.fs.Path", lambda path: HadoopPath(files, path))
 
 
 class Place:
@@ -110,7 +118,7 @@ class Place:
         state = SimpleNamespace(newHadoopConf=lambda: None)
         session = SimpleNamespace(sessionState=lambda: state)
         spark: Any = SimpleNamespace(_jvm=Jvm(self.files), _jsparkSession=session)
-        self.look = SourceLook(spark, description, self.clock)
+        self.look = SourceLook(spark, description, self.clock, lambda query: query.status)
 
     def seen(self, query: Query) -> Any:
         asked: Any = query
@@ -169,6 +177,21 @@ def test_a_folder_that_cannot_be_looked_at_is_none_that_is_there(
     assert len(caplog.records) == 1
     place.files.denies = False
     assert place.seen(idle).state == "asked"
+
+
+def test_a_folder_of_this_machine_is_looked_at_without_the_jvm(tmp_path: Path) -> None:
+    """By the path that Hadoop makes of the source's."""
+    place = Place()
+    folder = tmp_path / "orders"
+    place.files.scheme, place.files.local = "file", str(folder)
+    idle = Query("Waiting for data to arrive")
+    assert place.seen(idle).state == "absent"
+    folder.mkdir()
+    assert place.seen(idle).state == "asked"
+    folder.rmdir()
+    place.clock.advance(1)
+    assert place.seen(idle).state == "absent"
+    assert place.files.asked == 0
 
 
 def test_a_slow_store_is_asked_less_often() -> None:

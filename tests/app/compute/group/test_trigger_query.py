@@ -10,6 +10,7 @@ import pytest
 
 from shardline.app.compute.group.trigger_query import TriggerQuery
 from shardline.datasource.errors import LeaseExpired
+from support.fakes.clock import ManualClock
 
 LOST = LeaseExpired("the hold is gone", code="HOLD_EXPIRED")
 ENDED = RuntimeError("of Spark")
@@ -17,7 +18,8 @@ ENDED = RuntimeError("of Spark")
 
 def _query(*, active: bool, error: Exception | None) -> TriggerQuery:
     """A query that was started, and its stream."""
-    made = TriggerQuery(cast("Any", None), "group:x:1", ("a",), 0, "group:x", Path("checkpoint"))
+    host = SimpleNamespace(clock=ManualClock(), interval_ms=1000)
+    made = TriggerQuery(cast("Any", host), "group:x:1", ("a",), 0, "group:x", Path("checkpoint"))
     made._query = cast("Any", SimpleNamespace(isActive=active, exception=lambda: ENDED))
     made._stream = cast("Any", SimpleNamespace(error=error))
     return made
@@ -32,6 +34,28 @@ def test_one_whose_stream_has_failed_is_not_active_whatever_spark_says(
 ) -> None:
     """The JVM may not have heard of the error: its query would wait for an end for ever."""
     assert _query(active=active, error=error).is_active() is told
+
+
+def test_the_members_of_a_group_ask_the_jvm_once_in_a_round() -> None:
+    """What it says is known for half an interval; the end, and an error, at once."""
+    query = _query(active=True, error=None)
+    clock = cast("ManualClock", query.host.clock)
+    assert query.is_active()
+    query._query = cast("Any", SimpleNamespace(isActive=False, stop=lambda: None))
+    clock.advance(499)
+    assert query.is_active()
+    clock.advance(1)
+    assert not query.is_active()
+    for what in ("stop", "error"):
+        query = _query(active=True, error=None)
+        assert query.is_active()
+        query._query = cast("Any", SimpleNamespace(isActive=False, stop=lambda: None))
+        query._stream = cast("Any", SimpleNamespace(error=None, stop=lambda: None))
+        if what == "stop":
+            query.stop()
+        else:
+            query._stream = cast("Any", SimpleNamespace(error=LOST))
+        assert not query.is_active()
 
 
 def test_the_error_of_the_stream_is_told_as_it_is() -> None:
