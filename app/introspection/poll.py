@@ -9,7 +9,7 @@ some objects are read, and by turns, in ten seconds or more, told as reports of 
 shards of the location are inspected in turn besides, whether they are of an object or not: only
 that finds out what older states of them need, which may take many requests. The cost per second is
 bounded, by their number and by the time that the store takes for them: the more there are, the
-older is what is known of each.
+older is what is known of each. What this process has just written is not asked for.
 
 Invariants:
     Nothing is written. A shard that cannot be read is left out: its rows stay as they were. Only
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from functools import lru_cache
 from math import ceil
 from typing import Final, Literal
 
@@ -55,8 +54,13 @@ __all__ = ["ShardPoller"]
 _log = logging.getLogger(__name__)
 
 _TICK_MS: Final = 1000
+_RECENT_MS: Final = 900.0
+"""Age of a state that is not read again, by its writer's clock. Less than a tick: what another
+process writes is read in each."""
+
 _OBJECTS: Final = 32
-"""Objects whose frontiers are read in one tick: two requests each at most."""
+"""Objects whose frontiers are read in one tick: two requests each at most, and none of shards that
+this process has just written."""
 
 _INSPECTED: Final = 16
 """Shards that are inspected in one tick at most: of local files, half a hundredth of a core."""
@@ -149,7 +153,7 @@ class ShardPoller:
                 rows=add_up_diffs(parts),
                 size_bytes=sum(part.size_bytes for part in parts),
                 errors=errors,
-                columns=_columns(state.schemas[state.schema_id]),
+                columns=schema_columns(state.schemas[state.schema_id]),
             )
             self._sink.put(polled)
             if is_told:
@@ -197,15 +201,22 @@ class ShardPoller:
 
     def _tell(self, name: str, state: ShardState) -> None:
         """Tell what a state says of its shard; what older states need, as of its last turn."""
-        now_ms = self._client.clock.now_ms()
+        now_ms = self._now_ms()
         dropped = self._dropped.get(name)
         report = report_shard(state, now_ms, dropped=dropped, batches_max=_BATCHES_MAX)
         self._sink.put(ShardSeen(report=report, at_ms=now_ms))
 
+    def _now_ms(self) -> int:
+        return self._client.clock.now_ms()
+
     def _state(self, name: str) -> ShardState | Literal["gone", "unreadable"]:
         """The state of a shard; `gone` if it was dropped, or does not exist."""
         try:
-            state = self._client.machine(name).refresh()
+            machine = self._client.machine(name)
+            # What moves once a second is mostly written by this process: no request finds more.
+            state = machine.cached
+            if state is None or not 0 <= self._now_ms() - state.walltime_ms < _RECENT_MS:
+                state = machine.refresh()
         except ShardError:
             _log.warning("a shard cannot be read", extra={"context": {"shard": name}})
             return "unreadable"
@@ -215,10 +226,6 @@ class ShardPoller:
 def _with_shards(facts: Facts, _now_ms: int) -> list[str]:
     kinds = (SourceDescription, ViewDescription)
     return [o.id for o in facts.objects.values() if isinstance(o.installed.description, kinds)]
-
-
-# An object is polled each second, and its columns hardly ever change.
-_columns = lru_cache(maxsize=1024)(schema_columns)
 
 
 def _dropped(machine: Machine, state: ShardState) -> tuple[DroppedPart, ...] | None:

@@ -18,6 +18,7 @@ are never below 0.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -536,11 +537,14 @@ _SQL_NAMES = {
 }
 
 
+# Asked of each shard again and again, and a schema hardly ever changes.
+@lru_cache(maxsize=1024)
 def schema_text(json_text: str) -> str:
     """Columns as in a `CREATE TABLE`: `carrier STRING NOT NULL, flight INT`."""
     return ", ".join(_column(field) for field in ShardSchema.parse(json_text).record.fields)
 
 
+@lru_cache(maxsize=1024)
 def schema_columns(json_text: str) -> tuple[tuple[str, str], ...]:
     """Name and SQL type of each column: `(("carrier", "STRING"), ("flight", "INT"))`."""
     fields = ShardSchema.parse(json_text).record.fields

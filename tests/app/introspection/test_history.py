@@ -451,6 +451,7 @@ def test_a_slow_store_is_asked_for_less_at_a_time(
     """Objects are looked at in between; and one at least is looked into in each step."""
     for number in range(12):
         place.client.create(f"a_{number}", SCHEMA)
+    place.world.clock.advance(1_000)  # what was written a moment ago is not asked for
     refresh = Machine.refresh
 
     def slow(machine: Machine) -> object:
@@ -459,6 +460,37 @@ def test_a_slow_store_is_asked_for_less_at_a_time(
 
     monkeypatch.setattr(Machine, "refresh", slow)
     assert looked_into(place, ShardPoller(place.world.sink, place.client), 3) == [each] * 3
+
+
+def test_what_this_process_has_just_written_is_not_asked_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards that move once a second by its own appends cost no requests.
+
+    One that others write is read in the next tick, and so is one of a clock that is ahead.
+    """
+    for number in range(4):
+        place.client.create(f"a_{number}", SCHEMA)
+    asked: list[str] = []
+    refresh = Machine.refresh
+
+    def counted(machine: Machine) -> object:
+        asked.append(machine.name)
+        return refresh(machine)
+
+    monkeypatch.setattr(Machine, "refresh", counted)
+    poller = ShardPoller(place.world.sink, place.client)
+    poller.step()
+    assert asked == []
+    place.world.clock.advance(1_000)
+    poller.step()
+    assert asked == ["a_0", "a_1", "a_2", "a_3"]
+    asked.clear()
+    place.client.writer("a_0").append_now(None)
+    asked.clear()
+    place.world.clock.set_back(2_000)
+    poller.step()
+    assert "a_0" in asked
 
 
 def test_a_shard_that_is_not_there_yet_is_passed_over(place: Place) -> None:
