@@ -62,8 +62,8 @@ late."""
 _TRIGGER_MS_MIN: Final = 100
 """Shortest pause between micro-batches, however short the interval is."""
 
-_KNOWN: Final = 0.5
-"""Share of an interval for which it is known that the query runs."""
+_KNOWN: Final = 2.5
+"""Intervals for which a query that ran is not asked for: it seldom ends, and tells an error itself."""
 
 _PARTS: Final = "256"
 """Most parts of changes that one micro-batch takes: a view that comes back after an hour commits,
@@ -106,7 +106,7 @@ class TriggerQuery:
         return None
 
     def is_active(self) -> bool:
-        """True while it runs, and hears of news; it may have ended half an interval ago."""
+        """True while it runs, and hears of news; it may have ended two intervals ago."""
         if self._query is None or (self._stream is not None and self._stream.error is not None):
             return False
         # All members of a group ask in each round of the advancer, and are told the same.

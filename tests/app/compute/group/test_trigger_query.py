@@ -37,12 +37,12 @@ def test_one_whose_stream_has_failed_is_not_active_whatever_spark_says(
 
 
 def test_the_members_of_a_group_ask_the_jvm_once_in_a_round() -> None:
-    """What it says is known for half an interval; the end, and an error, at once."""
+    """What it says is known for two intervals and a half; the end, and an error, at once."""
     query = _query(active=True, error=None)
     clock = cast("ManualClock", query.host.clock)
     assert query.is_active()
     query._query = cast("Any", SimpleNamespace(isActive=False, stop=lambda: None))
-    clock.advance(499)
+    clock.advance(2_499)
     assert query.is_active()
     clock.advance(1)
     assert not query.is_active()
