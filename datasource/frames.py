@@ -10,7 +10,7 @@ version of Spark that this project names.
     interval_of, stage_interval, collect_interval, small_target    a frame as an append
     save, stage_by_tasks         a frame as one shard's contents; as parts of a transaction
     DriverStream, open_driver_stream    a stream of frontiers, without rows
-    KeptJob, rows_given_later    a plan that is planned once, run again over other rows
+    KeptJob, rows_given_later, KeptRuns    a plan that is planned once, run again over other rows
     create_frame, frame_of, clone_of, local_relation, make_active, has_class    calls to the JVM
     struct_of, quoted            Spark's type of a schema; a name in SQL
     status_reader                the status of a streaming query, in one call
@@ -30,7 +30,12 @@ from shardline.datasource.spark_native.jvm import (
     make_active,
     micro_batch_sources,
 )
-from shardline.datasource.spark_native.kept_job import KeptJob, NotKept, rows_given_later
+from shardline.datasource.spark_native.kept_job import (
+    KeptJob,
+    KeptRuns,
+    NotKept,
+    rows_given_later,
+)
 from shardline.datasource.spark_native.local_sync import sync_names_above, sync_path, sync_tree
 from shardline.datasource.spark_native.micro_batch import micro_batch
 from shardline.datasource.spark_native.query_statistics import (
@@ -71,6 +76,7 @@ __all__ = [
     "DriverStream",
     "Interval",
     "KeptJob",
+    "KeptRuns",
     "NotKept",
     "ReadStatus",
     "SeenQuery",

@@ -46,6 +46,7 @@ from shardline.app.introspection.poll import ShardPoller
 from shardline.app.introspection.query_sections import QuerySections
 from shardline.app.introspection.sink import Sink
 from shardline.app.introspection.spark_plan.harvest import Harvester
+from shardline.app.introspection.spark_plan.kept_runs import KeptRunReader
 from shardline.app.introspection.spark_plan.status_store import StatusStore
 from shardline.app.introspection.store import Relations
 from shardline.app.introspection.verdicts.rules import headline
@@ -77,7 +78,7 @@ from shardline.app.protocol.redaction import redact_description, redact_option
 from shardline.datasource.background import BackgroundThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock
-from shardline.datasource.frames import show_statistics
+from shardline.datasource.frames import KeptRuns, show_statistics
 from shardline.datasource.maintainer import RoundResult
 from shardline.datasource.state import Machine
 from shardline.datasource.upkeep import observe_merges
@@ -219,7 +220,9 @@ class RuntimeFeeds:
 
     def _listen(self, session: SparkSession, ending: ExitStack) -> None:
         """Add a listener, and a harvester of plans, to a session."""
-        harvester = Harvester(self.sink, StatusStore(session))
+        store = StatusStore(session)
+        kept_runs = KeptRunReader(KeptRuns(session), store.encode)
+        harvester = Harvester(self.sink, store, kept_runs)
         listener = QueryListener(self.sink.inbox, harvester.ask)
         harvester.start()
         ending.callback(harvester.stop)

@@ -1,8 +1,10 @@
 package shardline_jvm;
 
+import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
 import java.lang.invoke.MethodHandles;
 import java.lang.invoke.MethodType;
+import java.lang.ref.WeakReference;
 import java.nio.channels.FileChannel;
 import java.nio.file.Files;
 import java.nio.file.OpenOption;
@@ -10,9 +12,13 @@ import java.nio.file.Paths;
 import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.LinkedBlockingDeque;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.spark.Dependency;
@@ -50,12 +56,14 @@ import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.execution.RDDScanExec;
 import org.apache.spark.sql.execution.SQLExecution$;
 import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.execution.SparkPlanInfo$;
 import org.apache.spark.sql.execution.UnionExec;
 import org.apache.spark.sql.execution.WholeStageCodegenExec;
 import org.apache.spark.sql.execution.arrow.ArrowConverters$;
 import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec;
 import org.apache.spark.sql.execution.metric.SQLMetric;
-import org.apache.spark.sql.execution.metric.SQLMetrics$;
+import org.apache.spark.sql.execution.ui.SparkPlanGraph;
+import org.apache.spark.sql.execution.ui.SparkPlanGraph$;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.Platform;
 import scala.None$;
@@ -76,7 +84,9 @@ import scala.runtime.AbstractFunction0;
  * partition, without an exchange. What Spark makes of it to run it, RDDs and compiled code, is kept
  * as well: a run computes that one partition, as a task would, in the thread of its caller. So it
  * costs neither a job, with its closures cleaned, serialized and scheduled, nor generated code.
- * Spark knows of no task then; of the execution and of what its operators have counted it is told.
+ * Spark knows of no task then, and of no SQL execution: to tell it of one takes as long as all else
+ * of a run over few rows. What the operators of a run have counted is noted here (`counted`), under
+ * the description by which Spark would know its execution.
  */
 public class KeptJobs {
   /** Larger than what is broadcast: two leaves of one partition are joined without an exchange. */
@@ -94,6 +104,18 @@ public class KeptJobs {
   /** Leaves whose rows are a part of the plan. */
   private static final Set CONSTANT = new HashSet(Arrays.asList(new Object[] {
       "LocalTableScanExec", "OneRowRelationExec", "RangeExec"}));
+
+  /** Most runs whose counts wait for somebody to ask; of more, the oldest are forgotten. */
+  private static final int COUNTED_MAX = 20000;
+
+  /** Numbers of jobs, by which their plans are asked for. */
+  private static final AtomicLong NUMBERS = new AtomicLong();
+
+  /** Jobs that live, by number: weakly, as nobody says that a plan is given up. */
+  private static final Map JOBS = new ConcurrentHashMap();
+
+  /** What runs have counted, in their order. */
+  private static final LinkedBlockingDeque COUNTED = new LinkedBlockingDeque(COUNTED_MAX);
 
   /** Spark's own tasks have numbers above. */
   private static final AtomicLong TASKS = new AtomicLong(-1024L);
@@ -126,6 +148,24 @@ public class KeptJobs {
     }
   }
 
+  /**
+   * What runs have counted since the last call, as JSON: a list of the job's number, the run's
+   * description, and its counts by the number of the counter, as Spark writes them for people.
+   */
+  public String counted() throws IOException {
+    List found = new ArrayList();
+    COUNTED.drainTo(found);
+    return new ObjectMapper().writeValueAsString(found);
+  }
+
+  /** The plan of a job, as Spark's status store would have it; null if the job is given up. */
+  public SparkPlanGraph graph(long number) {
+    WeakReference found = (WeakReference) JOBS.get(Long.valueOf(number));
+    Job job = found == null ? null : (Job) found.get();
+    return job == null ? null
+        : SparkPlanGraph$.MODULE$.apply(SparkPlanInfo$.MODULE$.fromSparkPlan(job.plan));
+  }
+
   private static Job kept(Dataset frame, List leaves, List reasons) {
     QueryExecution execution = frame.queryExecution();
     Rows[] rows = new Rows[leaves.size()];
@@ -145,8 +185,7 @@ public class KeptJobs {
     if (reason == null) {
       RDD result = plan.execute();
       if (result.getNumPartitions() == 1 && !hasShuffle(result)) {
-        return new Job(frame.sparkSession(), execution.analyzed(), plan, result, rows,
-            frame.schema());
+        return new Job(frame.sparkSession(), plan, result, rows, frame.schema());
       }
       reason = "several stages";
     }
@@ -295,21 +334,28 @@ public class KeptJobs {
 
   /** A kept plan. Used by one thread at a time. */
   public static class Job {
+    private final long number = NUMBERS.incrementAndGet();
     private final SparkSession session;
-    private final LogicalPlan logical;
     private final SparkPlan plan;
+    private final List metrics = new ArrayList();
     private final RDD result;
     private final Rows[] leaves;
     private final StructType schema;
 
-    Job(SparkSession session, LogicalPlan logical, SparkPlan plan, RDD result, Rows[] leaves,
-        StructType schema) {
+    Job(SparkSession session, SparkPlan plan, RDD result, Rows[] leaves, StructType schema) {
       this.session = session;
-      this.logical = logical;
       this.plan = plan;
       this.result = result;
       this.leaves = leaves;
       this.schema = schema;
+      collect(plan, metrics);
+      java.util.Iterator known = JOBS.values().iterator();
+      while (known.hasNext()) {
+        if (((WeakReference) known.next()).get() == null) {
+          known.remove();
+        }
+      }
+      JOBS.put(Long.valueOf(number), new WeakReference(this));
     }
 
     /** The plan, as text. */
@@ -320,25 +366,25 @@ public class KeptJobs {
     /**
      * Writes the rows of the plan to a file, over those of other files, one per leaf: all of them
      * streams of Arrow (`row_files`). Returns how many bytes it has written. Where `isTold` is
-     * false the execution has counted nothing: somebody else counts the same rows.
+     * false nothing is counted: somebody else counts the same rows.
      */
-    public int run(String prefix, final boolean isTold) throws IOException {
+    public int run(String prefix, boolean isTold) throws IOException {
       for (int i = 0; i < leaves.length; i++) {
         leaves[i].take(prefix + i);
       }
       plan.resetMetrics();
       try {
-        Object found = SQLExecution$.MODULE$.withNewExecutionId(
-            new Execution(session, logical, plan), new Some("kept plan"), new AbstractFunction0() {
+        // As for an execution of Spark's: expressions look for the settings of the session among the
+        // properties of the task.
+        byte[] rows = (byte[]) SQLExecution$.MODULE$.withSQLConfPropagated(
+            session, new AbstractFunction0() {
               public Object apply() {
-                byte[] found = computed();
-                if (isTold) {
-                  tell();
-                }
-                return found;
+                return computed();
               }
             });
-        byte[] rows = (byte[]) found;
+        if (isTold) {
+          tell();
+        }
         // Over what is there: to cut a file off and let it grow again costs more than to write it.
         Files.write(Paths.get(prefix + "result"), rows, new OpenOption[] {StandardOpenOption.WRITE});
         return rows.length;
@@ -380,46 +426,38 @@ public class KeptJobs {
       }
     }
 
-    /** Tells Spark what the operators have counted, as a task does when it ends. */
+    /** Notes what the operators have counted. */
     private void tell() {
-      SparkContext context = session.sparkContext();
-      List counted = new ArrayList();
-      collect(plan, counted);
-      String execution = context.getLocalProperty(SQLExecution$.MODULE$.EXECUTION_ID_KEY());
-      SQLMetrics$.MODULE$.postDriverMetricUpdates(context, execution, seq(counted));
+      Map counts = new HashMap();
+      for (int i = 0; i < metrics.size(); i++) {
+        SQLMetric metric = (SQLMetric) metrics.get(i);
+        counts.put(String.valueOf(metric.id()), inWords(metric));
+      }
+      Object description =
+          session.sparkContext().getLocalProperty("spark.job.description");
+      Object[] run = {Long.valueOf(number), description == null ? "" : description, counts};
+      while (!COUNTED.offer(run)) {
+        COUNTED.poll();
+      }
+    }
+
+    private static String inWords(SQLMetric metric) {
+      long value = metric.isZero() ? 0L : metric._value(); // it may begin below 0
+      if ("nsTiming".equals(metric.metricType())) {
+        return value / 1000000L + " ms";
+      }
+      return "timing".equals(metric.metricType()) ? value + " ms" : String.valueOf(value);
     }
 
     private static void collect(SparkPlan node, List counted) {
       Iterator metrics = node.metrics().valuesIterator();
       while (metrics.hasNext()) {
-        SQLMetric metric = (SQLMetric) metrics.next();
-        if (!metric.isZero()) {
-          counted.add(metric);
-        }
+        counted.add(metrics.next());
       }
       Seq children = node.children();
       for (int i = 0; i < children.size(); i++) {
         collect((SparkPlan) children.apply(i), counted);
       }
-    }
-  }
-
-  /** What Spark knows of the run of a plan that it has not planned for it. */
-  private static class Execution extends QueryExecution {
-    private final SparkPlan filled;
-
-    Execution(SparkSession session, LogicalPlan logical, SparkPlan filled) {
-      super(session, logical, QueryExecution.$lessinit$greater$default$3(),
-          QueryExecution.$lessinit$greater$default$4(),
-          QueryExecution.$lessinit$greater$default$5(),
-          QueryExecution.$lessinit$greater$default$6(),
-          QueryExecution.$lessinit$greater$default$7(),
-          QueryExecution.$lessinit$greater$default$8());
-      this.filled = filled;
-    }
-
-    public SparkPlan executedPlan() {
-      return filled;
     }
   }
 }

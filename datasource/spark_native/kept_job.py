@@ -13,6 +13,10 @@ leaves (`KeptJobs.java`).
 All is in one partition: leaves have one, exchanges are left out, and the branches of a union come
 one after the other. The caller's thread computes it as a task would.
 
+A run is no SQL execution of Spark's: to make one, with its plan as text and its events, took a
+third of the processor time of a run over few rows, and a hundred views pushed all others out of
+Spark's status store. `KeptRuns` tells what runs have counted.
+
 Invariants:
     No operator has anything of an earlier run: only kinds that are known not to are taken, neither
     subqueries, nor exchanges, broadcasts or cached rows.
@@ -21,6 +25,7 @@ Invariants:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -39,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["KeptJob", "NotKept", "rows_given_later"]
+__all__ = ["KeptJob", "KeptRuns", "NotKept", "rows_given_later"]
 
 _CLASS: Final = "KeptJobs"
 
@@ -98,6 +103,7 @@ class KeptJob:
             java = java_object(spark, _CLASS).keep(frame._jdf, given, reasons)  # noqa: SLF001
         if java is None:
             raise NotKept(str(reasons.get(0)))
+        _made.set()
         return cls(java, leaves)
 
     def takes(self, rows: Sequence[pa.Table]) -> bool:
@@ -109,12 +115,50 @@ class KeptJob:
 
         Args:
             rows: Those of each leaf, in their order; `takes` tells if they fit.
-            is_told: Whether Spark is told what the operators have counted: not if the same rows go
-                through a plan of its own as well, or they would be counted twice.
+            is_told: Whether what its operators count is noted: not if the same rows go through a
+                plan of Spark's as well, or they would be counted twice.
         """
         with row_files() as files:
             files.put(rows)
             return files.take(self._java.run(files.prefix, is_told))
+
+
+class KeptRuns:
+    """What the runs of all kept plans of this process have counted; for one thread.
+
+    Each run is told once, whoever asks. Of some thousands that nobody has asked for the newest are
+    remembered.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        """Ask nothing yet.
+
+        Args:
+            spark: Any session of the application.
+        """
+        self._spark = spark
+        self._java: Any = None
+
+    def counted(self) -> str:
+        """The runs since the last call, in their order, as JSON.
+
+        A list of lists: number of the plan; the description that Spark would give to an SQL
+        execution of that thread; the counts by the number of the counter, as Spark's status store
+        writes them.
+        """
+        if self._java is None:
+            if not _made.is_set():
+                return "[]"
+            self._java = java_object(self._spark, _CLASS)
+        return str(self._java.counted())
+
+    def graph(self, plan: int) -> Any | None:
+        """Spark's `SparkPlanGraph` of a plan, in the JVM; None if the plan was given up."""
+        return self._java.graph(plan)
+
+
+_made: Final = threading.Event()
+"""Set once a plan is kept: until then nobody has to load the class."""
 
 
 def _arrow_types(schema: StructType) -> list[pa.DataType]:

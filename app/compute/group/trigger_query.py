@@ -63,7 +63,7 @@ _TRIGGER_MS_MIN: Final = 100
 """Shortest pause between micro-batches, however short the interval is."""
 
 _KNOWN: Final = 2.5
-"""Intervals for which a query that ran is not asked for: it seldom ends, and tells an error itself."""
+"""Intervals for which a query that ran is taken to run: an error of its steps is told by itself."""
 
 _PARTS: Final = "256"
 """Most parts of changes that one micro-batch takes: a view that comes back after an hour commits,

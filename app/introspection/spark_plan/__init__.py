@@ -9,6 +9,7 @@ reading of Spark's status store, from which each operator gets its rows and time
     status_store     Spark's status store of SQL executions
     execution_plan   one execution: its plan, rows and times
     matching         the operator that each node of Spark's plan works for
+    kept_runs        runs of kept plans, which are no executions
     harvest          rows and times of each operator in one micro-batch, as events
 
 May use: `introspection`'s events, facts and sink, and Spark's status store by `status_store` only.

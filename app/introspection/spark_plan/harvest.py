@@ -22,7 +22,6 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import re
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -32,9 +31,14 @@ from shardline.app.introspection.events import Event, Harvested, QueryProgress
 from shardline.app.introspection.facts import Facts
 from shardline.app.introspection.sink import Sink
 from shardline.app.introspection.spark_plan.execution_plan import SparkPlan
+from shardline.app.introspection.spark_plan.kept_runs import KeptRunReader
 from shardline.app.introspection.spark_plan.matching import Work, match_execution
 from shardline.app.introspection.spark_plan.operators import OperatorPlan
-from shardline.app.introspection.spark_plan.status_store import Execution, StatusStore
+from shardline.app.introspection.spark_plan.status_store import (
+    Execution,
+    StatusStore,
+    micro_batch_of,
+)
 from shardline.app.protocol.objects import Description
 from shardline.datasource.background import PeriodicThread
 
@@ -63,8 +67,6 @@ itself: one that never ends must not make every read a long one."""
 
 _STOP_MS: Final = 5_000.0
 
-_DESCRIBED: Final = re.compile(r"runId = (\S+)\s+batch = (\d+)")
-
 _Key: TypeAlias = tuple[str, int]
 """Run and number of a micro-batch."""
 
@@ -80,15 +82,18 @@ class _Request:
 class Harvester:
     """Reads executions of micro-batches from Spark's status store, and reports them to the sink."""
 
-    def __init__(self, sink: Sink, store: StatusStore) -> None:
+    def __init__(self, sink: Sink, store: StatusStore, kept_runs: KeptRunReader) -> None:
         """Read nothing yet.
 
         Args:
             sink: Has the objects; takes the events.
             store: Of the application.
+            kept_runs: Of the same.
         """
         self._sink = sink
         self._store = store
+        self._kept_runs = kept_runs
+        self._kept: OrderedDict[_Key, list[SparkPlan]] = OrderedDict()
         self._asked: deque[_Request] = deque()
         self._found: OrderedDict[_Key, dict[int, Execution]] = OrderedDict()
         self._next = 0
@@ -120,9 +125,10 @@ class Harvester:
         # Before the read: of what is asked for during it, the store may not have all yet.
         self._thread.wake.clear()
         self._read_executions()
+        self._read_kept_runs()
         for _ in range(len(self._asked)):
             asked = self._asked.popleft()
-            if self._harvest(asked.event):
+            if self._harvest(asked):
                 continue
             asked.tries += 1
             if asked.tries < _TRIES:
@@ -149,14 +155,21 @@ class Harvester:
 
     # --- the store -------------------------------------------------------------------------------
 
+    def _read_kept_runs(self) -> None:
+        """Read what kept plans have counted, and remember it by its micro-batch."""
+        for run in self._kept_runs.read():
+            self._kept.setdefault(run.key, []).append(run.plan)
+            if len(self._kept) > _RUNS_MAX:
+                self._kept.popitem(last=False)
+
     def _read_executions(self) -> None:
         """Read new and running executions, and remember them by their micro-batch."""
         again = [number for number in self._going if number >= self._next - _REREAD_MAX]
         self._going.clear()
         for execution in self._store.since(min([*again, self._next])):
-            described = _DESCRIBED.search(execution.description)
-            if described is not None:
-                self._remember((described[1], int(described[2])), execution)
+            key = micro_batch_of(execution.description)
+            if key is not None:
+                self._remember(key, execution)
             self._next = max(self._next, execution.number + 1)
 
     def _remember(self, key: _Key, execution: Execution) -> None:
@@ -172,30 +185,41 @@ class Harvester:
         if execution.ended_ms is None:
             self._going.add(number)
 
-    def _harvest(self, event: QueryProgress) -> bool:
+    def _harvest(self, asked: _Request) -> bool:
         """Report a micro-batch to the sink; False if the store does not have all of it yet."""
+        event = asked.event
         key = (event.run, event.micro_batch)
-        found = self._found.get(key)
-        if found is None:
+        executions = self._executions(asked)
+        if executions is None:
             return False
-        first, *others = found.values()
-        outermost = self._latest(first)
-        if outermost is not None and outermost.ended_ms is None:
-            return False
-        del self._found[key]
+        self._found.pop(key, None)
+        kept = self._kept.pop(key, [])
         name = event.name.split(":")[0]
         known = self._sink.read(lambda facts, _: _known(facts, name))
         if known is None:
             return True
         description, operators = known
-        executions = [outermost, *map(self._latest, others)]
         plans = self._plans(executions)
         if plans is None:
             self._sink.put(_summed(event, []))
-        elif plans:
-            work = [match_execution(description, operators, plan) for plan in plans]
+        elif plans or kept:
+            work = [match_execution(description, operators, plan) for plan in (*plans, *kept)]
             self._sink.put(_summed(event, work))
         return True
+
+    def _executions(self, asked: _Request) -> list[Execution | None] | None:
+        """Those of a micro-batch, as they are now; None if there may be more of it."""
+        key = (asked.event.run, asked.event.micro_batch)
+        found = self._found.get(key)
+        if found is None:
+            # A step in a group has no execution that wraps it, and none at all if kept plans have
+            # done all of it. Another look, as Spark fills the store by another queue.
+            return [] if asked.event.in_group and key in self._kept and asked.tries else None
+        first, *others = found.values()
+        outermost = self._latest(first)
+        if outermost is not None and outermost.ended_ms is None:
+            return None
+        return [outermost, *map(self._latest, others)]
 
     def _latest(self, execution: Execution) -> Execution | None:
         """The execution as it is now; None if Spark has evicted it meanwhile."""

@@ -15,6 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +28,7 @@ from shardline.datasource.java_names import java_class, scala_object
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Execution", "StatusStore"]
+__all__ = ["Execution", "StatusStore", "micro_batch_of"]
 
 _LOOK_MIN: Final = 16
 """Fewest executions that one call requests."""
@@ -59,6 +60,15 @@ _UNREAD: Final = {
 
 _FORGOTTEN: Final = "java.util.NoSuchElementException"
 """The exception of the store for an execution that it has evicted."""
+
+
+_DESCRIBED: Final = re.compile(r"runId = (\S+)\s+batch = (\d+)")
+
+
+def micro_batch_of(description: str) -> tuple[str, int] | None:
+    """Run and number of the micro-batch that an execution is described by; None if by none."""
+    found = _DESCRIBED.search(description)
+    return None if found is None else (found[1], int(found[2]))
 
 
 class Execution(msgspec.Struct, frozen=True):
@@ -108,7 +118,7 @@ class StatusStore:
         count: int = self._store.executionsCount()
         while True:
             start = max(count - self._look, 0)
-            text = self._text(self._store.executionsList(start, self._look + _MEANWHILE))
+            text = self.encode(self._store.executionsList(start, self._look + _MEANWHILE))
             found = _executions.decode(text)
             if start == 0 or not found or found[0].number <= first:
                 break
@@ -119,7 +129,7 @@ class StatusStore:
 
     def execution(self, number: int) -> Execution | None:
         """Read one execution; None if the store has evicted it."""
-        found: Execution | None = _perhaps.decode(self._text(self._store.execution(number)))
+        found: Execution | None = _perhaps.decode(self.encode(self._store.execution(number)))
         return found
 
     def plan(self, execution: Execution) -> SparkPlan | None:
@@ -132,14 +142,14 @@ class StatusStore:
         number, values = execution.number, execution.values
         try:
             if values is None:
-                values = _values.decode(self._text(self._store.executionMetrics(number)))
+                values = _values.decode(self.encode(self._store.executionMetrics(number)))
             graph = self._store.planGraph(number)
         except Py4JJavaError as error:
             # To ask first whether it is there would not do: Spark may evict it right after.
             if error.java_exception.getClass().getName() != _FORGOTTEN:
                 raise
             return None
-        return parse_plan(self._text(graph), values)
+        return parse_plan(self.encode(graph), values)
 
     @cached_property
     def _store(self) -> Any:
@@ -158,6 +168,7 @@ class StatusStore:
             override.setIgnorals(ignored.forIgnoredProperties(fields))
         return mapper
 
-    def _text(self, found: object) -> str:
+    def encode(self, found: object) -> str:
+        """An object of Spark's user interface as JSON."""
         text: str = self._mapper.writeValueAsString(found)
         return text

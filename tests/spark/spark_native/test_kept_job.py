@@ -16,7 +16,14 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from shardline.datasource.spark_native.kept_job import KeptJob, NotKept, rows_given_later
+from shardline.app.introspection.spark_plan.kept_runs import KeptRunReader
+from shardline.app.introspection.spark_plan.status_store import StatusStore
+from shardline.datasource.spark_native.kept_job import (
+    KeptJob,
+    KeptRuns,
+    NotKept,
+    rows_given_later,
+)
 from support.profiles import one_of
 from support.spark.kept_plans import counted
 
@@ -207,46 +214,38 @@ def test_an_error_at_a_row_is_of_that_run(session: SparkSession) -> None:
         assert found.to_pylist() == [{"n": "a", "s": 2.0}]
 
 
-def test_no_job_is_run_and_the_execution_is_told(session: SparkSession) -> None:
-    """Spark's page and our introspection have its operators, with this run's rows."""
+def test_neither_a_job_nor_an_execution_is_run_and_its_counts_are_told(
+    session: SparkSession,
+) -> None:
+    """Under the description that an execution would have, once, with this run's rows."""
     context: Any = session.sparkContext
     status = session._jsparkSession.sharedState().statusStore()
-    job = kept(session, QUERIES["groups"])
-    context.setJobGroup("kept-plan", "a kept plan")
+    failing = kept(session, "SELECT sum(100 / k) AS s FROM t")
+    job, runs = kept(session, QUERIES["groups"]), KeptRuns(session)
+    reader = KeptRunReader(runs, StatusStore(session).encode)
+    runs.counted()
+    context._jsc.sc().listenerBus().waitUntilEmpty()
+    before = status.executionsCount()
+    context.setJobGroup("kept-plan", "v:u1:1\nid = q\nrunId = r\nbatch = 3")
     try:
         for size in (5, 7):
-            before = _last(context, status).executionId()
             run(job, {"t": [(k, 1.0, f"n{k}", None) for k in range(size)], "u": []})
-            last = _last(context, status)
-            assert last.executionId() == before + 1
-            assert str(size) in _told(status, last)
-        before = _last(context, status).executionId()
+            (one,) = reader.read()
+            assert one.key == ("r", 3)
+            assert {size} <= {node.rows for node in one.plan.nodes.values()} <= {size, None}
+            assert {"HashAggregate", "Scan ExistingRDD"} <= {
+                node.name for node in one.plan.nodes.values()
+            }
         run(job, {"t": [(1, 1.0, "n", None)], "u": []}, is_told=False)
-        last = _last(context, status)
-        assert last.executionId() == before + 1
-        assert _told(status, last) == []
+        with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+            run(failing, {"t": [(0, 1.0, "a", None)], "u": []})
+        assert reader.read() == []
+        context._jsc.sc().listenerBus().waitUntilEmpty()
+        assert status.executionsCount() == before
         assert list(context.statusTracker().getJobIdsForGroup("kept-plan")) == []
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)
-
-
-def _told(status: Any, execution: Any) -> list[str]:
-    """Numbers of rows that operators have counted."""
-    values = status.executionMetrics(execution.executionId())
-    told = [values.get(one.accumulatorId()) for one in _metrics(execution)]
-    return [one.get() for one in told if one.isDefined()]
-
-
-def _last(context: Any, status: Any) -> Any:
-    context._jsc.sc().listenerBus().waitUntilEmpty()
-    return status.executionsList(int(status.executionsCount()) - 1, 1).head()
-
-
-def _metrics(execution: Any) -> Iterator[Any]:
-    metrics = execution.metrics()
-    for at in range(metrics.size()):
-        if metrics.apply(at).name() == "number of output rows":
-            yield metrics.apply(at)
+        context.setLocalProperty("spark.job.description", None)
 
 
 def test_the_session_is_as_it_was(session: SparkSession) -> None:

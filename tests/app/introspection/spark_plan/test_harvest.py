@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from shardline.app.introspection.spark_plan.execution_plan import SparkPlan, parse_plan
 from shardline.app.introspection.spark_plan.harvest import Harvester
+from shardline.app.introspection.spark_plan.kept_runs import KeptRun, KeptRunReader
 from shardline.app.introspection.spark_plan.status_store import Execution
 from support.fakes.introspection import DELAYS, World, progress
 
@@ -101,13 +102,28 @@ def world() -> World:
     return made
 
 
-def harvester(world: World, store: Any) -> Harvester:
-    return Harvester(world.sink, store)
+@dataclass
+class KeptRunStore:
+    """Runs of kept plans that nobody has asked for yet."""
+
+    waiting: list[KeptRun] = field(default_factory=list)
+
+    def add(self, run: str, batch: int, rows: int) -> None:
+        self.waiting.append(KeptRun((run, batch), aggregated(rows)))
+
+    def read(self) -> list[KeptRun]:
+        found, self.waiting = self.waiting, []
+        return found
 
 
-def done(world: World, given: Harvester, batch: int = 0) -> None:
+def harvester(world: World, store: Any, kept_runs: KeptRunStore | None = None) -> Harvester:
+    return Harvester(world.sink, store, cast("Any", kept_runs or KeptRunStore()))
+
+
+def done(world: World, given: Harvester, batch: int = 0, *, in_group: bool = False) -> None:
     """Let a micro-batch be done, and be looked at."""
-    given.ask(progress(QUERY, RUN, micro_batch=batch, addBatch=1))
+    event = progress(QUERY, RUN, micro_batch=batch, addBatch=1)
+    given.ask(msgspec.structs.replace(event, in_group=in_group))
     given.step()
     world.sink.step()
 
@@ -226,3 +242,81 @@ def test_the_end_of_a_run_does_not_lose_what_it_has_done(world: World) -> None:
     assert read(world) == [(5, 1)]
     (row,) = world.rows("objects")
     assert row["run_id"] == RUN
+
+
+def test_runs_of_kept_plans_are_added_to_the_executions_of_their_micro_batch(world: World) -> None:
+    """Of a query of the view's own these come later: its end is that of the outermost."""
+    store, kept = Store(), KeptRunStore()
+    given = harvester(world, store, kept)
+    outer = store.add(RUN, 0, ended=False)
+    store.add(RUN, 0, rows=5)
+    for run, batch, rows in ((RUN, 0, 7), (RUN, 0, 8), (RUN, 1, 100), ("another", 0, 1000)):
+        kept.add(run, batch, rows)
+    done(world, given)
+    given.step()
+    assert read(world) == []
+    store.end(outer)
+    given.step()
+    world.sink.step()
+    assert read(world) == [(20, 1)]
+    store.add(RUN, 1)
+    done(world, given, 1)
+    assert read(world) == [(120, 2)]
+
+
+def test_a_step_in_a_group_may_be_all_of_kept_plans(world: World) -> None:
+    """No execution wraps it. One that comes a little later than the end is still of it."""
+    store, kept = Store(), KeptRunStore()
+    given = harvester(world, store, kept)
+    kept.add(RUN, 1, 7)
+    done(world, given, 1, in_group=True)
+    assert read(world) == []
+    given.step()
+    world.sink.step()
+    assert read(world) == [(7, 1)]
+    kept.add(RUN, 2, 8)
+    done(world, given, 2, in_group=True)
+    store.add(RUN, 2, rows=5)
+    given.step()
+    world.sink.step()
+    assert read(world) == [(20, 2)]
+
+
+class Counted:
+    """What the JVM answers about kept plans."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[int, str, dict[str, str]]] = []
+        self.asked: list[int] = []
+
+    def counted(self) -> str:
+        found, self.runs = self.runs, []
+        return json.dumps(found)
+
+    def graph(self, plan: int) -> str | None:
+        self.asked.append(plan)
+        metric = {"name": "number of output rows", "accumulatorId": plan, "metricType": "sum"}
+        node = {"id": 0, "name": "Filter", "desc": "Filter", "metrics": [metric]}
+        return None if plan == 3 else json.dumps({"nodes": [node], "edges": []})
+
+
+def test_a_kept_plan_is_asked_for_once_and_its_counts_are_of_each_run() -> None:
+    """Runs outside of micro-batches, and of plans that are given up, are nobody's."""
+    counted: Any = Counted()
+    reader = KeptRunReader(counted, str)
+    assert reader.read() == []
+    described = "v:u1:1\nid = q\nrunId = r\nbatch = {}"
+    counted.runs = [
+        (1, described.format(4), {"1": "6"}),
+        (2, described.format(4), {"2": "7"}),
+        (2, "", {"2": "8"}),
+        (3, described.format(4), {"3": "9"}),
+    ]
+    assert [(run.key, run.plan.nodes[0].rows) for run in reader.read()] == [
+        (("r", 4), 6),
+        (("r", 4), 7),
+    ]
+    counted.runs = [(2, described.format(5), {"2": "1,000"})]
+    (last,) = reader.read()
+    assert (last.key, last.plan.nodes[0].rows) == (("r", 5), 1000)
+    assert counted.asked == [1, 2, 3]
