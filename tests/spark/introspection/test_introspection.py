@@ -151,6 +151,8 @@ def test_a_pause_leaves_nothing_that_watches_and_all_that_is_known(
 ) -> None:
     """No listener, no thread, no event; afterwards the query that ran all the while is heard."""
     observing = RuntimeFeeds(ShardClient.open(str(tmp_path / "shards")), SystemClock())
+    # That of a test before this may still go on.
+    wait_until("nobody registers", lambda: "introspection-register" not in watching(), PATIENCE_S)
     others, before = watching(), listeners(spark)
     name = "delays:u1:1"
 
