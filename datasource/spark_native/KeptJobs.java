@@ -106,7 +106,7 @@ public class KeptJobs {
       "LocalTableScanExec", "OneRowRelationExec", "RangeExec"}));
 
   /** Most runs whose counts wait for somebody to ask; of more, the oldest are forgotten. */
-  private static final int COUNTED_MAX = 20000;
+  private static final int COUNTED_MAX = 4096;
 
   /** Numbers of jobs, by which their plans are asked for. */
   private static final AtomicLong NUMBERS = new AtomicLong();
