@@ -5,7 +5,7 @@
 
     1st time    the ordinary way: a plan that is used once is not worth keeping
     2nd         both ways, whose rows are compared: only what is proved is used
-    later       the kept plan
+    later       the kept plan; both ways once more where it runs over many rows in place of few
 
 Kept plans are an inside of Spark, and a wrong row would stay in the view. So each is proved on the
 rows of a step before it counts, and whatever goes wrong with one, the ordinary way is asked: it
@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
@@ -159,12 +159,12 @@ class _KnownPlan:
 
     Attributes:
         job: The plan, once it is made.
-        proved: True if its rows were those of the ordinary way.
+        proved: Kinds of runs (`KeptJob.is_interpreted`) whose rows were those of the ordinary way.
         refused: Why the ordinary way is taken for good; "" if it is not.
     """
 
     job: KeptJob | None = None
-    proved: bool = False
+    proved: set[bool] = field(default_factory=set)
     refused: str = ""
 
 
@@ -192,15 +192,16 @@ class KeptJobs:
             return job.ordinary()
         found, wrong = _run(kept, job, tables)
         # Too many are used by nobody: the ordinary way would only tell the same.
-        if not wrong and (kept.proved or (found is not None and is_too_much(found))):
+        if not wrong and (_is_proved(kept, tables) or (found is not None and is_too_much(found))):
             return found
         rows = job.ordinary()
         if rows is None and not wrong:
             return None  # too large to compare: it may be proved by a later step
         wrong = wrong or _difference(found, rows)
-        if wrong:
+        if kept.job is None or wrong:
             self._refuse(kept, wrong)
-        kept.proved = not wrong
+        else:
+            kept.proved.add(kept.job.is_interpreted(tables))
         return rows
 
     def _refuse(self, kept: _KnownPlan, reason: str) -> None:
@@ -221,13 +222,17 @@ def _bytes_of(tables: Sequence[pa.Table]) -> int:
     return 0 if few else sum(table.nbytes for table in tables)
 
 
+def _is_proved(kept: _KnownPlan, tables: Sequence[pa.Table]) -> bool:
+    return kept.job is not None and kept.job.is_interpreted(tables) in kept.proved
+
+
 def _run(kept: _KnownPlan, job: StepJob, tables: Sequence[pa.Table]) -> tuple[pa.Table | None, str]:
     """The rows of the kept plan, which is made if it is not there; or what is wrong with it."""
     try:
         if kept.job is None:
             kept.job = job.plan()
         # A run that only proves the plan is beside the ordinary one, whose rows are counted.
-        return kept.job.run(tables, is_told=kept.proved), ""
+        return kept.job.run(tables, is_told=_is_proved(kept, tables)), ""
     except NotKept as refused:
         return None, str(refused)
     except Exception as error:  # noqa: BLE001 - the ordinary way tells whose error it is

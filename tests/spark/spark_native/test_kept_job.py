@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from shardline.app.introspection.spark_plan.kept_runs import KeptRunReader
 from shardline.app.introspection.spark_plan.status_store import StatusStore
+from shardline.datasource.spark_native import kept_job
 from shardline.datasource.spark_native.kept_job import (
     KeptJob,
     KeptRuns,
@@ -141,10 +142,16 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 @pytest.mark.parametrize("name", one_of(6, QUERIES))
-def test_rows_are_sparks_own_over_any_rows(session: SparkSession, name: str) -> None:
-    """More of them, fewer, none, and the first ones again: nothing of a run is in a later one."""
+def test_rows_are_sparks_own_over_any_rows(
+    session: SparkSession, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them, fewer, none, and the first ones again: nothing of a run is in a later one.
+
+    Also where what operators make in a run is compiled, as of many rows, and interpreted, by turns.
+    """
     job = kept(session, QUERIES[name])
-    for seed, size in ((1, 8), (2, 60), (3, 0), (4, 1), (1, 8)):
+    for seed, size, interpreted_max in ((1, 8, 99), (2, 60, 99), (3, 0, 0), (4, 1, 0), (1, 8, -1)):
+        monkeypatch.setattr(kept_job, "_INTERPRETED_MAX", interpreted_max)
         rows = drawn(seed, size)
         frames = {one: session.createDataFrame(rows[one], COLUMNS[one]) for one in COLUMNS}
         wanted = queried(session, QUERIES[name], frames).toArrow()

@@ -33,6 +33,10 @@ class Plan:
     def takes(self, _tables: list[pa.Table]) -> bool:
         return self.fits
 
+    def is_interpreted(self, tables: list[pa.Table]) -> bool:
+        given: int = sum(table.num_rows for table in tables)
+        return given <= 2
+
     def run(self, _tables: list[pa.Table], *, is_told: bool) -> pa.Table:
         self.told.append(is_told)
         found = self.results[min(self.runs, len(self.results)) - 1]
@@ -80,6 +84,22 @@ def test_a_plan_is_made_when_it_comes_again_and_proved_before_it_is_used() -> No
     found = steps(jobs, job, 3)
     assert (job.plans, job.ordinary_runs) == (1, 2)
     assert [table.column("n").to_pylist()[1:] for table in found if table] == [[2, 1]] * 3
+
+
+def test_a_plan_is_proved_for_few_rows_and_for_many() -> None:
+    """They run in another way: what is right in the one may be wrong in the other."""
+    plan = Plan([rows(1), rows(1), rows(7), rows(1)])
+    job, jobs = Job(rows(1), plan), KeptJobs("v")
+    job.few_rows = {"t": FewRows(rows(1), StructType())}
+    steps(jobs, job, 3)
+    assert (plan.runs, job.ordinary_runs) == (2, 2)
+    job.few_rows = {"t": FewRows(rows(1, 2, 3), StructType())}
+    (found,) = steps(jobs, job, 1)
+    assert found == rows(1), "the ordinary way's, not the plan's"
+    assert job.ordinary_runs == 3
+    job.few_rows = {"t": FewRows(rows(1), StructType())}
+    steps(jobs, job, 1)
+    assert job.ordinary_runs == 4, "given up for good"
 
 
 def test_rows_of_a_step_are_counted_once() -> None:
