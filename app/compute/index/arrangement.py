@@ -10,15 +10,16 @@ since every query reads at its own, and a plain map of the latest rows cannot do
     arranged.scan(as_of=150)                 all rows
 
 Updates are in a few sorted *runs*: Arrow tables in the order of a 64-bit hash of the key, so that a
-look-up is a binary search in each. Runs are merged when four of them are of about one size, and all
-of them when those behind the first are more than it: there are O(log n) runs, each update is moved
-O(log n) times, and what is taken away again goes before it is as much as what stays. A hash only
-finds candidates; values decide which of them have the key.
+look-up is a binary search in each, or in each piece of a large one (`runs`). Runs are merged when
+four of them are of about one size, and all of them when those behind the first are more than it:
+there are O(log n) runs, each update is moved O(log n) times, and what is taken away again goes
+before it is as much as what stays. A hash only finds candidates; values decide which of them have
+the key.
 
     other = arranged.by(("day",))            the same contents by another key
 
-The rows are there once, whatever they are looked up by: for another key each run has the places of
-its rows in the order of that key's hashes, twelve bytes a row, made when they are first needed.
+The rows are there once, whatever they are looked up by: for another key each piece has the places
+of its rows in the order of that key's hashes, twelve bytes a row, made when they are first needed.
 
 Invariants:
     Contents are exact at every `as_of` with `since <= as_of < upper`, and refused elsewhere.
@@ -29,147 +30,35 @@ Invariants:
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardline.app.compute.index.runs import Hashes, Keep, Run, RunMaker, cut, hashes_of
 from shardline.app.compute.results import too_large
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.schema import DIFF, TS, ShardSchema, contiguous, surrogate
 from shardline.datasource.updates import (
-    advance_times,
-    consolidate,
     consolidate_snapshot,
     expand_copies,
-    take,
     update_schema,
 )
 
 __all__ = ["Arrangement", "ArrangementView"]
 
-Hashes = npt.NDArray[np.uint64]
-Places = npt.NDArray[np.uint32]
-Keep = Callable[[pa.Table], pa.Table]
-
 Mask = Callable[[pa.Table], pa.ChunkedArray]
 """Chooses rows of a table; equal rows must get the same answer, or their diffs do not add up."""
 
-_log = logging.getLogger(__name__)
-
-_HASH: Final = "_hash"
-_PLACE: Final = "_place"
 _GROWTH: Final = 4
 """So many runs of about one size are merged into one: with more of them rows are moved less often,
 and look-ups search more runs."""
-
-_SAMPLE: Final = 1_000
-"""Rows that are looked at to tell whether many are equal; so few are added up at once."""
-
-_STRETCH: Final = 100
-"""Rows that are looked at together, one behind the other in the order of hashes."""
-
-_DISTINCT: Final = 0.9
-"""Share of rows that differ, above which adding up equal ones is left out."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """The rows of a run in the order of the hashes of a key.
-
-    Attributes:
-        hashes: Sorted.
-        places: The row of each of them; None if the run's rows are in this order themselves.
-    """
-
-    hashes: Hashes
-    places: Places | None
-
-    @property
-    def nbytes(self) -> int:
-        return self.hashes.nbytes + (0 if self.places is None else self.places.nbytes)
-
-    def rows_of(self, hashed: Hashes, updates: pa.Table, most: int | None) -> pa.Table | int:
-        """The updates whose key has one of these hashes, which are sorted; their number if more.
-
-        Args:
-            hashed: Hashes, each once.
-            updates: Those of the run.
-            most: How many are worth taking; None for any number.
-        """
-        start = np.searchsorted(self.hashes, hashed, "left")
-        lengths = np.searchsorted(self.hashes, hashed, "right") - start
-        count = int(lengths.sum())
-        if most is not None and count > most:
-            return count
-        if len(hashed) == 1 and self.places is None:
-            return updates.slice(int(start[0]), count)
-        # The places from each start on, one after the other.
-        found = np.repeat(start - np.cumsum(lengths) + lengths, lengths) + np.arange(count)
-        return take(updates, found if self.places is None else self.places[found].astype(np.int64))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Run:
-    """Updates in the order of the hashes of a key; consolidated, unless they are many that differ.
-
-    Attributes:
-        updates: Them.
-        order: That of its rows.
-        first: The least of their times.
-        last: The greatest.
-        size_bytes: Of the updates: to add up the buffers of all runs at each look-up takes long.
-        store_table: Puts a table where it is to stay.
-    """
-
-    updates: pa.Table
-    order: _Order
-    first: int
-    last: int
-    size_bytes: int
-    store_table: Keep
-    _others: dict[tuple[str, ...], _Order] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @property
-    def nbytes(self) -> int:
-        orders = [self.order, *list(self._others.values())]
-        return self.size_bytes + sum(one.nbytes for one in orders)
-
-    def nbytes_by(self, key: tuple[str, ...] | None) -> int:
-        """Memory of the rows, and of the order of a key as far as it was needed already."""
-        order = self.order if key is None else self._others.get(key)
-        return self.size_bytes + (0 if order is None else order.nbytes)
-
-    def by(self, key: tuple[str, ...] | None) -> _Order:
-        """The order of another key; None for its own."""
-        if key is None:
-            return self.order
-        with self._lock:  # a large run takes seconds: not twice at a time
-            found = self._others.get(key)
-            if found is None:
-                found = self._others[key] = self._ordered(key)
-        return found
-
-    def _ordered(self, key: tuple[str, ...]) -> _Order:
-        hashes = _hashes(self.updates, key)
-        places = np.argsort(hashes, kind="stable").astype(np.uint32)
-        made = pa.table({_HASH: hashes[places], _PLACE: places})
-        try:
-            made = self.store_table(made)
-        except OSError:
-            _log.warning("places of rows are kept in memory", exc_info=True)
-        columns = (made.column(name).chunk(0).to_numpy() for name in (_HASH, _PLACE))
-        return _Order(*columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,17 +73,17 @@ class ArrangementView:
 
     since: int
     upper: Frontier
-    runs: tuple[_Run, ...] = ()
+    runs: tuple[Run, ...] = ()
 
     @property
     def records(self) -> int:
         """Number of updates."""
-        return sum(run.updates.num_rows for run in self.runs)
+        return sum(run.records for run in self.runs)
 
     @property
     def nbytes(self) -> int:
         """Memory of all runs, in bytes, for all keys."""
-        return sum(run.nbytes for run in self.runs)
+        return sum(piece.nbytes for run in self.runs for piece in run.pieces)
 
     def is_readable(self, as_of: int) -> bool:
         """True if contents at `as_of` are exact."""
@@ -208,9 +97,10 @@ class ArrangementView:
         if after < self.since:
             return None
         found = [
-            run.updates.select([TS, DIFF]).filter(_between(run.updates, after, until))
+            piece.updates.select([TS, DIFF]).filter(_between(piece.updates, after, until))
             for run in self.runs
-            if run.last > after and run.first <= until
+            for piece in run.pieces
+            if piece.last > after and piece.first <= until
         ]
         empty = update_schema(pa.schema([])).empty_table()
         return pa.concat_tables(found) if found else empty
@@ -225,13 +115,12 @@ class _Contents:
         self.key = key
         self.view = ArrangementView(since, Frontier(since))
         self._lock = threading.Lock()
-        self._arrow = arrow
-        self._store_table = keep or _as_it_is
+        self._maker = RunMaker(arrow, key, keep or _as_it_is)
 
-    def append(self, updates: pa.Table, upper: Frontier) -> None:
+    def append(self, chunks: Iterable[pa.Table], upper: Frontier) -> None:
         old = self.view
         assert old.upper <= upper, (old.upper, upper)
-        run = self._make_run(updates, old.since)
+        run = self._maker.run_of(chunks, old.since)
         assert run is None or upper.is_beyond(run.last), (run, upper)
         runs = old.runs if run is None else self._merge_runs((*old.runs, run), old.since)
         # One assignment publishes rows and upper together: a reader sees both or neither, and
@@ -247,38 +136,12 @@ class _Contents:
             if min(since, last) > old.since:
                 self.view = replace(old, since=min(since, last))
 
-    def _make_run(self, updates: pa.Table, since: int) -> _Run | None:
-        """`updates` as a run; None if they cancel."""
-        table = advance_times(updates.select(self._arrow.names), since)
-        is_added_up = _may_cancel(table)
-        if is_added_up:
-            table = consolidate(table)
-        hashes, order = self._in_order(table)
-        if not is_added_up and _many_are_equal(table, order):
-            table = consolidate(table)
-            hashes, order = self._in_order(table)
-        if not table.num_rows:
-            return None
-        bounds = pc.min_max(table.column(TS)).as_py()
-        # In one piece: look-ups slice it, and a slice of many pieces costs as many.
-        placed = take(table, order).combine_chunks()
-        kept = self._store_table(placed.append_column(_HASH, pa.array(hashes[order])))
-        rows, ordered = kept.drop_columns([_HASH]), kept.column(_HASH).chunk(0).to_numpy()
-        first, last, own_order = bounds["min"], bounds["max"], _Order(ordered, None)
-        return _Run(rows, own_order, first, last, int(rows.nbytes), self._store_table)
-
-    def _in_order(self, table: pa.Table) -> tuple[Hashes, npt.NDArray[np.intp]]:
-        """The hashes of the rows, and the rows' places in the order of these."""
-        hashes = _hashes(table, self.key)
-        return hashes, np.argsort(hashes, kind="stable")
-
-    def _merge_runs(self, runs: tuple[_Run, ...], since: int) -> tuple[_Run, ...]:
+    def _merge_runs(self, runs: tuple[Run, ...], since: int) -> tuple[Run, ...]:
         """Merge the last runs while `_GROWTH` are of about one size; all if the first is small."""
         found = list(runs)
-        while len(found) > 1 and (number := _mergeable([run.updates.num_rows for run in found])):
-            merged = pa.concat_tables([run.updates for run in found[-number:]])
+        while len(found) > 1 and (number := _mergeable([run.records for run in found])):
+            one = self._maker.merged(found[-number:], since)
             del found[-number:]
-            one = self._make_run(merged, since)
             if one is not None:
                 found.append(one)
         return tuple(found)
@@ -329,7 +192,8 @@ class Arrangement:
     @property
     def nbytes(self) -> int:
         """Memory of its rows, and of their order by its key, in bytes."""
-        return sum(run.nbytes_by(self._other) for run in self.view.runs)
+        pieces = [piece for run in self.view.runs for piece in run.pieces]
+        return sum(piece.nbytes_by(self._other) for piece in pieces)
 
     def append(self, updates: pa.Table, upper: Frontier) -> None:
         """Take in all updates from the present upper to the new one.
@@ -339,7 +203,18 @@ class Arrangement:
                 contents at since, as updates at it.
             upper: The new upper, beyond every time of `updates`.
         """
-        self._contents.append(updates, upper)
+        self.append_chunks(cut(updates), upper)
+
+    def append_chunks(self, chunks: Iterable[pa.Table], upper: Frontier) -> None:
+        """As `append`, of updates that are too many for one table: they are taken one by one.
+
+        If one of them raises, nothing is appended.
+
+        Args:
+            chunks: Each of about `runs.PIECE_BYTES` at most.
+            upper: The new upper.
+        """
+        self._contents.append(chunks, upper)
 
     def compact(self, since: int) -> None:
         """Move the since, at most to the last settled time; the next merge frees the memory."""
@@ -363,12 +238,12 @@ class Arrangement:
         """
         view = self._readable(as_of)
         key = values if isinstance(values, pa.Table) else self._key_of(values)
-        hashed = _hashes(key, self.key)[:1]
-        found = [part for part in self._parts(view, hashed, None) or () if part.num_rows]
+        hashed = hashes_of(key, self.key)[:1]
+        found = self._parts(view, hashed, None)
         if not found:
             return self._rows_of([], bytes_max)
         wanted = [surrogate(contiguous(key.column(name)))[0].as_py() for name in self.key]
-        kept = [self._matching(part, wanted, as_of) for part in found]
+        kept = [self._matching(part, wanted, as_of) for part, _ in found]
         return self._rows_of([part for part in kept if part.num_rows], bytes_max)
 
     def gather(
@@ -392,23 +267,23 @@ class Arrangement:
                 `RESULT_TOO_LARGE`.
         """
         view = self._readable(as_of)
-        found = self._parts(view, np.unique(_hashes(keys, self.key)), rows_max)
+        found = self._parts(view, np.unique(hashes_of(keys, self.key)), rows_max)
         if found is None:
             return None
-        parts = [_until(part, run.last, as_of) for part, run in zip(found, view.runs, strict=True)]
+        parts = [_until(part, last, as_of) for part, last in found]
         return self._rows_of([part for part in parts if part.num_rows], bytes_max)
 
     def _parts(
         self, view: ArrangementView, hashed: Hashes, most: int | None
-    ) -> list[pa.Table] | None:
-        """The updates of these hashes in each run; None if they are more than `most`."""
-        found: list[pa.Table] = []
+    ) -> list[tuple[pa.Table, int]] | None:
+        """The updates of these hashes, and a time that none is beyond; None if more than `most`."""
+        found: list[tuple[pa.Table, int]] = []
         for run in view.runs:
-            part = run.by(self._other).rows_of(hashed, run.updates, most)
-            if isinstance(part, int):
+            parts = run.found(self._other, hashed, most)
+            if parts is None:
                 return None
-            found.append(part)
-            most = None if most is None else most - part.num_rows
+            found += [(part, piece.last) for piece, part in parts]
+            most = None if most is None else most - sum(part.num_rows for _, part in parts)
         return found
 
     def scan(
@@ -426,8 +301,9 @@ class Arrangement:
                 `RESULT_TOO_LARGE`.
         """
         found = []
-        for run in self._readable(as_of).runs:
-            part = _until(run.updates, run.last, as_of)
+        pieces = [piece for run in self._readable(as_of).runs for piece in run.pieces]
+        for piece in pieces:
+            part = _until(piece.updates, piece.last, as_of)
             if mask is not None:
                 part = part.filter(mask(part))
             if part.num_rows:
@@ -504,27 +380,6 @@ def _mergeable(sizes: Sequence[int]) -> int:
     return _GROWTH if is_level else 0
 
 
-def _may_cancel(updates: pa.Table) -> bool:
-    """True if updates have to be added up; so few are, too, as that costs next to nothing."""
-    if updates.num_rows <= _SAMPLE:
-        return True
-    return bool(pc.any(pc.less_equal(updates.column(DIFF), 0)).as_py())
-
-
-def _many_are_equal(updates: pa.Table, order: npt.NDArray[np.intp]) -> bool:
-    """True if many of more than `_SAMPLE` rows are equal: to sort all by all columns is dear.
-
-    Args:
-        updates: In any order.
-        order: Their places in the order of their hashes, where equal rows are neighbours.
-    """
-    # Whole stretches: single rows would be equal to none of the others, however often each comes.
-    stretches = np.array_split(order, len(order) // _STRETCH)
-    some = stretches[:: max(len(stretches) * _STRETCH // _SAMPLE, 1)]
-    sample = take(updates, np.concatenate(some))
-    return bool(consolidate(sample).num_rows <= _DISTINCT * sample.num_rows)
-
-
 def _until(updates: pa.Table, last: int, as_of: int) -> pa.Table:
     """The updates at times until `as_of`; `last` is none of theirs, or the greatest."""
     return updates.filter(pc.less_equal(updates.column(TS), as_of)) if last > as_of else updates
@@ -533,28 +388,3 @@ def _until(updates: pa.Table, last: int, as_of: int) -> pa.Table:
 def _between(updates: pa.Table, after: int, until: int) -> pa.ChunkedArray:
     times = updates.column(TS)
     return pc.and_(pc.greater(times, after), pc.less_equal(times, until))
-
-
-def _hashes(table: pa.Table, columns: Sequence[str]) -> Hashes:
-    """A hash of each row's `columns`, equal for equal rows, also of different tables."""
-    total = np.zeros(table.num_rows, np.uint64)
-    for name in columns:
-        key = surrogate(contiguous(table.column(name)))
-        with np.errstate(over="ignore"):
-            total = total * np.uint64(0x9E3779B97F4A7C15) + _hashed(key)
-    return total
-
-
-def _hashed(key: pa.Array) -> Hashes:
-    if pa.types.is_null(key.type):
-        return np.zeros(len(key), np.uint64)
-    if pa.types.is_integer(key.type):
-        nulls = key.is_null().to_numpy(zero_copy_only=False)
-        # One width: a column that was widened keeps its values.
-        numbers = key.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        return np.where(nulls, np.uint64(1), pd.util.hash_array(numbers))
-    if pa.types.is_decimal(key.type):
-        key = key.cast(pa.string())
-    values = key.to_numpy(zero_copy_only=False)
-    hashed: Hashes = pd.util.hash_array(values, categorize=False)
-    return hashed

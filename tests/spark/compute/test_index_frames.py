@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from shardline.app.compute.index import arrangement
+from shardline.app.compute.index import runs
 from shardline.app.compute.index.index import IndexRegistry, IndexSettings, run_index
 from shardline.app.execution.observations import Hydrated
 from shardline.app.protocol.objects import IndexDescription
@@ -26,8 +26,8 @@ def test_rows_that_came_twice_at_one_time_are_there_twice(
     location: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An arrangement of many rows that differ does not add equal ones up: they come one by one."""
-    monkeypatch.setattr(arrangement, "_may_cancel", lambda _: False)
-    monkeypatch.setattr(arrangement, "_many_are_equal", lambda *_: False)
+    monkeypatch.setattr(runs, "_SAMPLE", 0)
+    monkeypatch.setattr(runs, "_many_are_equal", lambda *_: False)
     place, indexes = Place(location, spark), IndexRegistry()
     place.put("carriers", [((f"c{n}", f"name {n}"), 11, 1) for n in range(40)], 20, CARRIERS)
     on = IndexDescription(name="i", on="carriers", key=("carrier",))

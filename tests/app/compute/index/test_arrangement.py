@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.app.compute.index import arrangement
+from shardline.app.compute.index import arrangement, runs
 from shardline.app.compute.index.arrangement import Arrangement
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import EMPTY, Frontier
+from shardline.datasource.rows.updates import consolidate
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.reads import Row, contents, model_at, updates_of
 from support.profiles import examples
@@ -92,6 +95,37 @@ def test_contents_are_those_of_the_model_at_every_time(
     compacted: int,
 ) -> None:
     """Scans and look-ups at every readable time are what adding up all updates gives."""
+    _check_all_times(rows, key, cuts, since, compacted)
+
+
+@pytest.mark.slow
+@examples()
+@given(
+    rows=histories(),
+    key=st.sampled_from([(), ("k",), ("t",), ("t", "k"), ("v",)]),
+    cuts=st.lists(st.integers(1, LAST - 1), max_size=8),
+    times=st.tuples(st.integers(0, LAST - 2), st.integers(0, LAST - 1)),
+    piece_bytes=st.integers(1, 400),
+)
+def test_contents_in_pieces_are_those_of_the_model(
+    rows: list[tuple[Row, int, int]],
+    key: tuple[str, ...],
+    cuts: list[int],
+    times: tuple[int, int],
+    piece_bytes: int,
+) -> None:
+    """However small they are, and also where one key, or one hash, has more rows than a piece."""
+    with mock.patch.multiple(runs, PIECE_BYTES=piece_bytes, _SAMPLE=2, _STRETCH=1):
+        _check_all_times(rows, key, cuts, *times)
+
+
+def _check_all_times(
+    rows: list[tuple[Row, int, int]],
+    key: tuple[str, ...],
+    cuts: list[int],
+    since: int,
+    compacted: int,
+) -> None:
     found = arranged(rows, key, cuts, since)
     found.compact(compacted)
     for as_of in range(max(since, compacted), LAST):
@@ -179,14 +213,14 @@ def test_keys_of_every_kind_are_found() -> None:
 
 def test_two_keys_with_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hash only says where to look."""
-    from shardline.app.compute.index import arrangement
+    from shardline.app.compute.index import runs
 
     def alike(key: pa.Array) -> Any:
         import numpy as np
 
         return np.zeros(len(key), np.uint64)
 
-    monkeypatch.setattr(arrangement, "_hashed", alike)
+    monkeypatch.setattr(runs, "_hashed", alike)
     rows = [((i, "a", 1.0), 0, 1) for i in range(5)]
     found = arranged(rows, ("k",), [], since=0)
     assert contents(found.lookup((3,), 5)) == Counter({(3, "a", 1.0): 1})
@@ -312,9 +346,17 @@ def test_runs_are_merged_by_their_sizes(sizes: list[int], merged: int) -> None:
     assert arrangement._mergeable(sizes) == merged
 
 
-def test_what_is_taken_away_is_given_back() -> None:
-    """However often all rows are replaced, by appends of any size."""
-    found = Arrangement(ShardSchema.from_arrow(SCHEMA), ("k",), 0)
+@pytest.mark.parametrize("by", ["k", "t"])
+@pytest.mark.parametrize("rows", [10_000, 30])
+def test_what_is_taken_away_is_given_back(
+    monkeypatch: pytest.MonkeyPatch, by: str, rows: int
+) -> None:
+    """However often all are replaced, by appends of any size, in one piece or in pieces.
+
+    All have one `t`: of this key a hash has more rows than a piece.
+    """
+    monkeypatch.setattr(runs, "PIECE_BYTES", 40 * rows)
+    found = Arrangement(ShardSchema.from_arrow(SCHEMA), (by,), 0)
     draw, time, most = random.Random(5), 1, 0
     found.append(updates_of([((n, "a", 0.0), 0, 1) for n in range(100)], SCHEMA), Frontier(1))
     versions = dict.fromkeys(range(100), 0.0)
@@ -348,9 +390,73 @@ def test_many_equal_rows_are_added_up() -> None:
 
 def test_equal_rows_are_found_to_be_many_wherever_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a part, which is sorted, they are neighbours: single rows far apart would all differ."""
-    monkeypatch.setattr(arrangement, "_SAMPLE", 20)
-    monkeypatch.setattr(arrangement, "_STRETCH", 10)
+    monkeypatch.setattr(runs, "_SAMPLE", 20)
+    monkeypatch.setattr(runs, "_STRETCH", 10)
     found = Arrangement(ShardSchema.from_arrow(SCHEMA), ("k",), 0)
     rows = [((n // 20, "a", 1.5), 0, 1) for n in range(1_000)]
     found.append(updates_of(rows, SCHEMA), Frontier(1))
     assert found.view.records == 50
+
+
+@pytest.mark.parametrize("key", ["k", "t"])
+def test_memory_is_taken_for_one_piece_at_a_time(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    """Whether a table is given at once or in chunks, and when runs are merged."""
+    stored: list[pa.Table] = []
+
+    def keep(table: pa.Table) -> pa.Table:
+        stored.append(table)
+        return table
+
+    monkeypatch.setattr(runs, "PIECE_BYTES", 4_000)  # about 100 rows
+    found = Arrangement(ShardSchema.from_arrow(SCHEMA), (key,), 0, keep)
+    rows = [((n, "a", 1.5), n % 2, 1) for n in range(3_000)]
+    found.append(updates_of(rows[:1_000], SCHEMA), Frontier(2))
+    later = [
+        updates_of([(row, 2, 1) for row, _, _ in rows[n : n + 90]], SCHEMA)
+        for n in range(1_000, 3_000, 90)
+    ]
+    found.append_chunks(iter(later), Frontier(3))
+    (run,) = found.view.runs
+    assert sum(piece.updates.num_rows for piece in run.pieces) == run.records == 3_000
+    assert len(run.pieces) > 25
+    # Values are distributed by chance where all have one hash.
+    assert max(table.num_rows for table in stored) <= (120 if key == "k" else 180)
+    assert contents(found.lookup((7,) if key == "k" else ("a",), 2)) == Counter(
+        row for row, _, _ in rows if key == "t" or row[0] == 7
+    )
+
+
+def test_a_chunk_that_fails_leaves_what_there_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ones before it are not there, either."""
+    monkeypatch.setattr(runs, "PIECE_BYTES", 100)
+    found = Arrangement(ShardSchema.from_arrow(SCHEMA), ("k",), 0)
+    found.append(updates_of([((1, "a", 1.5), 0, 1)], SCHEMA), Frontier(1))
+
+    def chunks() -> Iterator[pa.Table]:
+        yield updates_of([((1, "b", 1.5), 1, 1)], SCHEMA)
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        found.append_chunks(chunks(), Frontier(2))
+    assert (found.view.upper, found.view.records) == (Frontier(1), 1)
+    assert contents(found.lookup((1,), 0)) == Counter({(1, "a", 1.5): 1})
+
+
+def test_of_many_rows_few_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that may be equal to one that is taken away: to sort all by all columns is dear."""
+    added_up = []
+
+    def counted(updates: pa.Table) -> pa.Table:
+        added_up.append(updates.num_rows)
+        return consolidate(updates)
+
+    found = Arrangement(ShardSchema.from_arrow(SCHEMA), ("k",), 0)
+    rows = [((n, "a", 1.5), 0, 1) for n in range(20_000)]
+    gone = [((n, "a", 1.5), 0, -1) for n in range(0, 20_000, 1_000)]
+    monkeypatch.setattr(runs, "consolidate", counted)
+    found.append(updates_of([*rows, *gone], SCHEMA), Frontier(1))
+    assert found.view.records == len(rows) - len(gone)
+    assert sum(added_up) < 3_000
+    assert contents(found.scan(0)) == Counter(
+        row for row, _, _ in rows if row not in {one for one, _, _ in gone}
+    )
