@@ -34,7 +34,7 @@ import pyarrow as pa
 from shardline.datasource.client import ShardClient
 from shardline.datasource.conditions import Pruner, Where
 from shardline.datasource.errors import Determinate
-from shardline.datasource.frontier import Frontier
+from shardline.datasource.frontier import TIME_MIN, Frontier
 from shardline.datasource.read import (
     ReadHandle,
     contents_of,
@@ -156,6 +156,19 @@ class ShardFollower:
         self._handle.check(state, max(lower - 1, 0))
         reader = contents_of(self._handle.machine, state)
         for planned in plan_changes(state, lower, upper):
+            yield from reader.changes(planned)
+
+    def every_update(self, state: ShardState, as_of: int) -> Iterator[pa.RecordBatch]:
+        """All updates before the upper: summed up, the contents at each time from `as_of` on.
+
+        Times before `as_of` have no meaning. Unlike `contents`, nothing is consolidated.
+
+        Raises:
+            InvalidUsage: History at `as_of` is gone.
+        """
+        self._handle.check(state, as_of)
+        reader = contents_of(self._handle.machine, state)
+        for planned in plan_changes(state, TIME_MIN, state.upper.time):
             yield from reader.changes(planned)
 
     def release_before(self, time: int, state: ShardState) -> None:

@@ -10,6 +10,8 @@ Spark's planning of the micro-batch.
     share       a share of the orders changes, against the query run anew
     rows        1,000 orders change, among more and more of them
     memory      of the driver, for rows that are arranged: that of itself, and with mapped files
+
+The rows of many orders are arranged in the background, while steps scan: it is waited for.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import gc
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -29,9 +31,11 @@ from pyspark.sql import SparkSession
 
 from bench.rounds import Measured, alternate
 from bench.views import Followed, described, first_contents
+from shardline.app.compute.index.shard_lookups import arranged_keys
 from shardline.app.protocol.objects import Strategy
 from shardline.datasource.clock import Clock
 from support.spark.views import Bench, Input
+from support.waiting import wait_until
 
 __all__ = ["measure_growth"]
 
@@ -49,6 +53,9 @@ _CHANGED: Final = 1_000
 _RENAMED: Final = 100
 _ORDERS_EACH: Final = 100
 """Orders of a customer."""
+
+_ARRANGED_S: Final = 300.0
+"""How long the orders may take to be arranged."""
 
 _PIECE: Final = 1_000_000
 """Rows of an append of the first contents."""
@@ -95,6 +102,8 @@ def measure_growth(
                 "news": change,
                 "changes": partial(world.step, follows),
             }
+            if change == world.change_names:
+                lines += world.arrange(clock, partial(world.step, follows))
             alternate(clock, _WARM, cases)
             found[what] = alternate(clock, rounds, cases)["changes"] * 1000.0
         for what, taken in found.items():
@@ -170,6 +179,25 @@ class _World:
     def step(self, followed: Followed) -> None:
         """Bring a view up to the news."""
         followed.step(self._session, self._inputs["orders"].upper)
+
+    def arrange(self, clock: Clock, step: Callable[[], object]) -> list[Measured]:
+        """Let names change until the orders are arranged by customer; how long that takes."""
+        wanted = ("orders", ("customer",))
+        began = clock.elapsed_ms()
+        self.change_names()
+        step()
+        stepped = clock.elapsed_ms() - began
+        wait_until("orders are arranged", lambda: wanted in self.arranged(), _ARRANGED_S)
+        taken = clock.elapsed_ms() - began
+        name = f"growth, {self.orders:,} rows: arranged"
+        lines = [Measured(name, taken, "ms"), Measured(f"{name}, the step", stepped, "ms")]
+        for line in lines:
+            _say(line)
+        return lines
+
+    def arranged(self) -> Collection[tuple[str, tuple[str, ...]]]:
+        """The shards and keys of which rows can be looked up."""
+        return arranged_keys(self._bench.host.client)
 
     def change_prices(self, count: int) -> None:
         """So many orders get another price."""

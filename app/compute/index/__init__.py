@@ -12,6 +12,7 @@ is made again from its shard.
     arrangement    an object's contents in memory, sorted by key
     index          the thread that follows a shard into an arrangement; the registry
     shard_lookups  rows of shards by key, from arrangements that all views of a process share
+    large_arrangement  the thread that makes that of a large shard
     runs           the updates of an arrangement, sorted, in pieces
     mapped_table   a large Arrow table in a file without a name, mapped into memory
 """

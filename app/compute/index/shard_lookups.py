@@ -14,6 +14,11 @@ kept for each shard, with an order of its rows for each key, whoever asks (Mater
 arrangements in the same way). Those that have not been asked for the longest go when there is no
 room.
 
+Of a shard of up to `_UPDATES_MAX` updates it is made by the request that needs it. A larger one is
+made and kept by a thread (`large_arrangement`), one at a time: until it is there, and wherever it
+does not answer, the shard is read whole. It is not given up for the time of one user, as a small
+one is: a user that is behind it reads the shard whole until it is not.
+
 Where a person has made an index of the shard by these columns, that is the arrangement, as long as
 it has the time that is asked for: it is kept up to date by itself, so that the first look-up is as
 fast as any, and the rows are there once. It is not held back for views: one that is further behind
@@ -23,10 +28,12 @@ Invariants:
     What is found are the rows of the keys at `as_of`, and perhaps rows of other keys.
     None says nothing about the rows: a caller that gets it reads the shard in another way.
     No more than `_BYTES_MAX` are kept beside indexes, large runs of it in files (`mapped_table`).
+    What is larger than that is not arranged, and not tried again until it is smaller.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Hashable, Iterable
@@ -40,9 +47,16 @@ import pyarrow as pa
 
 from shardline.app.compute.index.arrangement import Arrangement
 from shardline.app.compute.index.index import INDEXES, Index, IndexRegistry
+from shardline.app.compute.index.large_arrangement import (
+    LargeArrangement,
+    Owner,
+    TooLargeError,
+    has_room,
+    least_bytes,
+)
 from shardline.app.compute.index.mapped_table import mapped_if_large
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.frames import updates_in_driver
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.schema import ShardSchema
@@ -59,10 +73,13 @@ _ANSWER_BYTES_MAX: Final = 256 << 20
 """Of one answer, in memory."""
 
 _UPDATES_MAX: Final = 20_000_000
-"""A shard with more updates is not arranged: to decode and sort it would take a minute."""
+"""A shard with more updates is arranged by a thread: to read and sort it takes longer than a step
+may."""
 
 _BYTES_MAX: Final = 4 << 30
-"""Of all arrangements together, most of it in files: the page cache holds what is used."""
+"""Of all arrangements together, most of it in files: the page cache holds what is used. A row takes
+its columns, 16 bytes for time and diff, 8 for its hash, and 12 for each further key: 48 of three
+numbers, so that a shard of 80 million of them has room."""
 
 _IDLE_REQUESTS: Final = 10_000
 """A user without a request among so many does not hold history back any more: one that comes back
@@ -114,6 +131,9 @@ class _ArrangedShard:
         keys: What is known of each key.
         users: The last time that each user has read at, and the number of that request: they will
             not read at earlier ones.
+        large: What makes and keeps it, if the shard is large; it has it then.
+        rows: Updates of the shard when that was begun; 0 if others had room that it lacked.
+        refused: As many are too many; 0 if none are known to be.
         pause: Requests that are still answered by None.
         failures: Failures in a row.
         asked: Number of the last request, of all.
@@ -126,15 +146,30 @@ class _ArrangedShard:
     arranged: Arrangement | None = None
     keys: dict[tuple[str, ...], _LookedUpKey] = field(default_factory=dict)
     users: WeakKeyDictionary[Hashable, tuple[int, int]] = field(default_factory=WeakKeyDictionary)
+    large: LargeArrangement | None = None
+    rows: int = 0
+    refused: int = 0
     pause: int = 0
     failures: int = 0
     asked: int = 0
     appended: _Appended | None = None
 
     @property
+    def shown(self) -> Arrangement | None:
+        """The arrangement, whoever keeps it."""
+        large = self.large
+        return self.arranged if large is None else large.arranged
+
+    @property
     def nbytes(self) -> int:
-        arranged = self.arranged
+        arranged = self.shown
         return 0 if arranged is None else arranged.view.nbytes
+
+    def give_up(self) -> None:
+        """Have no arrangement any more; a thread that makes one ends."""
+        large, self.large, self.arranged = self.large, None, None
+        if large is not None:
+            large.cancel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +241,8 @@ class ShardLookups:
             if found.pause:
                 found.pause -= 1
                 return None
+            # A thread that makes it asks whether anybody wants it.
+            found.users[user] = as_of, found.asked
             try:
                 arranged = self._brought_along(client, found, state, key, as_of)
             except OSError as error:
@@ -216,7 +253,6 @@ class ShardLookups:
             found.failures = 0
             mine.users.add(user)
             # Before the lock is released: from here on nobody's compaction passes this time.
-            found.users[user] = as_of, found.asked
             lately = found.asked - _IDLE_REQUESTS
             arranged.compact(min(at for at, asked in found.users.values() if asked >= lately))
         rows = _answer(arranged.by(key) if key else arranged, keys, as_of)
@@ -234,7 +270,7 @@ class ShardLookups:
                 index = None if mine.index is None else mine.index()
                 if index is not None and index not in self._indexes.of(one.location, name):
                     index = None  # it was dropped since
-                rows = one.arranged  # once: it may be given up at any moment
+                rows = one.shown  # once: it may be given up at any moment
                 if index is not None:
                     arranged = index.arranged
                 elif rows is not None and mine.index is None and set(key) <= {*rows.schema.names}:
@@ -275,7 +311,10 @@ class ShardLookups:
                     self._doubted.update(self._indexes.of(one.location, name))
             # The whole entry: a request that is under way would put its arrangement back.
             kept = {name: one for name, one in self._arranged.items() if name not in wanted}
+            given_up = [one for name, one in self._arranged.items() if name in wanted]
             self._arranged = kept
+        for one in given_up:
+            one.give_up()
 
     def _entry(self, location: str, name: str) -> _ArrangedShard:
         with self._lock:
@@ -307,32 +346,101 @@ class ShardLookups:
     ) -> Arrangement | None:
         """The arrangement, with contents at `as_of`; None if the shard is too large for one."""
         columns = ShardSchema.parse(state.schemas[state.schema_id])
+        shown, is_other = found.shown, found.shard != state.shard
+        if is_other or (shown is not None and shown.schema.arrow != columns.arrow):
+            if shown is not None:
+                found.keys = {key: found.keys[key]}  # the others were of other columns
+            found.give_up()
+            found.shard, found.refused = state.shard, 0
+        if found.large is not None:
+            return self._of_large(found, found.large, state, as_of)
         arranged = found.arranged
-        if arranged is not None and (
-            found.shard != state.shard or arranged.schema.arrow != columns.arrow
-        ):
-            # Of other rows or columns, as were the other keys.
-            arranged, found.keys = None, {key: found.keys[key]}
         if arranged is not None and as_of < arranged.view.since:
             arranged = None
         if arranged is not None and not arranged.view.is_readable(as_of):
             news, found.appended = found.appended, None
             arranged = _extended(client, arranged, state, news)
         if arranged is None:
-            arranged = self._arrange(client, state, columns, key, as_of)
-        found.shard, found.arranged = state.shard, arranged
+            arranged = self._arrange(client, found, state, columns, key=key, as_of=as_of)
+        found.arranged = arranged
         return arranged
+
+    def _of_large(
+        self, found: _ArrangedShard, large: LargeArrangement, state: ShardState, as_of: int
+    ) -> Arrangement | None:
+        """A large arrangement, with contents at `as_of`; None if it has not."""
+        arranged = large.arranged
+        if arranged is not None and not arranged.view.is_readable(as_of):
+            try:
+                arranged = large.bring_along()
+            except (ShardError, TooLargeError, OSError) as error:
+                self._end_of_large(found, state.name, error)
+                return None
+        return arranged if arranged is not None and arranged.view.is_readable(as_of) else None
+
+    def _begin_large(
+        self,
+        client: ShardClient,
+        found: _ArrangedShard,
+        state: ShardState,
+        columns: ShardSchema,
+        *,
+        key: tuple[str, ...],
+        as_of: int,
+    ) -> None:
+        """Let a thread make a large arrangement, if there is room for one beside other large ones.
+
+        Raises:
+            OSError: The disk has no room.
+        """
+        rows = _updates_of(state)
+        if found.refused and rows >= found.refused:
+            return
+        with self._lock:
+            others = [one for one in self._arranged.values() if one.large is not None]
+            taken = sum(one.nbytes for one in others)
+            needed = least_bytes(columns, rows)
+            # One at a time: each takes a core and the memory of a piece.
+            if any(one.shown is None for one in others) or taken + needed > _BYTES_MAX:
+                return
+            if not has_room(self._folder, needed):
+                raise OSError(errno.ENOSPC, f"{needed >> 20} MiB are too much for the disk")
+            owner = Owner(
+                found.lock,
+                partial(self._is_wanted, found),
+                partial(self._end_of_large, found, state.name),
+            )
+            room = _BYTES_MAX - taken
+            found.large = LargeArrangement(
+                client, state.name, key, as_of, owner, folder=self._folder, bytes_max=room
+            )
+        found.rows = 0 if taken else rows
+        found.large.start()
+
+    def _is_wanted(self, found: _ArrangedShard) -> bool:
+        lately = self._requests - _IDLE_REQUESTS
+        return any(asked >= lately for _, asked in list(found.users.values()))
+
+    def _end_of_large(self, found: _ArrangedShard, name: str, error: Exception | None) -> None:
+        """It is not there any more; the caller has the lock of `found`."""
+        found.give_up()
+        if isinstance(error, TooLargeError):
+            found.refused = found.rows
+        if error is not None:
+            self._pause_after(found, name, error)
 
     def _arrange(
         self,
         client: ShardClient,
+        found: _ArrangedShard,
         state: ShardState,
         columns: ShardSchema,
+        *,
         key: tuple[str, ...],
         as_of: int,
     ) -> Arrangement | None:
-        parts = (part for batch in state.trace.batches for part in batch.parts)
-        if Volume.of(parts).rows > _UPDATES_MAX:
+        if _updates_of(state) > _UPDATES_MAX:
+            self._begin_large(client, found, state, columns, key=key, as_of=as_of)
             return None
         keep = partial(mapped_if_large, folder=self._folder)
         arranged = Arrangement(columns, key, as_of, keep)
@@ -345,9 +453,9 @@ class ShardLookups:
         arranged.append(rows, state.upper)
         return arranged if arranged.view.nbytes <= _BYTES_MAX else None
 
-    def _pause_after(self, found: _ArrangedShard, name: str, error: OSError) -> None:
+    def _pause_after(self, found: _ArrangedShard, name: str, error: Exception) -> None:
         """A disk that is full now may have room again later; trying costs what making does."""
-        found.arranged = None
+        found.give_up()
         found.pause = min(2**found.failures, _PAUSE_MAX)
         found.failures += 1
         _log.warning(
@@ -366,9 +474,13 @@ class ShardLookups:
             for one in entries:
                 if size <= _BYTES_MAX:
                     return
-                if one is not wanted:
+                if one is not wanted and one.nbytes:
                     size -= one.nbytes
-                    one.arranged = None
+                    one.give_up()
+
+
+def _updates_of(state: ShardState) -> int:
+    return Volume.of(part for batch in state.trace.batches for part in batch.parts).rows
 
 
 def _answer(arranged: Arrangement, keys: pa.Table | None, as_of: int) -> pa.Table | None:
@@ -394,7 +506,7 @@ def _use_index(
         mine.users.add(user)
         mine.index = ref(index)
         if all(one.index is not None for one in found.keys.values() if len(one.users)):
-            found.arranged = None
+            found.give_up()
 
 
 def _extended(
