@@ -72,7 +72,7 @@ from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.upsert import CARRIER_ID, upsert
 from shardline.datasource.write import WriteHandle, shard_exists
 
-__all__ = ["ShardBatchWriter", "ShardStreamWriter", "batch_writer", "stream_writer"]
+__all__ = ["ShardBatchWriter", "ShardStreamWriter", "batch_writer", "check_stream", "stream_writer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def stream_writer(
         InvalidUsage: An option or the frame's schema is wrong, or an option is for batch writes.
     """
     parsed = parse_sink(options)
-    _check_stream(parsed, replace=overwrite)
+    check_stream(parsed, replace=overwrite)
     _check_mode(parsed, replace=overwrite)
     frame = assign_roles(parsed, schema)
     client = open_client(parsed, create=True)
@@ -151,7 +151,7 @@ def stream_writer(
     return ShardStreamWriter(parsed, target, replace=overwrite)
 
 
-def _check_stream(options: SinkOptions, *, replace: bool) -> None:
+def check_stream(options: SinkOptions, *, replace: bool) -> None:
     """Refuse options that a stream cannot keep: they are the same for all of its micro-batches."""
     if options.txn_app_id is not None:
         raise InvalidUsage(

@@ -16,7 +16,9 @@ import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.StreamingDataSourceV2ScanRelation;
+import org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2;
 import org.apache.spark.unsafe.Platform;
+import scala.Option;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
@@ -42,6 +44,10 @@ public class ShardRuleLoader extends Rule {
   }
 
   public TreeNode apply(TreeNode plan) {
+    if (plan instanceof WriteToDataSourceV2) {
+      // A micro-batch: how much it writes is known of the files that its reads become.
+      return writes.applied(reads.applied(plan));
+    }
     // The append first: its frame is planned by itself, and its reads with it.
     return reads.applied(writes.applied(plan));
   }
@@ -188,6 +194,10 @@ public class ShardRuleLoader extends Rule {
     }
 
     boolean isFor(TreeNode plan) {
+      if (plan instanceof WriteToDataSourceV2) { // the micro-batch of a streaming sink
+        Option sink = ((WriteToDataSourceV2) plan).relation();
+        return sink.isDefined() && isOurs(((DataSourceV2Relation) sink.get()).table());
+      }
       if (!(plan instanceof AppendData)) {
         return false;
       }

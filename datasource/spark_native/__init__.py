@@ -32,6 +32,7 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
 
     plan_rule              puts native frames in the place of plain reads of `format("shard")`
     write_rule             writes plain appends natively
+    stream_write           writes micro-batches of streaming sinks natively, in the stream's plan
     rule_loader            loads these rules when a session first reads a shard, or appends to one
     load_plans             plans one load for the rule: its time and its frame
     interrupts             lets Ctrl-C end a call of the rule between two calls to the JVM

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -289,6 +289,9 @@ class NativeWrite:
         if committed and current_micro_batch(self.frame.sparkSession) is None:
             return
         staged = call(partial(self.stage, attempt))
+        self._append(handle, staged, sequence, attempt)
+
+    def _append(self, handle: WriteHandle, staged: Staged, sequence: int, attempt: str) -> None:
         timed = self.target.frame.timed
         try:
             append_staged(handle, staged, timed=timed, sequence=sequence, attempt=attempt)
@@ -302,29 +305,66 @@ class NativeWrite:
 
     def stage(self, attempt: str) -> Staged:
         """Write the files of `attempt`; no record refers to them yet."""
-        directory = f"{shard_directory(self.options.shard)}/part/{attempt}"
         begun_ms = self.client.clock.now_ms()
         try:
-            written = self._write(f"{self.root}/{directory}")
-            return self._staged(directory, begun_ms, written)
+            written = self._write(self.url_of(attempt))
+            return self._staged(self._directory(attempt), begun_ms, written)
         except BaseException:
             # Safe for any error: nothing was appended yet, so no record can name the files.
-            delete_directory(self.frame.sparkSession, f"{self.root}/{directory}")
+            self.delete_files(attempt)
             raise
+
+    def append_written(
+        self, attempt: str, begun_ms: int, written: int, *, writer: str, sequence: int, covers: str
+    ) -> None:
+        """Append the files of an attempt that a query of Spark has written by itself.
+
+        Args:
+            attempt: Its id; the files are at `url_of` it.
+            begun_ms: A time before the first of them was.
+            written: Number of rows that Spark wrote.
+            writer: The writer, whose number it is.
+            sequence: The writer's number of this append.
+            covers: The range that the number stands for.
+        """
+        try:
+            staged = self._staged(self._directory(attempt), begun_ms, written)
+        except BaseException:
+            self.delete_files(attempt)  # as above
+            raise
+        handle = self._handle_of(writer, durable=True, covers=covers)
+        self._append(handle, staged, sequence, attempt)
+
+    def url_of(self, attempt: str) -> str:
+        """The directory of an attempt's files, for Spark."""
+        return f"{self.root}/{self._directory(attempt)}"
+
+    def delete_files(self, attempt: str) -> None:
+        """Delete the files of an attempt that no record can name."""
+        delete_directory(self.frame.sparkSession, self.url_of(attempt))
+
+    def _directory(self, attempt: str) -> str:
+        return f"{shard_directory(self.options.shard)}/part/{attempt}"
 
     def _handle(self, attempt: str) -> WriteHandle:
         name = self.options.txn_app_id
-        durable = name is not None
+        return self._handle_of(
+            f"job:{attempt}" if name is None else check_owner_name("writer", f"app:{name}"),
+            durable=name is not None,
+            covers=self.options.txn_covers or of_text(self.options.txn_range or ""),
+        )
+
+    def _handle_of(self, writer: str, *, durable: bool, covers: str) -> WriteHandle:
         return WriteHandle(
             machine=self.client.machine(self.options.shard),
             shard=self.target.shard,
             schema=self.schema,
             schema_id=self.target.schema_id,
             key=self.target.key,
-            writer=check_owner_name("writer", f"app:{name}") if durable else f"job:{attempt}",
+            writer=writer,
             durable=durable,
             redirect=self.client.redirect(self.options.shard),
-            covers=self.options.txn_covers or of_text(self.options.txn_range or ""),
+            covers=covers,
         )
 
     def _write(self, url: str) -> int:
@@ -332,22 +372,35 @@ class NativeWrite:
 
         Returns the number of rows that the job wrote.
         """
+        rows = self.rows_in_order
+        bound = rebind_session(rows, self.session_of_files())
+        return save_parquet(rows.sparkSession, bound, self.writer_options(rows), url)
+
+    def session_of_files(self) -> Any:
+        """A Java session with the settings by which Spark makes our files."""
+        return clone_session(self.frame, _SESSION_SETTINGS)
+
+    def writer_options(self, rows: DataFrame) -> Mapping[str, str]:
+        """The options of Spark's writer for `rows_in_order`."""
+        settings = self.options.settings
+        width = rows._jdf.schema().defaultSize()  # noqa: SLF001 - Spark's own guess at a row
+        per_file = max(settings.row_group_rows, settings.part_buffer_bytes // width)
+        return {
+            **_WRITER_OPTIONS,
+            "maxRecordsPerFile": str(per_file),
+            "parquet.block.row.count.limit": str(settings.row_group_rows * _ROW_GROUPS),
+        }
+
+    @property
+    def rows_in_order(self) -> DataFrame:
+        """The rows as they are to be in files: without those of diff 0, each task's by the key."""
         rows = self.rows
         if DIFF in map(str.lower, self.frame.columns):
             # They change nothing, and would look like rows of a part, as in `Stager`.
             rows = rows.where(f"{DIFF} <> 0L")
         if self.target.key:
             rows = rows.sortWithinPartitions(*map(quoted, self.target.key))
-        settings = self.options.settings
-        width = rows._jdf.schema().defaultSize()  # noqa: SLF001 - Spark's own guess at a row
-        per_file = max(settings.row_group_rows, settings.part_buffer_bytes // width)
-        given = {
-            **_WRITER_OPTIONS,
-            "maxRecordsPerFile": str(per_file),
-            "parquet.block.row.count.limit": str(settings.row_group_rows * _ROW_GROUPS),
-        }
-        bound = rebind_session(rows, clone_session(rows, _SESSION_SETTINGS))
-        return save_parquet(rows.sparkSession, bound, given, url)
+        return rows
 
     @property
     def rows(self) -> DataFrame:

@@ -22,14 +22,11 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame, SparkSession
 
 from shardline.datasource.errors import ShardError
@@ -47,6 +44,7 @@ from shardline.datasource.spark_native.save import (
     plan_native_write,
     with_range_of_micro_batch,
 )
+from shardline.datasource.spark_native.stream_write import StreamWriter, as_failure
 
 __all__ = ["make_write_rule"]
 
@@ -61,7 +59,7 @@ _OPTION: Final = "nativeWrites"
 def make_write_rule(spark: SparkSession) -> Any:
     """The rule of a session, made when its first append to a shard is optimized."""
     explain_part_errors()  # Ctrl-C, and parts that are read for the append
-    return java_object(spark, _RULE, _FrameWriter(spark))
+    return java_object(spark, _RULE, _FrameWriter(spark), StreamWriter(spark))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ class _FrameWriter:
         except Exception as error:  # noqa: BLE001 - Spark shows it as it shows a worker's
             if is_interrupt(error):
                 request["interrupted"] = True
-            return _failure(error)
+            return as_failure(error)
         return None
 
     def _write(self, request: Any) -> None:
@@ -104,18 +102,6 @@ class _FrameWriter:
         """The Java interface that py4j gives the object in the JVM."""
 
         implements: ClassVar = ["java.util.function.Function"]
-
-
-def _failure(error: Exception) -> Any:
-    """The exception of the JVM, if it is one; else a text as Spark has it of a worker's."""
-    if isinstance(error, Py4JJavaError):
-        return error.java_exception
-    if isinstance(error, CapturedException) and error._origin is not None:  # noqa: SLF001
-        return error._origin  # noqa: SLF001 - the exception as the JVM has thrown it
-    if isinstance(error, ShardError):
-        kind = type(error)
-        return f"{kind.__module__}.{kind.__qualname__}: {error}\n"
-    return "".join(traceback.format_exception(error))
 
 
 def _planned(

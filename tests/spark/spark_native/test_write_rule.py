@@ -293,6 +293,7 @@ import os, shardline
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.config("spark.ui.enabled", "false").getOrCreate()
 spark.range(1)  # the JVM runs
+top = os.getcwd()
 os.mkdir("elsewhere")
 os.chdir("elsewhere")
 for native in ("true", "false"):
@@ -301,6 +302,10 @@ for native in ("true", "false"):
 frame = spark.read.format("shard").load("lake/out")
 assert "FileScan parquet" in frame._jdf.queryExecution().toString()
 assert frame.count() == 4_000
+for native in ("true", "false"):
+    writer = spark.readStream.format("shard").load("lake/out").writeStream.format("shard")
+    writer = writer.option("nativeWrites", native).option("checkpointLocation", f"{top}/{native}")
+    writer.trigger(availableNow=True).start("lake/streamed").awaitTermination()
 assert not os.listdir()
 """
 
@@ -311,6 +316,7 @@ def test_relative_paths_count_from_the_folder_of_the_jvm(tmp_path: Path) -> None
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert makers(str(tmp_path / "lake"), "out") == {"native", "workers"}
+    assert makers(str(tmp_path / "lake"), "streamed") == {"native", "workers"}
 
 
 def test_few_rows_that_are_large_stay_files(spark: SparkSession, location: str) -> None:
