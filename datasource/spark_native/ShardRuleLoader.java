@@ -44,11 +44,8 @@ public class ShardRuleLoader extends Rule {
   }
 
   public TreeNode apply(TreeNode plan) {
-    if (plan instanceof WriteToDataSourceV2) {
-      // A micro-batch: how much it writes is known of the files that its reads become.
-      return writes.applied(reads.applied(plan));
-    }
-    // The append first: its frame is planned by itself, and its reads with it.
+    // The append first: its frame is planned by itself, and its reads with it. A micro-batch whose
+    // reads become files is seen once more, since its plan has changed.
     return reads.applied(writes.applied(plan));
   }
 
