@@ -87,6 +87,29 @@ def test_it_is_there_once_it_is_made(shard: Shard, lookups: ShardLookups) -> Non
     assert told.updates == 202
 
 
+def test_a_process_that_is_killed_leaves_no_file(
+    shard: Shard, lookups: ShardLookups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None has a name, from its beginning on: there is nothing to be damaged or read by others."""
+    monkeypatch.setattr(mapped_table, "IN_MEMORY_MAX", 0)
+    seen: list[list[Path]] = []
+    mapped = mapped_table.mapped
+
+    def noted(table: pa.Table, folder: Path) -> pa.Table:
+        made = mapped(table, folder)
+        seen.append(list(folder.iterdir()))
+        return made
+
+    monkeypatch.setattr(mapped_table, "mapped", noted)
+    user = User()
+    shard.append(*((0, (n, "a"), 1) for n in range(50)), until=1)
+    _found(lookups, shard, [7], 0, user)
+    _large(lookups)
+    assert _found(lookups, shard, [7], 0, user) == Counter({(7, "a"): 1})
+    assert len(seen) > 5
+    assert not any(seen)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_found_is_right_whatever_happens(
