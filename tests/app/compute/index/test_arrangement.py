@@ -347,9 +347,11 @@ def test_runs_are_merged_by_their_sizes(sizes: list[int], merged: int) -> None:
 
 
 @pytest.mark.parametrize("by", ["k", "t"])
-@pytest.mark.parametrize("rows", [10_000, 30])
+@pytest.mark.parametrize(
+    ("rows", "end"), [(10_000, 300), pytest.param(30, 60, marks=pytest.mark.slow)]
+)
 def test_what_is_taken_away_is_given_back(
-    monkeypatch: pytest.MonkeyPatch, by: str, rows: int
+    monkeypatch: pytest.MonkeyPatch, by: str, rows: int, end: int
 ) -> None:
     """However often all are replaced, by appends of any size, in one piece or in pieces.
 
@@ -360,7 +362,7 @@ def test_what_is_taken_away_is_given_back(
     draw, time, most = random.Random(5), 1, 0
     found.append(updates_of([((n, "a", 0.0), 0, 1) for n in range(100)], SCHEMA), Frontier(1))
     versions = dict.fromkeys(range(100), 0.0)
-    while time < 300:
+    while time < end:
         changes = []
         for key in draw.sample(range(100), draw.choice([2, 25, 100])):
             changes.append(((key, "a", versions[key]), time, -1))
