@@ -98,8 +98,7 @@ class _Order:
             return count
         if len(hashed) == 1 and self.places is None:
             return updates.slice(int(start[0]), count)
-        # The places from each start on, one after the other.
-        found = np.repeat(start - np.cumsum(lengths) + lengths, lengths) + np.arange(count)
+        found = _stretches(start, lengths)
         return take(updates, found if self.places is None else self.places[found].astype(np.int64))
 
 
@@ -260,6 +259,12 @@ class RunMaker:
         return hashes, np.argsort(hashes, kind="stable")
 
 
+def _stretches(start: npt.NDArray[np.intp], lengths: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """The places from each start on, as many as its length says, one stretch after the other."""
+    before = np.cumsum(lengths) - lengths
+    return np.repeat(start - before, lengths) + np.arange(lengths.sum())
+
+
 def cut(updates: pa.Table) -> Iterator[pa.Table]:
     """The same updates in chunks for pieces."""
     rows = _rows_max(updates.num_rows, updates.nbytes)
@@ -351,10 +356,8 @@ def _without_cancelled(updates: pa.Table, hashes: Hashes, order: npt.NDArray[np.
     ordered = hashes[order]
     start = np.searchsorted(ordered, wanted, "left")
     lengths = np.searchsorted(ordered, wanted, "right") - start
-    # From each start on, one after the other.
-    found = np.repeat(start - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
     concerned = np.zeros(updates.num_rows, np.bool_)
-    concerned[order[found]] = True
+    concerned[order[_stretches(start, lengths)]] = True
     added_up = consolidate(updates.filter(pa.array(concerned)))
     return pa.concat_tables([updates.filter(pa.array(~concerned)), added_up])
 
