@@ -290,8 +290,9 @@ NOT_OURS: Final = {
         shard_source_fetch DeltaSourceOffset
     """,
     "Spark and its SQL": """
-        AnalysisException DataFrameWriter DoubleColumnStats InMemoryTableScanExec PySparkException
-        STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY SparkSubmitOptionParser StreamingQueryException
+        AnalysisException COUNT DataFrameWriter DoubleColumnStats InMemoryTableScanExec
+        PySparkException RewriteDistinctAggregates SUM STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY
+        SparkSubmitOptionParser StreamingQueryException
         TreeNode addListener analyzed compactInterval current_timestamp current_user decimal
         fileSource foreachBatch hideTraceback input_file_name java_method now option queryExecution
         rand retainedExecutions schemaString throwable toJSON to_arrow_type try_reflect udf

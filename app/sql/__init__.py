@@ -17,6 +17,7 @@ Never: changes what a query means by rewriting its text. Spark's plans and expre
     query_tree                    an analysed plan of Spark, read once
     normal_form                   joins in the place of subqueries
     kept_aggregates               aggregates that follow from what changes add to them
+    distinct_values               DISTINCT in calls as groups of values, counted once each
     counted_rows                  counts the rows below a LIMIT, so that only the LIMIT is run anew
     temporal_filters              conditions on now() that decide only when a row is there
     touched_keys, decided_values  what can be computed anew by key; what may be evaluated again

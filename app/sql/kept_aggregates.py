@@ -49,6 +49,7 @@ __all__ = [
     "can_be_key",
     "has_one_form",
     "is_of_session",
+    "keeps_only_once",
     "refusal",
     "spark_type",
 ]
@@ -127,7 +128,7 @@ def _refusal_of_call(spark: SparkSession, call: Any) -> str:
     name = str(function.prettyName())
     if kind not in _FUNCTIONS:
         return name
-    if call.isDistinct() and kind not in {"Max", "Min"}:
+    if keeps_only_once(call):
         return f"{name}(DISTINCT)"
     if kind == "Count":
         return ""
@@ -137,6 +138,12 @@ def _refusal_of_call(spark: SparkSession, call: Any) -> str:
         return "" if has_one_form(given) else f"{name} of {argument.dataType().sql()}"
     added_up = isinstance(given, (DecimalType, IntegralType))
     return "" if added_up else f"{name} of {argument.dataType().sql()}"
+
+
+def keeps_only_once(call: Any) -> bool:
+    """True if a call of a function that can be kept takes each value once, and that matters."""
+    kind = kind_of(call.aggregateFunction())
+    return bool(call.isDistinct()) and kind in _FUNCTIONS.keys() - {"Max", "Min"}
 
 
 def is_of_session(key: Any) -> bool:

@@ -31,6 +31,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from shardline.app.sql.counted_rows import with_counted_rows
+from shardline.app.sql.distinct_values import with_distinct_values
 from shardline.app.sql.plan_nodes import conjunction, conjuncts, kind_of
 from shardline.app.sql.strategy import INPUT
 from shardline.datasource.java_names import (
@@ -93,7 +94,7 @@ def normal_form(spark: SparkSession, plan: Any) -> Any:
         inlined = _without_subqueries(spark, inlined)
     kinds = _kinds(inlined)
     if not _WITH_AGGREGATES.isdisjoint(kinds):
-        inlined = _applied(spark, _AGGREGATES, inlined)
+        inlined = _without_distinct(spark, _applied(spark, _AGGREGATES, inlined))
     if {"Filter", "Join"} <= kinds:
         inlined = _applied(spark, _INNER, _with_filters_at_joins(spark, inlined))
     return with_counted_rows(spark, inlined)
@@ -107,6 +108,16 @@ def _applied(spark: SparkSession, rules: Sequence[str], plan: Any) -> Any:
             found = scala_object(spark, f"{_OPTIMIZER}.{rule}").apply(found)
     except (PySparkException, Py4JError) as error:
         _log.info("a query is not brought into its normal form", exc_info=error)
+        return plan
+    return found if _is_whole(found) else plan
+
+
+def _without_distinct(spark: SparkSession, plan: Any) -> Any:
+    """A plan whose aggregates take no values once, or as it is if that fails."""
+    try:
+        found = with_distinct_values(spark, plan)
+    except (PySparkException, Py4JError) as error:
+        _log.info("DISTINCT is left in the aggregates of a query", exc_info=error)
         return plan
     return found if _is_whole(found) else plan
 

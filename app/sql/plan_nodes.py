@@ -4,6 +4,7 @@ below(node)              expressions and inputs of an operator; arguments of an 
 deepest(node, guilty)    the nodes that are to blame for something
 conjuncts(condition)     what a condition joins by AND
 conjunction(spark, all)  the condition that joins others by AND
+column_named(spark, …)   an expression as a column
 kind_of(node)            the name of a node's class: `Filter`, `EqualTo`
 """
 
@@ -13,12 +14,27 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
-from shardline.datasource.java_names import java_class, read_sequence
+from shardline.datasource.java_names import (
+    java_class,
+    read_sequence,
+    scala_object,
+    scala_sequence,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["below", "conjunction", "conjuncts", "deepest", "is_plan", "kind_of"]
+__all__ = [
+    "below",
+    "column_named",
+    "conjunction",
+    "conjuncts",
+    "deepest",
+    "is_plan",
+    "kind_of",
+]
+
+_EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions"
 
 _SUBQUERIES: Final = frozenset({"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery"})
 
@@ -62,4 +78,18 @@ def conjuncts(condition: Any) -> Iterator[Any]:
 
 def conjunction(spark: SparkSession, conditions: Sequence[Any]) -> Any:
     """The condition that joins others, at least one, by AND."""
-    return reduce(java_class(spark, "org.apache.spark.sql.catalyst.expressions.And"), conditions)
+    return reduce(java_class(spark, f"{_EXPRESSIONS}.And"), conditions)
+
+
+def column_named(spark: SparkSession, expression: Any, name: str, number: Any | None = None) -> Any:
+    """An expression as a column of this name, and of this id if one is given.
+
+    It has no metadata: by those of a session window Spark merges the rows of an aggregate.
+    """
+    none = scala_sequence(spark, [])
+    if number is None:
+        number = scala_object(spark, f"{_EXPRESSIONS}.NamedExpression").newExprId()
+    empty = scala_object(spark, "org.apache.spark.sql.types.Metadata").empty()
+    metadata = scala_object(spark, "scala.Option").apply(empty)
+    kind = java_class(spark, f"{_EXPRESSIONS}.Alias")
+    return kind(expression, name, number, none, metadata, none)

@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from shardline.app.compute.view.accumulators import BEFORE
 from shardline.app.compute.view.evaluate import with_times
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
+from shardline.app.sql.plan_nodes import column_named
 from shardline.datasource.frames import create_frame
 from shardline.datasource.java_names import (
     java_class,
@@ -167,16 +168,8 @@ class ChangeOperators:
         return java_class(self._spark, f"{_EXPRESSIONS}.{name}")(*fields)
 
     def named(self, expression: Any, name: str, number: Any | None = None) -> Any:
-        """An expression as a column of this name, and of this id if one is given.
-
-        It has no metadata: by those of a session window Spark merges the rows of an aggregate.
-        """
-        none = self.plans.sequence([])
-        if number is None:
-            number = scala_object(self._spark, f"{_EXPRESSIONS}.NamedExpression").newExprId()
-        empty = scala_object(self._spark, "org.apache.spark.sql.types.Metadata").empty()
-        metadata = scala_object(self._spark, "scala.Option").apply(empty)
-        return self._expression("Alias", expression, name, number, none, metadata, none)
+        """See `column_named`."""
+        return column_named(self._spark, expression, name, number)
 
     def _checked(self) -> Any:
         """Arithmetic that raises where a result does not fit, whatever the session says."""

@@ -208,6 +208,29 @@ CASES = {
         "SELECT who, count(*) AS n FROM orders GROUP BY who HAVING count(*) > 1", how=GROUPED
     ),
     "distinct": Case("SELECT DISTINCT who, price % 2 AS odd FROM orders", how=GROUPED),
+    "distinct_values": Case(
+        "SELECT who, count(DISTINCT price) AS p, count(DISTINCT price) FILTER (WHERE id > 2) AS f, "
+        "sum(DISTINCT cost) AS c, count(*) AS n, min(id) AS lo, count(DISTINCT weight) AS w "
+        "FROM orders GROUP BY who",
+        how=GROUPED,
+    ),
+    "distinct_of_all": Case(
+        "SELECT count(DISTINCT who) AS n, sum(DISTINCT price) AS s, "
+        "count(*) FILTER (WHERE price > 10) AS m FROM orders",
+        how=GROUPED,
+    ),
+    "distinct_over_joins": Case(
+        "SELECT p.city, count(DISTINCT v.day) AS days, count(DISTINCT o.who) AS n, "
+        "sum(o.price) AS s FROM orders o JOIN people p ON o.who = p.name "
+        "JOIN visits v ON v.who = p.name "
+        "GROUP BY p.city",
+        how=GROUPED,
+    ),
+    "distinct_of_groups": Case(
+        "SELECT n, count(DISTINCT total) AS m FROM (SELECT who, count(DISTINCT price) AS n, "
+        "sum(price) AS total FROM orders GROUP BY who) GROUP BY n",
+        how=GROUPED,
+    ),
     "count_distinct": Case("SELECT count(DISTINCT who) AS n, max(weight) AS w FROM orders"),
     "window": Case(
         "SELECT id, who, row_number() OVER (PARTITION BY who ORDER BY price, id) AS place, "
@@ -273,6 +296,7 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 IN_EACH_RUN: Final = {
     *("explode", "case_null_nan", "join_of_changes", "having", "except_all", "top_k"),
+    "distinct_values",
 }
 """Operators of each kind; what others test closely (joins, keys, stars) is theirs."""
 
