@@ -229,7 +229,7 @@ class View:
                         took_ms = self._host.clock.elapsed_ms() - began_ms
                         self._costs.note_given_up(took_ms, news.volume.rows)
                 case Recompute() if news.spread:
-                    begins = first == floor
+                    begins = first == floor and any(s.since >= Frontier(first) for s in states)
                     news = read_times(session, self._host, news, first, end, begins=begins)
                     continue
                 case Recompute():

@@ -196,6 +196,18 @@ def test_a_view_that_is_behind_is_not_run_anew_at_each_time_that_it_lacks(world:
     assert costs.times == [2, 1, 1]
 
 
+def test_a_query_is_run_anew_where_something_changes_and_nowhere_else(world: World) -> None:
+    """Also where a part spans several times, so that these are read from its rows."""
+    query = "SELECT who, day FROM visits ORDER BY who, day LIMIT 3"
+    found = Followed(world, "anew", query, Following())
+    found.step(START, START + 1)
+    found.step(START + 1, CUTS[-1])
+    found.check()
+    changes = {time for time, _, _ in world.inputs["visits"].history if time > START}
+    taken = [one for one in world.bench.told(Stepped) if one.id == "anew"]
+    assert [one.way for one in taken] == ["recompute"] * (1 + len(changes))
+
+
 def test_changes_of_states_take_no_room_of_those_of_inputs(world: World) -> None:
     """Only inputs are read by several views."""
     found = follow(world, "sharing", QUERIES["nested"], lambda _: None)
