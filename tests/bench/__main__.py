@@ -19,6 +19,7 @@ Groups, each of which can be named alone:
     maintain    what 10,000 appends of 100 rows leave: batches, rewritten bytes, reads
 
     tpch        the 22 queries of TPC-H as views under its refresh stream, against running them anew
+    nexmark     the queries of Nexmark as views: events a second, beside Spark's own streaming
     growth      a join and GROUP BY over 1 and 10 million rows: a step, by what changes in them
     fresh       whole applications: from a row's making until it is readable in a view
     rest        CPU of an application with nothing to do
@@ -28,8 +29,8 @@ Groups, each of which can be named alone:
     demo        CPU of the demo while it streams, with one open page and without, in turns
 
 `source` is the first eight, all that `format("shard")` does. `runtime` is the last six. These,
-`tpch` and `growth` run for minutes each, and only when they are named. Prints a table with the
-machine, the command and the date. Ratios are of one run, taken in turns.
+`tpch`, `nexmark` and `growth` run for minutes each, and only when they are named. Prints a table
+with the machine, the command and the date. Ratios are of one run, taken in turns.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ from bench.demo import measure_demo
 from bench.growth import measure_growth
 from bench.latency import measure_floor, measure_visible
 from bench.maintain import measure_maintenance
+from bench.nexmark import chosen_queries, measure_nexmark
 from bench.pages import measure_pages
 from bench.planning import measure_planning
 from bench.rounds import Measured
@@ -78,7 +80,7 @@ __all__ = ["chosen", "main"]
 _SOURCE = ("write", "read", "stream", "floor", "visible", "waiting", "queries", "planning")
 _DEFAULT = (*_SOURCE, "append", "contend", "open", "views", "maintain")
 _RUNTIME = ("fresh", "rest", "many", "watched", "pages", "demo")
-_GROUPS = (*_DEFAULT, "tpch", "growth", *_RUNTIME)
+_GROUPS = (*_DEFAULT, "tpch", "nexmark", "growth", *_RUNTIME)
 
 _ORDERS = 2_000_000
 """Rows of a view's greatest input at scale 1."""
@@ -86,7 +88,7 @@ _ORDERS = 2_000_000
 _WATCHED_VIEWS, _WATCHED_RATE = 2, 1000
 """Few enough that the sources keep one pace, watched or not: else CPU could not be compared."""
 
-_WHOLE = frozenset({"rows/s", "appends/s"})
+_WHOLE = frozenset({"rows/s", "appends/s", "events/s"})
 """Units whose values need no decimals."""
 
 
@@ -176,6 +178,9 @@ class _Run:
                 clock, self.url, self.options, given.opened, rounds
             ),
             "tpch": lambda: measure_tpch(self.spark, clock, self.tables, place, rounds),
+            "nexmark": lambda: measure_nexmark(
+                self.spark, clock, place, given.events, chosen_queries(given.queries)
+            ),
             "growth": lambda: measure_growth(self.spark, clock, place, given.sizes, rounds),
             "fresh": lambda: measure_fresh(self._runtime, given.views, given.rates),
             "rest": lambda: measure_rest(self._runtime, given.objects),
@@ -265,6 +270,11 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
+def _names(text: str) -> tuple[str, ...]:
+    """Names separated by commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="spark-submit.sh bench",
@@ -281,6 +291,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--views", type=_counts, default=(1, 8, 32), help="of fresh: 1,8,32")
     parser.add_argument("--rates", type=_counts, default=(1000, 50_000), help="rows/s: 1000,50000")
     parser.add_argument("--objects", type=_counts, default=(10, 50), help="of rest: 10,50")
+    parser.add_argument("--events", type=int, default=1_000_000, help="of nexmark")
+    parser.add_argument(
+        "--queries", type=_names, default=(), help="of nexmark: q0,q4; all without it"
+    )
     parser.add_argument(
         "--sizes", type=_counts, default=(1_000_000, 10_000_000), help="rows of growth"
     )

@@ -167,4 +167,8 @@ class _World:
         self._orders.append_table(pa.table(columns), time + 1)
 
 
-_SQL: Final = {pa.int64(): "BIGINT", pa.string(): "STRING"}
+_SQL: Final = {
+    pa.int64(): "BIGINT",
+    pa.string(): "STRING",
+    pa.timestamp("us", tz="UTC"): "TIMESTAMP",
+}
