@@ -95,6 +95,9 @@ _Report: TypeAlias = (
     Started | Progress | Hydrated | Health | Measured | Stepped | Doubted | Failed | Ended
 )
 
+_GOES_ON: Final = (Progress, Measured, Stepped, Doubted)
+"""Reports of which a status says nothing, but for that an object works again (`_works_again`)."""
+
 _OfProcess: TypeAlias = ProcessStarted | SparkSeen | ServerSeen | RuntimeSeen | ClientsSeen
 
 _Other: TypeAlias = Recorded | Acted | Polled | ShardEvent | Following | TakenOver | Remembered
@@ -274,10 +277,13 @@ def _observed(facts: Facts, event: _Report, now_ms: int) -> None:
         facts.received.foreign += 1
         return
     if _is_current(facts, found, event.epoch):
+        failing = bool(found.failure)
         _reported(facts, found, event)
         if isinstance(event, Measured) and any(event.added.get(name) for name in _ROWS):
             found.changed_ms = now_ms
-        note_status(facts, found, now_ms)
+        # Nearly all reports are that an object which works goes on: these leave its status alone.
+        if failing or not isinstance(event, _GOES_ON) or not found.condition_ms:
+            note_status(facts, found, now_ms)
 
 
 def _reported(facts: Facts, found: ObjectFacts, event: _Report) -> None:
