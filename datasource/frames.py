@@ -11,7 +11,7 @@ version of Spark that this project names.
     save, stage_by_tasks         a frame as one shard's contents; as parts of a transaction
     DriverStream, open_driver_stream    a stream of frontiers, without rows
     KeptJob, rows_given_later, KeptRuns    a plan that is planned once, run again over other rows
-    create_frame, frame_of, clone_of, local_relation, make_active, has_class    calls to the JVM
+    empty_frame, frame_of, clone_of, local_relation, make_active, has_class    calls to the JVM
     struct_of, quoted            Spark's type of a schema; a name in SQL
     status_reader                the status of a streaming query, in one call
     show_statistics, StatisticsSection, …    our sections on pages of Spark's UI
@@ -23,7 +23,7 @@ from shardline.datasource.spark_native.consolidate import can_consolidate, net_c
 from shardline.datasource.spark_native.driver_stream import DriverStream, open_driver_stream
 from shardline.datasource.spark_native.jvm import (
     clone_of,
-    create_frame,
+    empty_frame,
     frame_of,
     has_class,
     local_relation,
@@ -89,7 +89,7 @@ __all__ = [
     "clone_of",
     "collect_few",
     "collect_interval",
-    "create_frame",
+    "empty_frame",
     "every_update",
     "frame_of",
     "has_class",

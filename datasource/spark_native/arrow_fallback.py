@@ -16,7 +16,12 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from shardline.datasource.shard_source.fetch_task import ShardPartition, read_partition
-from shardline.datasource.spark_native.jvm import LivenessToken, create_frame, local_relation
+from shardline.datasource.spark_native.jvm import (
+    LivenessToken,
+    create_frame,
+    empty_frame,
+    local_relation,
+)
 
 __all__ = ["fetch_by_tasks", "fetch_in_driver"]
 
@@ -44,5 +49,5 @@ def fetch_in_driver(
     """The rows of `partitions`, read now by this process, as a local relation."""
     batches = [batch for partition in partitions for batch in read_partition(partition)]
     if not batches:
-        return create_frame(spark, [], schema)
+        return empty_frame(spark, schema)
     return local_relation(spark, batches, schema)

@@ -38,7 +38,7 @@ from shardline.datasource.spark_native.arrow_fallback import fetch_by_tasks, fet
 from shardline.datasource.spark_native.blob_paths import hadoop_url
 from shardline.datasource.spark_native.closed_keys import ClosedKeys, can_close
 from shardline.datasource.spark_native.consolidate import can_consolidate, consolidate, repeat_rows
-from shardline.datasource.spark_native.jvm import FileFormat, LivenessToken, create_frame
+from shardline.datasource.spark_native.jvm import FileFormat, LivenessToken, empty_frame
 from shardline.datasource.spark_native.part_errors import remember_plan
 from shardline.datasource.spark_native.row_shape import apply_row_shape
 from shardline.datasource.spark_native.scan import FLOAT_OPTIONS, READ_OPTIONS, ScanKind, Scanner
@@ -176,7 +176,7 @@ class _FrameBuilder:
             self.frames.append(fetched)
             self.tokens.append(token)
         if not self.frames:
-            return create_frame(self.spark, [], self.schema)
+            return empty_frame(self.spark, self.schema)
         if len(self.frames) == 1:
             return self.frames[0]
         return conform(self.spark, reduce(DataFrame.unionAll, self.frames), self.schema)

@@ -48,6 +48,7 @@ __all__ = [
     "create_frame",
     "current_micro_batch",
     "delete_directory",
+    "empty_frame",
     "file_size",
     "frame_of",
     "has_class",
@@ -286,6 +287,17 @@ def create_frame(
     """
     make_active(session)
     return session._create_dataframe(rows, schema, None, False)  # noqa: SLF001 - no public door
+
+
+def empty_frame(session: SparkSession, schema: StructType) -> DataFrame:
+    """No rows, as a frame: a local relation, which Spark leaves out of a union.
+
+    `create_frame` makes an RDD of them, in two dozen calls to the JVM.
+    """
+    make_active(session)
+    no_rows = java_class(session, "java.util.ArrayList")()
+    java = session._jsparkSession  # noqa: SLF001 - no public door
+    return DataFrame(java.createDataFrame(no_rows, java_type(session, schema)), session)
 
 
 def select_text(frame: DataFrame, texts: Sequence[str]) -> DataFrame:

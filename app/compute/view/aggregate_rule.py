@@ -32,7 +32,7 @@ from shardline.app.compute.view.evaluate import analyse_query, with_times
 from shardline.app.compute.view.kept_plan import KeptPlan, plan_of
 from shardline.app.sql.kept_aggregates import AggregateCall, aggregate_calls, spark_type
 from shardline.app.sql.query_tree import QueryNode, query_tree
-from shardline.datasource.frames import create_frame
+from shardline.datasource.frames import empty_frame
 from shardline.datasource.java_names import (
     java_class,
     read_sequence,
@@ -204,7 +204,7 @@ class AggregateRule:
         merged = KeptPlan(session, programs.merged, both)
         found = KeptPlan(session, programs.merged_found, both)
         gone = KeptPlan(session, programs.gone, both) if programs.gone else None
-        empty = {"rows": create_frame(session, [], rows)}
+        empty = {"rows": empty_frame(session, rows)}
         program = query_tree(plan_of(analyse_query(session, programs.contents, empty)))
         anew = self._placed(program, source)
         return GroupState(name, source, anew, state, contents, moved, merged, found, gone)
@@ -221,7 +221,7 @@ class AggregateRule:
     # -- above it -----------------------------------------------------------------------------
 
     def _leaf(self, state: GroupState) -> QueryNode:
-        empty = create_frame(self.exact, [], state.schema)
+        empty = empty_frame(self.exact, state.schema)
         return QueryNode(plan_of(empty), "State", state.name, (), frozenset([state.name]))
 
     def _buffers(
@@ -249,7 +249,7 @@ class AggregateRule:
         if not wanted:
             return leaf
         named = ", ".join(f"{text} AS b{place}" for place, text in enumerate(texts))
-        empty = {"state": create_frame(self.exact, [], schema)}
+        empty = {"state": empty_frame(self.exact, schema)}
         text = f"SELECT {named} FROM state"  # noqa: S608 - our own names
         below = _over(query_tree(plan_of(analyse_query(self.exact, text, empty))), leaf)
         columns = [

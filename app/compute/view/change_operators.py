@@ -25,7 +25,7 @@ from shardline.app.compute.view.accumulators import BEFORE
 from shardline.app.compute.view.evaluate import with_times
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
 from shardline.app.sql.plan_nodes import column_named
-from shardline.datasource.frames import create_frame
+from shardline.datasource.frames import empty_frame
 from shardline.datasource.java_names import (
     java_class,
     read_sequence,
@@ -68,7 +68,7 @@ class ChangeOperators:
         """For sessions of the application of `spark`."""
         self._spark = spark
         self.plans = Operators(spark)
-        pair = create_frame(spark, [], with_times(StructType()))
+        pair = empty_frame(spark, with_times(StructType()))
         self._pair = read_sequence(plan_of(pair).output())
         marks = spark.sql(f"SELECT {BEFORE}L AS {TS}, 1L AS {DIFF}")
         self._marks = read_sequence(plan_of(marks).projectList())

@@ -55,7 +55,7 @@ from shardline.app.sql.strategy import choose_strategy
 from shardline.app.sql.temporal_filters import split_condition
 from shardline.app.sql.touched_keys import Region, Regions, judge
 from shardline.datasource.errors import ShardError
-from shardline.datasource.frames import create_frame
+from shardline.datasource.frames import empty_frame
 from shardline.datasource.java_names import read_sequence
 from shardline.datasource.schema import DIFF, TS
 
@@ -177,7 +177,7 @@ class ChangePlan:
         self._operators = ChangeOperators(session)
         self._joins = JoinRule(session, self._operators)
         self._contents = {name: type(given)(_visible(given)) for name, given in columns.items()}
-        empty = {name: create_frame(session, [], given) for name, given in self._contents.items()}
+        empty = {name: empty_frame(session, given) for name, given in self._contents.items()}
         result = analyse_query(session, query, empty)
         self.columns: StructType = result.schema
         analysed = plan_of(result)

@@ -41,7 +41,7 @@ from shardline.app.sql.temporal_filters import (
     split_condition,
 )
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.frames import create_frame
+from shardline.datasource.frames import empty_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -128,7 +128,7 @@ class DueTimes:
         return None if time is None else int(time)
 
     def _analyse(self, session: SparkSession, columns: Mapping[str, StructType]) -> None:
-        empty = {name: create_frame(session, [], given) for name, given in columns.items()}
+        empty = {name: empty_frame(session, given) for name, given in columns.items()}
         normal = normal_form(session, plan_of(analyse_query(session, self._query, empty)))
         beside = find_subqueries_beside(session, normal)
         refused = next(itertools.chain(refused_clocks(session, normal), beside), None)

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame
 
 from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.sql.query_tree import QueryNode, query_tree
-from shardline.datasource.frames import clone_of, create_frame, frame_of, struct_of
+from shardline.datasource.frames import clone_of, empty_frame, frame_of, struct_of
 from shardline.datasource.java_names import (
     java_class,
     read_sequence,
@@ -108,7 +108,7 @@ class KeptPlan:
 
     def _analyse(self, session: SparkSession, query: str) -> Operator:
         """The last operator of the query, over inputs without rows."""
-        empty = {name: create_frame(session, [], given) for name, given in self._columns.items()}
+        empty = {name: empty_frame(session, given) for name, given in self._columns.items()}
         result = analyse_query(session, query, empty)
         self.columns, analysed = result.schema, plan_of(result)
         # Those inside of expressions have inputs, too, which are no leaves of the plan.

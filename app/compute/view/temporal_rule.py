@@ -44,7 +44,7 @@ from shardline.app.compute.view.kept_plan import KeptPlan, plan_of
 from shardline.app.sql.query_tree import QueryNode
 from shardline.app.sql.temporal_filters import Bound, TemporalCondition
 from shardline.app.sql.touched_keys import number_of
-from shardline.datasource.frames import create_frame
+from shardline.datasource.frames import empty_frame
 from shardline.datasource.java_names import java_class, read_sequence
 from shardline.datasource.schema import DIFF, TS
 
@@ -161,7 +161,7 @@ class TemporalRule:
         columns = [one for one in node.output if number_of(one) in needed]
         source = bounded_rows(self._spark, self._operators, node, condition, columns)
         state = self._state(name, source, len(columns), condition.bounds)
-        empty = create_frame(self._exact, [], state.schema)
+        empty = empty_frame(self._exact, state.schema)
         leaf = QueryNode(plan_of(empty), "State", name, (), frozenset([name]))
         below = dict(zip(state.schema.names, leaf.output, strict=True))
         here = self._operators.plans.make("Filter", below["here"], leaf.plan)

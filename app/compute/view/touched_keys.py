@@ -40,7 +40,7 @@ from shardline.app.compute.view.kept_plan import Leaf, Operator, plan_of
 from shardline.app.compute.view.look_up import LookUps
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.touched_keys import Region, Source
-from shardline.datasource.frames import create_frame
+from shardline.datasource.frames import empty_frame
 from shardline.datasource.java_names import (
     java_class,
     read_sequence,
@@ -161,7 +161,7 @@ class TouchedRule:
         touched = self._touched(region, moved, before=False)
         names = [output.names[place] for place in region.shown]
         leaf = look_ups.from_output(OUTPUT, names, _keyed(region, changes))
-        empty = create_frame(self._exact, [], output)
+        empty = empty_frame(self._exact, output)
         shown = Operator(
             self._operators.plans.empty(read_sequence(plan_of(empty).output())), (), leaf
         )
@@ -383,9 +383,7 @@ class TouchedRule:
         then: Callable[[DataFrame], DataFrame] = lambda frame: frame,
     ) -> Operator:
         """A query of our own, over operators by name."""
-        empty = {
-            name: create_frame(self._exact, [], _schema(one.plan)) for name, one in given.items()
-        }
+        empty = {name: empty_frame(self._exact, _schema(one.plan)) for name, one in given.items()}
         return self._placed(
             query_tree(plan_of(then(analyse_query(self._exact, text, empty)))), given
         )
@@ -448,7 +446,7 @@ class _Doubled:
             f"SELECT * FROM given LATERAL VIEW inline(array(named_struct('{TS}', {_AT}, '{DIFF}', "  # noqa: S608
             f"1L), named_struct('{TS}', {_NEXT}, '{DIFF}', -1L))) one WHERE one.{TS} > {BEFORE}L"
         )
-        empty = create_frame(exact, [], _SPANS)
+        empty = empty_frame(exact, _SPANS)
         node = query_tree(plan_of(analyse_query(exact, text, {"given": empty})))
         found: dict[str, QueryNode] = {}
         while not node.input:

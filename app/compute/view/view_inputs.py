@@ -41,7 +41,7 @@ from shardline.app.execution.spark_errors import error_line
 from shardline.app.protocol.objects import ViewDescription
 from shardline.app.sql.query_tree import query_tree
 from shardline.datasource.errors import Determinate
-from shardline.datasource.frames import clone_of, create_frame, struct_of
+from shardline.datasource.frames import clone_of, empty_frame, struct_of
 from shardline.datasource.frontier import meet
 from shardline.datasource.java_names import read_sequence
 from shardline.datasource.read import current_schema
@@ -157,7 +157,7 @@ class ViewInputs:
         self, session: SparkSession, columns: Mapping[str, StructType]
     ) -> dict[str, Collection[str]]:
         """Names of the columns of each input that the query reads."""
-        empty = {name: create_frame(session, [], given) for name, given in columns.items()}
+        empty = {name: empty_frame(session, given) for name, given in columns.items()}
         try:
             # As it was analysed, and not its normal form: a rule may leave out what is constant,
             # such as the number or the types of all columns, and that is read as well.
