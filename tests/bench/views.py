@@ -86,6 +86,7 @@ def measure_views(
 class Followed:
     """A view, and how far its steps are."""
 
+    name: str
     view: View
     upper: int
 
@@ -116,7 +117,7 @@ def first_contents(
     incarnation = bench.incarnation(description.name, upper - 1)
     view = View(bench.host, incarnation, description, no_fence, Following())
     view.advance(session, Interval(upper - 1, upper, starts=True))
-    return Followed(view, upper)
+    return Followed(description.name, view, upper)
 
 
 class _World:
