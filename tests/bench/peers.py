@@ -14,12 +14,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
-import subprocess
 import sys
 import tempfile
-import venv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -27,13 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.copies import lineitem
+from bench.environments import Unavailable, call, environment
 
 __all__ = ["main", "table"]
 
 _JOB = Path(__file__).with_name("peer_job.py")
-
-_OURS = ("SPARK_", "PYSPARK_", "PYTHON")
-"""Beginnings of the names of what `spark-submit.sh` sets for this project's own Spark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missing = {}
     for peer in _PEERS:
         try:
-            python = _environment(folder / "peers" / peer.kind, peer)
+            packages = ("pyarrow", "pandas", *peer.python)
+            python = environment(folder / "peers" / peer.kind, packages)
             jars = peer.jars.format(spark=_spark_of(python))
             ran = _run(python, peer.kind, jars, **common)
             found[f"{peer.title}, Spark {ran['spark']}"] = ran
-        except subprocess.CalledProcessError as error:
-            missing[peer.title] = (error.stderr or str(error)).strip()[-2000:]
+        except Unavailable as error:
+            missing[peer.title] = str(error)
     (folder / "peers.json").write_text(json.dumps(found, indent=1))
     print(table({title: one["found"] for title, one in found.items()}))
     for what in found["shard"]["bytes"]:
@@ -113,21 +108,10 @@ def table(found: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]) 
     return "\n".join(lines)
 
 
-def _environment(place: Path, peer: _Peer) -> Path:
-    """The Python of the peer's environment, which is made if it is not whole."""
-    python = place / "bin" / "python"
-    if not (place / "whole").exists():
-        shutil.rmtree(place, ignore_errors=True)
-        venv.create(place, with_pip=True)
-        _call([str(python), "-m", "pip", "install", "-q", "pyarrow", "pandas", *peer.python])
-        (place / "whole").touch()
-    return python
-
-
 def _spark_of(python: Path) -> str:
     """The minor version of an environment's Spark, as names of artefacts have it."""
     code = "import pyspark; print('.'.join(pyspark.__version__.split('.')[:2]))"
-    return _call([str(python), "-c", code]).strip()
+    return call([str(python), "-c", code]).strip()
 
 
 def _run(
@@ -135,18 +119,9 @@ def _run(
 ) -> Mapping[str, Any]:
     """What the job has printed; its tables are removed."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        said = _call([str(python), str(_JOB), kind, str(data), place, str(rounds), jars])
+        said = call([str(python), str(_JOB), kind, str(data), place, str(rounds), jars])
     ran: Mapping[str, Any] = json.loads(said.strip().splitlines()[-1])
     return ran
-
-
-def _call(command: Sequence[str]) -> str:
-    own = command[0] == sys.executable
-    environment = {k: v for k, v in os.environ.items() if own or not k.startswith(_OURS)}
-    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-        environment[name] = command[0]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return done.stdout
 
 
 if __name__ == "__main__":
