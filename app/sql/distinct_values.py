@@ -5,6 +5,8 @@
 
         part 0: the rows of X          UNION ALL          part 1: the pairs (g, a) of X, each once
 
+Calls that differ in what they take each value of are further parts, of the same two aggregates.
+
 Both aggregates follow from changes, where one with DISTINCT in it has to read all rows of each
 group that a change touches, however large it is. Spark's `RewriteDistinctAggregates` does nearly
 the same. It goes through the rows once, and so needs `first` to bring along what is not DISTINCT,
@@ -115,13 +117,12 @@ class _Aggregate:
             return self._plan
         singled = {number for one in values for number in one.calls}
         others = [call for number, call in calls.items() if number not in singled]
-        parts = [self._part(one) for one in values]
-        # Of these the first has all rows, so that a group is there as long as any of its rows is.
-        read = _references([*keys, *others])
-        union = self._union(read, parts)
-        if any(refusal(self._spark, part) for part in parts):
+        once = self._values_once(values)
+        if refusal(self._spark, once):
             return self._plan
-        found = self._over(union, read, calls, values)
+        # With all rows, so that a group is there as long as any of its rows is.
+        read = _references([*keys, *others])
+        found = self._over(self._with_rows(read, once), read, calls, values)
         return self._plan if refusal(self._spark, found) else found
 
     def _values(self, calls: Mapping[int, Any]) -> list[_Values]:
@@ -139,49 +140,49 @@ class _Aggregate:
                 found.append(_Values(arguments, condition, [number]))
         return found
 
-    def _part(self, values: _Values) -> Any:
-        """Each value of each group, once: an aggregate without functions."""
-        given = values.arguments
-        if values.condition is not None:
-            given = [
-                self._expression("If", values.condition, one, self._nothing(one.dataType()))
-                for one in given
-            ]
-        columns = [*self._keys, *given]
-        below = self._project(columns, self._rows)
-        values_of = read_sequence(below.output())[len(self._keys) :]
-        # As the functions do, which take no row with a NULL in any argument.
-        there = conjunction(self._spark, [self._expression("IsNotNull", one) for one in values_of])
-        below = java_class(self._spark, f"{_LOGICAL}.Filter")(there, below)
+    def _values_once(self, values: Sequence[_Values]) -> Any:
+        """Each value of each group, once: an aggregate without functions, one for all parts.
+
+        Columns are the number of the part, the key, and the values of the parts in turn, of which
+        those of other parts are NULL.
+        """
+        parts = [self._part(values, number) for number in range(1, len(values) + 1)]
+        below = parts[0] if len(parts) == 1 else self._union(parts)
         output = below.output()
         return self._aggregate(output, output, below)
 
-    def _union(self, read: Sequence[Any], parts: Sequence[Any]) -> Any:
-        """The rows, and the values of each part, with the number of the part in front.
+    def _part(self, values: Sequence[_Values], number: int) -> Any:
+        """The values of one part."""
+        columns = [self._literal(number), *self._keys]
+        first = len(columns) + sum(len(one.arguments) for one in values[: number - 1])
+        for place, one in enumerate(values, 1):
+            for argument in one.arguments:
+                nothing = self._nothing(argument.dataType())
+                given = argument if place == number else nothing
+                if place == number and one.condition is not None:
+                    given = self._expression("If", one.condition, argument, nothing)
+                columns.append(given)
+        below = self._project(columns, self._rows)
+        own = read_sequence(below.output())[first : first + len(values[number - 1].arguments)]
+        # As the functions do, which take no row with a NULL in any argument.
+        there = conjunction(self._spark, [self._expression("IsNotNull", one) for one in own])
+        return java_class(self._spark, f"{_LOGICAL}.Filter")(there, below)
 
-        Columns are the number, what is read of the rows, and the values of the parts in turn. Where
-        a part has no value for a column that is NULL; of the rows' columns all have the key.
+    def _with_rows(self, read: Sequence[Any], once: Any) -> Any:
+        """The rows as part 0, and the values.
+
+        Columns are the number of the part, what is read of the rows, and the values of the parts in
+        turn. Of what is read the parts have the key, and NULL for all else.
         """
-        keys = {_number(key.exprId()): place for place, key in enumerate(self._keys)}
-        values = [read_sequence(part.output())[len(self._keys) :] for part in parts]
-        empty = [self._nothing(one.dataType()) for of_part in values for one in of_part]
-        made = [self._project([self._literal(0), *read, *empty], self._rows)]
-        for place, part in enumerate(parts):
-            output = read_sequence(part.output())
-            of_rows = [
-                output[keys[number]]
-                if (number := _number(one.exprId())) in keys
-                else self._nothing(one.dataType())
-                for one in read
-            ]
-            of_parts = [
-                one if place == other else self._nothing(one.dataType())
-                for other, of_part in enumerate(values)
-                for one in of_part
-            ]
-            made.append(self._project([self._literal(place + 1), *of_rows, *of_parts], part))
-        kind = java_class(self._spark, f"{_LOGICAL}.Union")
-        return kind(scala_sequence(self._spark, made), False, False)
+        number, *columns = read_sequence(once.output())
+        values = columns[len(self._keys) :]
+        keys = {
+            _number(key.exprId()): column for key, column in zip(self._keys, columns, strict=False)
+        }
+        none = [self._nothing(one.dataType()) for one in values]
+        of_rows = [keys.get(_number(one.exprId()), self._nothing(one.dataType())) for one in read]
+        rows = self._project([self._literal(0), *read, *none], self._rows)
+        return self._union([rows, self._project([number, *of_rows, *values], once)])
 
     def _over(
         self,
@@ -257,6 +258,10 @@ class _Aggregate:
         named = [column_named(self._spark, one, f"c{place}") for place, one in enumerate(columns)]
         kind = java_class(self._spark, f"{_LOGICAL}.Project")
         return kind(scala_sequence(self._spark, named), below)
+
+    def _union(self, plans: Sequence[Any]) -> Any:
+        kind = java_class(self._spark, f"{_LOGICAL}.Union")
+        return kind(scala_sequence(self._spark, plans), False, False)
 
     def _aggregate(self, groups: Any, results: Any, below: Any) -> Any:
         none = scala_object(self._spark, "scala.None")

@@ -93,6 +93,16 @@ def test_values_are_counted_once(spark: SparkSession, table: DataFrame, name: st
     assert rows_of(spark, plan) == rows_of(spark, plan_of(asked))
 
 
+def test_many_calls_make_no_more_aggregates_than_one(spark: SparkSession, table: DataFrame) -> None:
+    """Each is a state, of which a view may have eight."""
+    calls = ", ".join(f"count(DISTINCT a + {n}) AS n{n}" for n in range(9))
+    query = f"SELECT k, {calls} FROM t GROUP BY k"  # noqa: S608 - put together here
+    asked = analyse_query(spark, query, {"t": table})
+    plan = normal_form(spark, plan_of(asked))
+    assert kinds(plan)["Aggregate"] == 2
+    assert rows_of(spark, plan) == rows_of(spark, plan_of(asked))
+
+
 @pytest.mark.parametrize("name", some_of(LEFT_ALONE, {"session_windows"}))
 def test_what_would_not_follow_is_left_alone(
     spark: SparkSession, table: DataFrame, name: str
@@ -113,8 +123,9 @@ def kind(call: Any) -> str:
     return kind_of(call.aggregateFunction())
 
 
-def kinds(plan: Any) -> set[str]:
-    return {kind_of(plan)}.union(*(kinds(child) for child in read_sequence(plan.children())))
+def kinds(plan: Any) -> Counter[str]:
+    below = (kinds(child) for child in read_sequence(plan.children()))
+    return sum(below, Counter([kind_of(plan)]))
 
 
 def ids(plan: Any) -> list[int]:
