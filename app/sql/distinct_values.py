@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.sql.kept_aggregates import (
@@ -147,14 +148,22 @@ class _Aggregate:
         those of other parts are NULL.
         """
         parts = [self._part(values, number) for number in range(1, len(values) + 1)]
-        below = parts[0] if len(parts) == 1 else self._union(parts)
-        output = below.output()
-        return self._aggregate(output, output, below)
+        below = self._project(parts[0], self._rows) if len(parts) == 1 else self._expand(parts)
+        output = read_sequence(below.output())
+        rest = output[1 + len(self._keys) :]
+        there = []
+        for one in values:
+            own, rest = rest[: len(one.arguments)], rest[len(one.arguments) :]
+            # As the functions do, which take no row with a NULL in any argument.
+            of_part = [self._expression("IsNotNull", column) for column in own]
+            there.append(conjunction(self._spark, of_part))
+        either = reduce(partial(self._expression, "Or"), there)
+        below = java_class(self._spark, f"{_LOGICAL}.Filter")(either, below)
+        return self._aggregate(below.output(), below.output(), below)
 
-    def _part(self, values: Sequence[_Values], number: int) -> Any:
-        """The values of one part."""
+    def _part(self, values: Sequence[_Values], number: int) -> list[Any]:
+        """The columns of one part, as expressions over the rows."""
         columns = [self._literal(number), *self._keys]
-        first = len(columns) + sum(len(one.arguments) for one in values[: number - 1])
         for place, one in enumerate(values, 1):
             for argument in one.arguments:
                 nothing = self._nothing(argument.dataType())
@@ -162,11 +171,16 @@ class _Aggregate:
                 if place == number and one.condition is not None:
                     given = self._expression("If", one.condition, argument, nothing)
                 columns.append(given)
-        below = self._project(columns, self._rows)
-        own = read_sequence(below.output())[first : first + len(values[number - 1].arguments)]
-        # As the functions do, which take no row with a NULL in any argument.
-        there = conjunction(self._spark, [self._expression("IsNotNull", one) for one in own])
-        return java_class(self._spark, f"{_LOGICAL}.Filter")(there, below)
+        return columns
+
+    def _expand(self, parts: Sequence[Sequence[Any]]) -> Any:
+        """Each row once for each part: what is below is not computed as often."""
+        named = [column_named(self._spark, one, f"c{n}") for n, one in enumerate(parts[0])]
+        output = [one.toAttribute().withNullability(True) for one in named]
+        rows = [scala_sequence(self._spark, one) for one in parts]
+        kind = java_class(self._spark, f"{_LOGICAL}.Expand")
+        given = (scala_sequence(self._spark, one) for one in (rows, output))
+        return kind(*given, self._rows)
 
     def _with_rows(self, read: Sequence[Any], once: Any) -> Any:
         """The rows as part 0, and the values.
@@ -182,7 +196,9 @@ class _Aggregate:
         none = [self._nothing(one.dataType()) for one in values]
         of_rows = [keys.get(_number(one.exprId()), self._nothing(one.dataType())) for one in read]
         rows = self._project([self._literal(0), *read, *none], self._rows)
-        return self._union([rows, self._project([number, *of_rows, *values], once)])
+        parts = self._project([number, *of_rows, *values], once)
+        kind = java_class(self._spark, f"{_LOGICAL}.Union")
+        return kind(scala_sequence(self._spark, [rows, parts]), False, False)
 
     def _over(
         self,
@@ -254,14 +270,10 @@ class _Aggregate:
         return self._expression("EqualTo", part, self._literal(number))
 
     def _project(self, columns: Sequence[Any], below: Any) -> Any:
-        """Columns under new ids: the same rows are below several parts."""
+        """Columns under new ids: the same rows are below twice."""
         named = [column_named(self._spark, one, f"c{place}") for place, one in enumerate(columns)]
         kind = java_class(self._spark, f"{_LOGICAL}.Project")
         return kind(scala_sequence(self._spark, named), below)
-
-    def _union(self, plans: Sequence[Any]) -> Any:
-        kind = java_class(self._spark, f"{_LOGICAL}.Union")
-        return kind(scala_sequence(self._spark, plans), False, False)
 
     def _aggregate(self, groups: Any, results: Any, below: Any) -> Any:
         none = scala_object(self._spark, "scala.None")
