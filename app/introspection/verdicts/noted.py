@@ -5,7 +5,7 @@
 A lag that goes to and fro over the limit would fill a history and a terminal with lines that nobody
 can use. So a change is noted when a second look sees the same; that an object falls behind, once it
 has done so for ten seconds; that another one waits for it, not before. Only what is bad, other than
-late, is noted at once.
+late, is noted at once, and that there are errors once they are known.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final
 from shardline.app.introspection.facts import Facts, NotedVerdict
 from shardline.app.introspection.histories import SUBSCRIPTION
 from shardline.app.introspection.verdicts.judged import judge_facts
+from shardline.app.introspection.verdicts.situation import Situation
 from shardline.app.protocol.object_state import FAILED_VERDICTS
 
 __all__ = ["note_verdicts"]
@@ -28,6 +29,14 @@ def _is_not_noted(facts: Facts, name: str) -> bool:
     """True if the present verdict of an object is another than what is noted of it."""
     judged, noted = facts.judgements.get(name), facts.verdicts.get(name)
     return judged is not None and noted is not None and noted.verdict != judged.verdict
+
+
+def _lacks_error(one: Situation) -> bool:
+    """True of an object of whose errors only the number is known.
+
+    Its shard has been looked at before its report has come, which says what they are.
+    """
+    return one.errors > 0 and not one.error
 
 
 def note_verdicts(facts: Facts, now_ms: int) -> None:
@@ -46,7 +55,8 @@ def note_verdicts(facts: Facts, now_ms: int) -> None:
         if noted is not None and noted.verdict == verdict:
             noted.pending = None
             continue
-        if noted is not None and verdict not in FAILED_VERDICTS:
+        is_known = verdict in FAILED_VERDICTS and not _lacks_error(found.situations[name])
+        if noted is not None and not is_known:
             if noted.pending != verdict:
                 noted.pending, noted.pending_ms = verdict, now_ms
                 continue

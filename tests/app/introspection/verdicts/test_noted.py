@@ -38,6 +38,18 @@ def test_a_change_is_noted_when_it_is_seen_twice_and_at_once_if_it_is_bad(
     assert (facts.verdicts, facts.judgements) == ({}, {})
 
 
+def test_errors_are_noted_once_it_is_known_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their number is seen in the shard before its object tells; one that never does is noted."""
+    counted = replace(WELL, errors=1)
+    told = replace(counted, error="1 row cannot be decoded")
+    facts = Facts()
+    lines = noted_of(monkeypatch, facts, [WELL, counted, told, WELL, WELL, counted, counted])
+    assert lines == [(0, "healthy"), (2, "unreadable"), (4, "healthy"), (6, "unreadable")]
+    texts = [row[3] for _, row in facts.verdict_changes.rows]
+    assert texts[1] == "its contents have 1 error: 1 row cannot be decoded"
+    assert texts[3] == "its contents have 1 error"
+
+
 def test_what_is_late_is_noted_once_that_has_lasted(monkeypatch: pytest.MonkeyPatch) -> None:
     """One long step, as the first ones after a start are, is no mark, and its end is none."""
     seen = [WELL, *[LATE] * 10, WELL, *[LATE] * 11, WELL, WELL]
