@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -159,7 +160,8 @@ class Spark:
         for planner in self._planners:
             planner.started.kill()
             if planner.is_forked and not is_gone(planner.pid):
-                os.kill(planner.pid, signal.SIGKILL)  # or it would hold the streams
+                with suppress(ProcessLookupError):  # it may end just now
+                    os.kill(planner.pid, signal.SIGKILL)  # or it would hold the streams
             planner.started.communicate()
             planner.stream.close()
             planner.connection.close()

@@ -454,6 +454,7 @@ QUERIES = {
         "VALUES (7, 1) UNION ALL SELECT a, b FROM t LATERAL VIEW explode(m) x AS b",
     ],
     "incremental": [
+        "SELECT count(DISTINCT s) AS n FROM t",
         "SELECT l.a FROM t AS l JOIN t AS r ON l.s = r.s",
         "SELECT l.a FROM t AS l LEFT JOIN t AS r ON l.s = r.s",
         "SELECT a FROM t WHERE s IS NOT NULL UNION ALL SELECT l.a FROM t l, t r WHERE l.a = r.a",
@@ -468,7 +469,6 @@ QUERIES = {
         "SELECT a FROM t WHERE a = (SELECT max(a) FROM t)",
     ],
     "recompute": [
-        "SELECT count(DISTINCT s) AS n FROM t",
         "SELECT a, row_number() OVER (ORDER BY a, s) AS n FROM t",
         "SELECT a FROM t ORDER BY a, s LIMIT 1",
     ],
