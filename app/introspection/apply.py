@@ -282,7 +282,7 @@ def _observed(facts: Facts, event: _Report, now_ms: int) -> None:
         if isinstance(event, Measured) and any(event.added.get(name) for name in _ROWS):
             found.changed_ms = now_ms
         # Nearly all reports are that an object which works goes on: these leave its status alone.
-        if failing or not isinstance(event, _GOES_ON) or not found.condition_ms:
+        if failing or not isinstance(event, _GOES_ON):
             note_status(facts, found, now_ms)
 
 

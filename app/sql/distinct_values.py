@@ -30,11 +30,12 @@ from typing import TYPE_CHECKING, Any, Final
 from shardline.app.sql.kept_aggregates import (
     aggregate_expressions,
     is_of_session,
-    keeps_only_once,
     refusal,
+    takes_values_once,
 )
-from shardline.app.sql.plan_nodes import column_named, conjunction, kind_of
+from shardline.app.sql.plan_nodes import column_named, conjunction, kind_of, with_changed
 from shardline.app.sql.strategy import INPUT
+from shardline.app.sql.touched_keys import number_of
 from shardline.datasource.java_names import (
     java_class,
     read_sequence,
@@ -61,10 +62,7 @@ def with_distinct_values(spark: SparkSession, plan: Any) -> Any:
     """
     if kind_of(plan) == INPUT:
         return plan
-    given = read_sequence(plan.children())
-    made = [with_distinct_values(spark, child) for child in given]
-    if any(new is not old for new, old in zip(made, given, strict=True)):
-        plan = plan.withNewChildren(scala_sequence(spark, made))
+    plan = with_changed(spark, plan, partial(with_distinct_values, spark))
     if kind_of(plan) != "Aggregate":
         return plan
     return _Aggregate(spark, plan).without_distinct()
@@ -110,7 +108,9 @@ class _Aggregate:
 
     def without_distinct(self) -> Any:
         """The aggregate over parts; itself if it has no DISTINCT, or would not follow so either."""
-        calls = {_number(call.resultId()): call for call in aggregate_expressions(self._plan)}
+        calls = {
+            number_of(call.resultAttribute()): call for call in aggregate_expressions(self._plan)
+        }
         values, keys = self._values(calls), self._keys
         if not values or any(_may_fail_unseen(one) for one in values):
             return self._plan
@@ -122,14 +122,14 @@ class _Aggregate:
         if refusal(self._spark, once):
             return self._plan
         # With all rows, so that a group is there as long as any of its rows is.
-        read = _references([*keys, *others])
+        read = self._references([*keys, *others])
         found = self._over(self._with_rows(read, once), read, calls, values)
         return self._plan if refusal(self._spark, found) else found
 
     def _values(self, calls: Mapping[int, Any]) -> list[_Values]:
         found: list[_Values] = []
         for number, call in calls.items():
-            if not keeps_only_once(call):
+            if not takes_values_once(call):
                 continue
             arguments = read_sequence(call.aggregateFunction().children())
             condition = call.filter().get() if call.filter().isDefined() else None
@@ -190,11 +190,9 @@ class _Aggregate:
         """
         number, *columns = read_sequence(once.output())
         values = columns[len(self._keys) :]
-        keys = {
-            _number(key.exprId()): column for key, column in zip(self._keys, columns, strict=False)
-        }
+        keys = {number_of(key): column for key, column in zip(self._keys, columns, strict=False)}
         none = [self._nothing(one.dataType()) for one in values]
-        of_rows = [keys.get(_number(one.exprId()), self._nothing(one.dataType())) for one in read]
+        of_rows = [keys.get(number_of(one), self._nothing(one.dataType())) for one in read]
         rows = self._project([self._literal(0), *read, *none], self._rows)
         parts = self._project([number, *of_rows, *values], once)
         kind = java_class(self._spark, f"{_LOGICAL}.Union")
@@ -209,7 +207,7 @@ class _Aggregate:
     ) -> Any:
         """The aggregate over parts."""
         part, *columns = read_sequence(union.output())
-        renamed = {_number(old.exprId()): new for old, new in zip(read, columns, strict=False)}
+        renamed = {number_of(old): new for old, new in zip(read, columns, strict=False)}
         rest = columns[len(read) :]
         replaced = {}
         for place, one in enumerate(values, 1):
@@ -252,14 +250,11 @@ class _Aggregate:
         """An expression over the columns of the union, with other calls."""
         kind = kind_of(expression)
         if kind == "AttributeReference":
-            return renamed[_number(expression.exprId())]
+            return renamed[number_of(expression)]
         if kind == "AggregateExpression":
-            return replaced[_number(expression.resultId())]
-        given = read_sequence(expression.children())
-        made = [self._renamed(one, renamed, replaced) for one in given]
-        if all(new is old for new, old in zip(made, given, strict=True)):
-            return expression
-        return expression.withNewChildren(scala_sequence(self._spark, made))
+            return replaced[number_of(expression.resultAttribute())]
+        change = partial(self._renamed, renamed=renamed, replaced=replaced)
+        return with_changed(self._spark, expression, change)
 
     def _call(self, call: Any, function: Any, condition: Any) -> Any:
         some = scala_object(self._spark, "scala.Option").apply(condition)
@@ -279,6 +274,11 @@ class _Aggregate:
         none = scala_object(self._spark, "scala.None")
         return java_class(self._spark, f"{_LOGICAL}.Aggregate")(groups, results, below, none)
 
+    def _references(self, expressions: Sequence[Any]) -> list[Any]:
+        """The columns that expressions read, each once."""
+        of = scala_object(self._spark, f"{_EXPRESSIONS}.AttributeSet")
+        return read_sequence(of.apply(scala_sequence(self._spark, expressions)).toSeq())
+
     def _literal(self, number: int) -> Any:
         return self._literals.apply(number)
 
@@ -296,19 +296,3 @@ def _may_fail_unseen(values: _Values) -> bool:
     """
     plain = all(kind_of(one) in {"AttributeReference", "Literal"} for one in values.arguments)
     return values.condition is not None and not plain
-
-
-def _number(expr_id: Any) -> int:
-    return int(expr_id.id())
-
-
-def _references(expressions: Sequence[Any]) -> list[Any]:
-    """The columns that expressions read, each once."""
-    found: dict[int, Any] = {}
-    ahead = list(reversed(expressions))
-    while ahead:
-        one = ahead.pop()
-        if kind_of(one) == "AttributeReference":
-            found.setdefault(_number(one.exprId()), one)
-        ahead += reversed(read_sequence(one.children()))
-    return list(found.values())

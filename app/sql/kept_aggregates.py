@@ -49,9 +49,9 @@ __all__ = [
     "can_be_key",
     "has_one_form",
     "is_of_session",
-    "keeps_only_once",
     "refusal",
     "spark_type",
+    "takes_values_once",
 ]
 
 _FUNCTIONS: Final = {
@@ -128,7 +128,7 @@ def _refusal_of_call(spark: SparkSession, call: Any) -> str:
     name = str(function.prettyName())
     if kind not in _FUNCTIONS:
         return name
-    if keeps_only_once(call):
+    if takes_values_once(call):
         return f"{name}(DISTINCT)"
     if kind == "Count":
         return ""
@@ -140,7 +140,7 @@ def _refusal_of_call(spark: SparkSession, call: Any) -> str:
     return "" if added_up else f"{name} of {argument.dataType().sql()}"
 
 
-def keeps_only_once(call: Any) -> bool:
+def takes_values_once(call: Any) -> bool:
     """True if a call of a function that can be kept takes each value once, and that matters."""
     kind = kind_of(call.aggregateFunction())
     return bool(call.isDistinct()) and kind in _FUNCTIONS.keys() - {"Max", "Min"}

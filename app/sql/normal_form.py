@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
@@ -32,7 +33,7 @@ from pyspark.errors import PySparkException
 
 from shardline.app.sql.counted_rows import with_counted_rows
 from shardline.app.sql.distinct_values import with_distinct_values
-from shardline.app.sql.plan_nodes import conjunction, conjuncts, kind_of
+from shardline.app.sql.plan_nodes import conjunction, conjuncts, kind_of, with_changed
 from shardline.app.sql.strategy import INPUT
 from shardline.datasource.java_names import (
     java_class,
@@ -94,30 +95,30 @@ def normal_form(spark: SparkSession, plan: Any) -> Any:
         inlined = _without_subqueries(spark, inlined)
     kinds = _kinds(inlined)
     if not _WITH_AGGREGATES.isdisjoint(kinds):
-        inlined = _without_distinct(spark, _applied(spark, _AGGREGATES, inlined))
+        inlined = _applied(spark, _AGGREGATES, inlined)
+        inlined = _tried(partial(with_distinct_values, spark), inlined)
     if {"Filter", "Join"} <= kinds:
         inlined = _applied(spark, _INNER, _with_filters_at_joins(spark, inlined))
     return with_counted_rows(spark, inlined)
 
 
 def _applied(spark: SparkSession, rules: Sequence[str], plan: Any) -> Any:
-    """A plan after these rules, or as it is if they fail or leave no whole plan behind."""
-    found = plan
-    try:
+    """A plan after these rules of Catalyst; see `_tried`."""
+
+    def change(found: Any) -> Any:
         for rule in rules:
             found = scala_object(spark, f"{_OPTIMIZER}.{rule}").apply(found)
+        return found
+
+    return _tried(change, plan)
+
+
+def _tried(change: Callable[[Any], Any], plan: Any) -> Any:
+    """A changed plan, or as it is if the change fails or leaves no whole plan behind."""
+    try:
+        found = change(plan)
     except (PySparkException, Py4JError) as error:
         _log.info("a query is not brought into its normal form", exc_info=error)
-        return plan
-    return found if _is_whole(found) else plan
-
-
-def _without_distinct(spark: SparkSession, plan: Any) -> Any:
-    """A plan whose aggregates take no values once, or as it is if that fails."""
-    try:
-        found = with_distinct_values(spark, plan)
-    except (PySparkException, Py4JError) as error:
-        _log.info("DISTINCT is left in the aggregates of a query", exc_info=error)
         return plan
     return found if _is_whole(found) else plan
 
@@ -138,7 +139,7 @@ def _with_values_last(spark: SparkSession, plan: Any) -> Any:
     """
     if kind_of(plan) == INPUT or plan.subqueriesAll().isEmpty():
         return plan
-    plan = _with_changed(spark, plan, lambda one: _with_values_last(spark, one))
+    plan = with_changed(spark, plan, lambda one: _with_values_last(spark, one))
     if kind_of(plan) != "Filter":
         return plan
     last: list[Any] = []
@@ -158,7 +159,7 @@ def _with_filters_at_joins(spark: SparkSession, plan: Any) -> Any:
     """
     if kind_of(plan) == INPUT:
         return plan
-    plan = _with_changed(spark, plan, lambda one: _with_filters_at_joins(spark, one))
+    plan = with_changed(spark, plan, lambda one: _with_filters_at_joins(spark, one))
     if kind_of(plan) != "Filter":
         return plan
     chosen = plan.children().apply(0)
@@ -185,7 +186,7 @@ def _with_flat_subqueries(spark: SparkSession, plan: Any) -> Any:
     """A plan whose subqueries have none themselves, where filters and projections use them."""
     if kind_of(plan) == INPUT or plan.subqueriesAll().isEmpty():
         return plan
-    below = _with_changed(spark, plan, lambda one: _with_flat_subqueries(spark, one))
+    below = with_changed(spark, plan, lambda one: _with_flat_subqueries(spark, one))
     return _with_expressions(spark, below, lambda one: _with_flat_plan(spark, one))
 
 
@@ -195,14 +196,14 @@ def _with_flat_plan(spark: SparkSession, expression: Any) -> Any:
         if plan.subqueriesAll().isEmpty():
             return expression
         return expression.withNewPlan(_without_subqueries(spark, plan))
-    return _with_changed(spark, expression, lambda one: _with_flat_plan(spark, one))
+    return with_changed(spark, expression, lambda one: _with_flat_plan(spark, one))
 
 
 def _with_single_rows(spark: SparkSession, plan: Any) -> Any:
     """A plan whose subqueries of one row are joined, where filters and projections use them."""
     if kind_of(plan) == INPUT:
         return plan
-    plan = _with_changed(spark, plan, lambda one: _with_single_rows(spark, one))
+    plan = with_changed(spark, plan, lambda one: _with_single_rows(spark, one))
     found: dict[int, Any] = {}
     with_columns = _with_expressions(
         spark, plan, lambda one: _without_single_rows(spark, one, found)
@@ -231,22 +232,13 @@ def _with_expressions(spark: SparkSession, plan: Any, change: Callable[[Any], An
     return java_class(spark, f"{_LOGICAL}.{kind}")(expressions, plan.children().apply(0))
 
 
-def _with_changed(spark: SparkSession, node: Any, change: Callable[[Any], Any]) -> Any:
-    """An operator or expression with its children changed; itself if none of them is."""
-    given = read_sequence(node.children())
-    made = [change(one) for one in given]
-    if all(new is old for new, old in zip(made, given, strict=True)):
-        return node
-    return node.withNewChildren(scala_sequence(spark, made))
-
-
 def _without_single_rows(spark: SparkSession, expression: Any, found: dict[int, Any]) -> Any:
     """An expression with the columns of plans in the place of subqueries; these go to `found`."""
     if kind_of(expression) == "ScalarSubquery" and _has_one_row(expression):
         row = expression.plan()
         found[int(expression.exprId().id())] = row
         return row.output().apply(0)
-    return _with_changed(spark, expression, lambda one: _without_single_rows(spark, one, found))
+    return with_changed(spark, expression, lambda one: _without_single_rows(spark, one, found))
 
 
 def _has_one_row(subquery: Any) -> bool:

@@ -5,6 +5,7 @@ deepest(node, guilty)    the nodes that are to blame for something
 conjuncts(condition)     what a condition joins by AND
 conjunction(spark, all)  the condition that joins others by AND
 column_named(spark, …)   an expression as a column
+with_changed(spark, …)   a node with its children changed
 kind_of(node)            the name of a node's class: `Filter`, `EqualTo`
 """
 
@@ -32,6 +33,7 @@ __all__ = [
     "deepest",
     "is_plan",
     "kind_of",
+    "with_changed",
 ]
 
 _EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions"
@@ -93,3 +95,12 @@ def column_named(spark: SparkSession, expression: Any, name: str, number: Any | 
     metadata = scala_object(spark, "scala.Option").apply(empty)
     kind = java_class(spark, f"{_EXPRESSIONS}.Alias")
     return kind(expression, name, number, none, metadata, none)
+
+
+def with_changed(spark: SparkSession, node: Any, change: Callable[[Any], Any]) -> Any:
+    """An operator or expression with its children changed; itself if none of them is."""
+    given = read_sequence(node.children())
+    made = [change(one) for one in given]
+    if all(new is old for new, old in zip(made, given, strict=True)):
+        return node
+    return node.withNewChildren(scala_sequence(spark, made))

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from shardline.app.sql.plan_nodes import deepest, kind_of
+from shardline.app.sql.plan_nodes import deepest, kind_of, with_changed
 from shardline.app.sql.strategy import CLOCKS, INPUT
 from shardline.datasource.java_names import java_class, read_sequence
 
@@ -287,11 +287,7 @@ def _inlined(spark: SparkSession, expression: Any, defined: dict[str, Any]) -> A
     """An expression with common expressions written out."""
     if kind_of(expression) == "CommonExpressionRef":
         return defined.get(str(expression.id().toString()), expression)
-    given = read_sequence(expression.children())
-    children = [_inlined(spark, one, defined) for one in given]
-    if all(new is old for new, old in zip(children, given, strict=True)):
-        return expression
-    return expression.withNewChildren(java_class(spark, "PythonUtils").toSeq(children))
+    return with_changed(spark, expression, lambda one: _inlined(spark, one, defined))
 
 
 def _bound(spark: SparkSession, comparison: Any) -> Bound | str:

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -32,12 +32,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from bench.rounds import Measured
 from bench.views import WAYS, Followed, described, first_contents
+from bench.world import append_at
 from shardline.app.compute.view.evaluate import parse_columns
 from shardline.app.storage.generators.catalog import open_generator
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import InvalidUsage, unknown_name
 from support.spark.benchmark_queries import NEXMARK, NEXMARK_TABLES
-from support.spark.views import Bench, Input
+from support.spark.views import Bench
 
 __all__ = ["Story", "chosen_queries", "measure_nexmark"]
 
@@ -190,14 +191,10 @@ class _World:
             try:
                 writer = session.sql(query).writeStream.format("noop").outputMode(mode)
                 writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
-                running = writer.start()
+                writer.start().awaitTermination()
             except PySparkException as refused:
+                # At the start, or by the first micro-batch.
                 print(f"{mode}: {str(refused).splitlines()[0]:.120}", file=sys.stderr)
-                continue
-            try:
-                running.awaitTermination()
-            except PySparkException as failed:
-                print(f"{mode}: {str(failed).splitlines()[0]:.120}", file=sys.stderr)
                 continue
             return self._rate(self._clock.elapsed_ms() - began)
         return None
@@ -218,7 +215,7 @@ class _World:
         taken = 0.0
         for upper in range(_START + 1, _START + 1 + _BATCHES):
             for name, found in inputs.items():
-                _append(found, next(news[name], None), upper)
+                append_at(found, [(rows, 1) for rows in islice(news[name], 1)], upper)
             began = self._clock.elapsed_ms()
             if followed is None:
                 followed = first_contents(bench, session, incremental, upper)
@@ -232,12 +229,3 @@ class _World:
 
     def _rate(self, taken_ms: float) -> float:
         return self._story.events * 1000.0 / taken_ms
-
-
-def _append(found: Input, rows: pa.Table | None, upper: int) -> None:
-    """One time of an input, settled up to `upper`."""
-    if rows is not None:
-        time = pa.repeat(pa.scalar(upper - 1, pa.int64()), rows.num_rows)
-        ones = pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows)
-        rows = rows.append_column("_ts", time).append_column("_diff", ones)
-    found.append_table(rows, upper)

@@ -6,7 +6,7 @@ micro-batch does, the commit included, but for Spark's planning of the micro-bat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from shardline.app.protocol.objects import Strategy
 from shardline.datasource.stores.location import StoreStatistics
 from support.spark.views import Bench, Input
 
-__all__ = ["World"]
+__all__ = ["World", "append_at"]
 
 
 class World:
@@ -41,9 +41,9 @@ class World:
             "customers": self._bench.input("customers", CUSTOMERS),
             "orders": self._bench.input("orders", ORDERS),
         }
-        self._append("customers", [(customers, 1)], 1)
+        append_at(self._inputs["customers"], [(customers, 1)], 1)
         for piece in orders:
-            self._append("orders", [(piece, 1)], self._inputs["orders"].upper + 1)
+            append_at(self._inputs["orders"], [(piece, 1)], self._inputs["orders"].upper + 1)
         self._settle()
 
     def view(self, strategy: Strategy) -> Followed:
@@ -72,7 +72,7 @@ class World:
     def replace(self, name: str, before: pa.Table, after: pa.Table) -> None:
         """Let rows of `orders` or `customers` go, and others come for them."""
         until = self._inputs[name].upper + 1
-        self._append(name, [(before, -1), (after, 1)], until)
+        append_at(self._inputs[name], [(before, -1), (after, 1)], until)
         self._settle()
 
     def _settle(self) -> None:
@@ -82,12 +82,13 @@ class World:
             if found.upper < upper:
                 found.idle(upper)
 
-    def _append(self, name: str, changes: Sequence[tuple[pa.Table, int]], until: int) -> None:
-        found: Input = self._inputs[name]
-        time = pa.scalar(until - 1, pa.int64())
-        tables = []
-        for rows, diff in changes:
-            times = pa.repeat(time, rows.num_rows)
-            diffs = pa.repeat(pa.scalar(diff, pa.int64()), rows.num_rows)
-            tables.append(rows.append_column("_ts", times).append_column("_diff", diffs))
-        found.append_table(pa.concat_tables(tables), until)
+
+def append_at(found: Input, changes: Iterable[tuple[pa.Table, int]], until: int) -> None:
+    """Append rows, with the diff of each table, at the last time before `until`; settled to it."""
+    time = pa.scalar(until - 1, pa.int64())
+    tables = []
+    for rows, diff in changes:
+        times = pa.repeat(time, rows.num_rows)
+        diffs = pa.repeat(pa.scalar(diff, pa.int64()), rows.num_rows)
+        tables.append(rows.append_column("_ts", times).append_column("_diff", diffs))
+    found.append_table(pa.concat_tables(tables) if tables else None, until)

@@ -31,6 +31,7 @@ from shardline.app.compute.view.change_operators import ChangeOperators, NotIncr
 from shardline.app.compute.view.evaluate import analyse_query, with_times
 from shardline.app.compute.view.kept_plan import KeptPlan, plan_of
 from shardline.app.sql.kept_aggregates import AggregateCall, aggregate_calls, spark_type
+from shardline.app.sql.plan_nodes import with_changed
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.datasource.frames import empty_frame
 from shardline.datasource.java_names import (
@@ -273,11 +274,7 @@ class AggregateRule:
         """An expression of the aggregate's results over the values of the functions."""
         if expression.getClass().getSimpleName() == "AggregateExpression":
             return expression.resultAttribute()
-        given = read_sequence(expression.children())
-        children = [self._result(child) for child in given]
-        if all(new is old for new, old in zip(children, given, strict=True)):
-            return expression
-        return expression.withNewChildren(self._operators.plans.sequence(children))
+        return with_changed(self._spark, expression, self._result)
 
     def _project(self, columns: Iterable[Any], below: QueryNode) -> QueryNode:
         plan = self._operators.plans.make(

@@ -12,7 +12,8 @@ from shardline.app.compute.view.kept_plan import plan_of
 from shardline.app.sql.kept_aggregates import aggregate_expressions
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.plan_nodes import kind_of
-from shardline.datasource.java_names import read_sequence, scala_object
+from shardline.datasource.frames import frame_of
+from shardline.datasource.java_names import read_sequence
 from support.profiles import some_of
 from support.spark.views import comparable
 
@@ -45,6 +46,9 @@ TAKEN_APART: Final = {
     "filters": "SELECT k, count(DISTINCT a) FILTER (WHERE f) AS n, count(DISTINCT a) AS m, "
     "count(DISTINCT a) FILTER (WHERE NOT f) AS o, sum(b) FILTER (WHERE a > 1) AS s, "
     "count(*) FILTER (WHERE f) AS c FROM t GROUP BY k",
+    "filters_that_hold_without_a_row": "SELECT k, count(DISTINCT a) AS n, "
+    "count(*) FILTER (WHERE k = 'a') AS m, count(*) FILTER (WHERE f IS NULL) AS o FROM t "
+    "GROUP BY k",
     "literals": "SELECT k, count(DISTINCT 1) AS n, count(DISTINCT 2) FILTER (WHERE f) AS m FROM t "
     "GROUP BY k",
     "floats": "SELECT k, count(DISTINCT x) AS n FROM t GROUP BY k",
@@ -82,7 +86,9 @@ def table(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(ROWS, COLUMNS)
 
 
-@pytest.mark.parametrize("name", some_of(TAKEN_APART, {"filters", "of_all"}))
+@pytest.mark.parametrize(
+    "name", some_of(TAKEN_APART, {"filters", "of_all", "filters_that_hold_without_a_row"})
+)
 def test_values_are_counted_once(spark: SparkSession, table: DataFrame, name: str) -> None:
     """The same rows, under the same ids of columns, and no call has DISTINCT."""
     asked = analyse_query(spark, TAKEN_APART[name], {"t": table})
@@ -133,8 +139,5 @@ def ids(plan: Any) -> list[int]:
 
 
 def rows_of(spark: SparkSession, plan: Any) -> Counter[Any]:
-    from pyspark.sql import DataFrame
-
-    of_rows = scala_object(spark, "org.apache.spark.sql.classic.Dataset").ofRows
-    found = DataFrame(of_rows(spark._jsparkSession, plan), spark)
+    found = frame_of(spark, spark._jsparkSession, plan)
     return Counter(comparable(tuple(row)) for row in found.collect())
