@@ -54,14 +54,19 @@ def correction_frame(desired: DataFrame | None, held: DataFrame | None) -> DataF
     signed = [frame for frame in (_signed(desired, 1), _signed(held, -1)) if frame is not None]
     updates = reduce(DataFrame.unionAll, signed)
     own = [field for field in updates.schema.fields if field.name != DIFF]
-    found = [key for field in own for key in _keys(_column(field.name), field.dataType)]
+    # Grouped by as they are where that tells all values apart, and not kept as a value of the
+    # group, too: Spark would sort the rows, twice, as it hashes groups only if all that it keeps
+    # of them has a fixed length.
+    as_they_are = [_column(field.name) for field in own if not _needs_key(field.dataType)]
+    others = [field for field in own if _needs_key(field.dataType)]
+    found = [key for field in others for key in _keys(_column(field.name), field.dataType)]
     # No column of the rows may have the name of a key: neither could be referred to.
     name = "k"
     while any(field.name.lower().startswith(name) for field in own):
         name += "k"
     keys = [key.alias(f"{name}{place}") for place, key in enumerate(found)]
-    kept = [F.first(_column(field.name)).alias(field.name) for field in own]
-    summed = updates.groupBy(*keys).agg(*kept, F.sum(DIFF).alias(DIFF))
+    kept = [F.first(_column(field.name)).alias(field.name) for field in others]
+    summed = updates.groupBy(*as_they_are, *keys).agg(*kept, F.sum(DIFF).alias(DIFF))
     return summed.where(F.col(DIFF) != 0).select(*(_column(field.name) for field in own), DIFF)
 
 
@@ -127,6 +132,7 @@ def _key(column: Column, kind: DataType) -> Column:
 
 
 def _needs_key(kind: DataType) -> bool:
+    """True if Spark's grouping takes unequal values for equal, or cannot group them."""
     match kind:
         case ArrayType():
             return _needs_key(kind.elementType)

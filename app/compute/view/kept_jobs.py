@@ -3,9 +3,10 @@
     jobs = KeptJobs(view)
     jobs.rows(StepJob(key, session, given, make, ordinary))    the rows of make(frames of given)
 
-    1st time    the ordinary way: a plan that is used once is not worth keeping
-    2nd         both ways, whose rows are compared: only what is proved is used
+    1st time    both ways, whose rows are compared: only what is proved is used
     later       the kept plan; both ways once more where it runs over many rows in place of few
+
+Nearly all jobs come again: of the plans that 32 views made in 80 seconds, two were used once.
 
 Kept plans are an inside of Spark, and a wrong row would stay in the view. So each is proved on the
 rows of a step before it counts, and whatever goes wrong with one, the ordinary way is asked: it
@@ -178,13 +179,10 @@ class KeptJobs:
 
     def rows(self, job: StepJob) -> pa.Table | None:
         """The rows of a job; None, or what `is_too_much`, if they are too many."""
-        kept = self._kept.get(job.key)
-        if kept is None:
-            self._kept[job.key] = _KnownPlan()
-            if len(self._kept) > _JOBS_MAX:
-                self._kept.popitem(last=False)
-            return job.ordinary()
+        kept = self._kept.setdefault(job.key, _KnownPlan())
         self._kept.move_to_end(job.key)
+        if len(self._kept) > _JOBS_MAX:
+            self._kept.popitem(last=False)
         tables = [one.table for one in job.few_rows.values()]
         if _bytes_of(tables) > _GIVEN_BYTES_MAX:
             return job.ordinary()

@@ -73,16 +73,15 @@ def steps(jobs: KeptJobs, job: Any, times: int) -> list[pa.Table | None]:
     return [jobs.rows(job) for _ in range(times)]
 
 
-def test_a_plan_is_made_when_it_comes_again_and_proved_before_it_is_used() -> None:
-    """One that is used once costs nothing more."""
+def test_a_plan_is_proved_before_it_is_used() -> None:
+    """By the first step, which is computed both ways; no other one is."""
     job = Job(rows(1, 2, float("nan")), Plan([rows(float("nan"), 2, 1)]))
     jobs = KeptJobs("v")
-    steps(jobs, job, 1)
-    assert (job.plans, job.ordinary_runs) == (0, 1)
-    steps(jobs, job, 1)
-    assert (job.plans, job.ordinary_runs) == (1, 2)
+    (first,) = steps(jobs, job, 1)
+    assert first is job.result
+    assert (job.plans, job.ordinary_runs) == (1, 1)
     found = steps(jobs, job, 3)
-    assert (job.plans, job.ordinary_runs) == (1, 2)
+    assert (job.plans, job.ordinary_runs) == (1, 1)
     assert [table.column("n").to_pylist()[1:] for table in found if table] == [[2, 1]] * 3
 
 
@@ -91,21 +90,21 @@ def test_a_plan_is_proved_for_few_rows_and_for_many() -> None:
     plan = Plan([rows(1), rows(1), rows(7), rows(1)])
     job, jobs = Job(rows(1), plan), KeptJobs("v")
     job.few_rows = {"t": FewRows(rows(1), StructType())}
-    steps(jobs, job, 3)
-    assert (plan.runs, job.ordinary_runs) == (2, 2)
+    steps(jobs, job, 2)
+    assert (plan.runs, job.ordinary_runs) == (2, 1)
     job.few_rows = {"t": FewRows(rows(1, 2, 3), StructType())}
     (found,) = steps(jobs, job, 1)
     assert found == rows(1), "the ordinary way's, not the plan's"
-    assert job.ordinary_runs == 3
+    assert job.ordinary_runs == 2
     job.few_rows = {"t": FewRows(rows(1), StructType())}
     steps(jobs, job, 1)
-    assert job.ordinary_runs == 4, "given up for good"
+    assert job.ordinary_runs == 3, "given up for good"
 
 
 def test_rows_of_a_step_are_counted_once() -> None:
     """By the ordinary way while a plan is proved beside it, and by the plan from then on."""
     plan = Plan([rows(1), rows(1)])
-    steps(KeptJobs("v"), Job(rows(1), plan), 4)
+    steps(KeptJobs("v"), Job(rows(1), plan), 3)
     assert plan.told == [False, True, True]
 
 
@@ -142,8 +141,8 @@ def test_too_many_rows_are_not_computed_once_more(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(kept_jobs, "RESULT_ROWS_MAX", 2)
     many, few = rows(1, 2, 3), rows(1, 2)
     job, jobs = Job(few, Plan([many, many, few])), KeptJobs("v")
-    assert [table.num_rows for table in steps(jobs, job, 5) if table] == [2, 3, 3, 2, 2]
-    assert job.ordinary_runs == 2
+    assert [table.num_rows for table in steps(jobs, job, 4) if table] == [3, 3, 2, 2]
+    assert job.ordinary_runs == 1
 
 
 def test_large_rows_are_neither_given_nor_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,12 +152,12 @@ def test_large_rows_are_neither_given_nor_taken(monkeypatch: pytest.MonkeyPatch)
     many, few = rows(1, 2, 3), rows(1, 2)
     assert [is_too_much(one) for one in (many, few, rows(1))] == [True, False, False]
     job, jobs = Job(few, Plan([many, few])), KeptJobs("v")
-    assert [table.num_rows for table in steps(jobs, job, 4) if table] == [2, 3, 2, 2]
-    assert job.ordinary_runs == 2
+    assert [table.num_rows for table in steps(jobs, job, 3) if table] == [3, 2, 2]
+    assert job.ordinary_runs == 1
     monkeypatch.setattr(kept_jobs, "_GIVEN_BYTES_MAX", 20)
     job.few_rows = {"leaf": FewRows(many, StructType())}
     assert [table.num_rows for table in steps(jobs, job, 3) if table] == [2] * 3
-    assert job.ordinary_runs == 5
+    assert job.ordinary_runs == 4
 
 
 def beyond_python() -> pa.Table:
@@ -182,8 +181,8 @@ def test_rows_that_are_no_values_of_python_prove_a_plan() -> None:
     result = beyond_python()
     plan = Plan([result.take([2, 0, 1])])
     job, jobs = Job(result, plan), KeptJobs("v")
-    steps(jobs, job, 4)
-    assert (plan.runs, job.ordinary_runs) == (3, 2)
+    steps(jobs, job, 3)
+    assert (plan.runs, job.ordinary_runs) == (3, 1)
 
 
 def test_rows_that_only_look_the_same_prove_nothing() -> None:
@@ -227,7 +226,7 @@ def test_an_error_of_the_rows_is_told_and_the_plan_stays() -> None:
     error = ArithmeticError("DIVIDE_BY_ZERO")
     plan = Plan([rows(1), error, rows(3)])
     job, jobs = Job(rows(1), plan), KeptJobs("v")
-    steps(jobs, job, 2)
+    steps(jobs, job, 1)
     job.result = error
     with pytest.raises(ArithmeticError):
         jobs.rows(job)  # type: ignore[arg-type]
@@ -242,10 +241,10 @@ def test_rows_of_other_types_go_the_ordinary_way() -> None:
     steps(jobs, job, 3)
     plan.fits = False
     steps(jobs, job, 2)
-    assert job.ordinary_runs == 4
+    assert job.ordinary_runs == 3
     plan.fits = True
     steps(jobs, job, 1)
-    assert job.ordinary_runs == 4
+    assert job.ordinary_runs == 3
 
 
 def test_too_many_rows_prove_nothing() -> None:
@@ -262,4 +261,4 @@ def test_plans_that_are_not_used_are_given_up() -> None:
     for key in range(64):
         steps(jobs, Job(rows(1), Plan([rows(1)]), key=key), 1)
     steps(jobs, first, 1)
-    assert first.ordinary_runs == 3
+    assert first.ordinary_runs == 2
