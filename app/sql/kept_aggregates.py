@@ -113,9 +113,9 @@ def refusal(spark: SparkSession, aggregate: Any) -> str:
     keys = read_sequence(aggregate.groupingExpressions())
     if keys and all(key.foldable() for key in keys):
         return "groups by a constant"
+    if all(key.foldable() or is_of_session(key) for key in keys) and any(map(is_of_session, keys)):
+        return "session windows without another key"
     for key in keys:
-        if is_of_session(key):
-            return "session windows"
         if not key.foldable() and not can_be_key(spark_type(spark, key)):
             return f"groups by {key.dataType().sql()}"
     refused = {_refusal_of_call(spark, call) for call in aggregate_expressions(aggregate)} - {""}

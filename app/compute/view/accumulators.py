@@ -32,7 +32,16 @@ from pyspark.sql.types import DataType, DecimalType
 
 from shardline.datasource.schema import DIFF, TS
 
-__all__ = ["BEFORE", "NEGATIVE", "Accumulators", "GroupPrograms", "group_programs"]
+__all__ = [
+    "BEFORE",
+    "NEGATIVE",
+    "Accumulators",
+    "GroupPrograms",
+    "group_programs",
+    "select",
+    "table",
+    "total",
+]
 
 BEFORE: Final = -(2**62)
 """The time of a state's rows that were there before a step; no update has it."""
@@ -65,7 +74,7 @@ class Accumulators:
         """What is added up over rows, by column."""
         value, place = f"v{self.place}", self.place
         counts = value if self.function == "count" else f"{value} IS NOT NULL"
-        found = {f"c{place}": _sum(f"CASE WHEN {counts} THEN {DIFF} ELSE 0L END")}
+        found = {f"c{place}": total(f"CASE WHEN {counts} THEN {DIFF} ELSE 0L END")}
         if self.function in {"sum", "avg"}:
             found[f"a{place}"] = self._total(value)
             if self.function == "avg" and not isinstance(self.type, DecimalType):
@@ -77,7 +86,7 @@ class Accumulators:
             wide = f"DECIMAL(38, {self.type.scale})"
             times = f"CAST({value} AS {wide}) * CAST({DIFF} AS DECIMAL(20, 0))"
             return f"coalesce(sum(CAST({times} AS {wide})), CAST(0 AS {wide}))"
-        return _sum(f"CAST({value} AS BIGINT) * {DIFF}")
+        return total(f"CAST({value} AS BIGINT) * {DIFF}")
 
     def extreme(self) -> tuple[str, str, str] | None:
         """Of `min` and `max`: the function, and the columns of what is there, and of what goes."""
@@ -132,7 +141,7 @@ def group_programs(keys: int, calls: Sequence[Accumulators]) -> GroupPrograms:
         calls: Its calls, in order.
     """
     key = [f"k{place}" for place in range(1, keys + 1)] or [_SOLE]
-    sums = {"n": _sum(DIFF)} | {name: text for call in calls for name, text in call.sums().items()}
+    sums = {"n": total(DIFF)} | {name: text for call in calls for name, text in call.sums().items()}
     extremes = [found for call in calls if (found := call.extreme()) is not None]
     return GroupPrograms(
         contents=_contents(keys, key, sums, extremes),
@@ -149,10 +158,10 @@ Extremes = Sequence[tuple[str, str, str]]
 def _contents(keys: int, key: list[str], sums: dict[str, str], extremes: Extremes) -> str:
     values = [f"{text} AS {name}" for name, text in sums.items()]
     values += [f"{function}(v{there[1:]}) AS {there}" for function, there, _ in extremes]
-    rows = _table(["*", f"1L AS {DIFF}"], "rows")
+    rows = table(["*", f"1L AS {DIFF}"], "rows")
     if not keys:
-        return _select([_sole(), *values], rows)
-    return _select([*key, *values], rows, f"GROUP BY {', '.join(key)}")
+        return select([_sole(), *values], rows)
+    return select([*key, *values], rows, f"GROUP BY {', '.join(key)}")
 
 
 def _moved(keys: int, key: list[str], sums: dict[str, str], extremes: Extremes) -> str:
@@ -165,7 +174,7 @@ def _moved(keys: int, key: list[str], sums: dict[str, str], extremes: Extremes) 
     news = [f"{name} <> 0" for name in sums]
     news += [f"{name} IS NOT NULL" for _, *pair in extremes for name in pair]
     groups = ", ".join([*(key if keys else []), TS])
-    return _select(
+    return select(
         [*(key if keys else [_sole()]), TS, *values],
         "changes",
         f"GROUP BY {groups} HAVING {' OR '.join(news)}",
@@ -190,9 +199,9 @@ def _reached(key: list[str], sums: dict[str, str], extremes: Extremes, touched: 
         added += [there, gone]
         reached += [f"{function}({there}) OVER until AS {there}", gone]
     keys = ", ".join(key)
-    return _table(
+    return table(
         reached,
-        f"({_select(known, 'state', touched)} UNION ALL {_select(added, 'moved')})",
+        f"({select(known, 'state', touched)} UNION ALL {select(added, 'moved')})",
         f"WINDOW at AS (PARTITION BY {keys} ORDER BY {TS}), until AS (PARTITION BY {keys} "
         f"ORDER BY {TS} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)",
     )
@@ -207,9 +216,9 @@ def _merged(
     there_is = "TRUE" if sole else "n > 0"
     rows.append(f"CASE WHEN n < 0 THEN {_raise(NEGATIVE)} ELSE {there_is} END AS _there")
     columns = [*key, *sums, *(there for _, there, _ in extremes), f"_one.{TS}", f"_one.{DIFF}"]
-    return _select(
+    return select(
         columns,
-        _table(rows, _reached(key, sums, extremes, touched)),
+        table(rows, _reached(key, sums, extremes, touched)),
         f"LATERAL VIEW inline(array(named_struct('{TS}', _from, '{DIFF}', 1L), "
         f"named_struct('{TS}', _next, '{DIFF}', -1L))) _one "
         f"WHERE _there AND _one.{TS} > {BEFORE}L",
@@ -224,18 +233,21 @@ def _gone(key: list[str], sums: dict[str, str], extremes: Extremes) -> str:
         # Of a group that is empty and stays so nothing needs to be known.
         lost.append(f"({gone} {beyond} {there} AND (c{there[1:]} > 0 OR _next IS NOT NULL))")
     reached = _reached(key, sums, extremes, _touched(key))
-    return _select(["1 AS lost"], reached, f"WHERE {' OR '.join(lost)} LIMIT 1")
+    return select(["1 AS lost"], reached, f"WHERE {' OR '.join(lost)} LIMIT 1")
 
 
-def _select(columns: Sequence[str], source: str, rest: str = "") -> str:
+def select(columns: Sequence[str], source: str, rest: str = "") -> str:
+    """A query over a table, with what comes after it."""
     return " ".join(["SELECT", ", ".join(columns), "FROM", source, rest]).rstrip()
 
 
-def _table(columns: Sequence[str], source: str, rest: str = "") -> str:
-    return f"({_select(columns, source, rest)})"
+def table(columns: Sequence[str], source: str, rest: str = "") -> str:
+    """The same as a table of another query."""
+    return f"({select(columns, source, rest)})"
 
 
-def _sum(text: str) -> str:
+def total(text: str) -> str:
+    """The sum of an integer over rows, 0 over none."""
     return f"coalesce(sum({text}), 0L)"
 
 

@@ -20,8 +20,9 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import NullType, StructType
@@ -30,7 +31,13 @@ from shardline.app.compute.view.accumulators import Accumulators, GroupPrograms,
 from shardline.app.compute.view.change_operators import ChangeOperators, NotIncremental
 from shardline.app.compute.view.evaluate import analyse_query, with_times
 from shardline.app.compute.view.kept_plan import KeptPlan, plan_of
-from shardline.app.sql.kept_aggregates import AggregateCall, aggregate_calls, spark_type
+from shardline.app.compute.view.session_groups import WINDOW, session_programs
+from shardline.app.sql.kept_aggregates import (
+    AggregateCall,
+    aggregate_calls,
+    is_of_session,
+    spark_type,
+)
 from shardline.app.sql.plan_nodes import with_changed
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.datasource.frames import empty_frame
@@ -147,16 +154,20 @@ class AggregateRule:
             NotIncremental: A function keeps something else than this module knows of.
         """
         keys = _keys(node.plan)
+        window = next((key for key in keys if is_of_session(key)), None)
         calls = aggregate_calls(node.plan)
         accumulators = [
             Accumulators(call.function, place, self._argument_type(call))
             for place, call in enumerate(calls, 1)
         ]
-        programs = group_programs(len(keys), accumulators)
-        source = self._source(node.children[0], keys, calls)
+        others = len(keys) if window is None else len(keys) - 1
+        make_programs = group_programs if window is None else session_programs
+        programs = make_programs(others, accumulators)
+        named = _names(keys, window)
+        source = self._source(node.children[0], named, calls)
         state = self._state(name, source, programs)
         leaf = self._leaf(state)
-        buffers = self._buffers(leaf, state.schema, keys, [*zip(calls, accumulators, strict=True)])
+        buffers = self._buffers(leaf, state.schema, named, [*zip(calls, accumulators, strict=True)])
         values = self._values(buffers, keys, calls)
         results = [self._result(one) for one in read_sequence(node.plan.aggregateExpressions())]
         return self._project(results, values), state
@@ -169,10 +180,10 @@ class AggregateRule:
     # -- below the state ----------------------------------------------------------------------
 
     def _source(
-        self, below: QueryNode, keys: Sequence[Any], calls: Sequence[AggregateCall]
+        self, below: QueryNode, keys: Mapping[str, Any], calls: Sequence[AggregateCall]
     ) -> QueryNode:
         """The columns of which a state is made."""
-        columns = [(key, f"k{place}") for place, key in enumerate(keys, 1)]
+        columns = [(key, name) for name, key in keys.items()]
         columns += [(self._value(call), f"v{place}") for place, call in enumerate(calls, 1)]
         return self._project([self._operators.named(one, name) for one, name in columns], below)
 
@@ -202,8 +213,9 @@ class AggregateRule:
         moved = KeptPlan(session, programs.moved, {"changes": changes})
         state = contents.columns
         both = {"moved": moved.columns, "state": state}
-        merged = KeptPlan(session, programs.merged, both)
-        found = KeptPlan(session, programs.merged_found, both)
+        merged = found = KeptPlan(session, programs.merged, both)
+        if programs.merged_found != programs.merged:
+            found = KeptPlan(session, programs.merged_found, both)
         gone = KeptPlan(session, programs.gone, both) if programs.gone else None
         empty = {"rows": empty_frame(session, rows)}
         program = query_tree(plan_of(analyse_query(session, programs.contents, empty)))
@@ -229,12 +241,12 @@ class AggregateRule:
         self,
         leaf: QueryNode,
         schema: StructType,
-        keys: Sequence[Any],
+        keys: Mapping[str, Any],
         calls: Sequence[tuple[AggregateCall, Accumulators]],
     ) -> QueryNode:
         """The key, and the attributes in which Spark's functions keep what they add up."""
-        wanted = [*keys]
-        texts = [f"k{place}" for place in range(1, len(keys) + 1)]
+        wanted = [*keys.values()]
+        texts = [*keys]
         for call, kept in calls:
             attributes = read_sequence(call.call.aggregateFunction().aggBufferAttributes())
             given = kept.buffers()
@@ -294,6 +306,12 @@ def _keys(aggregate: Any) -> list[Any]:
         if not key.foldable()
     }
     return list(found.values())
+
+
+def _names(keys: Sequence[Any], window: Any | None) -> dict[str, Any]:
+    """Columns of a state for those that an aggregate groups by."""
+    numbers = count(1)
+    return {WINDOW if key is window else f"k{next(numbers)}": key for key in keys}
 
 
 def _over(node: QueryNode, leaf: QueryNode) -> QueryNode:

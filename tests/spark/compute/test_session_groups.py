@@ -1,0 +1,122 @@
+"""Sessions follow from changes: at every time they are what plain Spark makes of all rows."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pytest
+
+from support.profiles import one_of, some_of
+from support.spark.view_world import ViewWorld
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from support.spark.views import Row
+
+pytestmark = pytest.mark.spark
+
+START: Final = 10
+END: Final = 60
+CUTS: Final = (START + 1, 20, 23, 32, 45, END)
+"""The ends of steps: one has changes at three times, one at two, and the last one at none."""
+
+CHANGES: Final = (10, 20, 21, 22, 25, 30, 40)
+ONLY_NEW: Final = (20, 21, 22, 40)
+"""Times at which no row goes."""
+
+CLICKS: Final = pa.schema(
+    [
+        ("who", pa.string()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("local", pa.timestamp("us")),
+        ("stay", pa.int32()),
+        ("price", pa.int64()),
+        ("cost", pa.decimal128(10, 2)),
+        ("mark", pa.string()),
+    ]
+)
+
+WINDOW: Final = "session_window(at, '10 seconds')"
+SHOWN: Final = "w.start AS b, w.end AS e"
+
+QUERIES: Final = {
+    "counted": f"SELECT who, {SHOWN}, n FROM (SELECT who, {WINDOW} AS w, count(*) AS n "
+    "FROM clicks GROUP BY who, w)",
+    "all_functions": f"SELECT who, {WINDOW}.start AS b, count(price) AS n, sum(price) AS s, "
+    "avg(cost) AS m, sum(cost) AS t, min(mark) AS lo, max(price) AS hi, avg(price) AS a, "
+    "count(*) FILTER (WHERE price > 5) AS f, max(cost) FILTER (WHERE mark = 'x') AS x "
+    f"FROM clicks GROUP BY who, {WINDOW}",
+    "gap_of_the_row": f"SELECT {SHOWN}, n, who FROM (SELECT session_window(at, CASE WHEN stay > 0 "
+    "THEN concat(stay, ' seconds') END) AS w, who, count(*) AS n, max(mark) AS m FROM clicks "
+    "GROUP BY 1, 2)",
+    "without_a_zone": f"SELECT {SHOWN}, n, mark FROM (SELECT session_window(local, '5 seconds') "
+    "AS w, mark, sum(price) AS n FROM clicks GROUP BY mark, w)",
+    "two_keys": f"SELECT w, who, mark, n FROM (SELECT who, {WINDOW} AS w, mark, count(*) AS n "
+    "FROM clicks WHERE price > 2 GROUP BY who, w, mark HAVING count(*) > 1)",
+    "over_sessions": "SELECT who, count(*) AS sessions, max(n) AS longest FROM (SELECT who, "
+    f"{WINDOW} AS w, count(*) AS n FROM clicks GROUP BY who, w) GROUP BY who",
+    "sessions_of_sessions": f"SELECT n, {SHOWN}, c FROM (SELECT n, w, count(*) AS c FROM (SELECT "
+    f"who, {WINDOW} AS w, count(*) AS n FROM clicks GROUP BY who, w) GROUP BY n, w)",
+    "of_distinct": f"SELECT who, {SHOWN}, n FROM (SELECT who, {WINDOW} AS w, "
+    "count(DISTINCT price) AS n FROM clicks GROUP BY who, w)",
+}
+
+
+class SessionWorld(ViewWorld):
+    """Clicks at moments that are a whole gap apart, a little more, a little less, or the same."""
+
+    def __init__(self, spark: SparkSession, folder: Path, seed: int) -> None:
+        """Updated at random."""
+        super().__init__(spark, folder, CUTS, range(START, 44))
+        draw = random.Random(seed)
+        self.inputs["clicks"] = found = self.bench.input("clicks", CLICKS)
+        for time in CHANGES:
+            rows = [(_click(draw), 1) for _ in range(12 if time == START else 3)]
+            there = [] if time in ONLY_NEW else found.at(time - 1)
+            gone = [(row, -1) for row in draw.sample(there, min(3, len(there)))]
+            found.append([(time, row, diff) for row, diff in rows + gone], time + 1)
+        found.idle(END)
+
+
+def _click(draw: random.Random) -> Row:
+    seconds = draw.choice([0, 3, 5, 10, 20, 21, 30, 45, 55, 60, 80])
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
+        seconds=seconds, microseconds=draw.choice([0, 0, 1, -1])
+    )
+    nothing = draw.random() < 0.1
+    return (
+        draw.choice([None, "ada", "bob"]),
+        None if nothing else moment,
+        None if nothing else moment.replace(tzinfo=None),
+        draw.choice([0, 1, 9, 10, 30]),
+        draw.choice([None, 1, 3, 7, 9]),
+        draw.choice([None, Decimal("1.10"), Decimal("20.05")]),
+        draw.choice([None, "x", "y"]),
+    )
+
+
+@pytest.fixture(scope="module", params=one_of(8, range(8)))
+def world(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SessionWorld]:
+    made = SessionWorld(spark, tmp_path_factory.mktemp("sessions"), request.param)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("name", some_of(QUERIES, {"all_functions", "gap_of_the_row"}))
+def test_sessions_are_those_of_all_rows(world: SessionWorld, name: str) -> None:
+    """At each time, as rows extend them, join them, and leave holes; no query is run anew."""
+    query = QUERIES[name]
+    kept = world.kept(name, query)
+    assert world.follow(kept, partial(world.by_spark, query)) == {"recompute", "incremental"}
+    assert kept.strategy == "incremental", kept.reason
