@@ -10,7 +10,7 @@ and only rules for changes of rows are needed above it.
 The results are Spark's own expressions, as they stand in the aggregate, over the values of the
 functions; and each value is Spark's own `evaluateExpression` over the attributes in which the
 function keeps what it has added up. Only the arithmetic of adding up is not Spark's function
-(`accumulators`).
+(`accumulators`), and which rows are one session (`session_groups`).
 
 Invariants:
     Attributes keep their ids: what refers to the aggregate's columns or its key need not change.
@@ -20,7 +20,9 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
@@ -60,6 +62,13 @@ _EXACT_ARITHMETIC: Final = {
     "spark.sql.decimalOperations.allowPrecisionLoss": "false",
 }
 """Settings in which a number that does not fit is an error, and no digit is dropped."""
+
+
+_PROGRAMS_MAX: Final = 512
+"""Programs that are remembered: those of a hundred views with states of other types each."""
+
+_programs: Final[OrderedDict[Hashable, KeptPlan]] = OrderedDict()
+_programs_lock: Final = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +218,13 @@ class AggregateRule:
         session = self.exact
         rows = StructType.fromJson(json.loads(source.plan.schema().json()))
         changes = with_times(rows)
-        contents = KeptPlan(session, programs.contents, {"rows": rows})
-        moved = KeptPlan(session, programs.moved, {"changes": changes})
+        contents = _program(session, programs.contents, {"rows": rows})
+        moved = _program(session, programs.moved, {"changes": changes})
         state = contents.columns
         both = {"moved": moved.columns, "state": state}
-        merged = found = KeptPlan(session, programs.merged, both)
-        if programs.merged_found != programs.merged:
-            found = KeptPlan(session, programs.merged_found, both)
-        gone = KeptPlan(session, programs.gone, both) if programs.gone else None
+        merged = _program(session, programs.merged, both)
+        found = _program(session, programs.merged_found, both)
+        gone = _program(session, programs.gone, both) if programs.gone else None
         empty = {"rows": empty_frame(session, rows)}
         program = query_tree(plan_of(analyse_query(session, programs.contents, empty)))
         anew = self._placed(program, source)
@@ -296,6 +304,31 @@ class AggregateRule:
 
     def _expression(self, name: str, *fields: Any) -> Any:
         return java_class(self._spark, f"{_EXPRESSIONS}.{name}")(*fields)
+
+
+def _program(session: SparkSession, text: str, columns: Mapping[str, StructType]) -> KeptPlan:
+    """A program over tables of our own, analysed once for all views that have states alike.
+
+    To analyse those of a state took half of what it took to make the plan of a view with an
+    aggregate. They are run by themselves, so that it does not matter if columns of two states have
+    the same ids; and `exact` sessions have the same settings in all views.
+    """
+    key = (
+        session.sparkContext,
+        text,
+        *((name, given.json()) for name, given in sorted(columns.items())),
+    )
+    with _programs_lock:
+        found = _programs.get(key)
+        if found is not None:
+            _programs.move_to_end(key)
+            return found
+    made = KeptPlan(session, text, columns)
+    with _programs_lock:
+        _programs[key] = made
+        if len(_programs) > _PROGRAMS_MAX:
+            _programs.popitem(last=False)
+    return made
 
 
 def _keys(aggregate: Any) -> list[Any]:

@@ -89,10 +89,11 @@ def concerns(
         added_up: Columns by which rows of before a step and of the step are added up: their values
             have to be those of the rows, even if nothing reads them afterwards.
     """
-    read = {number_of(one) for one in added_up}
+    known_apart = {number_of(one) for one in added_up}
+    read = set(known_apart)
     places: dict[str, list[QueryNode]] = {}
     for tree in trees:
-        read |= {number_of(one) for one in tree.output} | _read(tree)
+        read |= _read(tree, known_apart | {number_of(one) for one in tree.output})
         for node in inputs_of(tree):
             places.setdefault(node.input, []).append(node)
     return {
@@ -106,13 +107,23 @@ def concerns(
     }
 
 
-def _read(node: QueryNode) -> set[int]:
-    """Ids of all columns that an operator or any below it refers to."""
+def _read(node: QueryNode, wanted: set[int]) -> set[int]:
+    """Ids of all columns that an operator or any below it reads, where these ids are wanted of it.
+
+    A projection reads what those of its columns are made of that are wanted: Spark computes no
+    other. It has all columns below it where one more is computed, as of a grouping.
+    """
     if node.input:
-        return set()
-    found = {number_of(one) for one in read_sequence(node.plan.references().toSeq())}
+        return wanted
+    if node.kind == "Project":
+        columns = read_sequence(node.plan.projectList())
+        references = [one.references() for one in columns if number_of(one) in wanted]
+    else:
+        references = [node.plan.references()]
+    found = wanted.union(
+        number_of(one) for columns in references for one in read_sequence(columns.toSeq())
+    )
     for child in node.children:
-        found |= _read(child)
-        if node.kind not in KNOWN_BY_ID:
-            found |= {number_of(one) for one in child.output}
+        more = set() if node.kind in KNOWN_BY_ID else {number_of(one) for one in child.output}
+        found |= _read(child, found | more)
     return found

@@ -6,11 +6,17 @@ import random
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+from unittest import mock
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import NullType
 
+from shardline.app.compute.view.accumulators import Accumulators
+from shardline.app.compute.view.session_groups import session_programs
+from shardline.app.compute.view.view_states import ViewStates
 from support.profiles import one_of, some_of
 from support.spark.view_world import ViewWorld
 
@@ -23,6 +29,8 @@ if TYPE_CHECKING:
     from support.spark.views import Row
 
 pytestmark = pytest.mark.spark
+
+# ruff: noqa: S608 - queries are put together here
 
 START: Final = 10
 END: Final = 60
@@ -66,6 +74,8 @@ QUERIES: Final = {
     f"{WINDOW} AS w, count(*) AS n FROM clicks GROUP BY who, w) GROUP BY who",
     "sessions_of_sessions": f"SELECT n, {SHOWN}, c FROM (SELECT n, w, count(*) AS c FROM (SELECT "
     f"who, {WINDOW} AS w, count(*) AS n FROM clicks GROUP BY who, w) GROUP BY n, w)",
+    "by_window_alone": f"SELECT {SHOWN}, n FROM (SELECT w, max(n) AS n FROM (SELECT who, {WINDOW} "
+    "AS w, count(*) AS n FROM clicks GROUP BY who, w) GROUP BY w)",
     "of_distinct": f"SELECT who, {SHOWN}, n FROM (SELECT who, {WINDOW} AS w, "
     "count(DISTINCT price) AS n FROM clicks GROUP BY who, w)",
 }
@@ -120,3 +130,47 @@ def test_sessions_are_those_of_all_rows(world: SessionWorld, name: str) -> None:
     kept = world.kept(name, query)
     assert world.follow(kept, partial(world.by_spark, query)) == {"recompute", "incremental"}
     assert kept.strategy == "incremental", kept.reason
+
+
+def test_sessions_are_made_anew_only_where_rows_go(world: SessionWorld) -> None:
+    """Rows that come need nothing but the sessions that are there."""
+    query = QUERIES["counted"]
+    anew: list[int] = []
+
+    def counted(states: ViewStates, *given: Any) -> bool:
+        anew.append(given[-2].lower)
+        return append_anew(states, *given)
+
+    append_anew = ViewStates._append_anew
+    with mock.patch.object(ViewStates, "_append_anew", counted):
+        world.follow(world.kept("in_part_anew", query), partial(world.by_spark, query))
+    assert anew == [lower for lower, upper in pairwise(CUTS) if not only_new(lower, upper)]
+
+
+def only_new(lower: int, upper: int) -> bool:
+    return {time for time in CHANGES if lower <= time < upper} <= set(ONLY_NEW)
+
+
+def test_only_sessions_near_what_comes_are_looked_at(spark: SparkSession) -> None:
+    """Of the others nothing is said: neither that they go, nor that they come."""
+    programs = session_programs(1, [Accumulators("count", 1, NullType())])
+    session = spark.newSession()
+    held = [("a", 0, 10, 1), ("a", 20, 40, 2), ("a", 50, 60, 5), ("b", 20, 40, 7)]
+    moved = [("a", 7, 38, 55, 3), ("a", 8, 61, 70, 1), ("a", 8, 80, 90, 1)]
+    window = "named_struct('start', timestamp_seconds(s), 'end', timestamp_seconds(e)) AS w"
+    session.createDataFrame(held, "k1 STRING, s INT, e INT, n LONG").selectExpr(
+        "k1", window, "n", "n AS c1"
+    ).createOrReplaceTempView("state")
+    session.createDataFrame(moved, "k1 STRING, _ts LONG, s INT, e INT, n LONG").selectExpr(
+        "k1", "_ts", window, "n", "n AS c1"
+    ).createOrReplaceTempView("moved")
+    found = session.sql(programs.merged).selectExpr(
+        "k1", "unix_seconds(w.start)", "unix_seconds(w.end)", "n", "_ts", "_diff"
+    )
+    assert sorted(map(tuple, found.collect())) == [
+        ("a", 20, 40, 2, 7, -1),
+        ("a", 20, 60, 10, 7, 1),
+        ("a", 50, 60, 5, 7, -1),
+        ("a", 61, 70, 1, 8, 1),
+        ("a", 80, 90, 1, 8, 1),
+    ]

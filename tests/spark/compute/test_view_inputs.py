@@ -143,7 +143,7 @@ SEES: dict[str, tuple[str, set[str]]] = {
     "widened": ("SELECT id FROM t WHERE x > 0", {"t.x"}),
     "grouped": ("SELECT count(*) AS n FROM t GROUP BY id", set()),
     "alias": ("SELECT id AS later, count(*) AS n FROM t GROUP BY later", {"t.x", "t.later"}),
-    "natural": ("SELECT t.id FROM t NATURAL JOIN u", {"t.x", "t.later"}),
+    "natural": ("SELECT t.id FROM t NATURAL JOIN u", {"t.later"}),
     "exists": ("SELECT id FROM t WHERE EXISTS (SELECT 1 FROM u WHERE later = t.id)", set()),
     "inner": ("SELECT k FROM u WHERE EXISTS (SELECT 1 FROM t WHERE later = u.k)", {"t.later"}),
     "cte": ("WITH c AS (SELECT id FROM t) SELECT l.id FROM c l JOIN c r USING (id)", set()),
