@@ -157,6 +157,9 @@ def test_only_sessions_near_what_comes_are_looked_at(spark: SparkSession) -> Non
     session = spark.newSession()
     held = [("a", 0, 10, 1), ("a", 20, 40, 2), ("a", 50, 60, 5), ("b", 20, 40, 7)]
     moved = [("a", 7, 38, 55, 3), ("a", 8, 61, 70, 1), ("a", 8, 80, 90, 1)]
+    # What comes touches the one that ends where it starts, and the one that starts where it ends.
+    held += [("c", 0, 10, 1), ("c", 30, 40, 1)]
+    moved += [("c", 7, 10, 30, 1)]
     window = "named_struct('start', timestamp_seconds(s), 'end', timestamp_seconds(e)) AS w"
     session.createDataFrame(held, "k1 STRING, s INT, e INT, n LONG").selectExpr(
         "k1", window, "n", "n AS c1"
@@ -173,4 +176,7 @@ def test_only_sessions_near_what_comes_are_looked_at(spark: SparkSession) -> Non
         ("a", 50, 60, 5, 7, -1),
         ("a", 61, 70, 1, 8, 1),
         ("a", 80, 90, 1, 8, 1),
+        ("c", 0, 10, 1, 7, -1),
+        ("c", 0, 40, 3, 7, 1),
+        ("c", 30, 40, 1, 7, -1),
     ]
