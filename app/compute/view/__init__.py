@@ -40,6 +40,7 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
     fan_out            estimates how many rows of a shard have one key
     aggregate_rule     an aggregate, read as a state
     accumulators       the SQL by which such a state is kept
+    session_groups     the same where a row of the state is a session
     view_states        the states of a view follow its inputs
     state_shard        the shard of one state
     state_step         what is known of a step while it is taken
