@@ -1,4 +1,4 @@
-"""What a view's query reads of its inputs: of the rest nothing is handed to Spark."""
+"""Columns that a view's query does not read: nothing of them is handed to Spark."""
 
 from __future__ import annotations
 
