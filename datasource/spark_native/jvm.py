@@ -35,6 +35,7 @@ from shardline.datasource.java_names import (
 )
 from shardline.datasource.spark_native.compiled_java import java_object
 from shardline.datasource.spark_native.interrupts import is_interrupt
+from shardline.datasource.spark_native.row_files import batches_with_rows
 
 __all__ = [
     "METADATA",
@@ -268,7 +269,7 @@ def local_relation(
     utils = java_class(spark, "PythonSQLUtils")
     with tempfile.NamedTemporaryFile(suffix=".arrow") as file:
         with pa.ipc.new_stream(file, batches[0].schema) as stream:
-            for batch in batches:
+            for batch in batches_with_rows(batches):
                 stream.write_batch(batch)
         file.flush()
         rows = utils.readArrowStreamFromFile(file.name)

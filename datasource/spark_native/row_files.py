@@ -22,7 +22,7 @@ import shutil
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -30,7 +30,7 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["RowFiles", "row_files"]
+__all__ = ["RowFiles", "batches_with_rows", "row_files"]
 
 _KEPT_BYTES: Final = 1 << 20
 
@@ -63,7 +63,8 @@ class RowFiles:
             # In memory first: a stream is written in many small pieces.
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, table.schema) as stream:
-                stream.write_table(table)
+                for batch in batches_with_rows(table.to_batches()):
+                    stream.write_batch(batch)
             _write(self._inputs[place], memoryview(sink.getvalue()))
 
     def take(self, size: int) -> pa.Table:
@@ -91,6 +92,15 @@ class RowFiles:
 
     def _files(self) -> Sequence[int]:
         return (self._result, *self._inputs)
+
+
+def batches_with_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Those that have rows: Spark takes one without, behind another one, for the end of all.
+
+    There is such a batch in what was put together of several tables. (`ArrowBatchIterator.hasNext`
+    looks into the next batch, and into none after it.)
+    """
+    return (batch for batch in batches if batch.num_rows)
 
 
 @contextmanager

@@ -158,6 +158,42 @@ def test_rows_are_sparks_own_over_any_rows(
         assert counted(run(job, rows)) == counted(wanted), (seed, size)
 
 
+HELD: Final = [
+    "SELECT min(n) AS lo, max(n) AS hi FROM t",
+    "SELECT min(tags) AS lo, max(n) AS hi FROM u",
+    "SELECT k % 2 AS odd, max(n) AS hi, max_by(n, struct(k, n)) AS m FROM t GROUP BY k % 2",
+    "SELECT sort_array(collect_list(n)) AS ns, sort_array(collect_set(tags)) AS ts FROM u",
+    "SELECT lag(n) OVER (ORDER BY k, n, p, v) AS l, n FROM t",
+    "SELECT l.n, r.n AS m FROM t l JOIN t r ON l.k = r.k AND l.n <= r.n",
+    "SELECT n, tags FROM u ORDER BY k, n, tags LIMIT 7",
+]
+"""Queries whose operators hold text and lists while further rows come."""
+
+
+@pytest.mark.parametrize("query", HELD)
+@pytest.mark.parametrize("interpreted_max", [999, -1])
+def test_rows_may_come_in_pieces(
+    session: SparkSession, query: str, interpreted_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory of a piece is used again by the next one: nothing may point to it then."""
+    monkeypatch.setattr(kept_job, "_INTERPRETED_MAX", interpreted_max)
+    rows = drawn(5, 60)
+    rows["t"] = [(k, v, n and n * 9, p) for k, v, n, p in rows["t"]]
+    frames = {one: session.createDataFrame(rows[one], COLUMNS[one]) for one in COLUMNS}
+    wanted = counted(queried(session, query, frames).toArrow())
+    job = kept(session, query)
+    whole = [table(columns, rows[name]) for name, columns in COLUMNS.items()]
+    for size in (1, 7):
+        pieces = [one.to_batches(max_chunksize=size) for one in whole]
+        # One without a row may be anywhere.
+        nothing = [one.to_batches()[0].slice(0, 0) for one in whole]
+        tables = [
+            pa.Table.from_batches([empty, *some[:2], empty, *some[2:], empty])
+            for empty, some in zip(nothing, pieces, strict=True)
+        ]
+        assert counted(job.run(tables)) == wanted
+
+
 @pytest.mark.parametrize("query", NOT_KEPT)
 def test_what_would_be_of_one_run_is_not_kept(session: SparkSession, query: str) -> None:
     """Results of other jobs, broadcasts, the time of planning, and what runs elsewhere."""
