@@ -97,8 +97,8 @@ class RowFiles:
 def batches_with_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Those that have rows: Spark takes one without, behind another one, for the end of all.
 
-    There is such a batch in what was put together of several tables. (`ArrowBatchIterator.hasNext`
-    looks into the next batch, and into none after it.)
+    There is such a batch in what was put together of several tables. (Spark's iterator over rows
+    of Arrow batches looks into the next one where one has ended, and into none after it.)
     """
     return (batch for batch in batches if batch.num_rows)
 
