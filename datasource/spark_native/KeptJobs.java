@@ -36,6 +36,8 @@ import org.apache.spark.metrics.MetricsSystem;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.AttributeMap$;
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection$;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Statistics;
 import org.apache.spark.sql.catalyst.plans.physical.SinglePartition$;
@@ -278,41 +280,47 @@ public class KeptJobs {
   }
 
   /**
-   * Rows of this process, in one partition. It is computed in the driver only. They stay as they
-   * came, and are read from there by each operator that scans them: as Spark does it for a frame
-   * that is made of Arrow (`ArrowConverters.toDataFrame`).
+   * Rows of this process, in one partition. It is computed in the driver only. Each is a copy: where
+   * no code is generated, an aggregate keeps the least and greatest text under a collation by
+   * reference, and the memory of a batch of Arrow is used again by the next one.
    */
   private static class Rows extends RDD {
     private final StructType schema;
-    private List batches = new ArrayList();
+    private final transient UnsafeProjection projection; // Spark checks what closures refer to
+    private List rows = new ArrayList();
 
     Rows(SparkContext context, StructType schema) {
       super(context, seq(new ArrayList()), ClassTag$.MODULE$.apply(InternalRow.class));
       this.schema = schema;
+      this.projection = UnsafeProjection$.MODULE$.create(schema);
     }
 
     /** Take other rows: those of a file with a stream of Arrow. */
     void take(String file) throws IOException {
-      batches = new ArrayList();
       FileChannel channel = FileChannel.open(Paths.get(file), new OpenOption[0]);
       try {
-        Iterator found = ArrowConverters$.MODULE$.getBatchesFromStream(channel);
-        while (found.hasNext()) {
-          batches.add(found.next());
-        }
+        take(ArrowConverters$.MODULE$.getBatchesFromStream(channel));
       } finally {
         channel.close();
       }
     }
 
+    private void take(Iterator batches) {
+      Iterator found = ArrowConverters$.MODULE$.fromBatchIterator(
+          batches, schema, "UTC", false, false, null);
+      rows = new ArrayList();
+      while (found.hasNext()) {
+        // Their memory is given back with the last one.
+        rows.add(projection.apply((InternalRow) found.next()).copy());
+      }
+    }
+
     void forget() {
-      batches = new ArrayList();
+      rows = new ArrayList();
     }
 
     public Iterator compute(Partition split, TaskContext context) {
-      // Their memory is given back with the last row, or with the task.
-      return ArrowConverters$.MODULE$.fromBatchIterator(
-          CollectionConverters.asScala(batches.iterator()), schema, "UTC", false, false, context);
+      return CollectionConverters.asScala(rows.iterator());
     }
 
     public Partition[] getPartitions() {

@@ -161,6 +161,8 @@ def test_rows_are_sparks_own_over_any_rows(
 HELD: Final = [
     "SELECT min(n) AS lo, max(n) AS hi FROM t",
     "SELECT min(tags) AS lo, max(n) AS hi FROM u",
+    "SELECT min(collate(n, 'UTF8_LCASE')) AS lo, max(collate(n, 'UNICODE')) AS hi FROM t",
+    "SELECT min(struct(n, k)) AS lo, max(CAST(n AS BINARY)) AS hi, max(p) AS p FROM t",
     "SELECT k % 2 AS odd, max(n) AS hi, max_by(n, struct(k, n)) AS m FROM t GROUP BY k % 2",
     "SELECT sort_array(collect_list(n)) AS ns, sort_array(collect_set(tags)) AS ts FROM u",
     "SELECT lag(n) OVER (ORDER BY k, n, p, v) AS l, n FROM t",
