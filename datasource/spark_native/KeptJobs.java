@@ -36,6 +36,7 @@ import org.apache.spark.metrics.MetricsSystem;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.AttributeMap$;
+import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection$;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -104,6 +105,9 @@ public class KeptJobs {
   /** Leaves whose rows are a part of the plan. */
   private static final Set CONSTANT = new HashSet(Arrays.asList(new Object[] {
       "LocalTableScanExec", "OneRowRelationExec", "RangeExec"}));
+
+  /** What is in the names of types whose values are kept by reference without generated code. */
+  private static final String[] NOT_COPIED = {"collate", "variant", "geometry", "geography"};
 
   /** Most runs whose counts wait for somebody to ask; of more, the oldest are forgotten. */
   private static final int COUNTED_MAX = 4096;
@@ -261,6 +265,51 @@ public class KeptJobs {
     return null;
   }
 
+  /**
+   * True if operators copy what they keep of a row although no code is generated for them. Spark's
+   * interpreter does so for text without a collation, arrays, maps and structs; any other value of
+   * no fixed length would point to memory that the next row is written to.
+   */
+  private static boolean copiesWhatItKeeps(SparkPlan plan) {
+    Seq expressions = plan.expressions();
+    for (int i = 0; i < expressions.size(); i++) {
+      if (!isCopied((Expression) expressions.apply(i))) {
+        return false;
+      }
+    }
+    Seq children = plan.children();
+    for (int i = 0; i < children.size(); i++) {
+      if (!copiesWhatItKeeps((SparkPlan) children.apply(i))) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  private static boolean isCopied(Expression expression) {
+    String type = typeOf(expression);
+    for (int i = 0; i < NOT_COPIED.length; i++) {
+      if (type.contains(NOT_COPIED[i])) {
+        return false;
+      }
+    }
+    Seq children = expression.children();
+    for (int i = 0; i < children.size(); i++) {
+      if (!isCopied((Expression) children.apply(i))) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  private static String typeOf(Expression expression) {
+    try {
+      return expression.dataType().catalogString();
+    } catch (Exception e) {
+      return ""; // it is no value, as a window's frame
+    }
+  }
+
   private static Seq seq(List items) {
     return CollectionConverters.asScala(items).toSeq();
   }
@@ -279,11 +328,7 @@ public class KeptJobs {
     }
   }
 
-  /**
-   * Rows of this process, in one partition. It is computed in the driver only. Each is a copy: where
-   * no code is generated, an aggregate keeps the least and greatest text under a collation by
-   * reference, and the memory of a batch of Arrow is used again by the next one.
-   */
+  /** Rows of this process, in one partition. It is computed in the driver only. */
   private static class Rows extends RDD {
     private final StructType schema;
     private final transient UnsafeProjection projection; // Spark checks what closures refer to
@@ -362,6 +407,11 @@ public class KeptJobs {
         }
       }
       JOBS.put(Long.valueOf(number), new WeakReference(this));
+    }
+
+    /** True if a run may do without generated code. */
+    public boolean mayBeInterpreted() {
+      return copiesWhatItKeeps(plan);
     }
 
     /** The plan, as text. */

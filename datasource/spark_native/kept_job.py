@@ -87,6 +87,7 @@ class KeptJob:
     def __init__(self, java: Any, leaves: Sequence[DataFrame]) -> None:
         """Of the object in the JVM; see `of`."""
         self._java = java
+        self._may_be_interpreted = bool(java.mayBeInterpreted())
         self._types = [_arrow_types(leaf.schema) for leaf in leaves]
 
     @classmethod
@@ -132,10 +133,11 @@ class KeptJob:
         """True if Spark interprets, for so few rows, what operators make for themselves in a run.
 
         The code of the plan itself is compiled in any case. What is proved of a run of one kind is
-        not proved of one of the other.
+        not proved of one of the other. Never where text has a collation: Spark's interpreted
+        aggregates keep such text by reference, and it is another one's by the next row.
         """
         given: int = sum(table.num_rows for table in rows)
-        return given <= _INTERPRETED_MAX
+        return self._may_be_interpreted and given <= _INTERPRETED_MAX
 
 
 class KeptRuns:
