@@ -270,36 +270,32 @@ public class KeptJobs {
    * interpreter does so for text without a collation, arrays, maps and structs; any other value of
    * no fixed length would point to memory that the next row is written to.
    */
-  private static boolean copiesWhatItKeeps(SparkPlan plan) {
-    Seq expressions = plan.expressions();
-    for (int i = 0; i < expressions.size(); i++) {
-      if (!isCopied((Expression) expressions.apply(i))) {
-        return false;
-      }
+  private static boolean copiesWhatItKeeps(TreeNode node) {
+    if (node instanceof Expression && isReferredTo(typeOf((Expression) node))) {
+      return false;
     }
-    Seq children = plan.children();
-    for (int i = 0; i < children.size(); i++) {
-      if (!copiesWhatItKeeps((SparkPlan) children.apply(i))) {
+    if (node instanceof SparkPlan && !allCopy(((SparkPlan) node).expressions())) {
+      return false;
+    }
+    return allCopy(node.children());
+  }
+
+  private static boolean allCopy(Seq nodes) {
+    for (int i = 0; i < nodes.size(); i++) {
+      if (!copiesWhatItKeeps((TreeNode) nodes.apply(i))) {
         return false;
       }
     }
     return true;
   }
 
-  private static boolean isCopied(Expression expression) {
-    String type = typeOf(expression);
+  private static boolean isReferredTo(String type) {
     for (int i = 0; i < NOT_COPIED.length; i++) {
       if (type.contains(NOT_COPIED[i])) {
-        return false;
+        return true;
       }
     }
-    Seq children = expression.children();
-    for (int i = 0; i < children.size(); i++) {
-      if (!isCopied((Expression) children.apply(i))) {
-        return false;
-      }
-    }
-    return true;
+    return false;
   }
 
   private static String typeOf(Expression expression) {

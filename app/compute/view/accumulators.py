@@ -24,7 +24,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,11 +36,14 @@ __all__ = [
     "BEFORE",
     "NEGATIVE",
     "Accumulators",
+    "Extremes",
     "GroupPrograms",
+    "extremes_of",
     "group_programs",
+    "same_key",
     "select",
+    "sums_of",
     "table",
-    "total",
 ]
 
 BEFORE: Final = -(2**62)
@@ -74,7 +77,7 @@ class Accumulators:
         """What is added up over rows, by column."""
         value, place = f"v{self.place}", self.place
         counts = value if self.function == "count" else f"{value} IS NOT NULL"
-        found = {f"c{place}": total(f"CASE WHEN {counts} THEN {DIFF} ELSE 0L END")}
+        found = {f"c{place}": _sum(f"CASE WHEN {counts} THEN {DIFF} ELSE 0L END")}
         if self.function in {"sum", "avg"}:
             found[f"a{place}"] = self._total(value)
             if self.function == "avg" and not isinstance(self.type, DecimalType):
@@ -86,7 +89,7 @@ class Accumulators:
             wide = f"DECIMAL(38, {self.type.scale})"
             times = f"CAST({value} AS {wide}) * CAST({DIFF} AS DECIMAL(20, 0))"
             return f"coalesce(sum(CAST({times} AS {wide})), CAST(0 AS {wide}))"
-        return total(f"CAST({value} AS BIGINT) * {DIFF}")
+        return _sum(f"CAST({value} AS BIGINT) * {DIFF}")
 
     def extreme(self) -> tuple[str, str, str] | None:
         """Of `min` and `max`: the function, and the columns of what is there, and of what goes."""
@@ -122,7 +125,7 @@ class GroupPrograms:
         moved: Over the table `changes`, with `_ts` and `_diff`.
         merged: Over the tables `moved` and `state`.
         merged_found: The same, where `state` has little more than the groups that have moved.
-        gone: Over the same tables as `merged`; "" if there is no `min` or `max`. If it has a row,
+        gone: Over the same tables as `merged`; "" if nothing can be lost. If it has a row,
             the step cannot be computed from the state.
     """
 
@@ -141,8 +144,7 @@ def group_programs(keys: int, calls: Sequence[Accumulators]) -> GroupPrograms:
         calls: Its calls, in order.
     """
     key = [f"k{place}" for place in range(1, keys + 1)] or [_SOLE]
-    sums = {"n": total(DIFF)} | {name: text for call in calls for name, text in call.sums().items()}
-    extremes = [found for call in calls if (found := call.extreme()) is not None]
+    sums, extremes = sums_of(calls), extremes_of(calls)
     return GroupPrograms(
         contents=_contents(keys, key, sums, extremes),
         moved=_moved(keys, key, sums, extremes),
@@ -153,6 +155,17 @@ def group_programs(keys: int, calls: Sequence[Accumulators]) -> GroupPrograms:
 
 
 Extremes = Sequence[tuple[str, str, str]]
+"""What `Accumulators.extreme` says, of all calls that have one."""
+
+
+def sums_of(calls: Sequence[Accumulators]) -> dict[str, str]:
+    """What is added up over the rows of a group, by column: their number first."""
+    return {"n": _sum(DIFF)} | {name: text for call in calls for name, text in call.sums().items()}
+
+
+def extremes_of(calls: Sequence[Accumulators]) -> Extremes:
+    """What calls of `min` and `max` keep."""
+    return [found for call in calls if (found := call.extreme()) is not None]
 
 
 def _contents(keys: int, key: list[str], sums: dict[str, str], extremes: Extremes) -> str:
@@ -182,8 +195,7 @@ def _moved(keys: int, key: list[str], sums: dict[str, str], extremes: Extremes) 
 
 
 def _touched(key: list[str]) -> str:
-    same = " AND ".join(f"state.{name} <=> moved.{name}" for name in key)
-    return f"LEFT SEMI JOIN moved ON {same}"
+    return f"LEFT SEMI JOIN moved ON {same_key('state', 'moved', key)}"
 
 
 def _reached(key: list[str], sums: dict[str, str], extremes: Extremes, touched: str) -> str:
@@ -246,8 +258,12 @@ def table(columns: Sequence[str], source: str, rest: str = "") -> str:
     return f"({select(columns, source, rest)})"
 
 
-def total(text: str) -> str:
-    """The sum of an integer over rows, 0 over none."""
+def same_key(one: str, other: str, key: Iterable[str]) -> str:
+    """The condition that rows of two tables have the same key; NULL is one."""
+    return " AND ".join(f"{one}.{name} <=> {other}.{name}" for name in key)
+
+
+def _sum(text: str) -> str:
     return f"coalesce(sum({text}), 0L)"
 
 

@@ -63,9 +63,9 @@ _EXACT_ARITHMETIC: Final = {
 }
 """Settings in which a number that does not fit is an error, and no digit is dropped."""
 
-
 _PROGRAMS_MAX: Final = 512
-"""Programs that are remembered: those of a hundred views with states of other types each."""
+"""Programs that are remembered: those of a hundred views with states of other types each. They
+hold the sessions that they were analysed in."""
 
 _programs: Final[OrderedDict[Hashable, KeptPlan]] = OrderedDict()
 _programs_lock: Final = threading.Lock()
@@ -77,7 +77,8 @@ class GroupState:
 
     Attributes:
         name: By which the query above reads it, as an input.
-        source: What it groups: an operator with the columns `k1` … and `v1` … of `accumulators`.
+        source: What it groups: an operator with the columns `k1` … and `v1` … of `accumulators`,
+            and `w` of `session_groups`.
         schema: Columns of the state.
         anew: The state as an operator over its source, for groups of which it does not tell enough.
     """
@@ -127,7 +128,9 @@ class GroupState:
     def lost_extremes(
         self, session: SparkSession, moved: DataFrame, state: DataFrame
     ) -> DataFrame | None:
-        """A row for each group whose least or greatest value may have gone; args as of `merged`.
+        """A row for each group of which only its rows tell what is left; args as of `merged`.
+
+        Its least or greatest value may have gone, or a row within a session.
 
         None if nothing of the state can be lost in this way.
         """
@@ -163,16 +166,15 @@ class AggregateRule:
             NotIncremental: A function keeps something else than this module knows of.
         """
         keys = _keys(node.plan)
-        window = next((key for key in keys if is_of_session(key)), None)
         calls = aggregate_calls(node.plan)
         accumulators = [
             Accumulators(call.function, place, self._argument_type(call))
             for place, call in enumerate(calls, 1)
         ]
-        others = len(keys) if window is None else len(keys) - 1
-        make_programs = group_programs if window is None else session_programs
-        programs = make_programs(others, accumulators)
-        named = _names(keys, window)
+        named = _named(keys)
+        of_sessions = WINDOW in named
+        make_programs = session_programs if of_sessions else group_programs
+        programs = make_programs(len(named) - of_sessions, accumulators)
         source = self._source(node.children[0], named, calls)
         state = self._state(name, source, programs)
         leaf = self._leaf(state)
@@ -341,10 +343,10 @@ def _keys(aggregate: Any) -> list[Any]:
     return list(found.values())
 
 
-def _names(keys: Sequence[Any], window: Any | None) -> dict[str, Any]:
-    """Columns of a state for those that an aggregate groups by."""
+def _named(keys: Sequence[Any]) -> dict[str, Any]:
+    """What an aggregate groups by, under the names of a state's columns."""
     numbers = count(1)
-    return {WINDOW if key is window else f"k{next(numbers)}": key for key in keys}
+    return {WINDOW if is_of_session(key) else f"k{next(numbers)}": key for key in keys}
 
 
 def _over(node: QueryNode, leaf: QueryNode) -> QueryNode:

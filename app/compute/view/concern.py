@@ -89,11 +89,11 @@ def concerns(
         added_up: Columns by which rows of before a step and of the step are added up: their values
             have to be those of the rows, even if nothing reads them afterwards.
     """
-    known_apart = {number_of(one) for one in added_up}
-    read = set(known_apart)
+    always = {number_of(one) for one in added_up}
+    read: set[int] = set()
     places: dict[str, list[QueryNode]] = {}
     for tree in trees:
-        read |= _read(tree, known_apart | {number_of(one) for one in tree.output})
+        read |= _read(tree, always | {number_of(one) for one in tree.output})
         for node in inputs_of(tree):
             places.setdefault(node.input, []).append(node)
     return {
@@ -108,10 +108,11 @@ def concerns(
 
 
 def _read(node: QueryNode, wanted: set[int]) -> set[int]:
-    """Ids of all columns that an operator or any below it reads, where these ids are wanted of it.
+    """Ids of all columns that an operator or any below it reads; with those that are wanted of it.
 
-    A projection reads what those of its columns are made of that are wanted: Spark computes no
-    other. It has all columns below it where one more is computed, as of a grouping.
+    Of a projection's columns only those count that are wanted, as Spark computes no others. Many
+    let all columns through, and few of them are read: one that computes what an aggregate groups by
+    is put below it with the whole table.
     """
     if node.input:
         return wanted

@@ -54,8 +54,8 @@ def correction_frame(desired: DataFrame | None, held: DataFrame | None) -> DataF
     signed = [frame for frame in (_signed(desired, 1), _signed(held, -1)) if frame is not None]
     updates = reduce(DataFrame.unionAll, signed)
     own = [field for field in updates.schema.fields if field.name != DIFF]
-    # Grouped by as they are where that tells all values apart, and not kept as a value of the
-    # group, too: Spark would sort the rows, twice, as it hashes groups only if all that it keeps
+    # A column whose values Spark's grouping tells apart is itself a key. As a value that is kept of
+    # a group it would cost two sorts if it is text: groups are hashed only where all that is kept
     # of them has a fixed length.
     as_they_are = [_column(field.name) for field in own if not _needs_key(field.dataType)]
     others = [field for field in own if _needs_key(field.dataType)]

@@ -9,7 +9,7 @@ windows know neither changes nor several times).
 
     k1 …       the key, as of `accumulators`, which has the other columns, too
     w          the window of a row, with its `start` and `end`; of a state, a session's
-    g0         true in `moved` of rows that go
+    g0         in `moved`: true of rows that go, and NULL of those that come
 
 Where windows follow each other without a hole is told by two window functions, and not by Spark's
 merging of sessions: that depends on the metadata of a column, and a rule of the optimizer that
@@ -30,9 +30,11 @@ from shardline.app.compute.view.accumulators import (
     BEFORE,
     Accumulators,
     GroupPrograms,
+    extremes_of,
+    same_key,
     select,
+    sums_of,
     table,
-    total,
 )
 from shardline.datasource.schema import DIFF, TS
 
@@ -54,8 +56,7 @@ def session_programs(keys: int, calls: Sequence[Accumulators]) -> GroupPrograms:
         calls: Its calls, in order.
     """
     key = [f"k{place}" for place in range(1, keys + 1)]
-    sums = {"n": total(DIFF)} | {name: text for call in calls for name, text in call.sums().items()}
-    extremes = [found for call in calls if (found := call.extreme()) is not None]
+    sums, extremes = sums_of(calls), extremes_of(calls)
     of_rows = {there: f"{function}(v{there[1:]})" for function, there, _ in extremes}
     again = {name: f"sum({name})" for name in sums}
     again |= {there: f"{function}({there})" for function, there, _ in extremes}
@@ -69,33 +70,30 @@ def session_programs(keys: int, calls: Sequence[Accumulators]) -> GroupPrograms:
     )
 
 
-def _sessions(
-    key: Sequence[str], values: dict[str, str], rows: str, more: Sequence[str] = ()
-) -> str:
+def _sessions(common: Sequence[str], values: dict[str, str], rows: str) -> str:
     """The sessions of rows that have a window: one row for each, with its values.
 
     Args:
-        key: Columns by which rows belong together.
+        common: Columns that all rows of a session have in common.
         values: What is computed of a session's rows, by column.
         rows: A table.
-        more: Further columns that all rows of a session have in common.
     """
-    together = ", ".join([*key, *more])
+    together = ", ".join(common)
     by_start = f"OVER (PARTITION BY {together} ORDER BY {WINDOW}.start RANGE BETWEEN UNBOUNDED"
     # Windows that start together are all of the same session: frames of RANGE take them as one.
     reached = f"max({WINDOW}.end) {by_start} PRECEDING AND INTERVAL '0.000001' SECOND PRECEDING)"
     begins = f"CASE WHEN _reached IS NULL OR {WINDOW}.start > _reached THEN {WINDOW}.start END"
     session = f"max({begins}) {by_start} PRECEDING AND CURRENT ROW)"
     labelled = table(["*", f"{session} AS _session"], table(["*", f"{reached} AS _reached"], rows))
-    columns = [*key, *more, f"{_SESSION} AS {WINDOW}"]
+    columns = [*common, f"{_SESSION} AS {WINDOW}"]
     columns += [f"{text} AS {name}" for name, text in values.items()]
     return select(columns, labelled, f"GROUP BY {together}, _session")
 
 
 def _moved(key: Sequence[str], values: dict[str, str]) -> str:
     """The sessions that rows of one time are by themselves, and those that rows that go were."""
-    news = table(["*", f"{DIFF} < 0 AS g0"], "changes")
-    return _sessions(key, values, news, [TS, "g0"])
+    news = table(["*", f"nullif({DIFF} < 0, false) AS g0"], "changes")
+    return _sessions([*key, TS, "g0"], values, news)
 
 
 def _merged(key: Sequence[str], again: dict[str, str]) -> str:
@@ -111,7 +109,7 @@ def _merged(key: Sequence[str], again: dict[str, str]) -> str:
     held = select(
         [*(f"state.{name}" for name in key), f"{BEFORE}L AS {TS}", *columns],
         "state",
-        f"JOIN {spans} spans ON {_same('state', 'spans', key)} AND {within}",
+        f"JOIN {spans} spans ON {same_key('state', 'spans', key)} AND {within}",
     )
     there = f"({held} UNION ALL {select([*key, TS, *columns], 'moved')})"
     times = table([f"DISTINCT {listed}", f"{TS} AS {_AT}"], "moved")
@@ -120,10 +118,10 @@ def _merged(key: Sequence[str], again: dict[str, str]) -> str:
     at_times = select(
         [*(f"times.{name}" for name in key), _AT, TS, *columns],
         times,
-        f"times JOIN {there} there ON {_same('times', 'there', key)} AND {TS} <= {_AT}",
+        f"times JOIN {there} there ON {same_key('times', 'there', key)} AND {TS} <= {_AT}",
     )
     rows = table(["*"], f"({at_times})", f"LATERAL VIEW explode({sides}) AS {_SIDE}")
-    sessions = _sessions(key, again, rows, [_AT, _SIDE])
+    sessions = _sessions([*key, _AT, _SIDE], again, rows)
     # Sessions that nothing was added to are on both sides.
     all_columns = ", ".join([*key, *columns, _AT])
     return select(
@@ -131,7 +129,3 @@ def _merged(key: Sequence[str], again: dict[str, str]) -> str:
         f"({sessions})",
         f"GROUP BY {all_columns} HAVING sum({_SIDE}) <> 0",
     )
-
-
-def _same(one: str, other: str, key: Sequence[str]) -> str:
-    return " AND ".join(f"{one}.{name} <=> {other}.{name}" for name in key)

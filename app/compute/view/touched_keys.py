@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import LongType, StructField, StructType
 
-from shardline.app.compute.view.accumulators import BEFORE, NEGATIVE
+from shardline.app.compute.view.accumulators import BEFORE, NEGATIVE, same_key
 from shardline.app.compute.view.change_operators import Change, ChangeOperators
 from shardline.app.compute.view.correction import correction_frame
 from shardline.app.compute.view.evaluate import analyse_query
@@ -172,7 +172,7 @@ class TouchedRule:
         given = self._named(
             [*zip(wanted, keys, strict=True), *zip(held, names, strict=True)], shown
         )
-        same = _same("held", "first", keys)
+        same = same_key("held", "first", keys)
         text = (
             f"SELECT {_listed('held', names)}, first.{_AT} AS {TS}, -1L AS {DIFF} FROM held "  # noqa: S608
             f"JOIN (SELECT {', '.join(keys)}, min({_AT}) AS {_AT} FROM touched "
@@ -248,7 +248,7 @@ class TouchedRule:
         # A semi join first: Spark takes it down to the inputs, through joins and groups.
         rows = (
             f"SELECT {listed}, {BEFORE}L AS {TS}, 1L AS {DIFF} FROM held "  # noqa: S608
-            f"LEFT SEMI JOIN moved ON {_same('held', 'moved', keys)}"
+            f"LEFT SEMI JOIN moved ON {same_key('held', 'moved', keys)}"
         )
         if change is not None:
             pair = zip(change.hidden, (TS, DIFF), strict=True)
@@ -256,7 +256,7 @@ class TouchedRule:
             rows = f"{rows} UNION ALL SELECT {listed}, {TS}, {DIFF} FROM news"  # noqa: S608
         text = (
             f"SELECT {_listed('one', names)}, {_AT}, {_NEXT}, one.{DIFF} FROM touched "  # noqa: S608
-            f"JOIN ({rows}) one ON {_same('touched', 'one', keys)} AND one.{TS} <= {_AT}"
+            f"JOIN ({rows}) one ON {same_key('touched', 'one', keys)} AND one.{TS} <= {_AT}"
         )
         return self._program(text, given)
 
@@ -507,7 +507,3 @@ def _names(letter: str, columns: Sequence[Any]) -> list[str]:
 
 def _listed(table: str, names: Iterable[str]) -> str:
     return ", ".join(f"{table}.{name}" for name in names)
-
-
-def _same(one: str, other: str, keys: Iterable[str]) -> str:
-    return " AND ".join(f"{one}.{key} <=> {other}.{key}" for key in keys)

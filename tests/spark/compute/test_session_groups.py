@@ -141,10 +141,14 @@ def test_sessions_are_made_anew_only_where_rows_go(world: SessionWorld) -> None:
         anew.append(given[-2].lower)
         return append_anew(states, *given)
 
-    append_anew = ViewStates._append_anew
-    with mock.patch.object(ViewStates, "_append_anew", counted):
+    append_anew, loses = ViewStates._append_anew, ViewStates._loses_extremes
+    with (
+        mock.patch.object(ViewStates, "_append_anew", counted),
+        mock.patch.object(ViewStates, "_loses_extremes", autospec=True, side_effect=loses) as asked,
+    ):
         world.follow(world.kept("in_part_anew", query), partial(world.by_spark, query))
     assert anew == [lower for lower, upper in pairwise(CUTS) if not only_new(lower, upper)]
+    assert asked.call_count == len(anew), "a step in which no row goes asks for none"
 
 
 def only_new(lower: int, upper: int) -> bool:
