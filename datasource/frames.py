@@ -11,7 +11,8 @@ version of Spark that this project names.
     save, stage_by_tasks         a frame as one shard's contents; as parts of a transaction
     DriverStream, open_driver_stream    a stream of frontiers, without rows
     KeptJob, rows_given_later, KeptRuns    a plan that is planned once, run again over other rows
-    empty_frame, frame_of, clone_of, local_relation, make_active, has_class    calls to the JVM
+    empty_frame, frame_of, clone_of, local_relation, has_class    calls to the JVM
+    make_active, as_active       the session whose settings Spark takes in a thread
     struct_of, quoted            Spark's type of a schema; a name in SQL
     status_reader                the status of a streaming query, in one call
     show_statistics, StatisticsSection, …    our sections on pages of Spark's UI
@@ -22,6 +23,7 @@ version of Spark that this project names.
 from shardline.datasource.spark_native.consolidate import can_consolidate, net_changes, repeat_rows
 from shardline.datasource.spark_native.driver_stream import DriverStream, open_driver_stream
 from shardline.datasource.spark_native.jvm import (
+    as_active,
     clone_of,
     empty_frame,
     frame_of,
@@ -84,6 +86,7 @@ __all__ = [
     "StagedInterval",
     "StatisticsSection",
     "StatisticsTable",
+    "as_active",
     "can_consolidate",
     "changes",
     "clone_of",

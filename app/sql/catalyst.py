@@ -47,6 +47,7 @@ from shardline.app.sql.temporal_filters import (
 from shardline.app.sql.touched_keys import judge
 from shardline.datasource.clock import IdGenerator
 from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frames import as_active
 from shardline.datasource.java_names import java_class
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ class Catalyst:
 
     def __enter__(self) -> Self:
         self._stack.enter_context(_without_query_log())
+        # A query must mean the same whatever this thread has done before.
+        self._stack.enter_context(as_active(self._spark))
         return self
 
     def __exit__(self, *_: object) -> None:

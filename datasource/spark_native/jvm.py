@@ -14,7 +14,7 @@ import json
 import pickle
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final
@@ -44,6 +44,7 @@ __all__ = [
     "LivenessToken",
     "MicroBatch",
     "MicroBatchLog",
+    "as_active",
     "clone_of",
     "clone_session",
     "create_frame",
@@ -282,11 +283,9 @@ def create_frame(
 ) -> DataFrame:
     """Rows of Python as a frame.
 
-    As `session.createDataFrame` makes it, which would also make the session the active one of the
-    whole process: `SparkSession.active()` of a user's thread would be a clone that nobody knows.
-    Here it is that of this thread of the JVM, whose settings Spark's analyzer takes.
+    As `session.createDataFrame` makes it, which would also make the session the active one: of the
+    whole process in Python, and of this thread in the JVM.
     """
-    make_active(session)
     return session._create_dataframe(rows, schema, None, False)  # noqa: SLF001 - no public door
 
 
@@ -295,7 +294,6 @@ def empty_frame(session: SparkSession, schema: StructType) -> DataFrame:
 
     `create_frame` makes an RDD of them, in two dozen calls to the JVM.
     """
-    make_active(session)
     no_rows = java_class(session, "java.util.ArrayList")()
     java = session._jsparkSession  # noqa: SLF001 - no public door
     return DataFrame(java.createDataFrame(no_rows, java_type(session, schema)), session)
@@ -372,6 +370,26 @@ def make_active(session: SparkSession) -> None:
     java_class(session, f"{_SQL}.classic.SparkSession").setActiveSession(
         session._jsparkSession  # noqa: SLF001 - no public door
     )
+
+
+@contextmanager
+def as_active(session: SparkSession) -> Iterator[None]:
+    """Make it the active session of this thread while the block runs.
+
+    An expression takes settings of the active session when it is made: the type of a division of
+    decimals, and what becomes of a number that does not fit. So a query that is parsed, and a plan
+    that is put together, mean what they are to mean only in their own session.
+    """
+    sessions = java_class(session, f"{_SQL}.classic.SparkSession")
+    before = sessions.getActiveSession()
+    make_active(session)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def from_folder_of_jvm(spark: SparkSession, options: Mapping[str, str]) -> dict[str, str]:

@@ -41,7 +41,7 @@ from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.strategy import CONSTANT, JOIN_SIDES, LINEAR, REASONS, choose_strategy
 from shardline.app.sql.temporal_filters import split_condition
 from shardline.app.sql.touched_keys import Region, Regions, join_kind
-from shardline.datasource.frames import clone_of, empty_frame
+from shardline.datasource.frames import as_active, clone_of, empty_frame
 from shardline.datasource.java_names import read_sequence
 
 if TYPE_CHECKING:
@@ -75,6 +75,13 @@ def plan_view(
     """
     # A copy, where no temporary view of somebody else has the name of an input.
     session = clone_of(spark)
+    with as_active(session):
+        return _planned(session, view, query, columns)
+
+
+def _planned(
+    session: SparkSession, view: str, query: str, columns: Mapping[str, StructType]
+) -> ViewPlan:
     empty = {name: empty_frame(session, given) for name, given in columns.items()}
     normal = normal_form(session, plan_of(analyse_query(session, query, empty)))
     tree = query_tree(normal)

@@ -183,13 +183,13 @@ OTHER = [
 ]
 
 
-@pytest.mark.parametrize("indexed", one_of(2, [(), ("carrier",), ("number", "carrier")]))
+@pytest.mark.parametrize("indexed", one_of(2, ["", "carrier", "number carrier"]))
 def test_simple_queries_are_answered_as_spark_answers_them(
-    desk: Desk, spark: SparkSession, indexed: tuple[str, ...]
+    desk: Desk, spark: SparkSession, indexed: str
 ) -> None:
     """Without a Spark job: the same rows, under the same schema, from an index and from a shard."""
     running = None
-    on = IndexDescription(name="i", on="flights", key=indexed)
+    on = IndexDescription(name="i", on="flights", key=tuple(indexed.split()))
     if indexed:
         running = run_index(
             desk.place.host, incarnation("i", 5), on, desk.indexes, IndexSettings(poll_ms=2)
