@@ -9,9 +9,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
-import java.util.Optional;
 import java.util.Set;
-import java.util.UUID;
 import java.util.function.Function;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.catalyst.analysis.NamedRelation;
@@ -30,17 +28,13 @@ import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.write.BatchWrite;
 import org.apache.spark.sql.connector.write.DataWriterFactory;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
-import org.apache.spark.sql.connector.write.LogicalWriteInfoImpl;
 import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
 import org.apache.spark.sql.connector.write.V1Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.errors.QueryCompilationErrors$;
-import org.apache.spark.sql.execution.datasources.BasicWriteTaskStats;
-import org.apache.spark.sql.execution.datasources.WriteTaskResult;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2;
-import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetWrite;
 import org.apache.spark.sql.execution.streaming.sources.MicroBatchWrite;
 import org.apache.spark.sql.sources.InsertableRelation;
 import org.apache.spark.sql.types.StructType;
@@ -50,7 +44,6 @@ import scala.None$;
 import scala.Some;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
-import scala.runtime.AbstractFunction1;
 
 /**
  * Puts a native write in the place of each append to format("shard").
@@ -163,7 +156,7 @@ public class ShardWriteRule extends Rule {
     long number = ((Long) field(own, "epochId")).longValue();
     return plan.copy(
         plan.relation(),
-        new FilesOfMicroBatch(request, rows.schema(), number),
+        new FilesOfMicroBatch(request, number),
         shaped,
         plan.customMetrics());
   }
@@ -271,55 +264,28 @@ public class ShardWriteRule extends Rule {
    */
   private static class FilesOfMicroBatch implements BatchWrite {
     private final Function commits;
-    private final SparkSession settings;
-    private final String url;
-    private final Map options;
-    private final StructType columns;
+    private final BatchWrite files;
     private final long number;
-    private BatchWrite files;
     private boolean asked = false;
 
-    FilesOfMicroBatch(Map request, StructType columns, long number) {
+    FilesOfMicroBatch(Map request, long number) {
       this.commits = (Function) request.get("commits");
-      this.settings = (SparkSession) request.get("settings");
-      this.url = (String) request.get("url");
-      this.options = (Map) request.get("writing");
-      this.columns = columns;
+      this.files = (BatchWrite) request.get("files");
       this.number = number;
     }
 
     public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
-      LogicalWriteInfoImpl write =
-          new LogicalWriteInfoImpl(
-              UUID.randomUUID().toString(), columns, new CaseInsensitiveStringMap(options),
-              Optional.empty(), Optional.empty());
-      SparkSession own = active();
-      SparkSession$.MODULE$.setActiveSession(settings); // where Spark looks for settings of files
-      try {
-        Seq to = sequence(new Object[] {url});
-        files = new ParquetWrite(to, "Parquet", new AnyType(), write).toBatch();
-      } finally {
-        SparkSession$.MODULE$.setActiveSession(own);
-      }
       return files.createBatchWriterFactory(info);
     }
 
     public boolean useCommitCoordinator() {
-      return files.useCommitCoordinator(); // the tasks' commit protocol asks it by itself
+      return files.useCommitCoordinator();
     }
 
     public void commit(WriterCommitMessage[] messages) {
       files.commit(messages);
-      long rows = 0;
-      for (int i = 0; i < messages.length; i++) {
-        Seq stats = ((WriteTaskResult) messages[i]).summary().stats();
-        for (int j = 0; j < stats.size(); j++) {
-          rows += ((BasicWriteTaskStats) stats.apply(j)).numRows();
-        }
-      }
       Map request = new HashMap();
       request.put("number", Long.valueOf(number));
-      request.put("written", Long.valueOf(rows));
       asked = true; // from here on Python alone knows if a record has the files
       throwIfFailed(request, commits.apply(request));
     }
@@ -333,13 +299,6 @@ public class ShardWriteRule extends Rule {
 
     public String toString() {
       return "files of micro-batch " + number;
-    }
-  }
-
-  /** Python has looked at the types. */
-  private static class AnyType extends AbstractFunction1 {
-    public Object apply(Object type) {
-      return Boolean.TRUE;
     }
   }
 

@@ -25,6 +25,7 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
     read, micro_batch      contents and changes of shards; the rows of a micro-batch
 
     save, footers          writes a frame as parts; describes these from their footers
+    task_files             files of a write, and the list of those that its job has committed
     small_results          results of few rows, staged by the driver without a write job
     local_sync             syncs what Spark has written to a local disk
     transaction            frames into several shards at one time
@@ -50,7 +51,8 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
     compiled_java          loads the Java classes of this package without a jar
 
 `ShardScanRule.java` and `ShardWriteRule.java` are the rules themselves, compiled when they are
-installed; `DriverStream.java` is what Spark asks of a driver stream.
+installed; `DriverStream.java` is what Spark asks of a driver stream, `TaskFiles.java` what it asks
+of a write.
 
 May use: `shard_source` and `shard_sink`, whose plans and commits these are, `transactions`,
 `client`, `parts`, and what these rest on.

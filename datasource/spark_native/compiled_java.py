@@ -45,7 +45,7 @@ _JANINO: Final = "org.codehaus.janino.SimpleCompiler"
 _LOADER: Final = "org.codehaus.commons.compiler.util.reflect.ByteArrayClassLoader"
 
 
-def java_object(spark: SparkSession, name: str, *called_back: object) -> Any:
+def java_object(spark: SparkSession, name: str, *given: object) -> Any:
     """A new object of the class in `<name>.java` of this package.
 
     The class is known to the driver only.
@@ -53,14 +53,15 @@ def java_object(spark: SparkSession, name: str, *called_back: object) -> Any:
     Args:
         spark: The session whose driver loads it.
         name: Name of the class, which has one constructor.
-        called_back: What that takes: Python objects that implement Java interfaces.
+        given: What that takes: objects of the JVM, text, numbers, dictionaries; and Python objects
+            that implement Java interfaces.
     """
-    if called_back:
+    if any(hasattr(type(one), "Java") for one in given):
         gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - no public door
         ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     # A list: the elements of an array of py4j cannot be Python objects.
     arguments = java_class(spark, "java.util.ArrayList")()
-    for one in called_back:
+    for one in given:
         arguments.add(one)
     with _loading:
         made = _loaded(jvm_of(spark), name, spark.version)

@@ -25,7 +25,7 @@ from shardline.datasource.errors import MissingBlob
 from shardline.datasource.parts.collect_stats import collect_part_stats
 from shardline.datasource.parts.part_file import footer_of, read_footer
 from shardline.datasource.shard.batch import Part
-from shardline.datasource.stores.location import Blob, BlobEntry
+from shardline.datasource.stores.location import Blob
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import Atomic, Field, arrow_field, path_text
 from shardline.datasource.types.stats import PartStats, encode_stats
@@ -73,11 +73,15 @@ class PartDescriber:
     never_dropped: tuple[str, ...]
     stats_bytes: int
 
-    def describe(self, entry: BlobEntry) -> DescribedPart | None:
-        """The part at `entry`; None if it has no rows."""
-        source = self.blob.open(entry.key, entry.size_bytes)
+    def describe(self, key: str, size_bytes: int) -> DescribedPart | None:
+        """The part at `key`; None if it has no rows.
+
+        Raises:
+            MissingBlob: There is no object.
+        """
+        source = self.blob.open(key, size_bytes)
         if source is None:
-            raise MissingBlob(f"part '{entry.key}' is not there, although it was just written")
+            raise MissingBlob(f"part '{key}' is not there, although it was just written")
         end = read_footer(source)
         with pq.ParquetFile(source, metadata=pq.read_metadata(pa.BufferReader(end))) as file:
             footer = file.metadata
@@ -87,9 +91,9 @@ class PartDescriber:
             least, most, total = self._diffs(file, columns[DIFF])
             times = self._times(file, columns.get(TS))
         part = Part(
-            key=entry.key,
+            key=key,
             rows=footer.num_rows,
-            size_bytes=entry.size_bytes,
+            size_bytes=size_bytes,
             schema=self.schema_id,
             ts_min=times[0] if times else None,
             ts_max=times[1] if times else None,

@@ -64,7 +64,6 @@ __all__ = [
     "read_map",
     "rebind_session",
     "relation",
-    "save_parquet",
     "select_text",
     "session_of",
     "with_change_time",
@@ -77,10 +76,6 @@ _HADOOP: Final = "org.apache.hadoop.fs"
 
 
 _CAUSES_MAX: Final = 20
-
-_ROWS_WRITTEN: Final = "numOutputRows"
-"""Spark's name for a metric of a write: the rows of all tasks whose files it committed."""
-
 
 METADATA: Final = "_metadata"
 """Spark's name for what it knows of a row's file; of a column of the files, if one is called so."""
@@ -423,31 +418,6 @@ def rebind_session(frame: DataFrame, session: Any) -> Any:
     spark = frame.sparkSession
     plan = frame._jdf.logicalPlan()  # noqa: SLF001 - no public door
     return scala_object(spark, f"{_SQL}.classic.Dataset").ofRows(session, plan)
-
-
-def save_parquet(spark: SparkSession, rows: Any, options: Mapping[str, str], url: str) -> int:
-    """Write a Java Dataset as a new directory of Parquet files; returns how many rows those have.
-
-    The tasks count them while they write, and Spark adds up what the tasks report that it commits.
-    Spark's writer runs the same command, and shows nobody its metrics.
-
-    Args:
-        spark: A session of the same JVM.
-        rows: The rows.
-        options: Options of the writer.
-        url: URL of the directory for Hadoop.
-    """
-    writer = rows.write().format("parquet").mode("errorifexists")
-    for name, value in options.items():
-        writer = writer.option(name, value)
-    command = writer.saveCommand(java_class(spark, "scala.Some")(url))
-    written = scala_object(spark, f"{_SQL}.classic.Dataset").ofRows(rows.sparkSession(), command)
-    plan = written.queryExecution().commandExecuted().commandPhysicalPlan()
-    while not plan.metrics().contains(_ROWS_WRITTEN):
-        # An adaptive plan has the command inside of its last stage.
-        adaptive = plan.getClass().getSimpleName() == "AdaptiveSparkPlanExec"
-        plan = plan.executedPlan() if adaptive else plan.plan()
-    return int(plan.metrics().apply(_ROWS_WRITTEN).value())
 
 
 def delete_directory(spark: SparkSession, url: str) -> None:

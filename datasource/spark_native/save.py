@@ -1,7 +1,7 @@
 """Writes a frame into a shard by Spark's own Parquet writer: `shardline.save`.
 
-    Spark's job      files under `<shard>/part/<attempt>/`, through Spark's own commit protocol:
-                     retried and speculative tasks leave exactly one file each
+    Spark's job      files under `<shard>/part/<attempt>/`, and the list of those whose tasks count:
+                     each task's exactly once, however often it was retried (`task_files`)
     the driver       describes them by their footers, and makes the files durable
     the driver       one append under (`app:<name>`, version), as every other writer's
 
@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -33,7 +33,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import LongType, StructField
 
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import Indeterminate, InvalidUsage, ShardError
+from shardline.datasource.errors import Indeterminate, InvalidUsage, MissingBlob, ShardError
 from shardline.datasource.ids import check_owner_name, new_id
 from shardline.datasource.parts.fetch import Fetcher
 from shardline.datasource.parts.stage import Staged, Stager, delete_blobs
@@ -53,11 +53,10 @@ from shardline.datasource.spark_native.jvm import (
     current_micro_batch,
     delete_directory,
     is_observed,
-    rebind_session,
-    save_parquet,
 )
 from shardline.datasource.spark_native.local_sync import sync_path
 from shardline.datasource.spark_native.micro_batch import covers_of
+from shardline.datasource.spark_native.task_files import TaskFiles, WrittenFile, WrittenFiles
 from shardline.datasource.spark_native.types import (
     can_cast_in_place,
     can_spark_read,
@@ -66,7 +65,6 @@ from shardline.datasource.spark_native.types import (
     sql_name,
     struct_of,
 )
-from shardline.datasource.stores.location import BlobEntry
 from shardline.datasource.stores.shard_names import shard_directory
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.write import WriteHandle
@@ -99,7 +97,6 @@ _SESSION_SETTINGS: Mapping[str, str] = {
 _WRITER_OPTIONS: Mapping[str, str] = {
     "compression": "zstd",
     "parquet.compression.codec.zstd.level": "1",
-    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     # A bloom filter takes -0.0 and 0.0 for two values, and SQL for one.
     "parquet.bloom.filter.enabled": "false",
     # Nothing else would tell of a damaged value: these parts have no checksum of the whole file.
@@ -315,14 +312,21 @@ class NativeWrite:
             raise
 
     def append_written(
-        self, attempt: str, begun_ms: int, written: int, *, writer: str, sequence: int, covers: str
+        self,
+        attempt: str,
+        begun_ms: int,
+        written: WrittenFiles,
+        *,
+        writer: str,
+        sequence: int,
+        covers: str,
     ) -> None:
         """Append the files of an attempt that a query of Spark has written by itself.
 
         Args:
             attempt: Its id; the files are at `url_of` it.
             begun_ms: A time before the first of them was.
-            written: Number of rows that Spark wrote.
+            written: What Spark has written there.
             writer: The writer, whose number it is.
             sequence: The writer's number of this append.
             covers: The range that the number stands for.
@@ -367,20 +371,16 @@ class NativeWrite:
             covers=covers,
         )
 
-    def _write(self, url: str) -> int:
-        """Run Spark's job, whose commit protocol keeps the files of each task exactly once.
+    def _write(self, url: str) -> WrittenFiles:
+        """Run Spark's job."""
+        return self.files_at(url, self.rows_in_order).write()
 
-        Returns the number of rows that the job wrote.
-        """
-        rows = self.rows_in_order
-        bound = rebind_session(rows, self.session_of_files())
-        return save_parquet(rows.sparkSession, bound, self.writer_options(rows), url)
+    def files_at(self, url: str, rows: DataFrame) -> TaskFiles:
+        """A write of `rows`, which are `rows_in_order`, to the folder `url`."""
+        settings = clone_session(self.frame, _SESSION_SETTINGS)
+        return TaskFiles(rows, settings, self._writer_options(rows), url)
 
-    def session_of_files(self) -> Any:
-        """A Java session with the settings by which Spark makes our files."""
-        return clone_session(self.frame, _SESSION_SETTINGS)
-
-    def writer_options(self, rows: DataFrame) -> Mapping[str, str]:
+    def _writer_options(self, rows: DataFrame) -> Mapping[str, str]:
         """The options of Spark's writer for `rows_in_order`."""
         settings = self.options.settings
         width = rows._jdf.schema().defaultSize()  # noqa: SLF001 - Spark's own guess at a row
@@ -418,11 +418,11 @@ class NativeWrite:
         diffs = _shard_column(found[DIFF], _LONGS[DIFF]) if DIFF in found else f"1L AS {DIFF}"
         return [*columns, *times, diffs]
 
-    def _staged(self, directory: str, begun_ms: int, written: int) -> Staged:
+    def _staged(self, directory: str, begun_ms: int, written: WrittenFiles) -> Staged:
         """Describe the files and make them durable; files without rows are deleted.
 
         Raises:
-            InvalidUsage: `ROWS_ELSEWHERE`: they are not the `written` rows of Spark's job.
+            InvalidUsage: `ROWS_ELSEWHERE`: they are not there, or have not the rows of Spark's job.
         """
         blob = self.client.location.blob
         settings = self.options.settings
@@ -430,45 +430,34 @@ class NativeWrite:
         describer = PartDescriber(
             blob, self.schema, self.target.schema_id, first, settings.stats_bytes
         )
-        # Not those further down: a task that was given up, as a twin that lost or one of a lost
-        # executor, may still write below `_temporary`, and delete what it wrote.
-        entries = [
-            entry
-            for entry in blob.list(f"{directory}/")
-            if entry.key.endswith(".parquet") and "/" not in entry.key.removeprefix(f"{directory}/")
-        ]
         local = self.root.removeprefix("file:") if self.root.startswith("file:") else None
 
-        def describe(entry: BlobEntry) -> DescribedPart | None:
+        def describe(file: WrittenFile) -> DescribedPart | None:
+            key = f"{directory}/{file.name}"
             # Spark does not sync what it writes. A record that survives a power cut must not refer
             # to a file that did not; object stores have no such gap.
             if local is not None:
-                sync_path(f"{local}/{entry.key}")
-            return describer.describe(entry)
+                sync_path(f"{local}/{key}")
+            return describer.describe(key, file.size_bytes)
 
-        with ThreadPoolExecutor(_THREADS, "footers") as pool:
-            found = list(pool.map(describe, entries))
+        try:
+            with ThreadPoolExecutor(_THREADS, "footers") as pool:
+                found = list(pool.map(describe, written.files))
+        except (FileNotFoundError, MissingBlob) as error:
+            raise self._elsewhere(directory, written, str(error)) from error
         described = [one for one in found if one is not None]
         parts = [one.part for one in described]
         rows = sum(part.rows for part in parts)
         # Spark went to the files through Hadoop, on whichever machines ran its tasks, and these are
-        # listed by the shard's own client. An append of what only one of both sees loses the rest.
-        # Spark makes at least one file, for no rows as well: no file at all proves another place.
-        if not entries or rows != written:
-            raise InvalidUsage(
-                f"Spark wrote {written} rows to '{self.root}/{directory}', and the shard's store "
-                f"has {len(entries)} files with {rows} rows there; nothing was appended",
-                code="ROWS_ELSEWHERE",
-                hint="let executors share the disk of a file:// location, and let Spark's "
-                "fs.s3a.endpoint name the store of s3.endpoint; or write by frame.write with "
-                "nativeWrites=false, whose tasks use the options of the store",
-            )
+        # read by the shard's own client. An append of what only one of both sees loses the rest.
+        if rows != written.rows:
+            raise self._elsewhere(directory, written, f"the files there have {rows} rows")
         if local is not None:
             # With the folder of the shard itself: Spark may have made `part` in it.
             for place in (directory, *map(str, list(Path(directory).parents)[:2])):
                 sync_path(f"{local}/{place}")
-        empty = [e.key for e, one in zip(entries, found, strict=True) if one is None]
-        delete_blobs(blob, empty)
+        empty = [file for file, one in zip(written.files, found, strict=True) if one is None]
+        delete_blobs(blob, [f"{directory}/{file.name}" for file in empty])
         plain_bytes = sum(one.plain_bytes for one in described)
         if parts and rows <= _FEW_ROWS and len(parts) <= _FEW_FILES and plain_bytes <= _FEW_BYTES:
             return self._staged_again(parts)
@@ -477,6 +466,16 @@ class NativeWrite:
             begun_ms,
             rows,
             sum(part.size_bytes for part in parts),
+        )
+
+    def _elsewhere(self, directory: str, written: WrittenFiles, found: str) -> InvalidUsage:
+        return InvalidUsage(
+            f"Spark wrote {written.rows} rows to '{self.root}/{directory}', and the shard's store "
+            f"does not have them: {found}; nothing was appended",
+            code="ROWS_ELSEWHERE",
+            hint="let executors share the disk of a file:// location, and let Spark's "
+            "fs.s3a.endpoint name the store of s3.endpoint; or write by frame.write with "
+            "nativeWrites=false, whose tasks use the options of the store",
         )
 
     def _staged_again(self, parts: Sequence[Part]) -> Staged:

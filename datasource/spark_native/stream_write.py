@@ -45,6 +45,7 @@ from shardline.datasource.spark_native.jvm import (
     session_of,
 )
 from shardline.datasource.spark_native.save import NativeWrite, plan_native_write
+from shardline.datasource.spark_native.task_files import TaskFiles
 
 __all__ = ["StreamWriter", "as_failure"]
 
@@ -80,12 +81,11 @@ class StreamWriter:
         if saving is None:
             _log.info("a micro-batch is left to Python workers: Spark cannot write it by itself")
             return
-        attempt = _Attempt(saving, new_id("t", saving.client.ids), saving.client.clock.now_ms())
+        name = new_id("t", saving.client.ids)
         rows = saving.rows_in_order
-        request["url"] = saving.url_of(attempt.name)
-        request["settings"] = saving.session_of_files()
-        request["writing"] = saving.writer_options(rows)
-        request["commits"] = attempt
+        files = saving.files_at(saving.url_of(name), rows)
+        request["commits"] = _Attempt(saving, name, files, saving.client.clock.now_ms())
+        request["files"] = files.java
         request["rows"] = rows._jdf  # noqa: SLF001 - no public door
 
     class Java:
@@ -112,6 +112,7 @@ class _Attempt:
 
     _saving: NativeWrite
     name: str
+    _files: TaskFiles
     _begun_ms: int
 
     def apply(self, request: Any) -> Any:
@@ -124,20 +125,20 @@ class _Attempt:
             if number is None:
                 self._saving.delete_files(self.name)
             else:
-                self._commit(number, request.get("written"))
+                self._commit(number)
         except Exception as error:  # noqa: BLE001 - Spark shows it as it shows a worker's
             if is_interrupt(error):
                 request["interrupted"] = True
             return as_failure(error)
         return None
 
-    def _commit(self, number: int, written: int) -> None:
+    def _commit(self, number: int) -> None:
         log = current_micro_batch(self._saving.frame.sparkSession)
         assert log is not None, "a micro-batch is committed in the thread of its query"
         self._saving.append_written(
             self.name,
             self._begun_ms,
-            written,
+            self._files.written(),
             writer=f"query:{log.query}",
             sequence=number,
             covers=covered_by_micro_batch(log.query, number, log.read),

@@ -18,6 +18,7 @@ from shardline.datasource.errors import Corrupt, InvalidUsage
 from shardline.datasource.parts.part_file import footer_of
 from shardline.datasource.spark_native import save as save_module
 from shardline.datasource.spark_native.save import NativeWrite
+from shardline.datasource.spark_native.task_files import WrittenFiles
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.stats import bounds
 from support.profiles import some_of
@@ -251,19 +252,17 @@ def test_files_of_tasks_that_were_given_up_are_no_rows(
     client = client_at(location)
     write = NativeWrite._write
 
-    def write_and_leave(self: NativeWrite, url: str) -> int:
-        rows = write(self, url)
+    def write_and_leave(self: NativeWrite, url: str) -> WrittenFiles:
+        written = write(self, url)
         folder = Path(url.removeprefix("file:"))
-        late = folder / "_temporary/0/_temporary/attempt_1"
-        late.mkdir(parents=True)
-        for file in folder.glob("*.parquet"):
-            shutil.copy(file, late)
-        return rows
+        for file in written.files:
+            shutil.copy(folder / file.name, folder / f"twin-{file.name}")
+        return written
 
     monkeypatch.setattr(NativeWrite, "_write", write_and_leave)
     datasource.save(spark.range(0, 10, 1, 2), f"{location}/in")
     assert collected(datasource.snapshot(spark, f"{location}/in")) == [(n,) for n in range(10)]
-    assert not any("_temporary" in key for key in parts_known(client, "in"))
+    assert parts_known(client, "in") == {p for p in parts_on_disk(location) if "twin-" not in p}
 
 
 def write_elsewhere(folder: Path) -> None:
@@ -324,12 +323,12 @@ def test_rows_that_went_to_another_place_are_not_appended(
     before = client.state("in").trace
     written = NativeWrite._write
 
-    def lose(self: NativeWrite, url: str) -> int:
-        rows = written(self, url)
+    def lose(self: NativeWrite, url: str) -> WrittenFiles:
+        files = written(self, url)
         gone(Path(url.removeprefix("file:")))
-        return rows
+        return files
 
-    # Both with and without a shuffle: adaptive plans hold the command in another place.
+    # Both with and without a shuffle, whose plan is adaptive.
     for frame in (spark.range(1, 9, 1, 2), spark.range(1, 9).repartition(2, "id")):
         with monkeypatch.context() as patched:
             patched.setattr(NativeWrite, "_write", lose)
@@ -349,7 +348,7 @@ def test_no_rows_that_went_to_another_place(
     client_at(location)
     monkeypatch.setattr(save_module, "hadoop_url", lambda *_: f"file:{tmp_path}/other")
     for nothing in (spark.range(0), spark.range(9).where("id < 0").repartition(3, "id")):
-        with pytest.raises(InvalidUsage, match=r"\[ROWS_ELSEWHERE\].* 0 files"):
+        with pytest.raises(InvalidUsage, match=r"\[ROWS_ELSEWHERE\].* is not there"):
             datasource.save(nothing, f"{location}/in", txn=("etl", 7))
     assert not list(tmp_path.rglob("*.parquet"))
 

@@ -243,8 +243,8 @@ from shardline.datasource.spark_native import stream_write
 folder, lake = sys.argv[1:]
 spark = open_session("killed", {"spark.ui.enabled": "false", "spark.master": "local[2]"})
 commit = stream_write._Attempt._commit
-def commit_and_die(attempt, number, written):
-    commit(attempt, number, written)
+def commit_and_die(attempt, number):
+    commit(attempt, number)
     if number == 1:
         os.killpg(0, signal.SIGKILL)
 stream_write._Attempt._commit = commit_and_die
