@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from support.profiles import some_of
+from support.spark.s3a import CHOSEN, new_location, s3a_session
 from support.tree import ROOT
 
 if TYPE_CHECKING:
@@ -48,9 +50,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # With `false` all plain reads are the Python workers': the same rows and errors.
         builder = builder.config("spark.shardline.nativeReads", chosen)
     warehouse = tmp_path_factory.mktemp("warehouse")
-    session = builder.config("spark.sql.warehouse.dir", str(warehouse)).getOrCreate()
-    yield session
-    session.stop()
+    builder = builder.config("spark.sql.warehouse.dir", str(warehouse))
+    with s3a_session(builder) if CHOSEN else nullcontext(builder.getOrCreate()) as session:
+        yield session
+        session.stop()
 
 
 @pytest.fixture
@@ -106,8 +109,8 @@ def compared_plans() -> Iterator[Compared]:
 
 @pytest.fixture
 def location(tmp_path: Path) -> str:
-    """A fresh location on local disk, in a path with a space and unicode."""
-    return str(tmp_path / "läke 1")
+    """A fresh location, on local disk unless the tests run over S3."""
+    return new_location(tmp_path)
 
 
 @pytest.fixture

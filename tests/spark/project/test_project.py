@@ -19,8 +19,6 @@ from shardline.app.protocol.objects import IndexDescription, SourceDescription, 
 from shardline.app.sql.problems import InvalidProject
 from shardline.app.sql.queries import bind
 from shardline.app.storage.formats import unknown_options
-from shardline.datasource.frames import as_active
-from shardline.datasource.java_names import java_class
 from support.profiles import one_of, wide_examples
 
 if TYPE_CHECKING:
@@ -577,32 +575,3 @@ def test_a_bound_query_is_the_same_query(spark: SparkSession, others: None, quer
     del others
     wrong = dict.fromkeys(NAMES, "(99, 99)")
     assert rows(spark, bind(query, NAMES), wrong) == rows(spark, query, VALUES)
-
-
-QUOTIENT = "SELECT k, sum(a) / sum(b) AS share FROM t GROUP BY k"
-"""Of decimals: Spark's type of it is another one where no digit may be dropped."""
-
-
-def test_types_are_those_of_the_session_whatever_its_thread_has_done(spark: SparkSession) -> None:
-    """Plans of a view are made in sessions of their own, and the next one is checked after them."""
-    columns = "k INT, a DECIMAL(15, 2), b DECIMAL(32, 4)"
-    project = Project()
-    project.source("t", "csv", options={"path": "later"}, schema=columns)
-    for name in ("one", "two"):
-        project.view(name, QUOTIENT)
-    other = spark.newSession()
-    other.conf.set("spark.sql.decimalOperations.allowPrecisionLoss", "false")
-    spark.createDataFrame([], columns).createOrReplaceTempView("t")
-    try:
-        expected = spark.sql(QUOTIENT).schema["share"].dataType.simpleString()
-    finally:
-        spark.catalog.dropTempView("t")
-
-    with as_active(other):
-        kept = project.check(spark).descriptions
-        state = java_class(spark, "org.apache.spark.sql.classic.SparkSession").getActiveSession()
-        assert state.get().equals(other._jsparkSession), "it is as it was before"
-    for name in ("one", "two"):
-        described = kept[name]
-        assert isinstance(described, ViewDescription)
-        assert described.schema == f"k INT,share {expected.upper()}"

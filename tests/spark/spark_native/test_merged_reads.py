@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from shardline.datasource.client import ShardClient
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.s3a]
 
 # The second name is one that native plans would use for a column of their own.
 ROWS = pa.schema([("a", pa.int64()), ("_Shardline_Hash", pa.string()), ("v", pa.int32())])

@@ -6,7 +6,6 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -22,10 +21,12 @@ from shardline.datasource.frontier import Frontier
 from shardline.datasource.parts import stage
 from shardline.datasource.rows.updates import stamp
 from shardline.datasource.spark_native import frames, touched_rows
+from shardline.datasource.spark_native.blob_paths import hadoop_url
 from shardline.datasource.spark_native.time_interval import Interval
 from shardline.datasource.types.schema import ShardSchema
 from support.processes.s3_server import S3Server, s3_server
 from support.profiles import one_of
+from support.spark import stored
 from support.spark.native import TYPES, arrow_of, client_at, collected, few, ids, put
 from support.strategies.rows import Case, cases, plain_rows, row_identity, summed, updates_of
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.s3a]
 
 
 @pytest.fixture
@@ -362,14 +363,15 @@ def test_no_setting_makes_rows_vanish(
     configured("spark.sql.files.ignoreMissingFiles", "true")
     configured("spark.sql.files.ignoreCorruptFiles", "true")
     parts = [p for b in client.state("in").trace.batches for p in b.parts if p.rows == 1000]
-    victim = Path(location, parts[0].key)
-    data = bytearray(victim.read_bytes())
-    victim.unlink()
-    if damage != "missing":
-        data[60] ^= 1
-        victim.write_bytes(data[:-100] if damage == "truncated" else data)
+    victim = parts[0].key
+    data = bytearray(stored.read(location, victim))
+    data[60] ^= 1
+    if damage == "missing":
+        stored.delete(location, victim)
+    else:
+        stored.replace(location, victim, bytes(data[:-100] if damage == "truncated" else data))
 
-    with pytest.raises(Exception, match=victim.name):
+    with pytest.raises(Exception, match=victim):
         datasource.snapshot(spark, f"{location}/in").collect()
 
 
@@ -398,19 +400,19 @@ def test_a_part_that_is_gone_is_missed_after_a_refresh(
     for value in (1, 2):
         put(client, "in", value, ids(value))
     parts = [part for batch in client.state("in").trace.batches for part in batch.parts]
-    victim = Path(location, parts[0].key)
+    victim = parts[0].key
     frame = datasource.snapshot(spark, f"{location}/in")
     if by_path:
         frame.cache()
         assert frame.count() == 2
     frame.createOrReplaceTempView("then")
-    victim.unlink()
+    stored.delete(location, victim)
     if by_path:
-        spark.catalog.refreshByPath(location)
+        spark.catalog.refreshByPath(hadoop_url(spark, location) or location)
     else:
         spark.sql("refresh table then")
 
-    with pytest.raises(Exception, match=victim.name):
+    with pytest.raises(Exception, match=victim):
         spark.table("then").collect()
     spark.catalog.dropTempView("then")
     frame.unpersist()

@@ -22,7 +22,9 @@ from shardline.datasource.spark_native.task_files import WrittenFiles
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.stats import bounds
 from support.profiles import some_of
+from support.spark import stored
 from support.spark.native import TYPES, arrow_of, client_at, collected, few, put
+from support.spark.stored import parquet_files
 from support.strategies.rows import Case, cases, plain_rows, row_identity
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.s3a]
 
 
 @pytest.fixture(autouse=True)
@@ -44,10 +46,6 @@ def _times_of_day(spark: SparkSession) -> Iterator[None]:
 def _files_of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files stay as Spark wrote them: what the driver stages again is in `test_write_rule`."""
     monkeypatch.setattr(save_module, "_FEW_ROWS", 0)
-
-
-def parts_on_disk(location: str) -> set[str]:
-    return {str(p.relative_to(location)) for p in Path(location).rglob("*.parquet")}
 
 
 def parts_known(client: ShardClient, name: str) -> set[str]:
@@ -122,18 +120,17 @@ def test_a_damaged_footer_of_a_saved_part_is_an_error(spark: SparkSession, locat
     datasource.save(frame, f"{location}/in")
     client = client_at(location)
     (part,) = [p for b in client.state("in").trace.batches for p in b.parts]
-    file = Path(location) / part.key
-    whole = file.read_bytes()
+    whole = stored.read(location, part.key)
     assert part.footer == footer_of(whole)
     assert part.nan_safe
     at = len(whole) - part.footer.size_bytes + 2
-    file.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+    stored.replace(location, part.key, whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
 
     with client.reader("in") as reader, pytest.raises(Corrupt, match=part.key):
         reader.snapshot()
     with pytest.raises(Exception, match=Path(part.key).name):
         datasource.snapshot(spark, f"{location}/in").collect()
-    file.write_bytes(whole)
+    stored.replace(location, part.key, whole)
     assert datasource.snapshot(spark, f"{location}/in").where("f >= 990").count() == 10
 
 
@@ -148,10 +145,9 @@ def test_values_are_protected_whatever_the_session_writes_elsewhere(
     datasource.save(spark.range(0, 1000, 1, 1).selectExpr("xxhash64(id) AS h"), f"{location}/in")
     client = client_at(location)
     (part,) = [p for b in client.state("in").trace.batches for p in b.parts]
-    file = Path(location) / part.key
-    whole = file.read_bytes()
+    whole = stored.read(location, part.key)
     at = len(whole) // 3
-    file.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+    stored.replace(location, part.key, whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
 
     with client.reader("in") as reader, pytest.raises(Corrupt, match=part.key):
         reader.snapshot()
@@ -164,7 +160,7 @@ def test_a_numbered_save_happens_once(spark: SparkSession, location: str) -> Non
         datasource.save(spark.range(version), f"{location}/in", txn=("etl", version))
 
     assert collected(datasource.snapshot(spark, f"{location}/in")) == [(0,), (0,), (1,)]
-    assert parts_on_disk(location) == parts_known(client, "in")
+    assert parquet_files(location) == parts_known(client, "in")
 
 
 def test_saves_and_sink_share_numbers(spark: SparkSession, location: str) -> None:
@@ -201,7 +197,7 @@ def test_a_saved_frame_must_fit(spark: SparkSession, location: str) -> None:
     datasource.save(spark.createDataFrame([(1, "a")], "id bigint, s string"), f"{location}/in")
     datasource.save(spark.sql("select 2 as ID"), f"{location}/in")
     assert set(datasource.snapshot(spark, f"{location}/in").collect()) == {(1, "a"), (2, None)}
-    before = parts_on_disk(location)
+    before = parquet_files(location)
     with pytest.raises(Exception, match=r"\[EXTRA_COLUMN\].*'z'"):
         datasource.save(spark.sql("select 2L id, 3 z"), f"{location}/in")
     with pytest.raises(Exception, match=r"\[WRONG_TYPE\].*'id'"):
@@ -209,7 +205,7 @@ def test_a_saved_frame_must_fit(spark: SparkSession, location: str) -> None:
     datasource.save(spark.sql("select 3L id, 3 z"), f"{location}/in", merge_schema=True)
 
     assert datasource.snapshot(spark, f"{location}/in").where("z = 3").count() == 1
-    assert before < parts_on_disk(location)
+    assert before < parquet_files(location)
 
 
 def test_nulls_where_none_may_be(spark: SparkSession, location: str) -> None:
@@ -220,7 +216,7 @@ def test_nulls_where_none_may_be(spark: SparkSession, location: str) -> None:
     with pytest.raises(Exception, match=r"\[NULL_VALUE\] column 'id'"):
         datasource.save(spark.sql("select if(id = 3, null, id) id from range(5)"), f"{location}/in")
 
-    assert parts_on_disk(location) == set()
+    assert parquet_files(location) == set()
     datasource.save(spark.sql("select if(id = 3, 0, id) id from range(5)"), f"{location}/in")
     assert datasource.snapshot(spark, f"{location}/in").count() == 5
     assert not datasource.snapshot(spark, f"{location}/in").schema["id"].nullable
@@ -242,9 +238,10 @@ def test_a_retried_task_leaves_one_file(spark: SparkSession, location: str) -> N
     datasource.save(frame.mapInArrow(flaky, frame.schema), f"{location}/in")
 
     assert collected(datasource.snapshot(spark, f"{location}/in")) == [(n,) for n in range(1000)]
-    assert parts_on_disk(location) == parts_known(client, "in")
+    assert parquet_files(location) == parts_known(client, "in")
 
 
+@pytest.mark.disk
 def test_files_of_tasks_that_were_given_up_are_no_rows(
     spark: SparkSession, location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,7 +259,7 @@ def test_files_of_tasks_that_were_given_up_are_no_rows(
     monkeypatch.setattr(NativeWrite, "_write", write_and_leave)
     datasource.save(spark.range(0, 10, 1, 2), f"{location}/in")
     assert collected(datasource.snapshot(spark, f"{location}/in")) == [(n,) for n in range(10)]
-    assert parts_known(client, "in") == {p for p in parts_on_disk(location) if "twin-" not in p}
+    assert parts_known(client, "in") == {p for p in parquet_files(location) if "twin-" not in p}
 
 
 def write_elsewhere(folder: Path) -> None:
@@ -294,6 +291,7 @@ def by_interval(spark: SparkSession, frame: DataFrame, location: str) -> None:
     )
 
 
+@pytest.mark.disk
 @pytest.mark.parametrize(
     ("write", "gone"),
     some_of(
@@ -335,12 +333,13 @@ def test_rows_that_went_to_another_place_are_not_appended(
             with pytest.raises(InvalidUsage, match=r"\[ROWS_ELSEWHERE\] Spark wrote 8 rows"):
                 write(spark, frame, location)
         assert client.state("in").trace == before
-        assert parts_on_disk(location) == parts_known(client, "in")
+        assert parquet_files(location) == parts_known(client, "in")
 
     write(spark, spark.range(1, 9, 1, 2), location)
     assert collected(datasource.snapshot(spark, f"{location}/in")) == [(n,) for n in range(9)]
 
 
+@pytest.mark.disk
 def test_no_rows_that_went_to_another_place(
     spark: SparkSession, location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.s3a]
 
 SCHEMA: Final = "id bigint, t string, x double"
 FLOATS: Final = [float("nan"), -0.0, 0.0, None, 1.5]

@@ -26,6 +26,7 @@ from shardline.datasource.spark_native.read_counts import ReadCounts
 from shardline.datasource.spark_native.rule_loader import SETTING
 from support.fakes.clock import ManualClock
 from support.profiles import some_of
+from support.spark import stored
 from support.spark.native import client_at, put
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from shardline.datasource.client import ShardClient
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.s3a]
 
 PATHS = ("native", "arrow")
 
@@ -287,18 +288,17 @@ def test_a_missing_part_stops_both_and_both_go_on(  # noqa: PLR0917  # fixtures
     [key] = [
         p.key for b in client.state("in").trace.batches for p in b.parts if p.time_bounds == (3, 3)
     ]
-    part = Path(location, key)
-    kept = part.read_bytes()
-    part.unlink()
+    kept = stored.read(location, key)
+    stored.delete(location, key)
     said = {}
     for path, sink in sinks.items():
         with pytest.raises(PySparkException) as raised:
             sink.run(path)
-        [said[path]] = set(re.findall(r"\[BLOB_DELETED\] part.* — hint: .*", str(raised.value)))
+        [said[path]] = set(re.findall(r"\[BLOB_DELETED\] .* — hint: .*", str(raised.value)))
         said[path] = re.sub(r"lease \S+", "lease …", said[path])
     assert said["native"] == said["arrow"]
     assert [len(batch) for batch in sinks["native"].batches()] == [1]
-    part.write_bytes(kept)
+    stored.replace(location, key, kept)
     for path, sink in sinks.items():
         sink.run(path)
     assert sinks["native"].batches() == sinks["arrow"].batches()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -24,7 +25,10 @@ from shardline.datasource.errors import Indeterminate, ShardError
 from shardline.datasource.spark_native import stream_write
 from shardline.datasource.spark_native.save import NativeWrite
 from shardline.datasource.write import WriteHandle
+from support.spark import stored
 from support.spark.native import client_at, put
+from support.spark.s3a import new_location
+from support.spark.stored import makers, parquet_files
 from support.tree import ROOT
 from support.waiting import wait_until
 
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.s3a]
 
 MANY = 1_000
 """Rows of a micro-batch that are too many to be staged again by the driver."""
@@ -43,17 +47,17 @@ BOTH = pytest.mark.parametrize("native", [True, False], ids=["native", "workers"
 
 
 class Feed:
-    """JSON files that a stream reads one per micro-batch."""
+    """JSON files in `folder`, that a stream reads one per micro-batch."""
 
     def __init__(self, spark: SparkSession, folder: Path, columns: str = "id bigint") -> None:
         self._spark = spark
-        self._folder = folder
+        self.folder = folder
         self._columns = columns
         folder.mkdir()
 
     def put(self, *rows: dict[str, Any]) -> None:
-        number = len(list(self._folder.iterdir()))
-        file = self._folder / f"{number:03}.json"
+        number = len(list(self.folder.iterdir()))
+        file = self.folder / f"{number:03}.json"
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         # Spark reads files in the order of these times, and several are written in one millisecond.
         os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
@@ -63,7 +67,7 @@ class Feed:
 
     def load(self) -> DataFrame:
         reader = self._spark.readStream.schema(self._columns).option("maxFilesPerTrigger", 1)
-        return reader.json(str(self._folder))
+        return reader.json(str(self.folder))
 
 
 @pytest.fixture
@@ -74,7 +78,7 @@ def feed(spark: SparkSession, tmp_path: Path) -> Feed:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> str:
-    return str(tmp_path / "läke")
+    return new_location(tmp_path)
 
 
 def start(
@@ -104,19 +108,6 @@ def write(frame: DataFrame, lake: str, name: str = "out", **given: Any) -> Strea
 def written_rows(query: StreamingQuery) -> list[int]:
     """What the query's progress says of each micro-batch."""
     return [progress.sink.numOutputRows for progress in query.recentProgress]
-
-
-def makers(lake: str, name: str = "out") -> list[str]:
-    """Who made the parts: `native`, `workers`, or `state` for what has no file."""
-    found = []
-    for batch in client_at(lake).state(name).trace.batches:
-        for part in batch.parts:
-            if part.inline is not None:
-                found.append("state")
-            else:
-                maker = pq.read_metadata(Path(lake) / part.key).created_by
-                found.append("native" if maker.startswith("parquet-mr") else "workers")
-    return found
 
 
 def contents(lake: str, name: str = "out") -> Counter[tuple[Any, ...]]:
@@ -179,13 +170,15 @@ def test_few_rows_need_no_file(feed: Feed, lake: str) -> None:
         write(feed.load().repartition(3), lake, name, native=name == "native")
         assert set(makers(lake, name)) == {"state"}
     assert contents(lake, "native") == contents(lake, "workers") == ids(range(3))
-    assert not list(Path(lake).rglob("*.parquet"))
+    assert not parquet_files(lake)
 
 
 @BOTH
-def test_rows_carry_their_times_and_diffs(spark: SparkSession, lake: str, native: bool) -> None:
+def test_rows_carry_their_times_and_diffs(
+    spark: SparkSession, lake: str, tmp_path: Path, native: bool
+) -> None:
     """By `_ts` and `_diff`: a diff of 0 is no row, whichever way."""
-    feed = Feed(spark, Path(lake).parent / "timed", "id bigint, _ts bigint, _diff bigint")
+    feed = Feed(spark, tmp_path / "timed", "id bigint, _ts bigint, _diff bigint")
     for time in (100, 200):
         feed.put(*({"id": n, "_ts": time + n % 3, "_diff": n % 3 - 1} for n in range(MANY)))
         feed.put()
@@ -201,6 +194,7 @@ def test_rows_carry_their_times_and_diffs(spark: SparkSession, lake: str, native
     assert set(makers(lake)) == {"native" if native else "workers"}
 
 
+@pytest.mark.disk
 def test_a_checkpoint_goes_on_by_either_way(feed: Feed, lake: str) -> None:
     """One writer, whose numbers go on; what was committed by one way is known to the other."""
     for number, native in enumerate([True, False, True, True, False, False]):
@@ -218,6 +212,7 @@ def test_a_checkpoint_goes_on_by_either_way(feed: Feed, lake: str) -> None:
     assert writer.last == 5
 
 
+@pytest.mark.disk
 @BOTH
 def test_a_number_of_another_range_is_refused(feed: Feed, lake: str, native: bool) -> None:
     """A checkpoint that was rolled back: its number stands for other rows now."""
@@ -230,7 +225,7 @@ def test_a_number_of_another_range_is_refused(feed: Feed, lake: str, native: boo
     feed.put_ids(MANY, 2 * MANY)
     # Both files are in its first micro-batch.
     spark = feed.load().sparkSession
-    both = spark.readStream.schema("id bigint").json(f"{Path(lake).parent}/feed")
+    both = spark.readStream.schema("id bigint").json(str(feed.folder))
     assert "[OTHER_RANGE]" in refusal(both, lake, native=native)
     assert contents(lake) == ids(range(MANY))
 
@@ -255,13 +250,14 @@ writer.start(f"{lake}/out").awaitTermination()
 """
 
 
+@pytest.mark.disk
 @pytest.mark.process
 @BOTH
 def test_killed_between_both_commits(feed: Feed, lake: str, native: bool) -> None:
     """The shard has the micro-batch, Spark's log has not: it is not appended again."""
     for number in range(3):
         feed.put_ids(number * MANY, (number + 1) * MANY)
-    words = [sys.executable, "-c", KILLED, f"{Path(lake).parent}/feed", lake]
+    words = [sys.executable, "-c", KILLED, str(feed.folder), lake]
     path = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
     done = subprocess.run(
         words, env=path, start_new_session=True, capture_output=True, text=True, check=False
@@ -282,7 +278,7 @@ def test_an_error_at_a_row_appends_nothing(feed: Feed, lake: str, native: bool) 
     divided = f"id + cast(0 / (id - {MANY - 1}) AS bigint) AS id"
     assert "DIVIDE_BY_ZERO" in refusal(feed.load().selectExpr(divided), lake, native=native)
     assert client_at(lake).state("out").writers == {}
-    assert not list(Path(lake).rglob("part/*")), "an attempt has left something"
+    assert not parquet_files(lake), "an attempt has left something"
     write(feed.load(), lake, native=native)
     assert contents(lake) == ids(range(MANY))
 
@@ -329,7 +325,7 @@ def test_refusals_are_the_same(feed: Feed, lake: str, select: str, options: dict
     spark.conf.set("spark.sql.caseSensitive", "true")
     try:
         feed.put_ids(0, MANY)
-        mark = f"{Path(lake).parent}/read"
+        mark = f"{feed.folder.parent}/read"
         frame = touching(feed.load(), mark).selectExpr(*select.split(", "))
         one, other = (refusal(frame, lake, native=native, **options) for native in (True, False))
     finally:
@@ -350,10 +346,13 @@ def model_of_counts(seen: list[list[int]], late_by: int) -> Counter[tuple[int, i
     return Counter({(n, counts[n]): 1 for n in counts if n <= watermark})
 
 
+@pytest.mark.disk
 @pytest.mark.parametrize("ways", [(True, True, True), (True, False, True), (False, True, False)])
-def test_queries_that_keep_state(spark: SparkSession, lake: str, ways: tuple[bool, ...]) -> None:
+def test_queries_that_keep_state(
+    spark: SparkSession, lake: str, tmp_path: Path, ways: tuple[bool, ...]
+) -> None:
     """An aggregate under a watermark and `dropDuplicates`, at each restart by another way."""
-    feed = Feed(spark, Path(lake).parent / "state", "s bigint")
+    feed = Feed(spark, tmp_path / "state", "s bigint")
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     seen = []
     try:
@@ -424,8 +423,10 @@ def test_settings_of_the_session_change_no_part(feed: Feed, lake: str) -> None:
         write(feed.load().selectExpr("timestamp_seconds(id) AS t"), lake)
     finally:
         conf.unset(name)
-    (path,) = Path(lake).rglob("*.parquet")
-    assert str(pq.read_schema(path).field("t").type).startswith("timestamp[us")
+    (key,) = parquet_files(lake)
+    assert str(pq.read_schema(io.BytesIO(stored.read(lake, key))).field("t").type).startswith(
+        "timestamp[us"
+    )
     assert makers(lake) == ["native"]
 
 
@@ -445,7 +446,7 @@ def test_an_unknown_outcome_is_settled(
         patched.setattr(WriteHandle, "commit", be_late)
         said = refusal(feed.load(), lake)
     assert "shardline.datasource.errors.Indeterminate: [TIMEOUT] no answer" in said
-    assert not list(Path(lake).rglob("*.parquet"))
+    assert not parquet_files(lake)
     with pytest.raises(ShardError):
         late[0]()
     write(feed.load(), lake)
@@ -494,8 +495,8 @@ def test_a_micro_batch_is_native_where_that_pays(
     write(feed.load(), lake, native=None)
     assert set(makers(lake)) == {"workers", "native"}
     assert contents(lake) == ids(range(2 * MANY))
-    table = spark.read.schema("id bigint").json(f"{Path(lake).parent}/feed")
-    small = Feed(spark, Path(lake).parent / "small")
+    table = spark.read.schema("id bigint").json(str(feed.folder))
+    small = Feed(spark, feed.folder.parent / "small")
     small.put_ids(0, MANY)
     write(small.load().join(table, "id"), lake, "joined", native=None)
     assert makers(lake, "joined") == ["workers"], "the table is read, and the stream is small"

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from pyspark import InheritableThread
@@ -28,6 +27,8 @@ from shardline.datasource.spark_native.jvm import make_active
 from shardline.datasource.spark_native.save import NativeWrite
 from shardline.datasource.write import WriteHandle
 from support.spark.native import TYPES, arrow_of, client_at, few, fresh_rule, put
+from support.spark.s3a import new_location
+from support.spark.stored import makers, parquet_files
 from support.strategies.rows import Case, cases, plain_rows, row_identity
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.s3a]
 
 MANY = 2_000
 """Rows that are too many to be staged again by the driver."""
@@ -50,7 +51,7 @@ def _times_of_day(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture
 def location(tmp_path: Path) -> str:
-    return str(tmp_path / "läke")
+    return new_location(tmp_path)
 
 
 def append(frame: DataFrame, path: str, *, native: bool = True, **options: str | int) -> None:
@@ -58,19 +59,6 @@ def append(frame: DataFrame, path: str, *, native: bool = True, **options: str |
     if not native:
         writer = writer.option("NATIVEwrites", "False")
     writer.mode("append").save(path)
-
-
-def makers(location: str, name: str) -> set[str]:
-    """Who made the files of a shard's parts: `native`, `workers`; `state` for what has no file."""
-    found = set()
-    for batch in client_at(location).state(name).trace.batches:
-        for part in batch.parts:
-            if part.inline is not None:
-                found.add("state")
-            else:
-                maker = pq.read_metadata(Path(location) / part.key).created_by
-                found.add("native" if maker.startswith("parquet-mr") else "workers")
-    return found
 
 
 def contents(location: str, name: str) -> Counter[tuple[Any, ...]]:
@@ -122,12 +110,12 @@ def test_an_append_is_native_and_happens_once(spark: SparkSession, location: str
     frame = spark.range(0, MANY, 1, 2).selectExpr("id", "counted_by_test(int(id)) AS n")
     append(frame, f"{location}/out", key="id")
     assert counted.value == MANY
-    assert makers(location, "out") == {"native"}
+    assert set(makers(location, "out")) == {"native"}
     state = client_at(location).state("out")
     assert len(state.trace.batches) == 1
     assert state.key == ("id",)
     append(frame, f"{location}/workers", native=False, key="id")
-    assert makers(location, "workers") == {"workers"}
+    assert set(makers(location, "workers")) == {"workers"}
     assert contents(location, "out") == contents(location, "workers")
 
 
@@ -136,12 +124,12 @@ def test_few_rows_need_no_file(spark: SparkSession, location: str) -> None:
     for name, native in (("native", True), ("workers", False)):
         frame = spark.sql("SELECT id, string(id) AS s FROM range(3)").repartition(3)
         append(frame, f"{location}/{name}", native=native)
-        assert makers(location, name) == {"state"}
-        assert not list(Path(location).rglob("*.parquet"))
+        assert set(makers(location, name)) == {"state"}
+        assert not parquet_files(location)
     append(spark.range(0, 500, 1, 4), f"{location}/more")
     (batch,) = client_at(location).state("more").trace.batches
     assert [run.order for run in batch.runs] == ["sorted"]
-    assert len(list(Path(location).rglob("*.parquet"))) == 1
+    assert len(parquet_files(location)) == 1
     assert contents(location, "native") == contents(location, "workers")
     assert contents(location, "more") == Counter((str(n),) for n in range(500))
 
@@ -191,7 +179,7 @@ def test_refusals_are_the_same(
     assert found[0] == found[1]
     assert word in found[0][1]
     assert client_at(location).state("out").trace == before.trace
-    assert not list(Path(location).rglob("*.parquet"))
+    assert not parquet_files(location)
 
 
 def test_an_error_of_the_query_is_sparks_own(spark: SparkSession, location: str) -> None:
@@ -200,7 +188,7 @@ def test_an_error_of_the_query_is_sparks_own(spark: SparkSession, location: str)
     for kind, words in refusals(rows, f"{location}/out"):
         assert "DIVIDE_BY_ZERO" in words
         assert kind.__name__ in {"ArithmeticException", "SparkRuntimeException"}, kind
-    assert not list(Path(location).rglob("*.parquet"))
+    assert not parquet_files(location)
 
 
 def test_an_unknown_outcome_is_told_as_it_is(
@@ -241,7 +229,7 @@ def test_what_must_have_python_workers_has_them(
         return
     writer.mode("append").save()
     assert sum(contents(location, "out").values()) == MANY
-    assert makers(location, "out") == {"workers"}
+    assert set(makers(location, "out")) == {"workers"}
 
 
 def test_settings_leave_appends_to_python_workers(spark: SparkSession, location: str) -> None:
@@ -251,11 +239,11 @@ def test_settings_leave_appends_to_python_workers(spark: SparkSession, location:
         append(spark.range(MANY), f"{location}/a")
     finally:
         spark.conf.unset("spark.shardline.nativeWrites")
-    assert makers(location, "a") == {"workers"}
+    assert set(makers(location, "a")) == {"workers"}
     spark.range(MANY).write.format("shard").mode("overwrite").save(f"{location}/b")
-    assert makers(location, "b") == {"workers"}
+    assert set(makers(location, "b")) == {"workers"}
     datasource.save(spark.range(MANY), f"{location}/c", options={"nativeWrites": False})
-    assert makers(location, "c") == {"workers"}
+    assert set(makers(location, "c")) == {"workers"}
 
 
 def test_a_rule_that_cannot_be_made_leaves_appends(
@@ -273,7 +261,7 @@ def test_a_rule_that_cannot_be_made_leaves_appends(
     with fresh_rule(spark):
         for _ in range(2):
             append(spark.range(MANY), f"{location}/out")
-    assert makers(location, "out") == {"workers"}
+    assert set(makers(location, "out")) == {"workers"}
     said = [r.getMessage() for r in caplog.records if "written by Python workers" in r.message]
     assert len(said) == 1
 
@@ -284,7 +272,7 @@ def test_a_plan_that_fails_leaves_the_append(
     """Nothing was written when it failed."""
     monkeypatch.setattr(write_rule, "plan_native_write", None)
     append(spark.range(MANY), f"{location}/out")
-    assert makers(location, "out") == {"workers"}
+    assert set(makers(location, "out")) == {"workers"}
     assert sum(contents(location, "out").values()) == MANY
 
 
@@ -315,14 +303,14 @@ def test_relative_paths_count_from_the_folder_of_the_jvm(tmp_path: Path) -> None
     words = [sys.executable, "-c", MOVES]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert makers(str(tmp_path / "lake"), "out") == {"native", "workers"}
-    assert makers(str(tmp_path / "lake"), "streamed") == {"native", "workers"}
+    assert set(makers(str(tmp_path / "lake"), "out")) == {"native", "workers"}
+    assert set(makers(str(tmp_path / "lake"), "streamed")) == {"native", "workers"}
 
 
 def test_few_rows_that_are_large_stay_files(spark: SparkSession, location: str) -> None:
     """Their one value is small on disk, and 256 times as large in the driver."""
     append(spark.sql("SELECT id, repeat('x', 1 << 20) AS s FROM range(0, 256, 1, 1)"), location)
-    assert makers(str(Path(location).parent), Path(location).name) == {"native"}
+    assert set(makers(*location.rsplit("/", 1))) == {"native"}
 
 
 def test_an_unknown_outcome_is_settled(
@@ -341,7 +329,7 @@ def test_an_unknown_outcome_is_settled(
         patched.setattr(WriteHandle, "commit", be_late)
         _, words = refusal(lambda: append(spark.range(MANY), f"{location}/out"))
     assert "no answer" in words
-    assert not list(Path(location).rglob("*.parquet"))
+    assert not parquet_files(location)
     with pytest.raises(ShardError):
         late[0]()
     assert sum(contents(location, "out").values()) == 1
@@ -354,12 +342,13 @@ def test_a_store_that_spark_does_not_reach_has_python_workers(
     monkeypatch.setattr(save_module, "was_reached", lambda *_: False)
     monkeypatch.setattr(save_module, "reaches_object", lambda *_: False)
     append(spark.range(MANY), f"{location}/out")
-    assert makers(location, "out") == {"workers"}
+    assert set(makers(location, "out")) == {"workers"}
     monkeypatch.undo()
     monkeypatch.setattr(save_module, "was_reached", lambda *_: False)
     append(spark.range(MANY), f"{location}/other")
-    assert makers(location, "other") == {"native"}
-    assert len(list(Path(location).rglob("other/**/*.parquet"))) == 2, "the look is deleted"
+    assert set(makers(location, "other")) == {"native"}
+    files = {key for key in parquet_files(location) if key.startswith("other/")}
+    assert len(files) == 2, "the look is deleted"
 
 
 def test_a_repeated_micro_batch_runs_its_tasks(spark: SparkSession, location: str) -> None:
@@ -391,7 +380,7 @@ def test_a_shard_is_appended_to_itself(spark: SparkSession, location: str) -> No
     append(own.union(own.where("id < 10")), f"{location}/out")
     expected = Counter({(str(n),): 3 if n < 10 else 2 for n in range(MANY)})
     assert contents(location, "out") == expected
-    assert makers(location, "out") == {"native"}
+    assert set(makers(location, "out")) == {"native"}
 
 
 def test_cached_frames_and_views_are_written_as_they_are(
@@ -462,7 +451,7 @@ def test_foreach_batch_writes_each_micro_batch_once(spark: SparkSession, locatio
     assert len(refused) == 1
     assert "OTHER_RANGE" in refused[0]
     assert sum(contents(location, "out").values()) == MANY
-    assert makers(location, "out") == {"native"}
+    assert set(makers(location, "out")) == {"native"}
 
 
 def test_types_are_widened_and_columns_added(spark: SparkSession, location: str) -> None:

@@ -19,7 +19,8 @@
 
 Faults are scripted (`fail_next`) or drawn of `kinds` with a seeded probability. `injected` counts
 those that took place: a fault that cannot befall a request (half of no body) leaves it alone and
-is not counted. It runs on its own thread.
+is not counted. `requests` counts all by their method, and those that copy an object once more as
+`COPY`. It runs on its own thread.
 """
 
 from __future__ import annotations
@@ -209,7 +210,9 @@ class FaultProxy:
         if self.refuse_with is not None:
             writer.write(_error(method, *self.refuse_with))
             return True
-        fault = self._draw(method, conditional=b"if-none-match" in request.head.lower())
+        head = request.head.lower()
+        self.requests["COPY"] += b"\r\nx-amz-copy-source:" in head
+        fault = self._draw(method, conditional=b"if-none-match" in head)
         response = None if fault in _BEFORE else await self._forward(request, method)
         if fault == "dup":
             response = await self._forward(request, method)

@@ -1,0 +1,51 @@
+"""Looks at, takes away and damages what a location stores, on whatever store it is."""
+
+from __future__ import annotations
+
+import io
+
+import pyarrow.parquet as pq
+
+from shardline.datasource.client import ShardClient
+from support.spark.native import client_at
+
+__all__ = ["delete", "makers", "parquet_files", "read", "replace"]
+
+
+def parquet_files(location: str) -> set[str]:
+    """Keys of all Parquet files below a location, whether a record knows them or not."""
+    entries = ShardClient.open(location).location.blob.list("")
+    return {entry.key for entry in entries if entry.key.endswith(".parquet")}
+
+
+def makers(location: str, name: str = "out") -> list[str]:
+    """Who made the parts of a shard: `native`, `workers`; `state` for what has no file."""
+    client = client_at(location)
+    found = []
+    for batch in client.state(name).trace.batches:
+        for part in batch.parts:
+            if part.inline is not None:
+                found.append("state")
+            else:
+                maker = pq.read_metadata(io.BytesIO(read(location, part.key))).created_by
+                found.append("native" if maker.startswith("parquet-mr") else "workers")
+    return found
+
+
+def read(location: str, key: str) -> bytes:
+    """The bytes of an object that is there."""
+    data = ShardClient.open(location).location.blob.get(key)
+    assert data is not None, key
+    return data
+
+
+def delete(location: str, key: str) -> None:
+    """Take away an object that is there."""
+    assert ShardClient.open(location).location.blob.delete(key)
+
+
+def replace(location: str, key: str, data: bytes) -> None:
+    """Put other bytes in the place of an object, or bring back one that was taken away."""
+    blob = ShardClient.open(location).location.blob
+    blob.delete(key)
+    blob.set(key, data)
