@@ -10,9 +10,16 @@ import pyarrow as pa
 import pytest
 from py4j.clientserver import JavaClient
 from pyspark.errors import PySparkException
+from pyspark.sql import Row
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.state import GroupState
+from pyspark.sql.streaming.stateful_processor import (
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
+from typing_extensions import override
 
 from shardline import datasource
 from shardline.app.introspection.facts import Facts
@@ -186,6 +193,33 @@ def sums_in_python(frame: DataFrame) -> DataFrame:
     )
 
 
+def totals(frame: DataFrame) -> DataFrame:
+    """The same sums, in a state of a processor's."""
+
+    # Here, so that it is sent to the workers, which know no module of tests.
+    class Totals(StatefulProcessor):
+        @override
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            self._total = handle.getValueState("total", "total bigint")
+
+        @override
+        def handleInputRows(
+            self, key: Any, rows: Iterator[Any], timerValues: TimerValues
+        ) -> Iterator[Row]:
+            before = self._total.get()
+            total = (before[0] if before else 0) + sum(row.id for row in rows)
+            self._total.update((total,))
+            yield Row(t=key[0], total=total)
+
+        @override
+        def close(self) -> None:
+            pass
+
+    return frame.groupBy("t").transformWithState(
+        Totals(), "t string, total bigint", "update", "None"
+    )
+
+
 STATEFUL: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
     "sums": ("complete", lambda f: f.groupBy("t").agg(F.sum("id"), F.count("*"))),
     "distinct": ("append", lambda f: f.dropDuplicates(["t"])),
@@ -202,10 +236,21 @@ STATEFUL: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
     "self-union": ("append", lambda f: f.union(f.where("id > 3")).select("id")),
     "join": ("append", outer_join),
     "python": ("update", sums_in_python),
+    "processor": ("update", totals),
 }
 
 
-@pytest.mark.parametrize("kind", some_of(STATEFUL, {"windows"}))
+@pytest.fixture
+def _states_in_rocksdb(spark: SparkSession) -> Iterator[None]:
+    """What `transformWithState` asks for."""
+    name = "spark.sql.streaming.stateStore.providerClass"
+    spark.conf.set(name, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+    yield
+    spark.conf.unset(name)
+
+
+@pytest.mark.usefixtures("_states_in_rocksdb")
+@pytest.mark.parametrize("kind", some_of(STATEFUL, {"windows", "processor"}))
 def test_state_is_kept_over_both_paths(
     native: NativeReads, spark: SparkSession, location: str, tmp_path: Path, kind: str
 ) -> None:
