@@ -1,4 +1,4 @@
-"""What a query means is decided by its own session, whatever the thread has done before."""
+"""A query's meaning is decided by its own session, whatever the thread has done before."""
 
 from __future__ import annotations
 
