@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +126,8 @@ def later(client: ShardClient) -> None:
     put(client, "in", 7, stamp(rows(45), 7, 2))
 
 
+AUDITED = "left: parts have rows or types that Spark does not read as they are"
+
 OPTIONS: dict[str, dict[str, str]] = {
     "rows": {},
     "limited": {"maxFilesPerTrigger": "1"},
@@ -163,9 +166,12 @@ def test_micro_batches_are_the_same(
         assert len([number for number in counted[path] if number]) == len(sinks[path].batches())
     if kind == "feed":
         assert counted["native"] == counted["arrow"]
-    counts = native.counts()
+    counts = Counter(native.counts())
+    # Of a hundred parts that a filter leaves out one is read all the same, which Spark does not do.
+    audited = counts.pop(AUDITED, 0) if kind == "where" else 0
     assert counts.keys() <= {"native", "left: turned off", "left: the range is empty"}
-    assert counts["native"] >= (1 if kind == "cdf" else 2)  # without a snapshot there is one range
+    ranges = 1 if kind == "cdf" else 2  # without a snapshot there is one
+    assert counts["native"] + audited >= ranges
 
 
 def outer_join(frame: DataFrame) -> DataFrame:
