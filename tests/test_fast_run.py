@@ -26,7 +26,8 @@ def test_every_marker_keeps_a_test_out() -> None:
     """A marker that did not would say of a slow test that it is fast."""
     config = tomllib.loads((SUPPORT.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     names = {line.partition(":")[0] for line in config["tool"]["pytest"]["markers"]}
-    # Those say of what a test is one of many, or where else it runs, and not what it takes.
+    # `night` says that a case is one of many, `s3a` and `disk` where else a test runs, and not what
+    # it takes.
     assert names == REASONS | {"night", "s3a", "disk"}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.profiles import PROFILES, some_of
+from support.profiles import PROFILES, one_of, some_of
 
 pytestmark = pytest.mark.process
 
@@ -110,6 +110,13 @@ def test_most_cases_are_for_the_night(
     )
     ran = re.findall(r"::test_(\w+)\[(\S+)\] PASSED", done.stdout)
     assert ran == [(name, str(one)) for name, ones in passed.items() for one in ones], done.stdout
+
+
+@pytest.mark.parametrize("case", [(), ("a",)])
+def test_a_tuple_for_one_parameter_is_refused(case: tuple[str, ...]) -> None:
+    """Pytest would take it apart, and the parameter would be another value at night."""
+    with pytest.raises(ValueError, match="parameters"):
+        one_of(2, ["first", case])
 
 
 def test_a_case_that_is_not_there_is_refused() -> None:

@@ -103,8 +103,8 @@ def one_of(n: int, cases: Iterable[Case]) -> list[Any]:
 
 def _at_night(case: object) -> Any:
     values = case if isinstance(case, tuple) else (case,)
-    if len(values) < 2 and isinstance(case, tuple):
-        raise ValueError(f"{case!r} would be taken for the values of {len(values)} parameters")
+    if isinstance(case, tuple) and len(case) < 2:
+        raise ValueError(f"{case!r} would be taken for the values of {len(case)} parameters")
     return pytest.param(*values, marks=pytest.mark.night)
 
 

@@ -168,3 +168,26 @@ def test_a_plan_that_cannot_be_made_is_one_that_is_recomputed(spark: SparkSessio
     plan = plan_view(spark, "v", "SELECT k, try_sum(x) AS s FROM t GROUP BY k", columns)
     assert plan.strategy == "recompute"
     assert plan.reason == "sum keeps 2 values in this Spark"
+
+
+ZEROS = {
+    "distinct": "SELECT count(DISTINCT a) AS n FROM t GROUP BY x",
+    "added_up": "SELECT count(*) AS n, sum(a) AS s, max(a) AS hi FROM t GROUP BY x",
+}
+
+
+@pytest.mark.parametrize("name", some_of(ZEROS, {"distinct"}))
+def test_zeros_of_both_signs_are_one_group_of_a_state(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    """And every NaN is one; the rows themselves are apart in a shard."""
+    nan = float("nan")
+    world = ViewWorld(spark, tmp_path, CUTS, (START, 20, 30))
+    schema = pa.schema([("a", pa.int64()), ("x", pa.float64())])
+    source = world.inputs["t"] = world.bench.input("t", schema)
+    source.push(START, ((1, -0.0), 2), ((5, nan), 1))
+    source.push(20, ((2, 0.0), 1), ((2, nan), 2))
+    source.push(30, ((1, -0.0), -2), ((5, nan), -1))
+    query = ZEROS[name]
+    ways = world.follow(world.kept("v", query), lambda time: world.by_spark(query, time))
+    assert ways == {"recompute", "incremental"}

@@ -27,6 +27,7 @@ from shardline.app.introspection.facts import Facts
 from shardline.app.introspection.relation import instant
 from shardline.app.introspection.relations.native_reads import native_reads_relation
 from shardline.datasource import plan_reads_natively
+from shardline.datasource.parts.prune import is_audited
 from shardline.datasource.rows.updates import stamp
 from shardline.datasource.spark_native import load_plans, plan_rule, rule_loader
 from shardline.datasource.spark_native.plan_rule import NativeReads
@@ -36,6 +37,7 @@ from support.fakes.clock import ManualClock
 from support.profiles import some_of
 from support.spark import stored
 from support.spark.native import client_at, put
+from support.spark.s3a import CHOSEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -126,6 +128,9 @@ def later(client: ShardClient) -> None:
     put(client, "in", 7, stamp(rows(45), 7, 2))
 
 
+PART = "(?:part )?" if CHOSEN else "part "
+"""Before the key in a sentence; not where only a read of an object store has found out."""
+
 AUDITED = "left: parts have rows or types that Spark does not read as they are"
 
 OPTIONS: dict[str, dict[str, str]] = {
@@ -167,8 +172,10 @@ def test_micro_batches_are_the_same(
     if kind == "feed":
         assert counted["native"] == counted["arrow"]
     counts = Counter(native.counts())
-    # Of a hundred parts that a filter leaves out one is read all the same, which Spark does not do.
-    audited = counts.pop(AUDITED, 0) if kind == "where" else 0
+    # Of a hundred parts that a filter leaves out one is read all the same, by Python workers. It is
+    # chosen by its name, which is another one in each run.
+    audits = kind == "where" and any(map(is_audited, stored.parquet_files(location)))
+    audited = counts.pop(AUDITED, 0) if audits else 0
     assert counts.keys() <= {"native", "left: turned off", "left: the range is empty"}
     ranges = 1 if kind == "cdf" else 2  # without a snapshot there is one
     assert counts["native"] + audited >= ranges
@@ -345,7 +352,7 @@ def test_a_missing_part_stops_both_and_both_go_on(  # noqa: PLR0917  # fixtures
     for path, sink in sinks.items():
         with pytest.raises(PySparkException) as raised:
             sink.run(path)
-        [said[path]] = set(re.findall(r"\[BLOB_DELETED\] .* — hint: .*", str(raised.value)))
+        [said[path]] = set(re.findall(rf"\[BLOB_DELETED\] {PART}.* — hint: .*", str(raised.value)))
         said[path] = re.sub(r"lease \S+", "lease …", said[path])
     assert said["native"] == said["arrow"]
     assert [len(batch) for batch in sinks["native"].batches()] == [1]

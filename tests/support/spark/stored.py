@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
-
 import pyarrow.parquet as pq
 
 from shardline.datasource.client import ShardClient
-from support.spark.native import client_at
 
 __all__ = ["delete", "makers", "parquet_files", "read", "replace"]
 
@@ -20,14 +17,14 @@ def parquet_files(location: str) -> set[str]:
 
 def makers(location: str, name: str = "out") -> list[str]:
     """Who made the parts of a shard: `native`, `workers`; `state` for what has no file."""
-    client = client_at(location)
+    client = ShardClient.open(location)
     found = []
     for batch in client.state(name).trace.batches:
         for part in batch.parts:
             if part.inline is not None:
                 found.append("state")
             else:
-                maker = pq.read_metadata(io.BytesIO(read(location, part.key))).created_by
+                maker = pq.read_metadata(client.location.blob.open(part.key)).created_by
                 found.append("native" if maker.startswith("parquet-mr") else "workers")
     return found
 

@@ -264,14 +264,14 @@ def test_three_hundred_objects_are_folded_by_strategy(open_page: OpenPage) -> No
     views = [r for r in seen.world.rows("object_details") if r["strategy"] == "recompute"]
     assert len(views) > 48
     expect(recomputed).to_have_attribute(
-        "aria-label", re.compile(rf"^recompute: {len(views)}\s+views,")
+        "aria-label", re.compile(rf"^recompute: {len(views)}\u00a0views,")
     )
     expect(node(seen.page, "linear view")).to_be_visible()
     assert "fold=strategy" in seen.address
     seen.picture("first-large-strategy")
     recomputed.dispatch_event("click")  # it may lie below the bar, which stays at the top
     expect(recomputed).to_have_attribute(
-        "aria-label", re.compile(rf"^recompute: {len(views) - 48}\s+view")
+        "aria-label", re.compile(rf"^recompute: {len(views) - 48}\u00a0view")
     )
     recomputed.dispatch_event("click")  # it may be out of sight by now, among so many
     expect(recomputed).to_have_count(0)
