@@ -35,6 +35,7 @@ from shardline.datasource.spark_native.jvm import (
 from shardline.datasource.spark_native.kept_job import (
     KeptJob,
     KeptRuns,
+    KindOfRun,
     NotKept,
     rows_given_later,
 )
@@ -79,6 +80,7 @@ __all__ = [
     "Interval",
     "KeptJob",
     "KeptRuns",
+    "KindOfRun",
     "NotKept",
     "ReadStatus",
     "SeenQuery",

@@ -5,6 +5,7 @@ import java.io.IOException;
 import java.lang.invoke.MethodHandles;
 import java.lang.invoke.MethodType;
 import java.lang.ref.WeakReference;
+import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
 import java.nio.file.Files;
 import java.nio.file.OpenOption;
@@ -16,8 +17,13 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Properties;
 import java.util.Set;
+import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Future;
 import java.util.concurrent.LinkedBlockingDeque;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
@@ -34,13 +40,22 @@ import org.apache.spark.memory.MemoryManager;
 import org.apache.spark.memory.TaskMemoryManager;
 import org.apache.spark.metrics.MetricsSystem;
 import org.apache.spark.rdd.RDD;
+import org.apache.spark.serializer.Serializer;
+import org.apache.spark.serializer.SerializerInstance;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeMap$;
 import org.apache.spark.sql.catalyst.expressions.Expression;
-import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
-import org.apache.spark.sql.catalyst.expressions.UnsafeProjection$;
+import org.apache.spark.sql.catalyst.expressions.Literal$;
+import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
+import org.apache.spark.sql.catalyst.plans.logical.LocalLimit;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.Statistics;
+import org.apache.spark.sql.catalyst.plans.logical.Window;
+import org.apache.spark.sql.catalyst.plans.physical.HashPartitioning;
+import org.apache.spark.sql.catalyst.plans.physical.Partitioning;
 import org.apache.spark.sql.catalyst.plans.physical.SinglePartition$;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.catalyst.trees.TreePattern$;
@@ -67,9 +82,13 @@ import org.apache.spark.sql.execution.ui.SparkPlanGraph;
 import org.apache.spark.sql.execution.ui.SparkPlanGraph$;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.Platform;
+import org.apache.spark.util.AccumulatorV2;
+import org.apache.spark.util.TaskCompletionListener;
+import org.apache.spark.util.ThreadUtils$;
 import scala.None$;
 import scala.Option;
 import scala.Some;
+import scala.Tuple2;
 import scala.collection.Iterator;
 import scala.collection.immutable.Map$;
 import scala.collection.immutable.Seq;
@@ -88,6 +107,11 @@ import scala.runtime.AbstractFunction0;
  * Spark knows of no task then, and of no SQL execution: to tell it of one takes as long as all else
  * of a run over few rows. What the operators of a run have counted is noted here (`counted`), under
  * the description by which Spark would know its execution.
+ *
+ * <p>Over many rows a plan is kept in pieces (`keepInPieces`): its one leaf says that rows with the
+ * same value of a column are in the same partition, and where Spark's own planner needs no exchange
+ * then, each partition is computed for itself, by as many threads. Each thread has a copy of what it
+ * runs, made as Spark makes one for each task: expressions may keep what they have seen last.
  */
 public class KeptJobs {
   /** Larger than what is broadcast: two leaves of one partition are joined without an exchange. */
@@ -121,6 +145,21 @@ public class KeptJobs {
   /** What runs have counted, in their order. */
   private static final LinkedBlockingDeque COUNTED = new LinkedBlockingDeque(COUNTED_MAX);
 
+  /** Types of which equal values are one value, whatever a plan compares: by these rows are split. */
+  private static final Set SPLIT_BY = new HashSet(Arrays.asList(new Object[] {
+      "tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz", "string",
+      "binary", "boolean"}));
+
+  /** Columns that are tried: each costs a physical plan. */
+  private static final int TRIED_MAX = 3;
+
+  /** Names of the files with the rows of a leaf, by its number, for as long as a run lasts. */
+  private static final Map FILES = new ConcurrentHashMap();
+
+  /** Computes pieces, but for the first of each run. */
+  private static final ExecutorService THREADS =
+      ThreadUtils$.MODULE$.newDaemonCachedThreadPool("shardline-kept-job");
+
   private static final String FACTORY_MODE = "spark.sql.codegen.factoryMode";
 
   /** Spark's own tasks have numbers above. */
@@ -131,20 +170,47 @@ public class KeptJobs {
     Statistics size = new Statistics(
         scala.package$.MODULE$.BigInt().apply(BYTES), None$.MODULE$,
         AttributeMap$.MODULE$.empty(), false);
-    LogicalPlan leaf = new LogicalRDD(
-        DataTypeUtils$.MODULE$.toAttributes(schema), new Rows(session.sparkContext(), schema),
-        SinglePartition$.MODULE$, seq(new ArrayList()), false, None$.MODULE$, session,
+    return Dataset$.MODULE$.ofRows(session, leaf(
+        session, DataTypeUtils$.MODULE$.toAttributes(schema), new Rows(session, schema, 1),
+        SinglePartition$.MODULE$, size));
+  }
+
+  private static LogicalPlan leaf(
+      SparkSession session, Seq output, Rows rows, Partitioning partitioning, Statistics size) {
+    return new LogicalRDD(
+        output, rows, partitioning, seq(new ArrayList()), false, None$.MODULE$, session,
         new Some(size), None$.MODULE$, false);
-    return Dataset$.MODULE$.ofRows(session, leaf);
   }
 
   /** The plan of a frame over such leaves; null, and why in `reasons`, if it cannot be kept. */
-  public Job keep(Dataset frame, List leaves, List reasons) {
+  public Job keep(final Dataset frame, final List leaves, final List reasons) {
+    return (Job) inSessionOf(frame, new AbstractFunction0() {
+      public Object apply() {
+        return kept(frame, leaves, reasons);
+      }
+    });
+  }
+
+  /**
+   * The plan of a frame over one such leaf, in so many pieces; null if there is no column by which
+   * rows can be split. `pieceColumn` says which it is. Of the result each piece gives `most` rows,
+   * or all if that is negative.
+   */
+  public Job keepInPieces(
+      final Dataset frame, final Dataset leaf, final int pieces, final int most) {
+    return (Job) inSessionOf(frame, new AbstractFunction0() {
+      public Object apply() {
+        return keptInPieces(frame, rowsOf(leaf), pieces, most);
+      }
+    });
+  }
+
+  private static Object inSessionOf(Dataset frame, AbstractFunction0 made) {
     // Operators find the session of their settings as that of the thread they are made in.
     Option before = SparkSession$.MODULE$.getActiveSession();
     org.apache.spark.sql.classic.SparkSession$.MODULE$.setActiveSession(frame.sparkSession());
     try {
-      return kept(frame, leaves, reasons);
+      return made.apply();
     } finally {
       if (before.isDefined()) {
         SparkSession$.MODULE$.setActiveSession((SparkSession) before.get());
@@ -176,26 +242,152 @@ public class KeptJobs {
     QueryExecution execution = frame.queryExecution();
     Rows[] rows = new Rows[leaves.size()];
     for (int i = 0; i < rows.length; i++) {
-      Dataset leaf = (Dataset) leaves.get(i);
-      rows[i] = (Rows) ((LogicalRDD) leaf.queryExecution().logical()).rdd();
+      rows[i] = rowsOf((Dataset) leaves.get(i));
     }
-    String reason = null;
-    if (execution.analyzed().containsPattern(TreePattern$.MODULE$.CURRENT_LIKE())) {
-      reason = "the time of the query"; // a constant of the plan
-    } else if (execution.analyzed().containsPattern(TreePattern$.MODULE$.SCALA_UDF())) {
-      reason = "a function of somebody else"; // which may block, and only a task can be killed
-    }
+    String reason = refusal(execution.analyzed());
     SparkPlan plan = new CollapseCodegenStages(new AtomicInteger())
         .apply(inOnePartition(execution.executedPlan()));
     reason = reason == null ? refusal(plan, Arrays.asList(rows)) : reason;
     if (reason == null) {
       RDD result = plan.execute();
       if (result.getNumPartitions() == 1 && !hasShuffle(result)) {
-        return new Job(frame.sparkSession(), plan, result, rows, frame.schema());
+        return new Job(frame.sparkSession(), plan, result, rows, frame.schema(), 1, -1);
       }
       reason = "several stages";
     }
     reasons.add(reason);
+    return null;
+  }
+
+  private static Rows rowsOf(Dataset leaf) {
+    return (Rows) ((LogicalRDD) leaf.queryExecution().logical()).rdd();
+  }
+
+  private static Job keptInPieces(Dataset frame, Rows rows, int pieces, int most) {
+    LogicalPlan analysed = frame.queryExecution().analyzed();
+    if (refusal(analysed) != null || !analysed.deterministic()) {
+      return null;
+    }
+    List columns = columnsToSplitBy(frame.queryExecution().optimizedPlan(), rows);
+    for (int i = 0; i < columns.size() && i < TRIED_MAX; i++) {
+      int column = ((Integer) columns.get(i)).intValue();
+      Rows split = new Rows(frame.sparkSession(), rows.schema, pieces);
+      LogicalPlan inPieces = split(frame.sparkSession(), analysed, rows, split, column);
+      if (most >= 0) {
+        inPieces = new LocalLimit(Literal$.MODULE$.apply(Integer.valueOf(most)), inPieces);
+      }
+      SparkPlan plan = Dataset$.MODULE$.ofRows(frame.sparkSession(), inPieces)
+          .queryExecution().executedPlan();
+      // An exchange is refused: by it Spark says that rows of different partitions have to meet.
+      if (refusal(plan, Arrays.asList(new Object[] {split})) == null) {
+        RDD result = plan.execute();
+        if (!hasShuffle(result)) {
+          return new Job(frame.sparkSession(), plan, result, new Rows[] {split}, frame.schema(),
+              pieces, column);
+        }
+      }
+    }
+    return null;
+  }
+
+  /** A plan over other rows, whose partitions are told by one column. */
+  private static LogicalPlan split(
+      SparkSession session, LogicalPlan node, Rows rows, Rows split, int column) {
+    if (node instanceof LogicalRDD && ((LogicalRDD) node).rdd() == rows) {
+      List key = new ArrayList();
+      key.add(node.output().apply(column));
+      return leaf(session, node.output(), split, new HashPartitioning(seq(key), split.pieces),
+          node.stats());
+    }
+    List made = new ArrayList();
+    for (int i = 0; i < node.children().size(); i++) {
+      made.add(split(session, (LogicalPlan) node.children().apply(i), rows, split, column));
+    }
+    return made.isEmpty() ? node : (LogicalPlan) ((TreeNode) node).withNewChildren(seq(made));
+  }
+
+  /**
+   * Numbers of the columns of a leaf by which an optimized plan groups, as they are, or of all if it
+   * groups by nothing. Those that do not do are found out by planning.
+   */
+  private static List columnsToSplitBy(LogicalPlan plan, Rows rows) {
+    List leaves = new ArrayList();
+    Map aliases = new HashMap();
+    List keys = new ArrayList();
+    note(plan, rows, leaves, aliases, keys);
+    List found = new ArrayList();
+    for (int k = 0; k < keys.size(); k++) {
+      Object id = keys.get(k);
+      while (aliases.containsKey(id)) {
+        id = aliases.get(id);
+      }
+      for (int i = 0; i < leaves.size(); i++) {
+        add(found, (LogicalPlan) leaves.get(i), id);
+      }
+    }
+    if (keys.isEmpty() && !leaves.isEmpty()) {
+      add(found, (LogicalPlan) leaves.get(0), null);
+    }
+    return found;
+  }
+
+  /** Adds the number of an output column by its id, or of all columns. */
+  private static void add(List found, LogicalPlan leaf, Object id) {
+    for (int i = 0; i < leaf.output().size(); i++) {
+      Attribute column = (Attribute) leaf.output().apply(i);
+      Integer number = Integer.valueOf(i);
+      boolean isMeant = id == null || column.exprId().equals(id);
+      if (isMeant && isSplitBy(column) && !found.contains(number)) {
+        found.add(number);
+      }
+    }
+  }
+
+  private static boolean isSplitBy(Attribute column) {
+    String type = column.dataType().catalogString();
+    return SPLIT_BY.contains(type) || type.startsWith("decimal");
+  }
+
+  private static void note(LogicalPlan node, Rows rows, List leaves, Map aliases, List keys) {
+    for (int i = 0; i < node.children().size(); i++) {
+      note((LogicalPlan) node.children().apply(i), rows, leaves, aliases, keys);
+    }
+    if (node instanceof LogicalRDD && ((LogicalRDD) node).rdd() == rows) {
+      leaves.add(node);
+    } else if (node instanceof Project) {
+      noteAliases(((Project) node).projectList(), aliases);
+    } else if (node instanceof Aggregate) {
+      noteKeys(((Aggregate) node).groupingExpressions(), keys);
+      noteAliases(((Aggregate) node).aggregateExpressions(), aliases);
+    } else if (node instanceof Window) {
+      noteKeys(((Window) node).partitionSpec(), keys);
+    }
+  }
+
+  private static void noteAliases(Seq expressions, Map aliases) {
+    for (int i = 0; i < expressions.size(); i++) {
+      Object one = expressions.apply(i);
+      if (one instanceof Alias && ((Alias) one).child() instanceof Attribute) {
+        aliases.put(((Alias) one).exprId(), ((Attribute) ((Alias) one).child()).exprId());
+      }
+    }
+  }
+
+  private static void noteKeys(Seq expressions, List keys) {
+    for (int i = 0; i < expressions.size(); i++) {
+      if (expressions.apply(i) instanceof Attribute) {
+        keys.add(((Attribute) expressions.apply(i)).exprId());
+      }
+    }
+  }
+
+  /** Why a query cannot be kept, whatever its physical plan is; null if it can. */
+  private static String refusal(LogicalPlan analysed) {
+    if (analysed.containsPattern(TreePattern$.MODULE$.CURRENT_LIKE())) {
+      return "the time of the query"; // a constant of the plan
+    } else if (analysed.containsPattern(TreePattern$.MODULE$.SCALA_UDF())) {
+      return "a function of somebody else"; // which may block, and only a task can be killed
+    }
     return null;
   }
 
@@ -324,54 +516,75 @@ public class KeptJobs {
     }
   }
 
-  /** Rows of this process, in one partition. It is computed in the driver only. */
+  /**
+   * Rows of this process, in one partition or in pieces. They are computed in the driver only, as
+   * often as a plan reads them, and none is held: what Spark makes of each is its own.
+   */
   private static class Rows extends RDD {
+    private final long number = NUMBERS.incrementAndGet();
     private final StructType schema;
-    private final transient UnsafeProjection projection; // Spark checks what closures refer to
-    private List rows = new ArrayList();
+    private final int pieces;
 
-    Rows(SparkContext context, StructType schema) {
-      super(context, seq(new ArrayList()), ClassTag$.MODULE$.apply(InternalRow.class));
+    Rows(SparkSession session, StructType schema, int pieces) {
+      super(session.sparkContext(), seq(new ArrayList()), ClassTag$.MODULE$.apply(InternalRow.class));
       this.schema = schema;
-      this.projection = UnsafeProjection$.MODULE$.create(schema);
+      this.pieces = pieces;
     }
 
-    /** Take other rows: those of a file with a stream of Arrow. */
-    void take(String file) throws IOException {
-      FileChannel channel = FileChannel.open(Paths.get(file), new OpenOption[0]);
-      try {
-        take(ArrowConverters$.MODULE$.getBatchesFromStream(channel));
-      } finally {
-        channel.close();
+    /** Take the rows of a run: one file of this prefix for each piece, from a number on. */
+    void take(String prefix, int from) {
+      String[] files = new String[pieces];
+      for (int i = 0; i < pieces; i++) {
+        files[i] = prefix + (from + i);
       }
-    }
-
-    private void take(Iterator batches) {
-      Iterator found = ArrowConverters$.MODULE$.fromBatchIterator(
-          batches, schema, "UTC", false, false, null);
-      rows = new ArrayList();
-      while (found.hasNext()) {
-        // Their memory is given back with the last one.
-        rows.add(projection.apply((InternalRow) found.next()).copy());
-      }
+      FILES.put(Long.valueOf(number), files);
     }
 
     void forget() {
-      rows = new ArrayList();
+      FILES.remove(Long.valueOf(number));
     }
 
+    /** The rows of a file with a stream of Arrow; a copy of this finds it as well. */
     public Iterator compute(Partition split, TaskContext context) {
-      return CollectionConverters.asScala(rows.iterator());
+      String file = ((String[]) FILES.get(Long.valueOf(number)))[split.index()];
+      try {
+        final FileChannel channel = FileChannel.open(Paths.get(file), new OpenOption[0]);
+        context.addTaskCompletionListener(new TaskCompletionListener() {
+          public void onTaskCompletion(TaskContext ended) {
+            try {
+              channel.close();
+            } catch (IOException e) {
+              Platform.throwException(e);
+            }
+          }
+        });
+        return ArrowConverters$.MODULE$.fromBatchIterator(
+            ArrowConverters$.MODULE$.getBatchesFromStream(channel), schema, "UTC", false, false,
+            context);
+      } catch (IOException e) {
+        Platform.throwException(e);
+        return null;
+      }
     }
 
     public Partition[] getPartitions() {
-      return new Partition[] {new OnePartition()};
+      Partition[] found = new Partition[pieces];
+      for (int i = 0; i < pieces; i++) {
+        found[i] = new OnePartition(i);
+      }
+      return found;
     }
   }
 
   private static class OnePartition implements Partition {
+    private final int index;
+
+    OnePartition(int index) {
+      this.index = index;
+    }
+
     public int index() {
-      return 0;
+      return index;
     }
 
     public boolean org$apache$spark$Partition$$super$equals(Object other) {
@@ -379,22 +592,124 @@ public class KeptJobs {
     }
   }
 
+  /** What one thread computes: a partition of a plan, and copies of the plan's counters. */
+  private static class Piece {
+    private final RDD result;
+    private final Partition partition;
+    private final Seq counters;
+
+    Piece(RDD result, Partition partition, Seq counters) {
+      this.result = result;
+      this.partition = partition;
+      this.counters = counters;
+    }
+
+    /**
+     * A piece with copies of all that it runs, made as for a task. What an RDD depends on must have
+     * been asked for before (`hasShuffle`): a copy does not know how to find out.
+     */
+    static Piece copyOf(RDD result, Partition partition) {
+      SerializerInstance serializer =
+          ((Serializer) environment("closureSerializer", Serializer.class)).newInstance();
+      ByteBuffer written =
+          serializer.serialize(new Tuple2(result, partition), ClassTag$.MODULE$.Any());
+      TaskContextImpl task = task(partition.index(), new Properties());
+      // Counters that are read in a task are registered with it.
+      TaskContext$.MODULE$.setTaskContext(task);
+      try {
+        Tuple2 copy = (Tuple2) serializer.deserialize(
+            written, KeptJobs.class.getClassLoader(), ClassTag$.MODULE$.Any());
+        return new Piece(
+            (RDD) copy._1(), (Partition) copy._2(), task.taskMetrics()._externalAccums().toSeq());
+      } finally {
+        TaskContext$.MODULE$.unset();
+      }
+    }
+
+    /** The partition, computed as a task does. */
+    byte[] computed(StructType schema, Properties properties) {
+      TaskContextImpl task = task(partition.index(), properties);
+      Option error = None$.MODULE$;
+      TaskContext$.MODULE$.setTaskContext(task);
+      try {
+        Iterator rows = result.iterator(partition, task);
+        return (byte[]) ArrowConverters$.MODULE$.toBatchWithSchemaIterator(
+            rows, schema, 0L, Long.MAX_VALUE, "UTC", true, false).next();
+      } catch (Throwable e) {
+        error = new Some(e);
+        Platform.throwException(e);
+        return null;
+      } finally {
+        try {
+          task.markTaskCompleted(error); // operators give back what they have
+        } finally {
+          task.taskMemoryManager().cleanUpAllAllocatedMemory();
+          TaskContext$.MODULE$.unset();
+        }
+      }
+    }
+
+    private static TaskContextImpl task(int partition, Properties properties) {
+      long number = TASKS.decrementAndGet();
+      TaskMemoryManager memory = new TaskMemoryManager(
+          (MemoryManager) environment("memoryManager", MemoryManager.class), number);
+      return new TaskContextImpl(0, 0, partition, number, 0, 1, memory, properties,
+          (MetricsSystem) environment("metricsSystem", MetricsSystem.class), new TaskMetrics(),
+          scala.package$.MODULE$.BigDecimal().apply(1), Map$.MODULE$.empty());
+    }
+  }
+
+  /** Calls all, the first one in this thread; when all have ended, the first error is thrown. */
+  private static Object[] together(List calls) throws Exception {
+    Future[] others = new Future[calls.size()];
+    for (int i = 1; i < others.length; i++) {
+      others[i] = THREADS.submit((Callable) calls.get(i));
+    }
+    Object[] results = new Object[calls.size()];
+    Throwable error = null;
+    try {
+      results[0] = ((Callable) calls.get(0)).call();
+    } catch (Throwable e) {
+      error = e;
+    }
+    for (int i = 1; i < others.length; i++) {
+      try {
+        results[i] = others[i].get();
+      } catch (ExecutionException e) {
+        error = error == null ? e.getCause() : error;
+      }
+    }
+    if (error != null) {
+      Platform.throwException(error);
+    }
+    return results;
+  }
+
   /** A kept plan. Used by one thread at a time. */
   public static class Job {
     private final long number = NUMBERS.incrementAndGet();
     private final SparkSession session;
     private final SparkPlan plan;
-    private final List metrics = new ArrayList();
-    private final RDD result;
+    private final Map metrics = new HashMap();
     private final Rows[] leaves;
     private final StructType schema;
+    private final int pieces;
+    private final int column;
+    private final List parts = new ArrayList();
 
-    Job(SparkSession session, SparkPlan plan, RDD result, Rows[] leaves, StructType schema) {
+    Job(SparkSession session, SparkPlan plan, RDD result, Rows[] leaves, StructType schema,
+        int pieces, int column) {
       this.session = session;
       this.plan = plan;
-      this.result = result;
       this.leaves = leaves;
       this.schema = schema;
+      this.pieces = pieces;
+      this.column = column;
+      Partition[] partitions = result.partitions();
+      parts.add(new Piece(result, partitions[0], seq(new ArrayList())));
+      for (int i = 1; i < partitions.length; i++) {
+        parts.add(Piece.copyOf(result, partitions[i]));
+      }
       collect(plan, metrics);
       java.util.Iterator known = JOBS.values().iterator();
       while (known.hasNext()) {
@@ -410,38 +725,55 @@ public class KeptJobs {
       return copiesWhatItKeeps(plan);
     }
 
+    /** Number of the column of the leaf that tells to which piece a row belongs. */
+    public int pieceColumn() {
+      return column;
+    }
+
     /** The plan, as text. */
     public String toString() {
       return plan.toString();
     }
 
     /**
-     * Writes the rows of the plan to a file, over those of other files, one per leaf: all of them
-     * streams of Arrow (`row_files`). Returns how many bytes it has written. Where `isTold` is
-     * false nothing is counted: somebody else counts the same rows. Where `isInterpreted`, what
-     * operators make for themselves in each run is interpreted, and no code is generated for it.
+     * Writes the rows of the plan to a file, over those of other files, one per leaf and piece: all
+     * of them streams of Arrow (`row_files`), of the result one for each partition. Returns how many
+     * bytes it has written. Where `isTold` is false nothing is counted: somebody else counts the
+     * same rows. Where `isInterpreted`, what operators make for themselves in each run is
+     * interpreted, and no code is generated for it.
      */
-    public int run(String prefix, boolean isTold, final boolean isInterpreted)
-        throws IOException {
-      for (int i = 0; i < leaves.length; i++) {
-        leaves[i].take(prefix + i);
-      }
-      plan.resetMetrics();
+    public int run(String prefix, boolean isTold, final boolean isInterpreted) throws Exception {
+      resetCounters();
       try {
+        for (int i = 0; i < leaves.length; i++) {
+          leaves[i].take(prefix, i * pieces);
+        }
         // As for an execution of Spark's: expressions look for the settings of the session among the
         // properties of the task.
-        byte[] rows = (byte[]) SQLExecution$.MODULE$.withSQLConfPropagated(
+        Object[] rows = (Object[]) SQLExecution$.MODULE$.withSQLConfPropagated(
             session, new AbstractFunction0() {
               public Object apply() {
                 return isInterpreted ? interpreted() : computed();
               }
             });
+        count();
         if (isTold) {
           tell();
         }
         // Over what is there: to cut a file off and let it grow again costs more than to write it.
-        Files.write(Paths.get(prefix + "result"), rows, new OpenOption[] {StandardOpenOption.WRITE});
-        return rows.length;
+        FileChannel file = FileChannel.open(
+            Paths.get(prefix + "result"), new OpenOption[] {StandardOpenOption.WRITE});
+        try {
+          for (int i = 0; i < rows.length; i++) {
+            ByteBuffer written = ByteBuffer.wrap((byte[]) rows[i]);
+            while (written.hasRemaining()) {
+              file.write(written);
+            }
+          }
+          return (int) file.position();
+        } finally {
+          file.close();
+        }
       } finally {
         for (int i = 0; i < leaves.length; i++) {
           leaves[i].forget();
@@ -450,11 +782,11 @@ public class KeptJobs {
     }
 
     /**
-     * The one partition, without code that is generated for this run. An aggregate and a sort each
+     * All partitions, without code that is generated for this run. An aggregate and a sort each
      * make projections and orderings in each task. Their classes are cached, but by their source,
      * which is written anew: 1 of 1.5 ms for a join and an aggregate of one row.
      */
-    private byte[] interpreted() {
+    private Object[] interpreted() {
       SparkContext context = session.sparkContext();
       String before = context.getLocalProperty(FACTORY_MODE);
       context.setLocalProperty(FACTORY_MODE, "NO_CODEGEN");
@@ -465,33 +797,50 @@ public class KeptJobs {
       }
     }
 
-    /** The one partition, computed as a task does. */
-    private byte[] computed() {
-      SparkContext context = session.sparkContext();
-      long number = TASKS.decrementAndGet();
-      TaskMemoryManager memory = new TaskMemoryManager(
-          (MemoryManager) environment("memoryManager", MemoryManager.class), number);
+    /** All partitions, each by a thread. */
+    private Object[] computed() {
       // Settings of the session are among these properties: expressions look for them there.
-      TaskContextImpl task = new TaskContextImpl(0, 0, 0, number, 0, 1, memory,
-          context.getLocalProperties(),
-          (MetricsSystem) environment("metricsSystem", MetricsSystem.class), new TaskMetrics(),
-          scala.package$.MODULE$.BigDecimal().apply(1), Map$.MODULE$.empty());
-      Option error = None$.MODULE$;
-      TaskContext$.MODULE$.setTaskContext(task);
+      Properties properties = session.sparkContext().getLocalProperties();
+      List calls = new ArrayList();
+      for (int i = 0; i < parts.size(); i++) {
+        calls.add(computing((Piece) parts.get(i), properties));
+      }
       try {
-        Iterator rows = result.iterator(result.partitions()[0], task);
-        return (byte[]) ArrowConverters$.MODULE$.toBatchWithSchemaIterator(
-            rows, schema, 0L, Long.MAX_VALUE, "UTC", true, false).next();
-      } catch (Throwable e) {
-        error = new Some(e);
+        return together(calls);
+      } catch (Exception e) {
         Platform.throwException(e);
         return null;
-      } finally {
-        try {
-          task.markTaskCompleted(error); // operators give back what they have
-        } finally {
-          memory.cleanUpAllAllocatedMemory();
-          TaskContext$.MODULE$.unset();
+      }
+    }
+
+    private Callable computing(final Piece piece, final Properties properties) {
+      return new Callable() {
+        public Object call() {
+          return piece.computed(schema, properties);
+        }
+      };
+    }
+
+    private void resetCounters() {
+      plan.resetMetrics();
+      for (int i = 1; i < parts.size(); i++) {
+        Seq counters = ((Piece) parts.get(i)).counters;
+        for (int k = 0; k < counters.size(); k++) {
+          ((AccumulatorV2) counters.apply(k)).reset();
+        }
+      }
+    }
+
+    /** Adds what copies of the counters have counted. */
+    private void count() {
+      for (int i = 1; i < parts.size(); i++) {
+        Seq counters = ((Piece) parts.get(i)).counters;
+        for (int k = 0; k < counters.size(); k++) {
+          AccumulatorV2 counted = (AccumulatorV2) counters.apply(k);
+          AccumulatorV2 sum = (AccumulatorV2) metrics.get(Long.valueOf(counted.id()));
+          if (sum != null) {
+            sum.merge(counted);
+          }
         }
       }
     }
@@ -499,8 +848,9 @@ public class KeptJobs {
     /** Notes what the operators have counted. */
     private void tell() {
       Map counts = new HashMap();
-      for (int i = 0; i < metrics.size(); i++) {
-        SQLMetric metric = (SQLMetric) metrics.get(i);
+      java.util.Iterator counters = metrics.values().iterator();
+      while (counters.hasNext()) {
+        SQLMetric metric = (SQLMetric) counters.next();
         counts.put(String.valueOf(metric.id()), inWords(metric));
       }
       Object description =
@@ -519,10 +869,11 @@ public class KeptJobs {
       return "timing".equals(metric.metricType()) ? value + " ms" : String.valueOf(value);
     }
 
-    private static void collect(SparkPlan node, List counted) {
+    private static void collect(SparkPlan node, Map counted) {
       Iterator metrics = node.metrics().valuesIterator();
       while (metrics.hasNext()) {
-        counted.add(metrics.next());
+        SQLMetric metric = (SQLMetric) metrics.next();
+        counted.put(Long.valueOf(metric.id()), metric);
       }
       Seq children = node.children();
       for (int i = 0; i < children.size(); i++) {

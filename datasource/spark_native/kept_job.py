@@ -1,7 +1,7 @@
 """A kept job is a plan that Spark has planned once, run again and again over other rows.
 
     leaf = rows_given_later(spark, schema)        a frame without rows yet
-    job = KeptJob.of(leaf.where(…), [leaf])       analysed, optimized and planned
+    job = KeptJob(leaf.where(…), [leaf])          nothing is planned yet
     job.run([rows])                               computed in the driver; the result in Arrow
 
 For a few rows nearly all that a query costs is its making: some hundred calls to the JVM for the
@@ -12,6 +12,11 @@ leaves (`KeptJobs.java`).
 
 All is in one partition: leaves have one, exchanges are left out, and the branches of a union come
 one after the other. The caller's thread computes it as a task would.
+
+Many rows are split into pieces, by a column that the plan groups by, and each piece is computed by
+a thread of its own. That this is right is Spark's own word: the plan is made once more over a leaf
+that says of itself that its partitions are told by this column, and is taken if Spark sees no need
+for an exchange. What decides is the same as where it leaves out a shuffle of a bucketed table.
 
 A run is no SQL execution of Spark's: to make one, with its plan as text and its events, took a
 third of the processor time of a run over few rows, and a hundred views pushed all others out of
@@ -25,12 +30,15 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -44,7 +52,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["KeptJob", "KeptRuns", "NotKept", "rows_given_later"]
+__all__ = ["KeptJob", "KeptRuns", "KindOfRun", "NotKept", "rows_given_later"]
+
+KindOfRun: TypeAlias = Literal["interpreted", "generated", "in pieces"]
+"""What computes a run: an operator may be right in one kind and wrong in another.
+
+    interpreted    what operators make for themselves in a run is interpreted
+    generated      code is generated for it
+    in pieces      the same, by several threads, each over some of the rows
+"""
 
 _CLASS: Final = "KeptJobs"
 
@@ -62,6 +78,13 @@ _PLANNING: Final[Mapping[str, str]] = {
 _INTERPRETED_MAX: Final = 2_048
 """Rows given up to which a run generates no code of its own; measured: of a hundred rows it takes
 half the time, of ten thousand more."""
+
+_PIECES_MIN: Final = 131_072
+"""Rows given from which they are split: to split half a million takes 15 ms of a run of 200 to 400,
+and a step that has as many now has as many later, mostly; a plan in pieces is one more."""
+
+_PIECES: Final = min(os.cpu_count() or 1, 4)
+"""Threads of a run in pieces: other views run beside it."""
 
 
 class NotKept(Exception):
@@ -84,33 +107,25 @@ def rows_given_later(spark: SparkSession, schema: StructType) -> DataFrame:
 class KeptJob:
     """A kept plan. Used by one thread at a time."""
 
-    def __init__(self, java: Any, leaves: Sequence[DataFrame]) -> None:
-        """Of the object in the JVM; see `of`."""
-        self._java = java
-        self._may_be_interpreted = bool(java.mayBeInterpreted())
-        self._types = [_arrow_types(leaf.schema) for leaf in leaves]
-
-    @classmethod
-    def of(cls, frame: DataFrame, leaves: Sequence[DataFrame]) -> KeptJob:
-        """Plan a frame over leaves.
+    def __init__(
+        self, frame: DataFrame, leaves: Sequence[DataFrame], *, rows_max: int | None = None
+    ) -> None:
+        """Nothing is planned yet.
 
         Args:
             frame: The rows of the job; its session is the one that the job runs in.
             leaves: All of `rows_given_later` that the frame is made of.
-
-        Raises:
-            NotKept: The plan reads something else as well, or has an operator that is not known.
+            rows_max: How many rows are wanted, if there are more.
         """
-        spark = frame.sparkSession
-        given, reasons = (java_class(spark, "java.util.ArrayList")() for _ in range(2))
-        for leaf in leaves:
-            given.add(leaf._jdf)  # noqa: SLF001 - no public door
-        with _settings(spark, _PLANNING):
-            java = java_object(spark, _CLASS).keep(frame._jdf, given, reasons)  # noqa: SLF001
-        if java is None:
-            raise NotKept(str(reasons.get(0)))
-        _made.set()
-        return cls(java, leaves)
+        self._frame = frame
+        self._leaves = leaves
+        self._rows_max = rows_max
+        self._types = [_arrow_types(leaf.schema) for leaf in leaves]
+        # No cached properties: Python 3.11 has one lock for those of all plans, held while one is
+        # made.
+        self._whole: _Plan | None = None
+        self._in_pieces: _Plan | None = None
+        self._may_be_split = len(leaves) == 1 and _PIECES > 1
 
     def takes(self, rows: Sequence[pa.Table]) -> bool:
         """True if rows have exactly the types of the leaves."""
@@ -123,21 +138,96 @@ class KeptJob:
             rows: Those of each leaf, in their order; `takes` tells if they fit.
             is_told: Whether what its operators count is noted: not if the same rows go through a
                 plan of Spark's as well, or they would be counted twice.
+
+        Raises:
+            NotKept: The plan reads something else as well, or has an operator that is not known.
         """
+        kind = self.kind_of_run(rows)
+        plan = self._in_pieces if kind == "in pieces" else self._plan()
+        assert plan is not None, kind
+        if kind == "in pieces":
+            rows = _pieces(rows[0], plan.column)
         with row_files() as files:
             files.put(rows)
-            few = self.is_interpreted(rows)
-            return files.take(self._java.run(files.prefix, is_told, few))
+            found = files.take(plan.java.run(files.prefix, is_told, kind == "interpreted"))
+        return found if self._rows_max is None else found.slice(0, self._rows_max)
 
-    def is_interpreted(self, rows: Sequence[pa.Table]) -> bool:
-        """True if Spark interprets, for so few rows, what operators make for themselves in a run.
+    def kind_of_run(self, rows: Sequence[pa.Table]) -> KindOfRun:
+        """What would compute the result over these rows.
 
         The code of the plan itself is compiled in any case. What is proved of a run of one kind is
-        not proved of one of the other. Never where text has a collation: Spark's interpreted
-        aggregates keep such text by reference, and it is another one's by the next row.
+        not proved of one of another. Never interpreted where text has a collation: Spark's
+        interpreted aggregates keep such text by reference, and it is another one's by the next row.
+
+        Raises:
+            NotKept: See `run`.
         """
         given: int = sum(table.num_rows for table in rows)
-        return self._may_be_interpreted and given <= _INTERPRETED_MAX
+        if given >= _PIECES_MIN and self._split() is not None:
+            return "in pieces"
+        is_interpreted = given <= _INTERPRETED_MAX and self._plan().may_be_interpreted
+        return "interpreted" if is_interpreted else "generated"
+
+    def _plan(self) -> _Plan:
+        """The plan in one partition."""
+        if self._whole is None:
+            frame = self._frame if self._rows_max is None else self._frame.limit(self._rows_max)
+            given, reasons = (java_class(self._spark, "java.util.ArrayList")() for _ in range(2))
+            for leaf in self._leaves:
+                given.add(leaf._jdf)  # noqa: SLF001 - no public door
+            with _settings(self._spark, _PLANNING):
+                java = self._java.keep(frame._jdf, given, reasons)  # noqa: SLF001
+            if java is None:
+                raise NotKept(str(reasons.get(0)))
+            _made.set()
+            self._whole = _Plan(java, may_be_interpreted=bool(java.mayBeInterpreted()))
+        return self._whole
+
+    def _split(self) -> _Plan | None:
+        """The plan over rows in pieces; None if rows cannot be split."""
+        if self._may_be_split and self._in_pieces is None:
+            leaf, frame = self._leaves[0]._jdf, self._frame._jdf  # noqa: SLF001 - no public door
+            most = -1 if self._rows_max is None else self._rows_max
+            java = None
+            # If it is the query that is to blame, the plan in one partition tells.
+            with suppress(Py4JError), _settings(self._spark, _PLANNING):
+                java = self._java.keepInPieces(frame, leaf, _PIECES, most)
+            self._may_be_split = java is not None
+            if java is not None:
+                _made.set()
+                self._in_pieces = _Plan(java, column=int(java.pieceColumn()))
+        return self._in_pieces
+
+    @property
+    def _spark(self) -> SparkSession:
+        return self._frame.sparkSession
+
+    @property
+    def _java(self) -> Any:
+        return java_object(self._spark, _CLASS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A plan in the JVM.
+
+    Attributes:
+        java: Runs it.
+        may_be_interpreted: See `KeptJob.kind_of_run`.
+        column: Number of the column of the leaf by whose values rows are split; -1 if they are not.
+    """
+
+    java: Any
+    may_be_interpreted: bool = False
+    column: int = -1
+
+
+def _pieces(rows: pa.Table, column: int) -> list[pa.Table]:
+    """Rows in as many tables, so that equal values of a column are in one of them."""
+    # By the order in which values come: there is no type of which some values would all be in one.
+    values = rows.column(column).combine_chunks().dictionary_encode()
+    place = values.indices.fill_null(0).to_numpy(zero_copy_only=False) % _PIECES
+    return [rows.filter(pa.array(place == piece)) for piece in range(_PIECES)]
 
 
 class KeptRuns:

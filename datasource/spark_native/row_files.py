@@ -68,9 +68,13 @@ class RowFiles:
             _write(self._inputs[place], memoryview(sink.getvalue()))
 
     def take(self, size: int) -> pa.Table:
-        """The table that has come back, in so many bytes."""
-        with pa.ipc.open_stream(pa.py_buffer(os.pread(self._result, size, 0))) as stream:
-            return stream.read_all()
+        """The table that has come back, in so many bytes: one stream after the other."""
+        source = pa.BufferReader(os.pread(self._result, size, 0))
+        found: list[pa.Table] = []
+        while source.tell() < size:
+            with pa.ipc.open_stream(source) as stream:
+                found.append(stream.read_all())
+        return pa.concat_tables(found)
 
     def are_there(self) -> bool:
         """False if one of them was removed: nobody else would find it."""

@@ -4,7 +4,8 @@
     jobs.rows(StepJob(key, session, given, make, ordinary))    the rows of make(frames of given)
 
     1st time    both ways, whose rows are compared: only what is proved is used
-    later       the kept plan; both ways once more where it runs over many rows in place of few
+    later       the kept plan; both ways once more where a run is of another kind, as it is over
+                many rows in place of few
 
 Nearly all jobs come again: of the plans that 32 views made in 80 seconds, two were used once.
 
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 
 from shardline.app.execution.spark_errors import error_line
-from shardline.datasource.frames import KeptJob, NotKept, rows_given_later
+from shardline.datasource.frames import KeptJob, KindOfRun, NotKept, rows_given_later
 from shardline.datasource.schema import contiguous, surrogate
 from shardline.datasource.updates import consolidate, negate, stamp
 
@@ -88,6 +89,7 @@ class StepJob:
         few_rows: All rows that the plan is over.
         make: Makes the frame over leaves; None if it cannot.
         ordinary: Runs the job without a kept plan; None if its rows are too many.
+        rows_max: How many of its rows are wanted, if there are more.
     """
 
     key: Hashable
@@ -95,12 +97,13 @@ class StepJob:
     few_rows: Mapping[Leaf, FewRows]
     make: Callable[[Mapping[Leaf, DataFrame]], DataFrame | None]
     ordinary: Callable[[], pa.Table | None]
+    rows_max: int
 
     def plan(self) -> KeptJob:
-        """Plan it over rows that are given later.
+        """The plan over rows that are given later.
 
         Raises:
-            NotKept: It has to be planned anew each time.
+            NotKept: Its rows are not written as they are.
         """
         leaves = {
             leaf: rows_given_later(self.session, one.columns) for leaf, one in self.few_rows.items()
@@ -108,7 +111,7 @@ class StepJob:
         frame = self.make(leaves)
         if frame is None:
             raise NotKept("its rows are not written as they are")
-        return KeptJob.of(frame, list(leaves.values()))
+        return KeptJob(frame, list(leaves.values()), rows_max=self.rows_max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +144,12 @@ class ShardRows:
             given: All rows that the plan is over.
         """
         shaped = (key, self.target.schema_id)
-        rows = jobs.rows(StepJob(shaped, session, given, self._make, self._collect))
+        job = StepJob(shaped, session, given, self._make, self._collect, RESULT_ROWS_MAX + 1)
+        rows = jobs.rows(job)
         return None if rows is None or is_too_much(rows) else rows
 
     def _make(self, frames: Mapping[Leaf, DataFrame]) -> DataFrame | None:
-        rows = self.target.to_write(self.over(frames))
-        return None if rows is None else rows.limit(RESULT_ROWS_MAX + 1)
+        return self.target.to_write(self.over(frames))
 
     def _collect(self) -> pa.Table | None:
         return self.target.collect(
@@ -160,12 +163,12 @@ class _KnownPlan:
 
     Attributes:
         job: The plan, once it is made.
-        proved: Kinds of runs (`KeptJob.is_interpreted`) whose rows were those of the ordinary way.
+        proved: Kinds of runs whose rows were those of the ordinary way.
         refused: Why the ordinary way is taken for good; "" if it is not.
     """
 
     job: KeptJob | None = None
-    proved: set[bool] = field(default_factory=set)
+    proved: set[KindOfRun] = field(default_factory=set)
     refused: str = ""
 
 
@@ -199,7 +202,7 @@ class KeptJobs:
         if kept.job is None or wrong:
             self._refuse(kept, wrong)
         else:
-            kept.proved.add(kept.job.is_interpreted(tables))
+            kept.proved.add(kept.job.kind_of_run(tables))
         return rows
 
     def _refuse(self, kept: _KnownPlan, reason: str) -> None:
@@ -221,7 +224,7 @@ def _bytes_of(tables: Sequence[pa.Table]) -> int:
 
 
 def _is_proved(kept: _KnownPlan, tables: Sequence[pa.Table]) -> bool:
-    return kept.job is not None and kept.job.is_interpreted(tables) in kept.proved
+    return kept.job is not None and kept.job.kind_of_run(tables) in kept.proved
 
 
 def _run(kept: _KnownPlan, job: StepJob, tables: Sequence[pa.Table]) -> tuple[pa.Table | None, str]:

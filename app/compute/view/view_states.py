@@ -379,8 +379,7 @@ class ViewStates:
         """The rows of `_moved`; None, or what `is_too_much`, if they are too many."""
 
         def make(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
-            moved = group.moved(step.session, source.over_leaves(step.session, frames))
-            return moved.limit(RESULT_ROWS_MAX + 1)
+            return group.moved(step.session, source.over_leaves(step.session, frames))
 
         def ordinary(rows_max: int = RESULT_ROWS_MAX) -> pa.Table | None:
             moved = self._moved_frame(group, step, source, found)
@@ -390,8 +389,8 @@ class ViewStates:
         if given is None:
             # Of much: few groups may have moved, but many of them may be large.
             return ordinary(ROWS_MAX)
-        job = StepJob((source, group.name), step.session, given, make, ordinary)
-        return self._jobs.rows(job)
+        key, most = (source, group.name), RESULT_ROWS_MAX + 1
+        return self._jobs.rows(StepJob(key, step.session, given, make, ordinary, most))
 
     def _merge(
         self,
@@ -468,15 +467,14 @@ class ViewStates:
         session, group = step.session, merged.group
 
         def lost(frames: Mapping[Leaf, DataFrame]) -> DataFrame | None:
-            found = group.lost_extremes(session, frames[_MOVED], frames[_HELD])
-            return None if found is None else found.limit(1)
+            return group.lost_extremes(session, frames[_MOVED], frames[_HELD])
 
         def ordinary() -> pa.Table | None:
             found = lost(merged.frames(session))
-            return None if found is None else found.toArrow()
+            return None if found is None else found.limit(1).toArrow()
 
         key = (step.plan, group.name, "lost")
-        rows = self._jobs.rows(StepJob(key, session, merged.few_rows, lost, ordinary))
+        rows = self._jobs.rows(StepJob(key, session, merged.few_rows, lost, ordinary, 1))
         return rows is not None and rows.num_rows > 0
 
     def _append_anew(self, shard: StateShard, group: GroupState, step: StateStep, at: int) -> bool:

@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -121,7 +122,7 @@ def queried(session: SparkSession, query: str, frames: Mapping[str, DataFrame]) 
 
 def kept(session: SparkSession, query: str) -> KeptJob:
     leaves = {name: rows_given_later(session, struct(given)) for name, given in COLUMNS.items()}
-    return KeptJob.of(queried(session, query, leaves), list(leaves.values()))
+    return KeptJob(queried(session, query, leaves), list(leaves.values()))
 
 
 def run(
@@ -172,12 +173,12 @@ HELD: Final = [
 """Queries whose operators hold text and lists while further rows come."""
 
 
-@pytest.mark.parametrize("query", HELD)
+@pytest.mark.parametrize("query", [*HELD, *one_of(3, list(QUERIES.values()))])
 @pytest.mark.parametrize("interpreted_max", [999, -1])
-def test_rows_may_come_in_pieces(
+def test_rows_may_come_in_batches(
     session: SparkSession, query: str, interpreted_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The memory of a piece is used again by the next one: nothing may point to it then."""
+    """The memory of a batch is used again by the next one: nothing may point to it then."""
     monkeypatch.setattr(kept_job, "_INTERPRETED_MAX", interpreted_max)
     rows = drawn(5, 60)
     rows["t"] = [(k, v, n and n * 9, p) for k, v, n, p in rows["t"]]
@@ -186,12 +187,12 @@ def test_rows_may_come_in_pieces(
     job = kept(session, query)
     whole = [table(columns, rows[name]) for name, columns in COLUMNS.items()]
     for size in (1, 7):
-        pieces = [one.to_batches(max_chunksize=size) for one in whole]
+        batches = [one.to_batches(max_chunksize=size) for one in whole]
         # One without a row may be anywhere.
         nothing = [one.to_batches()[0].slice(0, 0) for one in whole]
         tables = [
             pa.Table.from_batches([empty, *some[:2], empty, *some[2:], empty])
-            for empty, some in zip(nothing, pieces, strict=True)
+            for empty, some in zip(nothing, batches, strict=True)
         ]
         assert counted(job.run(tables)) == wanted
 
@@ -200,8 +201,9 @@ def test_rows_may_come_in_pieces(
 def test_what_would_be_of_one_run_is_not_kept(session: SparkSession, query: str) -> None:
     """Results of other jobs, broadcasts, the time of planning, and what runs elsewhere."""
     session.udf.register("twice", lambda k: None if k is None else 2.0 * k, "double")
+    job = kept(session, query)
     with pytest.raises(NotKept) as refused:
-        kept(session, query)
+        run(job, drawn(1, 5))
     assert NOT_KEPT[query].lower() in str(refused.value).lower()
 
 
@@ -213,8 +215,9 @@ def test_rows_of_elsewhere_are_not_kept(session: SparkSession, tmp_path: Path) -
     cached.count()
     try:
         for rows in (session.read.parquet(f"{tmp_path}/rows"), cached, other):
+            job = KeptJob(leaf.unionAll(rows), [leaf])
             with pytest.raises(NotKept):
-                KeptJob.of(leaf.unionAll(rows), [leaf])
+                job.run([pa.table({"k": pa.array([1], pa.int64())})])
     finally:
         cached.unpersist()
 
@@ -234,7 +237,7 @@ def test_all_types_come_and_go(session: SparkSession) -> None:
     rows = [(*plain, *times, exact, *nested, span, None), (None,) * 17]
     leaf = rows_given_later(session, struct(columns))
     given = table(columns, rows)
-    found = KeptJob.of(leaf.where("true"), [leaf]).run([given])
+    found = KeptJob(leaf.where("true"), [leaf]).run([given])
     assert found.schema.types == given.schema.types
     assert counted(found) == counted(given)
 
@@ -242,7 +245,7 @@ def test_all_types_come_and_go(session: SparkSession) -> None:
 def test_rows_of_other_types_are_not_taken(session: SparkSession) -> None:
     """They would be read as what they are not."""
     leaf = rows_given_later(session, struct("k BIGINT"))
-    job = KeptJob.of(leaf.where("k > 0"), [leaf])
+    job = KeptJob(leaf.where("k > 0"), [leaf])
     assert job.takes([pa.table({"k": pa.array([1], pa.int64())})])
     assert not job.takes([pa.table({"k": pa.array([1], pa.int32())})])
     assert not job.takes([pa.table({"k": ["one"]})])
@@ -327,6 +330,148 @@ def test_threads_have_plans_of_their_own(spark: SparkSession) -> None:
 def test_a_column_function_in_the_frame_is_kept(session: SparkSession) -> None:
     """Plans need not come from text."""
     leaf = rows_given_later(session, struct("k BIGINT"))
-    job = KeptJob.of(leaf.groupBy((F.col("k") % 2).alias("odd")).count(), [leaf])
+    job = KeptJob(leaf.groupBy((F.col("k") % 2).alias("odd")).count(), [leaf])
     found = job.run([pa.table({"k": pa.array([1, 2, 3], pa.int64())})])
     assert counted(found) == counted(pa.table({"odd": [1, 0], "count": [2, 1]}))
+
+
+SPLIT: Final = {
+    "filter": True,
+    "groups": True,
+    "total": False,
+    "distinct_groups": True,
+    "collected": True,
+    "distinct": True,
+    "window": True,
+    "first_of_each": True,
+    "with_constants": True,
+    "exploded": True,
+    "self_join": False,
+    "grouping_sets": False,
+    "cte_twice": False,
+    "repartitioned": False,
+    "ordered": False,
+    "first_of_all": False,
+    "SELECT v, count(*) AS c FROM t GROUP BY v": False,
+    "SELECT v, n, count(*) AS c FROM t GROUP BY v, n": True,
+    "SELECT collate(n, 'UTF8_LCASE') AS m, count(*) AS c FROM t GROUP BY m": False,
+    "SELECT k % 2 AS odd, count(*) AS c FROM t GROUP BY odd": False,
+    "SELECT n, k % 2 AS odd, count(*) AS c FROM t GROUP BY n, odd": True,
+    "SELECT c, count(*) FROM (SELECT n, count(*) AS c FROM t GROUP BY n) GROUP BY c": False,
+    "SELECT n, sum(c) FROM (SELECT n, k, count(*) AS c FROM t GROUP BY n, k) GROUP BY n": True,
+    "SELECT count(*) OVER () AS c, n FROM t": False,
+    "SELECT p, max(k) AS m FROM t GROUP BY p": True,
+    "SELECT tags, count(*) AS c FROM u GROUP BY tags": False,
+}
+"""Queries over one table, and whether its rows are split: by a column that all groups have."""
+
+
+def kept_alone(session: SparkSession, query: str) -> tuple[KeptJob, str]:
+    """A plan over the one table that a query reads, and the table's name."""
+    name = "u" if " u" in query else "t"
+    leaf = rows_given_later(session, struct(COLUMNS[name]))
+    return KeptJob(queried(session, query, {name: leaf}), [leaf]), name
+
+
+@pytest.mark.parametrize("case", one_of(8, SPLIT))
+def test_rows_are_split_where_no_group_is(
+    session: SparkSession, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And only there: pieces give together what Spark gives of all rows, whatever they are."""
+    monkeypatch.setattr(kept_job, "_PIECES_MIN", 0)
+    monkeypatch.setattr(kept_job, "_PIECES", 3)
+    query = QUERIES.get(case, case)
+    job, name = kept_alone(session, query)
+    for seed, size in ((1, 8), (2, 60), (3, 0), (4, 1), (5, 200)):
+        rows = drawn(seed, size)[name]
+        given = [table(COLUMNS[name], rows)]
+        assert (job.kind_of_run(given) == "in pieces") == SPLIT[case]
+        frame = session.createDataFrame(rows, COLUMNS[name])
+        assert counted(job.run(given)) == counted(queried(session, query, {name: frame}).toArrow())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([1, None, 2, 1, -(2**63), None], pa.int64()),
+        pa.array(["", None, "ü", "", "a" * 99, None]),
+        pa.array([b"\xff", b"", None, b"\xff", b"0", b""]),
+        pa.array([Decimal("1.50"), None, Decimal("-1.50"), Decimal("1.50"), None, None]),
+        pa.chunked_array([[True, None], [], [False, True, None, True]]),
+        pa.array([None] * 6, pa.timestamp("us", tz="UTC")),
+    ],
+)
+def test_equal_values_are_in_one_piece(values: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NULL is equal to itself; each row is in one of them, in its order."""
+    monkeypatch.setattr(kept_job, "_PIECES", 2)
+    rows = pa.table({"place": range(6), "value": values})
+    pieces = kept_job._pieces(rows, 1)
+    assert len(pieces) == 2
+    places = [piece["place"].to_pylist() for piece in pieces]
+    assert sorted(chain.from_iterable(places)) == list(range(6))
+    assert all(one == sorted(one) for one in places)
+    first, second = (set(map(repr, piece["value"].to_pylist())) for piece in pieces)
+    assert not first & second
+
+
+def test_each_piece_has_expressions_of_its_own(
+    session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of JSON write into a buffer that they keep: shared, one would be in another's text."""
+    monkeypatch.setattr(kept_job, "_PIECES_MIN", 0)
+    monkeypatch.setattr(kept_job, "_PIECES", 4)
+    leaf = rows_given_later(session, struct("k BIGINT, n STRING"))
+    text = F.to_json(F.struct("k", "n", F.lit("y" * 50).alias("y")))
+    read = F.from_json(text, "k BIGINT, n STRING, y STRING")
+    frame = leaf.groupBy("k").agg(F.max(text).alias("t"), F.max(read["n"]).alias("n"))
+    job, size = KeptJob(frame, [leaf]), 20_000
+    given = pa.table({"k": range(size), "n": [f"name {k}" for k in range(size)]})
+    assert job.kind_of_run([given]) == "in pieces"
+    found = job.run([given]).sort_by("k")
+    wanted = [f'{{"k":{k},"n":"name {k}","y":"{"y" * 50}"}}' for k in range(size)]
+    assert found["t"].to_pylist() == wanted
+    assert found["n"].equals(given["n"])
+
+
+def test_an_error_in_any_piece_is_of_that_run(
+    session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever thread meets it; and what had been counted until then is in no later run."""
+    monkeypatch.setattr(kept_job, "_PIECES_MIN", 0)
+    monkeypatch.setattr(kept_job, "_PIECES", 2)
+    job, _ = kept_alone(session, "SELECT k, sum(10 / p) AS s, count(*) AS c FROM t GROUP BY k")
+    runs = KeptRuns(session)
+    reader = KeptRunReader(runs, StatusStore(session).encode)
+    context: Any = session.sparkContext
+    # The first value is in the first piece, the second one in the second.
+    good = [(1, 1.0, "a", Decimal(1)), (2, 1.0, "a", Decimal(1)), (1, 1.0, "b", Decimal(1))]
+    context.setJobGroup("kept-plan", "v:u1:1\nid = q\nrunId = r\nbatch = 3")
+    try:
+        for place in (0, 1):
+            bad = list(good)
+            bad[place] = (*bad[place][:3], Decimal(0))
+            with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+                job.run([table(COLUMNS["t"], bad)])
+            runs.counted()
+            found = job.run([table(COLUMNS["t"], good)])
+            assert {row["k"]: row["c"] for row in found.to_pylist()} == {1: 2, 2: 1}
+            (told,) = reader.read()
+            rows = {node.name: node.rows for node in told.plan.nodes.values()}
+            assert rows["Scan ExistingRDD"] == 3
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+        context.setLocalProperty("spark.job.description", None)
+
+
+@pytest.mark.parametrize("pieces_min", [0, 999])
+def test_no_more_rows_than_wanted(
+    session: SparkSession, pieces_min: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all pieces together."""
+    monkeypatch.setattr(kept_job, "_PIECES_MIN", pieces_min)
+    leaf = rows_given_later(session, struct("k BIGINT"))
+    job = KeptJob(leaf.distinct(), [leaf], rows_max=5)
+    for size in (3, 5, 6, 50):
+        given = [pa.table({"k": pa.array(range(size), pa.int64())})]
+        assert (job.kind_of_run(given) == "in pieces") == (pieces_min == 0)
+        assert job.run(given).num_rows == min(size, 5)

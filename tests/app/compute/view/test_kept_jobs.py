@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from shardline.app.compute.view import kept_jobs
 from shardline.app.compute.view.kept_jobs import FewRows, KeptJobs, is_too_much
-from shardline.datasource.spark_native.kept_job import NotKept
+from shardline.datasource.spark_native.kept_job import KindOfRun, NotKept
 
 
 def rows(*numbers: float) -> pa.Table:
@@ -33,9 +33,9 @@ class Plan:
     def takes(self, _tables: list[pa.Table]) -> bool:
         return self.fits
 
-    def is_interpreted(self, tables: list[pa.Table]) -> bool:
+    def kind_of_run(self, tables: list[pa.Table]) -> KindOfRun:
         given: int = sum(table.num_rows for table in tables)
-        return given <= 2
+        return "interpreted" if given <= 2 else "generated"
 
     def run(self, _tables: list[pa.Table], *, is_told: bool) -> pa.Table:
         self.told.append(is_told)
