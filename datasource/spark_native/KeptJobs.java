@@ -48,6 +48,8 @@ import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeMap$;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal$;
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection$;
 import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
 import org.apache.spark.sql.catalyst.plans.logical.LocalLimit;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -95,6 +97,7 @@ import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 import scala.reflect.ClassTag$;
 import scala.runtime.AbstractFunction0;
+import scala.runtime.AbstractFunction1;
 
 /**
  * Runs a physical plan again and again over other rows, in the driver. Compiled by Spark's own
@@ -518,7 +521,8 @@ public class KeptJobs {
 
   /**
    * Rows of this process, in one partition or in pieces. They are computed in the driver only, as
-   * often as a plan reads them, and none is held: what Spark makes of each is its own.
+   * often as a plan reads them, one at a time: as those of any scan they are copied by what keeps
+   * them.
    */
   private static class Rows extends RDD {
     private final long number = NUMBERS.incrementAndGet();
@@ -558,9 +562,17 @@ public class KeptJobs {
             }
           }
         });
-        return ArrowConverters$.MODULE$.fromBatchIterator(
+        Iterator rows = ArrowConverters$.MODULE$.fromBatchIterator(
             ArrowConverters$.MODULE$.getBatchesFromStream(channel), schema, "UTC", false, false,
             context);
+        final UnsafeProjection projection = UnsafeProjection$.MODULE$.create(schema);
+        // Not as they are: generated code looks at an element of an array before it asks if it is
+        // null, which Arrow does not let it.
+        return rows.map(new AbstractFunction1() {
+          public Object apply(Object row) {
+            return projection.apply((InternalRow) row);
+          }
+        });
       } catch (IOException e) {
         Platform.throwException(e);
         return null;
