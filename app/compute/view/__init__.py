@@ -43,7 +43,10 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
     session_groups     the same where a row of the state is a session
     view_states        the states of a view follow its inputs
     state_shard        the shard of one state
+    moved_groups       rows that a state's change follows from
     state_step         what is known of a step while it is taken
+    step_start         starts a step: its plan, before anything is computed
+    result_over        a view's rows at one time, over its states
     temporal_rule      a temporal filter, read as a state
     temporal_steps     finds the rows of such a state whose time has come
     step_costs         chooses between changes and the query anew by what they have cost

@@ -151,7 +151,8 @@ class ChangePlan:
         columns: Columns of the query's result.
         query: The query in its normal form, without states.
         states: States of the query's aggregates, each before those that read it.
-        over_states: The query over contents of its states; None if it reads inputs as well.
+        contents: The query over contents of its states, and of inputs that it reads beside them.
+        over_states: The same; None if it reads inputs.
     """
 
     def __init__(
@@ -201,7 +202,9 @@ class ChangePlan:
         """Regions that the plan being made computes by key."""
         self._contents |= {state.name: state.schema for state in self.states}
         self._contents[OUTPUT] = self.columns
-        self.over_states = self._over_states()
+        self.contents = self._over_contents()
+        names = {state.name for state in self.states}
+        self.over_states = self.contents if self._query.inputs <= names else None
         self._steps: dict[tuple[str, frozenset[str]], StepPlan | str] = {}
         """By what changes: the plan, or why there is none."""
         trees = [self._query, *below]
@@ -246,10 +249,7 @@ class ChangePlan:
         self.states.append(state)
         return read
 
-    def _over_states(self) -> StepPlan | None:
-        names = {state.name for state in self.states}
-        if not self._query.inputs <= names:
-            return None
+    def _over_contents(self) -> StepPlan:
         plans = self._operators.plans
         below = Change(plans.over(self._query, before=True), ())
         root = self._operators.project(self._output, below).operator

@@ -20,34 +20,31 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
-from shardline import datasource
 from shardline.app.compute.errors import data_error_text
 from shardline.app.compute.view.change_plan import StepPlan
 from shardline.app.compute.view.change_query import ChangeQuery
 from shardline.app.compute.view.change_times import read_times, times_over_states
 from shardline.app.compute.view.correction import check_comparable
 from shardline.app.compute.view.due_steps import DueSteps
-from shardline.app.compute.view.evaluate import fit_columns, parse_columns
+from shardline.app.compute.view.evaluate import parse_columns
 from shardline.app.compute.view.fan_out import ShardFanOut
 from shardline.app.compute.view.found_rows import FoundRows
 from shardline.app.compute.view.input_changes import (
     InputChanges,
-    find_input_changes,
     find_news,
     news_left,
     unchanged_until,
     volume_of_shards,
 )
-from shardline.app.compute.view.kept_jobs import FewRows, KeptJobs
-from shardline.app.compute.view.kept_plan import Leaf, calls_python
+from shardline.app.compute.view.kept_jobs import KeptJobs
+from shardline.app.compute.view.kept_plan import calls_python
 from shardline.app.compute.view.next_step import (
     Done,
     FollowChanges,
@@ -61,19 +58,19 @@ from shardline.app.compute.view.output import ViewSink
 from shardline.app.compute.view.output_change import OutputChange
 from shardline.app.compute.view.output_contents import OutputContents
 from shardline.app.compute.view.output_correction import Correction, OutputCorrections, Result
-from shardline.app.compute.view.query_at import BY_DRIVER, QueryAt
+from shardline.app.compute.view.query_at import QueryAt
 from shardline.app.compute.view.reports import TakenStep, ViewReports
+from shardline.app.compute.view.result_over import result_over
 from shardline.app.compute.view.self_check import SelfCheck
 from shardline.app.compute.view.state_step import StateStep
-from shardline.app.compute.view.step_changes import StepChanges
 from shardline.app.compute.view.step_costs import StepCosts
-from shardline.app.compute.view.touched_keys import OUTPUT
+from shardline.app.compute.view.step_start import StepStarts
 from shardline.app.compute.view.view_inputs import ViewInputs
 from shardline.app.compute.view.view_states import ViewStates
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.protocol.objects import Strategy, ViewDescription
 from shardline.datasource.errors import Determinate
-from shardline.datasource.frames import ROWS_MAX, Interval, every_update
+from shardline.datasource.frames import Interval, every_update
 from shardline.datasource.frontier import Frontier, meet
 from shardline.datasource.schema import TS
 from shardline.datasource.sink import SinkOptions, parse_sink
@@ -125,7 +122,6 @@ class View:
         sizes = ShardFanOut(host.client, description.inputs)
         self._changes = ChangeQuery(description, self._schema, sizes)
         self._contents = OutputContents(host.client, description.name)
-        self._columns: dict[tuple[str, int], StructType] = {}
         self._reason = ""
         """Why the step is recomputed, if it is, although the view can follow changes."""
         self._one_task = OneTask()
@@ -148,6 +144,9 @@ class View:
             reports=self._reports,
             check=self._check,
             jobs=jobs,
+        )
+        self._starts = StepStarts(
+            host, description, self._changes, self._query, self._states, self._check
         )
         self._due = DueSteps(self._query, self._states)
         self._corrections = OutputCorrections(
@@ -302,8 +301,7 @@ class View:
         error, correction = None, Correction()
         began_ms = self._host.clock.elapsed_ms()
         try:
-            result = self._query.anew(session, step.at, states)
-            correction = self._corrections.of(session, result, step.lower)
+            correction = self._correction(session, step, states)
         except Exception as found:
             error = data_error_text(found)
             # One of rows is appended: they fail at each attempt. Any other may be gone at the next
@@ -320,6 +318,33 @@ class View:
             self._reports.report_step(done, error)
             # Only now: as long as nothing is appended, a next attempt may begin at another time.
             self._sink.begin(step)
+
+    def _correction(
+        self, session: SparkSession, step: Recompute, states: Sequence[ShardState]
+    ) -> Correction:
+        """What the output lacks at the time of a step that runs the query anew, staged."""
+        if self._reason == _FIRST and not self._query.is_temporal:
+            try:
+                result = self._first_over_states(session, step.at, states)
+                if result is not None:
+                    return self._corrections.of(session, result, step.lower)
+            except Exception as found:  # noqa: BLE001 - raised again if it is not known
+                # At which row it fails, and how that is told, the query itself says.
+                self._states.recompute_after(found, lower=step.at + 1, used=True)
+        result = self._query.anew(session, step.at, states)
+        return self._corrections.of(session, result, step.lower)
+
+    def _first_over_states(
+        self, session: SparkSession, at: int, states: Sequence[ShardState]
+    ) -> Result | None:
+        """The rows at a time over states that are made now; None if the view can have none then."""
+        # The next step makes them anyhow: inputs are read once, and their rows added up once.
+        if self._description.strategy != "incremental":
+            return None
+        known = self._starts.at_rest(session, at, states)
+        if known is None or not known.plan.states or not self._states.settle(known):
+            return None
+        return result_over(known, known.plan.contents, at, self._schema, self._one_task)
 
     def _append_anew(self, step: Recompute, correction: Correction, error: str | None) -> bool:
         """Make the output what a query says at one time; False if somebody else was first."""
@@ -343,10 +368,6 @@ class View:
             storage=self._host.storage,
         ).drop(TS)
 
-    def _before(self, session: SparkSession, name: str, at: int) -> DataFrame:
-        """The rows of an input at one time, or those that the view itself has shown."""
-        return self._query.snapshot(session, self._description.name if name == OUTPUT else name, at)
-
     def _follow_changes(
         self,
         session: SparkSession,
@@ -359,7 +380,7 @@ class View:
         if not self._is_better_followed(times, news.volume.rows, states):
             return self._give_up(_CHEAPER_ANEW)
         began_ms = self._host.clock.elapsed_ms()
-        known = self._begin_step(session, step, news, states)
+        known = self._starts.over_changes(session, step.lower, step.upper, news, states)
         if known is None:
             return self._give_up(self._changes.refused)
         # Before states follow: they read the same changes, and would add up what is left out here.
@@ -391,61 +412,6 @@ class View:
         """Recompute, for a reason that the step's report gives."""
         self._reason = reason
         return "recompute"
-
-    def _begin_step(
-        self,
-        session: SparkSession,
-        step: FollowChanges,
-        news: InputChanges,
-        states: Sequence[ShardState],
-    ) -> StateStep | None:
-        """What is known of a step, which may end earlier; None if it must be recomputed."""
-        host, changes = self._host, StepChanges()
-        for name in self._description.inputs:
-            changes.add(
-                name,
-                partial(
-                    datasource.changes,
-                    session,
-                    location=self._location,
-                    shard=name,
-                    start=step.lower,
-                    end=step.upper,
-                    storage=host.storage,
-                    by_driver=BY_DRIVER,
-                ),
-            )
-        columns = {state.name: self._columns_of(state, changes) for state in states}
-        plan = self._changes.plan(session, columns)
-        if plan is None:
-            return None
-        # What an interrupted step has brought a state to is read up to there.
-        end = self._states.end_of_step(plan, step.lower, step.upper)
-        if end != step.upper:
-            news = find_input_changes(states, step.lower, end)
-            return self._begin_step(session, replace(step, upper=end), news, states)
-        # The hold of the stream keeps them: what is older than the step is not compacted into it.
-        named = dict(zip(self._description.inputs, states, strict=True))
-        named[OUTPUT] = host.client.machine(self._description.name).state()
-        return StateStep(
-            session,
-            plan,
-            step.lower,
-            step.upper,
-            named,
-            changes,
-            set(news.changed),
-            partial(self._before, session),
-            news,
-            step.upper is not None and self._check.is_due(),
-        )
-
-    def _columns_of(self, state: ShardState, changes: StepChanges) -> StructType:
-        """The columns of an input's changes."""
-        key = (state.shard, state.schema_id)
-        if key not in self._columns:
-            self._columns[key] = changes[state.name].schema
-        return self._columns[key]
 
     def _append_change(self, known: StateStep, output: StepPlan, began_ms: float) -> Strategy:
         """Append what follows from the changes; how to go on in this micro-batch."""
@@ -481,31 +447,16 @@ class View:
 
         States are there already at all times of the step; those that are left are taken next.
         """
-        session, began_ms = known.session, self._host.clock.elapsed_ms()
+        began_ms = self._host.clock.elapsed_ms()
         times = times_over_states(self._host, known, is_temporal=self._query.is_temporal)
         if not times:
             if self._query.is_temporal:
                 return self._rest(known)
             return self._give_up("the times of its change are not known")
         step = Recompute(times[0], known.lower, times[1] if len(times) > 1 else known.upper)
-        volume = volume_of_shards(state for _, state in known.states.values())
-
-        def frame() -> DataFrame:
-            contents = known.states_at(plan.before, step.at)
-            return over_frames(self._one_task.inputs(session, contents, volume))
-
-        def over_frames(contents: Mapping[str, DataFrame]) -> DataFrame:
-            return fit_columns(plan.over(session, {}, contents), self._schema)
-
-        def over(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
-            return over_frames({leaf.name: one for leaf, one in frames.items()})
-
-        def read_few_rows() -> Mapping[Leaf, FewRows] | None:
-            return known.few_at(plan, step.at) if volume.rows <= ROWS_MAX else None
-
         try:
-            result = Result(frame, plan, read_few_rows, over)
-            correction = self._corrections.of(session, result, step.lower)
+            result = result_over(known, plan, step.at, self._schema, self._one_task)
+            correction = self._corrections.of(known.session, result, step.lower)
         except Exception as found:  # noqa: BLE001 - as above
             self._states.recompute_after(found, lower=known.lower, used=True)
             return self._give_up(self._states.refusal)

@@ -107,17 +107,23 @@ class StateStep:
         # Not at its end: rules combine them with the step's changes, which would count twice.
         return {name: self._contents(name) for name in names}
 
-    def states_at(self, names: frozenset[str], time: int) -> dict[str, DataFrame]:
-        """Contents of states at a time of the step, to whose end they have been brought."""
-        return {
+    def contents_at(self, names: frozenset[str], time: int) -> dict[str, DataFrame]:
+        """Contents at a time of the step or right before it, of inputs and of states.
+
+        All states have been brought to the step's end.
+        """
+        inputs = {name: self.snapshot(name, time) for name in names if name in self.inputs}
+        return inputs | {
             name: shard.contents(self.session, state, time + 1)
             for name, (shard, state) in self.states.items()
             if name in names
         }
 
     def few_at(self, plan: StepPlan, time: int) -> dict[Leaf, FewRows] | None:
-        """The same, read by this process; None if they are not few."""
+        """The same, read by this process; None if they are not few, or if it reads inputs, too."""
         found: dict[Leaf, FewRows] = {}
+        if not plan.before <= self.states.keys():
+            return None
         for name in sorted(plan.before):
             shard, state = self.states[name]
             few = shard.few(state, time + 1, plan.columns[name])
@@ -125,11 +131,6 @@ class StateStep:
                 return None
             found[Leaf(name, before=True)] = few
         return found
-
-    def contents_at_end(self, names: frozenset[str]) -> dict[str, DataFrame]:
-        """Contents at the last time of the step, of inputs and of states."""
-        inputs = {name: self.snapshot(name, self.last) for name in names if name in self.inputs}
-        return inputs | self.states_at(names, self.last)
 
     def shard(self, name: str) -> tuple[ShardState, int, int | None]:
         """An input or a state by its name: its shard, and the step's interval in it."""

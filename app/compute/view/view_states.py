@@ -32,9 +32,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -57,6 +56,7 @@ from shardline.app.compute.view.kept_jobs import (
     is_too_much,
 )
 from shardline.app.compute.view.kept_plan import Leaf
+from shardline.app.compute.view.moved_groups import HELD, MOVED, MergedGroups, MovedGroups
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.reports import ViewReports
 from shardline.app.compute.view.self_check import SelfCheck, difference, key_of, with_key
@@ -84,10 +84,6 @@ __all__ = ["ViewStates"]
 State: TypeAlias = GroupState | TemporalState
 
 _log = logging.getLogger(__name__)
-
-_MOVED: Final = Leaf("moved")
-_HELD: Final = Leaf("held", before=True)
-"""What a state's change is computed of."""
 
 
 class ViewStates:
@@ -242,7 +238,28 @@ class ViewStates:
             return False
         return True
 
-    def _bring_along(self, shard: StateShard, group: State, step: StateStep) -> bool:
+    def settle(self, step: StateStep) -> bool:
+        """Make all states what they are right before the first step of a view.
+
+        Returns:
+            False if another writer was at one of them.
+        """
+        shards = self._shards[: len(step.plan.states)]
+        # All of them, before one can fail: of an attempt that was to begin later, and of which no
+        # contents were appended. What it has at its start would be taken for changes.
+        for shard in shards:
+            state = shard.look()
+            if state is not None and state.upper > Frontier(step.lower):
+                shard.drop()
+        for shard, group in zip(shards, step.plan.states, strict=True):
+            state = self._settled(shard, group, step, self._there(shard, group))
+            if state is None:
+                return False
+            step.states[group.name] = (shard, state)
+        return True
+
+    def _there(self, shard: StateShard, group: State) -> ShardState:
+        """A state, which is made without contents if it is not there."""
         state = shard.look(group.schema)
         if state is None:
             if shard.is_of_another_writer():
@@ -250,20 +267,26 @@ class ViewStates:
             shard.make_anew(group.schema)
             state = shard.look(group.schema)
             assert state is not None, shard.name
+        return state
+
+    def _bring_along(self, shard: StateShard, group: State, step: StateStep) -> bool:
+        state = self._there(shard, group)
         if state.upper > Frontier(step.lower) and (
             state.upper < Frontier(step.upper) or state.since > Frontier(step.lower - 1)
         ):
             return False  # its upper has moved meanwhile, or what it was before is not known
-        state = self._settled(shard, group, step, state)
-        if state is None:
+        settled = self._settled(shard, group, step, state)
+        if settled is None:
             return False
+        state = settled
         if state.upper < Frontier(step.upper):
             if not self._extend(shard, group, step, state):
                 return False
             # Once more: the state from before the append has none of its parts, so that no change
             # would be found below, and the view would miss it without an error.
-            state = shard.look(group.schema)
-            assert state is not None, shard.name
+            moved = shard.look(group.schema)
+            assert moved is not None, shard.name
+            state = moved
         elif state.upper == Frontier(step.upper):
             # By a step that was interrupted. Noted as after an append: the next step would have to
             # prove from the inputs' history that the state still holds.
@@ -349,7 +372,9 @@ class ViewStates:
         self._resting[shard.name] = (state.upper.time, step.upper)
         return True
 
-    def _moved(self, group: GroupState, step: StateStep, source: StepPlan, found: Found) -> _Moved:
+    def _moved(
+        self, group: GroupState, step: StateStep, source: StepPlan, found: Found
+    ) -> MovedGroups:
         """What the step adds to groups, computed once: what follows reads it more than once."""
         # What the last change came to tells what to expect.
         if self._moved_rows <= RESULT_ROWS_MAX:
@@ -357,7 +382,7 @@ class ViewStates:
             if table is not None and not is_too_much(table):
                 self._moved_rows = table.num_rows
                 make = partial(rows_in_driver, step.session, table, group.moved_columns)
-                return _Moved(make, table.num_rows, table)
+                return MovedGroups(make, table.num_rows, table)
         cached = cache_frame(self._moved_frame(group, step, source, found))
         try:
             self._moved_rows = cached.rows.count()
@@ -365,7 +390,7 @@ class ViewStates:
             # Nobody else knows of it yet: Spark would keep its rows for as long as the process.
             cached.release()
             raise
-        return _Moved(lambda: cached.rows, self._moved_rows, None, cached.release)
+        return MovedGroups(lambda: cached.rows, self._moved_rows, None, cached.release)
 
     def _moved_frame(
         self, group: GroupState, step: StateStep, source: StepPlan, found: Found
@@ -398,7 +423,7 @@ class ViewStates:
         group: GroupState,
         step: StateStep,
         state: ShardState,
-        moved: _Moved,
+        moved: MovedGroups,
     ) -> bool:
         """Append to a state what `moved` makes of it; False if the step must be recomputed."""
         session, at, found = step.session, state.upper.time, None
@@ -409,7 +434,7 @@ class ViewStates:
             found = self._rows.rows(state, key, moved.table, at - 1)
         if found is not None and moved.table is not None:
             few_moved = FewRows(moved.table, group.moved_columns)
-            merged = _Merged(group, few_moved, FewRows(found, group.schema))
+            merged = MergedGroups(group, few_moved, FewRows(found, group.schema))
             # Before the merge, which only compares values that come with the one that is kept: it
             # would go on showing a least value of which the last row has gone.
             if moved.takes_values_away() and self._loses_extremes(step, merged):
@@ -448,12 +473,14 @@ class ViewStates:
         self._resting[shard.name] = (upper, upper)
         return True
 
-    def _merged_few(self, target: SmallTarget, step: StateStep, merged: _Merged) -> pa.Table | None:
+    def _merged_few(
+        self, target: SmallTarget, step: StateStep, merged: MergedGroups
+    ) -> pa.Table | None:
         """A state's change by a kept plan; None if it is to be computed another way."""
         session, group = step.session, merged.group
 
         def over(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
-            return group.merged(session, frames[_MOVED], frames[_HELD], found=True)
+            return group.merged(session, frames[MOVED], frames[HELD], found=True)
 
         def frame() -> DataFrame:
             volume = Volume(rows=merged.held.table.num_rows)
@@ -462,12 +489,12 @@ class ViewStates:
         asked = ShardRows(target, over, frame)
         return asked.by(self._jobs, (step.plan, group.name), session, merged.few_rows)
 
-    def _loses_extremes(self, step: StateStep, merged: _Merged) -> bool:
+    def _loses_extremes(self, step: StateStep, merged: MergedGroups) -> bool:
         """True if the least or greatest value of a group may have gone."""
         session, group = step.session, merged.group
 
         def lost(frames: Mapping[Leaf, DataFrame]) -> DataFrame | None:
-            return group.lost_extremes(session, frames[_MOVED], frames[_HELD])
+            return group.lost_extremes(session, frames[MOVED], frames[HELD])
 
         def ordinary() -> pa.Table | None:
             found = lost(merged.frames(session))
@@ -517,7 +544,7 @@ class ViewStates:
         if not touched.num_rows:
             return ""
         source = step.plan.source_contents(group)
-        rows = source.over(step.session, {}, step.contents_at_end(source.before))
+        rows = source.over(step.session, {}, step.contents_at(source.before, step.last))
         # A state of all rows has a key that its source does not have.
         letter = "c" if isinstance(group, TemporalState) else "k"
         columns = [name for name in rows.columns if name.startswith(letter)]
@@ -525,54 +552,6 @@ class ViewStates:
         desired = _contents(group, step.session, with_key(rows, key), step.last)
         _, state = step.states[group.name]
         return difference(key, desired, shard.contents(step.session, state, step.last + 1))
-
-
-@dataclass(frozen=True, slots=True)
-class _Merged:
-    """Few rows that a state's change follows from.
-
-    Attributes:
-        group: The state.
-        moved: What the step adds to groups.
-        held: Rows of these groups.
-    """
-
-    group: GroupState
-    moved: FewRows
-    held: FewRows
-
-    @property
-    def few_rows(self) -> dict[Leaf, FewRows]:
-        """The rows by the leaves that stand for them."""
-        return {_MOVED: self.moved, _HELD: self.held}
-
-    def frames(self, session: SparkSession) -> dict[Leaf, DataFrame]:
-        """The rows as frames."""
-        return {leaf: rows_in_driver(session, *one) for leaf, one in self.few_rows.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Moved:
-    """What a step adds to the groups of a state.
-
-    Attributes:
-        frame: Makes the rows: one for each group and time.
-        rows: Their number.
-        table: The same rows; None if they are many.
-        release: Gives up what is kept for them.
-    """
-
-    frame: Callable[[], DataFrame]
-    rows: int
-    table: pa.Table | None
-    release: Callable[[], None] = lambda: None
-
-    def takes_values_away(self) -> bool:
-        """True if a value may have gone of which some function shows the least or greatest."""
-        if self.table is None:
-            return True
-        gone = [self.table[name] for name in self.table.column_names if name.startswith("g")]
-        return any(column.null_count < len(column) for column in gone)
 
 
 def _contents(group: State, session: SparkSession, rows: DataFrame, at: int) -> DataFrame:

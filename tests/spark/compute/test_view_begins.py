@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, get_args
 
 import pyarrow as pa
 import pytest
 
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.output import ViewSink
+from shardline.app.compute.view.query_at import QueryAt
 from shardline.app.execution.observations import Stepped
-from shardline.app.protocol.objects import Strategy
+from shardline.app.protocol.objects import Strategy, errors_shard, state_shards
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.spark_native.time_interval import Interval
 from support.profiles import one_of
@@ -145,3 +146,99 @@ def test_a_view_that_starts_late_fails_when_its_query_did(
             assert contents(bench.client, "late", time) == Counter(
                 (k, 10 // k) for (k,) in table.at(time)
             ), time
+
+
+FIRST: Final = {
+    "groups": "SELECT k, count(*) AS n FROM t GROUP BY k",
+    "having": "SELECT k, sum(k) AS n FROM t GROUP BY k HAVING count(*) > 1",
+    "joined": (
+        "SELECT t.k, g.n FROM t JOIN (SELECT k, count(*) AS n FROM t GROUP BY k) g ON t.k = g.k"
+    ),
+    "groups_of_groups": (
+        "SELECT n AS k, count(*) AS n FROM (SELECT k, count(*) AS n FROM t GROUP BY k) GROUP BY n"
+    ),
+    "of_nothing": "SELECT max(k) AS k, count(*) AS n FROM t WHERE k > 100",
+}
+
+
+@pytest.fixture
+def numbers(spark: SparkSession, tmp_path: Path) -> Bench:
+    """A table that has rows from 10 on, and others from 30 on."""
+    bench = Bench(spark, str(tmp_path / "lake"), tmp_path / "checkpoints")
+    table = bench.input("t", pa.schema([("k", pa.int64())]))
+    table.push(10, ((1,), 2), ((2,), 1), ((3,), 1))
+    table.push(30, ((3,), 1), ((2,), -1), ((0,), 1))
+    table.idle(50)
+    return bench
+
+
+def counted_view(bench: Bench, query: str, at: int, strategy: Strategy = "incremental") -> View:
+    """A view that begins at a time."""
+    kept = view("counted", query, "k BIGINT, n BIGINT", "t", strategy=strategy)
+    return View(bench.host, bench.incarnation("counted", at), kept, no_fence, Following())
+
+
+@pytest.mark.parametrize("name", one_of(3, FIRST))
+def test_first_contents_are_of_the_states_that_follow(
+    spark: SparkSession, numbers: Bench, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query is not run over inputs that its states are made of: they would be read twice."""
+    monkeypatch.setattr(QueryAt, "anew", None)
+    session = spark.newSession()
+    run = counted_view(numbers, FIRST[name], 10)
+    run.advance(session, Interval(10, 11, starts=True))
+    assert numbers.client.state(state_shards("counted")[0]).upper == Frontier(11)
+    run.advance(session, Interval(11, 50))
+    for time, rows in ((10, [1, 1, 2, 3]), (49, [0, 1, 1, 3, 3])):
+        session.createDataFrame([(k,) for k in rows], "k BIGINT").createOrReplaceTempView("t")
+        right = Counter(map(tuple, session.sql(FIRST[name]).collect()))
+        assert contents(numbers.client, "counted", time) == right, time
+
+
+def test_first_contents_fail_as_the_query_does(spark: SparkSession, numbers: Bench) -> None:
+    """With the query's own error, of the row that it meets, whether the view has states or not."""
+    shown = {}
+    for strategy in get_args(Strategy):
+        query = "SELECT k, sum(12 div (k - 3)) AS n FROM t GROUP BY k"
+        run = counted_view(numbers, query, 10, strategy)
+        run.advance(spark.newSession(), Interval(10, 11, starts=True))
+        shown[strategy] = contents(numbers.client, errors_shard("counted"), 10)
+        for name in ("counted", errors_shard("counted"), *state_shards("counted")):
+            if numbers.client.exists(name):
+                numbers.client.drop(name)
+    assert len(shown["recompute"]) == 1
+    assert shown["incremental"] == shown["recompute"]
+
+
+def test_a_state_of_a_later_attempt_is_not_taken(
+    spark: SparkSession, numbers: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed behind its state, and the next one begins earlier: it has nothing of then."""
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ViewSink, "append", killed)
+        with pytest.raises(Killed):
+            counted_view(numbers, FIRST["groups"], 30).advance(
+                spark.newSession(), Interval(30, 31, starts=True)
+            )
+    assert numbers.client.state(state_shards("counted")[0]).upper == Frontier(31)
+    run, session = counted_view(numbers, FIRST["groups"], 10), spark.newSession()
+    run.advance(session, Interval(10, 11, starts=True))
+    assert [step.updates_out for step in numbers.told(Stepped)] == [3]
+    run.advance(session, Interval(11, 50))
+    assert contents(numbers.client, "counted", 49) == {(0, 1): 1, (1, 2): 1, (3, 2): 1}
+
+
+def test_first_contents_that_states_cannot_tell_are_the_querys(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """An average of so large numbers is not told by their sum: Spark adds up what it can hold."""
+    bench = Bench(spark, str(tmp_path / "lake"), tmp_path / "checkpoints")
+    bench.input("t", pa.schema([("k", pa.int64())])).push(10, ((2**60,), 1), ((2**60 + 1,), 1))
+    run = counted_view(bench, "SELECT CAST(avg(k) AS BIGINT) AS k, count(*) AS n FROM t", 10)
+    run.advance(spark.newSession(), Interval(10, 11, starts=True))
+    assert contents(bench.client, "counted", 10) == {(2**60, 2): 1}
+    assert not contents(bench.client, errors_shard("counted"), 10)

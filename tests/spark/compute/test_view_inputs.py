@@ -202,9 +202,10 @@ def test_a_state_that_nobody_has_written_may_be_of_another_definition(bench: Ben
     source = bench.input("p", PRICES)
     source.push(5, ((1, 101), 1), ((2, 7), 1))
     shown = Renderings(bench, HAVING)
-    shown.step(6)
     state = state_shards("dear")[0]
     bench.client.create(state, ShardSchema.from_arrow(pa.schema([("k1", pa.string())])))
+    shown.step(6)
+    assert contents(bench.client, "dear", 5) == {(1,): 1}
     source.push(10, ((2, 102), 1))
     shown.step(11)
     assert contents(bench.client, "dear", 10) == {(1,): 1, (2,): 1}

@@ -464,19 +464,20 @@ def test_a_step_that_ends_early_leaves_no_time_of_a_part_behind(
     """It ends where a state was left by a kill, or at the next time where what is above is run."""
     name = "early" if query == ABOVE["limit"] else "killed"
     found = Followed(one_part, name, query, Following())
-    found.step(START, START + 1)
     given = StateShard.append
 
     def append(*args: Any, **more: Any) -> bool:
         given(*args, **more)
         raise Killed
 
-    with monkeypatch.context() as patched:
-        patched.setattr(StateShard, "append", append)
-        for upper in (25, 25):  # the first contents of a state are an append of their own
+    for interval in (Interval(START, START + 1, starts=True), Interval(START + 1, 25)):
+        with monkeypatch.context() as patched:
+            patched.setattr(StateShard, "append", append)
             with pytest.raises(Killed):
-                found.view.advance(one_part.session, Interval(START + 1, upper))
-    found.start()
+                found.view.advance(one_part.session, interval)
+        found.start()
+        if interval.starts:
+            found.step(START, START + 1)
     found.step(START + 1, 50)
     for time in (START, *PART, 49):
         right = one_part.by_spark(query, time)
