@@ -36,7 +36,7 @@ from shardline.app.sql.decided_values import holds_opaque
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.schema import DIFF
 
-__all__ = ["check_comparable", "correction_frame"]
+__all__ = ["additions", "check_comparable", "correction_frame"]
 
 _NOTHING: Final = {"of": ""}
 """Metadata of columns that are corrected. By those of a session window Spark would go on to merge
@@ -51,7 +51,8 @@ def correction_frame(desired: DataFrame | None, held: DataFrame | None) -> DataF
         held: The updates of the present contents, with `_diff`; None for none. At least one of the
             two is given, and both have the same columns and types.
     """
-    signed = [frame for frame in (_signed(desired, 1), _signed(held, -1)) if frame is not None]
+    both = ((desired, 1), (held, -1))
+    signed = [_signed(frame, sign) for frame, sign in both if frame is not None]
     updates = reduce(DataFrame.unionAll, signed)
     own = [field for field in updates.schema.fields if field.name != DIFF]
     # A column whose values Spark's grouping tells apart is itself a key. As a value that is kept of
@@ -70,10 +71,16 @@ def correction_frame(desired: DataFrame | None, held: DataFrame | None) -> DataF
     return summed.where(F.col(DIFF) != 0).select(*(_column(field.name) for field in own), DIFF)
 
 
-def _signed(frame: DataFrame | None, sign: int) -> DataFrame | None:
+def additions(frame: DataFrame) -> DataFrame:
+    """The updates that add these rows: the correction of what is empty, if no row is there twice.
+
+    Nothing is grouped, so that no row meets another one.
+    """
+    return _signed(frame, 1)
+
+
+def _signed(frame: DataFrame, sign: int) -> DataFrame:
     """`frame` with its diffs, or 1 for each row, times `sign` in its last column."""
-    if frame is None:
-        return None
     own = [_column(name).alias(name, metadata=_NOTHING) for name in frame.columns if name != DIFF]
     copies = F.col(DIFF) if DIFF in frame.columns else F.lit(1)
     return frame.select(*own, (copies.cast("bigint") * sign).alias(DIFF))

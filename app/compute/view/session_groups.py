@@ -48,6 +48,12 @@ _SIDE: Final = "_side"
 _SESSION: Final = f"named_struct('start', min({WINDOW}.start), 'end', max({WINDOW}.end))"
 
 
+_BY_PLACE: Final = ("ROWS", "1")
+_BY_VALUE: Final = ("RANGE", "INTERVAL '0.000001' SECOND")
+"""As the other, for rows that are computed anew by keys: there a frame of rows is refused, since
+ties may decide it. To add an interval to each time takes a sixth of the whole."""
+
+
 def session_programs(keys: int, calls: Sequence[Accumulators]) -> GroupPrograms:
     """The programs of an aggregate that groups by a session window.
 
@@ -62,7 +68,7 @@ def session_programs(keys: int, calls: Sequence[Accumulators]) -> GroupPrograms:
     again |= {there: f"{function}({there})" for function, there, _ in extremes}
     merged = _merged(key, again)
     return GroupPrograms(
-        contents=_sessions(key, sums | of_rows, table(["*", f"1L AS {DIFF}"], "rows")),
+        contents=_sessions(key, sums | of_rows, table(["*", f"1L AS {DIFF}"], "rows"), _BY_VALUE),
         moved=_moved(key, sums | of_rows),
         merged=merged,
         merged_found=merged,
@@ -70,21 +76,30 @@ def session_programs(keys: int, calls: Sequence[Accumulators]) -> GroupPrograms:
     )
 
 
-def _sessions(common: Sequence[str], values: dict[str, str], rows: str) -> str:
+def _sessions(
+    common: Sequence[str], values: dict[str, str], rows: str, frame: tuple[str, str] = _BY_PLACE
+) -> str:
     """The sessions of rows that have a window: one row for each, with its values.
 
     Args:
         common: Columns that all rows of a session have in common.
         values: What is computed of a session's rows, by column.
         rows: A table.
+        frame: Kind of a window function's frame, and how far behind a row the one before is.
     """
     together = ", ".join(common)
-    by_start = f"OVER (PARTITION BY {together} ORDER BY {WINDOW}.start RANGE BETWEEN UNBOUNDED"
-    # Windows that start together are all of the same session: frames of RANGE take them as one.
-    reached = f"max({WINDOW}.end) {by_start} PRECEDING AND INTERVAL '0.000001' SECOND PRECEDING)"
-    begins = f"CASE WHEN _reached IS NULL OR {WINDOW}.start > _reached THEN {WINDOW}.start END"
+    kind, step = frame
+    # A column of its own: of an expression Spark makes one for each of the two functions, and
+    # sorts by either.
+    started = table(["*", f"{WINDOW}.start AS _start"], rows)
+    by_start = f"OVER (PARTITION BY {together} ORDER BY _start {kind} BETWEEN UNBOUNDED"
+    # Windows that start together are of the same session, whichever is first: none is empty.
+    reached = f"max({WINDOW}.end) {by_start} PRECEDING AND {step} PRECEDING)"
+    begins = "CASE WHEN _reached IS NULL OR _start > _reached THEN _start END"
     session = f"max({begins}) {by_start} PRECEDING AND CURRENT ROW)"
-    labelled = table(["*", f"{session} AS _session"], table(["*", f"{reached} AS _reached"], rows))
+    labelled = table(
+        ["*", f"{session} AS _session"], table(["*", f"{reached} AS _reached"], started)
+    )
     columns = [*common, f"{_SESSION} AS {WINDOW}"]
     columns += [f"{text} AS {name}" for name, text in values.items()]
     return select(columns, labelled, f"GROUP BY {together}, _session")

@@ -43,7 +43,7 @@ from shardline.app.compute.errors import data_error_text
 from shardline.app.compute.view.accumulators import NEGATIVE
 from shardline.app.compute.view.aggregate_rule import GroupState
 from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, StepPlan
-from shardline.app.compute.view.correction import correction_frame
+from shardline.app.compute.view.correction import additions, correction_frame
 from shardline.app.compute.view.found_rows import Found, FoundRows, rows_in_driver
 from shardline.app.compute.view.input_changes import find_input_changes, volume_of_shards
 from shardline.app.compute.view.kept_jobs import (
@@ -315,8 +315,12 @@ class ViewStates:
         volume = volume_of_shards(step.inputs.values())
         rows = source.over(session, {}, self._one_task.inputs(session, before, volume))
         desired = _contents(group, session, rows, step.lower - 1)
-        held = None if at == 0 else shard.contents(session, state, at)
-        staged = stage_interval(correction_frame(desired, held), shard.options)
+        if at == 0 and isinstance(group, GroupState):
+            updates = additions(desired)  # each group is one row
+        else:
+            held = None if at == 0 else shard.contents(session, state, at)
+            updates = correction_frame(desired, held)
+        staged = stage_interval(updates, shard.options)
         _log.info(
             "a view's state is made from its inputs",
             extra={"context": {"state": shard.name, "rows": staged.rows}},
