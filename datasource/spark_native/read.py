@@ -6,7 +6,7 @@ leases that the driver renews for as long as the frame, or one made of it, can r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -173,9 +173,7 @@ def times_of_changes(
     Raises:
         InvalidUsage: There is no such shard; `HISTORY_GONE`, as `updates_in_driver`.
     """
-    found = updates_in_driver(
-        client, shard, start=start, end=end, rows_max=rows_max, first_column_only=True
-    )
+    found = updates_in_driver(client, shard, start=start, end=end, rows_max=rows_max, columns=())
     return None if found is None else frozenset(pc.unique(found[TS]).to_pylist())
 
 
@@ -187,7 +185,7 @@ def updates_in_driver(
     end: int | None,
     rows_max: int,
     bytes_max: int | None = None,
-    first_column_only: bool = False,
+    columns: Collection[str] | None = None,
 ) -> pa.Table | None:
     """The updates with `start <= _ts < end`, read by this process; without a Spark job.
 
@@ -199,10 +197,10 @@ def updates_in_driver(
         end: Exclusive, and settled; None for the shard's upper.
         rows_max: The result is None if more updates than this would have to be read.
         bytes_max: The same of bytes of parts; None for any number.
-        first_column_only: Leave out all columns of the shard but one.
+        columns: Those of the shard's columns that are wanted, one at least is read; None for all.
 
     Returns:
-        The shard's columns, `_ts`, `_diff`: unconsolidated, in no particular order.
+        Columns of the shard, `_ts`, `_diff`: unconsolidated, in no particular order.
 
     Raises:
         InvalidUsage: There is no such shard; `HISTORY_GONE`: what it was right before `start`, or
@@ -229,8 +227,9 @@ def updates_in_driver(
         if volume.rows > rows_max or (bytes_max is not None and volume.size_bytes > bytes_max):
             return None
         names = current_schema(state).names
-        wanted = names[:1] if first_column_only else names
-        contents = contents_of(client.machine(shard), state, wanted)
+        if columns is not None:
+            names = tuple(name for name in names if name in columns) or names[:1]
+        contents = contents_of(client.machine(shard), state, names)
         batches = [batch for one in planned for batch in contents.changes(one)]
         return pa.Table.from_batches(batches, update_schema(contents.target.arrow))
 

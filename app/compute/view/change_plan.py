@@ -268,6 +268,11 @@ class ChangePlan:
         concern = self._concerns.get(name)
         return updates if concern is None else concern.of(updates)
 
+    def columns_read(self, name: str) -> frozenset[str] | None:
+        """Names of the columns of an input that the query reads; None for all."""
+        concern = self._concerns.get(name)
+        return None if concern is None else concern.columns
+
     def without_unread(self, name: str, rows: pa.Table) -> pa.Table:
         """Rows of an input without the values that the query does not read: its columns stay."""
         concern = self._concerns.get(name)

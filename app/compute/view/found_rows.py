@@ -234,12 +234,20 @@ class FoundRows:
         return table
 
     def changes(self, step: StateStep, name: str) -> pa.Table | None:
-        """The changes of an input or a state in the step; None if they are many."""
+        """The changes of an input or a state in the step; None if they are many.
+
+        Columns that the query does not read may be NULL.
+        """
         if name not in step.tables:
             state, lower, upper = step.shard(name)
-            # A state is this view's alone: it would take the room of what others read as well.
-            read = read_changes if name in step.states else self._changes.updates
-            step.tables[name] = read(self._client, state, lower, upper)
+            if name in step.states:
+                # This view's alone: it would take the room of what others read as well.
+                step.tables[name] = read_changes(self._client, state, lower, upper)
+            else:
+                columns = step.plan.columns_read(name)
+                step.tables[name] = self._changes.updates(
+                    self._client, state, lower, upper, columns
+                )
         return step.tables[name]
 
 

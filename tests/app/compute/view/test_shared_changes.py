@@ -10,13 +10,14 @@ import pyarrow as pa
 import pytest
 
 from shardline.app.compute.view import shared_changes
-from shardline.app.compute.view.shared_changes import SharedChanges, changes_of
+from shardline.app.compute.view.shared_changes import SharedChanges, changes_of, read_changes
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frames import updates_in_driver
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.spark_native.leases import LEASE_KEEPER
 from shardline.datasource.state import ShardState
+from shardline.datasource.updates import update_schema
 from support.models.shards import World, schema_of, updates
 from support.waiting import wait_until
 
@@ -202,3 +203,87 @@ def test_nobody_waits_for_ever_for_a_reader_that_is_stuck(
     stuck.join(30)
     assert found is not None
     assert starts == [2, 2]
+
+
+@pytest.fixture
+def wide() -> ShardClient:
+    """Of a shard with three columns, of which one is never NULL."""
+    found = World().client()
+    number, text = pa.int64(), pa.string()
+    columns = pa.schema([pa.field("a", number, nullable=False), ("b", text), ("c", text)])
+    found.create("s", schema_of(columns))
+    rows = {"a": [1, 2], "b": ["x", "y"], "c": ["v", "w"], "_ts": [0, 1], "_diff": [1, 1]}
+    found.writer("s").compare_and_append(
+        pa.table(rows, schema=update_schema(columns)), Frontier(0), Frontier(9)
+    )
+    return found
+
+
+def shown(rows: pa.Table | None) -> list[tuple[Any, ...]]:
+    assert rows is not None
+    assert rows.column_names == ["a", "b", "c", "_ts", "_diff"]
+    return [tuple(row.values())[:3] for row in rows.to_pylist()]
+
+
+def test_only_columns_that_were_asked_for_are_read(
+    wide: ShardClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By anybody so far, and those that cannot be NULL; who asks for more gets another read."""
+    starts, changes, state = counted(monkeypatch), SharedChanges(), state_of(wide)
+    for columns, right in (
+        ((), [(1, None, None), (2, None, None)]),
+        (("b",), [(1, "x", None), (2, "y", None)]),
+        (("a", "b"), [(1, "x", None), (2, "y", None)]),
+        (("c",), [(1, "x", "v"), (2, "y", "w")]),
+        (None, [(1, "x", "v"), (2, "y", "w")]),
+        (("b",), [(1, "x", "v"), (2, "y", "w")]),
+    ):
+        asked = None if columns is None else frozenset(columns)
+        assert shown(changes.updates(wide, state, 0, 2, asked)) == right, columns
+    assert starts == [0] * 5
+    assert shown(changes.updates(wide, state, 0, 9, frozenset())) == [(1, "x", "v"), (2, "y", "w")]
+    assert shown(read_changes(wide, state, 0, 9, frozenset("c")))[0] == (1, None, "v")
+
+
+def test_what_was_forgotten_of_a_shard_is_learned_again(
+    wide: ShardClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_changes, "_SHARDS_MAX", 1)
+    wide.create("other", schema_of())
+    wide.writer("other").compare_and_append(updates((1, "row", 1, 1)), Frontier(0), Frontier(9))
+    [other], changes, state = wide.readable("other"), SharedChanges(), state_of(wide)
+    changes.updates(wide, state, 0, 2, frozenset("b"))
+    changes.updates(wide, other, 0, 2, frozenset("v"))
+    assert len(changes._asked) == 1
+    assert shown(changes.updates(wide, state, 0, 2, frozenset("c")))[0] == (1, None, "v")
+
+
+def test_a_read_that_fails_takes_no_other_one_away(
+    wide: ShardClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with more columns may be in its place by then."""
+    inside, go_on, state = threading.Event(), threading.Event(), state_of(wide)
+    changes, failed = SharedChanges(), list[bool]()
+
+    def read(*given: Any, **named: Any) -> pa.Table | None:
+        if not inside.is_set():
+            inside.set()
+            go_on.wait(30)
+            raise OSError("gone")
+        return updates_in_driver(*given, **named)
+
+    def first() -> None:
+        with pytest.raises(OSError, match="gone"):
+            changes.updates(wide, state, 0, 2, frozenset("b"))
+        failed.append(True)
+
+    starts = counted(monkeypatch, read)
+    failing = threading.Thread(target=first)
+    failing.start()
+    assert inside.wait(30)
+    found = changes.updates(wide, state, 0, 2, frozenset("c"))
+    go_on.set()
+    failing.join(30)
+    assert failed
+    assert changes.updates(wide, state, 0, 2, frozenset("b")) is found
+    assert starts == [0, 0]
