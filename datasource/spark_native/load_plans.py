@@ -128,6 +128,8 @@ def plan_micro_batch(
         raise NotNativeError("the range is empty")
     if volume_of(planned for one in own for planned in one.parts).rows < SMALL_ROWS:
         raise NotNativeError("the range is small")
+    if any(planned.audit for one in own for planned in one.parts):
+        raise NotNativeError("a part that the filter leaves out is read to check its bounds")
     if any(one.kind == "group" for one in own):
         # An aggregation in the plan of a micro-batch would keep its state.
         raise NotNativeError("parts of a snapshot need consolidation")

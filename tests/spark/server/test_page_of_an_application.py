@@ -108,6 +108,8 @@ def test_objects_freeze_before_lost_parts_and_thaw(spark: SparkSession, tmp_path
         for name in FREEZING:
             act(page, name, "Pause")
         see_verdicts(page, **dict.fromkeys(FREEZING, "paused"))
+        # Marks are made of what is seen once in a second: a shorter pause would have none.
+        until_marked(application, "pause")
         yard.put("orders", "b", orders(range(2, 4_000)))
         yard.until_right("large")
         client = yard.client()
@@ -197,8 +199,8 @@ def the_first_screen_says_that_all_is_well(page: Page) -> None:
     expect(headline(page)).to_have_text("All 6 objects are fresh.", timeout=LONG_MS)
 
 
-def both_are_marked_in_the_time_line(application: Application, page: Page) -> None:
-    """An error and a recovery of each, beside that it was stopped and resumed."""
+def until_marked(application: Application, *kinds: str) -> None:
+    """Of both objects there are events of these kinds."""
     assert application.feeds is not None
     relations = application.feeds.relations
 
@@ -206,8 +208,13 @@ def both_are_marked_in_the_time_line(application: Application, page: Page) -> No
         rows = relations.rows("events")
         return {(row["kind"], row["object_id"]) for row in rows if row["object_id"] in FREEZING}
 
-    wanted = {(kind, name) for kind in ("error", "recovery", "pause", "start") for name in FREEZING}
+    wanted = {(kind, name) for kind in kinds for name in FREEZING}
     wait_until("all is marked", lambda: marked() >= wanted, PATIENCE_S)
+
+
+def both_are_marked_in_the_time_line(application: Application, page: Page) -> None:
+    """An error and a recovery of each, beside that it was stopped and resumed."""
+    until_marked(application, "error", "recovery", "pause", "start")
     legend = page.get_by_role("list", name="Marks that are shown")
     # As many at least: on a busy machine what reads them may be late for a while by itself.
     for kind in ("error", "recovery"):

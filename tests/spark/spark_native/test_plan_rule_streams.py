@@ -131,7 +131,7 @@ def later(client: ShardClient) -> None:
 PART = "(?:part )?" if CHOSEN else "part "
 """Before the key in a sentence; not where only a read of an object store has found out."""
 
-AUDITED = "left: parts have rows or types that Spark does not read as they are"
+AUDITED = "left: a part that the filter leaves out is read to check its bounds"
 
 OPTIONS: dict[str, dict[str, str]] = {
     "rows": {},
