@@ -2,7 +2,7 @@
 
     starts = StepStarts(…)
     starts.over_changes(session, interval, news, states)    what follows from changes
-    starts.at_rest(session, at, states)                 contents at one time: nothing changes
+    starts.at_rest(session, at, states)                     contents at one time: nothing changes
 
 Invariants:
     A step over changes ends at the first time to which an interrupted one has brought a state.
