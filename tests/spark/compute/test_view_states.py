@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 from typing_extensions import override
 
@@ -123,11 +124,13 @@ def follow(
     query: str,
     disturb: Callable[[Followed], None],
     costs: StepCosts | None = None,
+    *,
+    from_start: bool = False,
 ) -> Followed:
-    """Keep a view, disturbed before each step but the first."""
+    """Keep a view, disturbed before each step; before the first one, too, if `from_start`."""
     found = Followed(world, name, query, Following() if costs is None else costs)
     for lower, upper in itertools.pairwise(CUTS):
-        if lower != START:
+        if lower != START or from_start:
             disturb(found)
         found.step(lower, upper)
     found.check()
@@ -153,8 +156,9 @@ def write_to_states(found: Followed) -> None:
         assert upper is not None
         with client.reader(name, purpose="test") as reader:
             rows = reader.snapshot(upper - 1)
-        gone = rows.append_column("_ts", [[upper] * rows.num_rows])
-        gone = gone.append_column("_diff", [[-1] * rows.num_rows])
+        # There may be none: states are there from the first contents on.
+        gone = rows.append_column("_ts", pa.array([upper] * rows.num_rows, pa.int64()))
+        gone = gone.append_column("_diff", pa.array([-1] * rows.num_rows, pa.int64()))
         outcome = client.writer(name).compare_and_append(gone, Frontier(upper), Frontier(upper + 1))
         assert isinstance(outcome, Appended)
 
@@ -300,7 +304,9 @@ def test_a_step_that_is_killed_is_taken_once(
     def arm(_: Followed) -> None:
         left[0] = next(turns)
 
-    found = follow(world, f"killed_{query}_{list(KILLS).index(kill)}", QUERIES[query], arm)
+    # States are made with the first contents.
+    called = f"killed_{query}_{list(KILLS).index(kill)}"
+    found = follow(world, called, QUERIES[query], arm, from_start=name == "make_anew")
     assert kills
     assert "evaluations_incremental" in found.ways()
 
