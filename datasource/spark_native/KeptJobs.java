@@ -254,7 +254,7 @@ public class KeptJobs {
     if (reason == null) {
       RDD result = plan.execute();
       if (result.getNumPartitions() == 1 && !hasShuffle(result)) {
-        return new Job(frame.sparkSession(), plan, result, rows, frame.schema(), 1, -1);
+        return new Job(frame.sparkSession(), plan, result, rows, frame.schema(), -1);
       }
       reason = "several stages";
     }
@@ -285,8 +285,8 @@ public class KeptJobs {
       if (refusal(plan, Arrays.asList(new Object[] {split})) == null) {
         RDD result = plan.execute();
         if (!hasShuffle(result)) {
-          return new Job(frame.sparkSession(), plan, result, new Rows[] {split}, frame.schema(),
-              pieces, column);
+          return new Job(
+              frame.sparkSession(), plan, result, new Rows[] {split}, frame.schema(), column);
         }
       }
     }
@@ -317,7 +317,7 @@ public class KeptJobs {
     List leaves = new ArrayList();
     Map aliases = new HashMap();
     List keys = new ArrayList();
-    note(plan, rows, leaves, aliases, keys);
+    noteColumns(plan, rows, leaves, aliases, keys);
     List found = new ArrayList();
     for (int k = 0; k < keys.size(); k++) {
       Object id = keys.get(k);
@@ -325,17 +325,17 @@ public class KeptJobs {
         id = aliases.get(id);
       }
       for (int i = 0; i < leaves.size(); i++) {
-        add(found, (LogicalPlan) leaves.get(i), id);
+        addColumn(found, (LogicalPlan) leaves.get(i), id);
       }
     }
     if (keys.isEmpty() && !leaves.isEmpty()) {
-      add(found, (LogicalPlan) leaves.get(0), null);
+      addColumn(found, (LogicalPlan) leaves.get(0), null);
     }
     return found;
   }
 
   /** Adds the number of an output column by its id, or of all columns. */
-  private static void add(List found, LogicalPlan leaf, Object id) {
+  private static void addColumn(List found, LogicalPlan leaf, Object id) {
     for (int i = 0; i < leaf.output().size(); i++) {
       Attribute column = (Attribute) leaf.output().apply(i);
       Integer number = Integer.valueOf(i);
@@ -351,9 +351,11 @@ public class KeptJobs {
     return SPLIT_BY.contains(type) || type.startsWith("decimal");
   }
 
-  private static void note(LogicalPlan node, Rows rows, List leaves, Map aliases, List keys) {
+  /** Notes leaves of these rows, columns by the ids of their new names, and ids of keys. */
+  private static void noteColumns(
+      LogicalPlan node, Rows rows, List leaves, Map aliases, List keys) {
     for (int i = 0; i < node.children().size(); i++) {
-      note((LogicalPlan) node.children().apply(i), rows, leaves, aliases, keys);
+      noteColumns((LogicalPlan) node.children().apply(i), rows, leaves, aliases, keys);
     }
     if (node instanceof LogicalRDD && ((LogicalRDD) node).rdd() == rows) {
       leaves.add(node);
@@ -705,17 +707,15 @@ public class KeptJobs {
     private final Map metrics = new HashMap();
     private final Rows[] leaves;
     private final StructType schema;
-    private final int pieces;
     private final int column;
     private final List parts = new ArrayList();
 
     Job(SparkSession session, SparkPlan plan, RDD result, Rows[] leaves, StructType schema,
-        int pieces, int column) {
+        int column) {
       this.session = session;
       this.plan = plan;
       this.leaves = leaves;
       this.schema = schema;
-      this.pieces = pieces;
       this.column = column;
       Partition[] partitions = result.partitions();
       parts.add(new Piece(result, partitions[0], seq(new ArrayList())));
@@ -757,8 +757,10 @@ public class KeptJobs {
     public int run(String prefix, boolean isTold, final boolean isInterpreted) throws Exception {
       resetCounters();
       try {
+        int taken = 0;
         for (int i = 0; i < leaves.length; i++) {
-          leaves[i].take(prefix, i * pieces);
+          leaves[i].take(prefix, taken);
+          taken += leaves[i].pieces;
         }
         // As for an execution of Spark's: expressions look for the settings of the session among the
         // properties of the task.

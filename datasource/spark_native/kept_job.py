@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 __all__ = ["KeptJob", "KeptRuns", "KindOfRun", "NotKept", "rows_given_later"]
 
 KindOfRun: TypeAlias = Literal["interpreted", "generated", "in pieces"]
-"""What computes a run: an operator may be right in one kind and wrong in another.
+"""Kinds of runs: a plan may be right in one and wrong in another.
 
     interpreted    what operators make for themselves in a run is interpreted
     generated      code is generated for it
@@ -80,8 +80,8 @@ _INTERPRETED_MAX: Final = 2_048
 half the time, of ten thousand more."""
 
 _PIECES_MIN: Final = 131_072
-"""Rows given from which they are split: to split half a million takes 15 ms of a run of 200 to 400,
-and a step that has as many now has as many later, mostly; a plan in pieces is one more."""
+"""Rows given from which on they are split. To split half a million takes 15 ms, and halves a run of
+200 to 400; but the plan is made and proved once more, which a few runs over less do not pay."""
 
 _PIECES: Final = min(os.cpu_count() or 1, 4)
 """Threads of a run in pieces: other views run beside it."""
@@ -153,7 +153,7 @@ class KeptJob:
         return found if self._rows_max is None else found.slice(0, self._rows_max)
 
     def kind_of_run(self, rows: Sequence[pa.Table]) -> KindOfRun:
-        """What would compute the result over these rows.
+        """The kind of a run over these rows.
 
         The code of the plan itself is compiled in any case. What is proved of a run of one kind is
         not proved of one of another. Never interpreted where text has a collation: Spark's
@@ -189,7 +189,7 @@ class KeptJob:
             leaf, frame = self._leaves[0]._jdf, self._frame._jdf  # noqa: SLF001 - no public door
             most = -1 if self._rows_max is None else self._rows_max
             java = None
-            # If it is the query that is to blame, the plan in one partition tells.
+            # Whatever is wrong is told by the plan in one partition, which is asked next.
             with suppress(Py4JError), _settings(self._spark, _PLANNING):
                 java = self._java.keepInPieces(frame, leaf, _PIECES, most)
             self._may_be_split = java is not None

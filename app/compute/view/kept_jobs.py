@@ -1,7 +1,7 @@
 """Plans the jobs of a view's steps once, where all of their rows are few.
 
     jobs = KeptJobs(view)
-    jobs.rows(StepJob(key, session, given, make, ordinary))    the rows of make(frames of given)
+    jobs.rows(StepJob(key, session, given, make, …))    the rows of make(frames of given)
 
     1st time    both ways, whose rows are compared: only what is proved is used
     later       the kept plan; both ways once more where a run is of another kind, as it is over

@@ -20,7 +20,7 @@ __all__ = ["HELD", "MOVED", "MergedGroups", "MovedGroups"]
 
 MOVED: Final = Leaf("moved")
 HELD: Final = Leaf("held", before=True)
-"""What a state's change is computed of."""
+"""Leaves of the plans of a state's change."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,11 +47,12 @@ _AT: Final = "_at"
 _SIDE: Final = "_side"
 _SESSION: Final = f"named_struct('start', min({WINDOW}.start), 'end', max({WINDOW}.end))"
 
-
 _BY_PLACE: Final = ("ROWS", "1")
+"""Kind of a window function's frame, and how far before a row its end is."""
+
 _BY_VALUE: Final = ("RANGE", "INTERVAL '0.000001' SECOND")
-"""As the other, for rows that are computed anew by keys: there a frame of rows is refused, since
-ties may decide it. To add an interval to each time takes a sixth of the whole."""
+"""The same for rows of keys that are computed anew: there a frame of ROWS is refused, as ties may
+decide it. It is slower by a sixth, as the interval is added to the time of each row."""
 
 
 def session_programs(keys: int, calls: Sequence[Accumulators]) -> GroupPrograms:
@@ -85,7 +86,7 @@ def _sessions(
         common: Columns that all rows of a session have in common.
         values: What is computed of a session's rows, by column.
         rows: A table.
-        frame: Kind of a window function's frame, and how far behind a row the one before is.
+        frame: The frame of the window functions (`_BY_PLACE`, `_BY_VALUE`).
     """
     together = ", ".join(common)
     kind, step = frame

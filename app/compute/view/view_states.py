@@ -1,5 +1,6 @@
 """The states of a view follow its inputs, step by step, each before what reads it.
 
+    states.settle(…)           before a view's first contents: all states, of the inputs then
     states.end_of_step(…)      a step may have to end where a state has ended before
     states.follow(step)        all states up to the step's end; their changes
     states.rested(…)           nothing has changed: states stay as they are
@@ -244,18 +245,21 @@ class ViewStates:
         Returns:
             False if another writer was at one of them.
         """
-        shards = self._shards[: len(step.plan.states)]
+        pairs = list(zip(self._shards, step.plan.states, strict=False))
+        there: list[ShardState] = []
         # All of them, before one can fail: of an attempt that was to begin later, and of which no
         # contents were appended. What it has at its start would be taken for changes.
-        for shard in shards:
-            state = shard.look()
-            if state is not None and state.upper > Frontier(step.lower):
+        for shard, group in pairs:
+            state = self._there(shard, group)
+            if state.upper > Frontier(step.lower):
                 shard.drop()
-        for shard, group in zip(shards, step.plan.states, strict=True):
-            state = self._settled(shard, group, step, self._there(shard, group))
-            if state is None:
+                state = self._there(shard, group)
+            there.append(state)
+        for (shard, group), state in zip(pairs, there, strict=True):
+            settled = self._settled(shard, group, step, state)
+            if settled is None:
                 return False
-            step.states[group.name] = (shard, state)
+            step.states[group.name] = (shard, settled)
         return True
 
     def _there(self, shard: StateShard, group: State) -> ShardState:

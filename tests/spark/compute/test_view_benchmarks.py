@@ -119,7 +119,7 @@ def nexmark(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Be
 
 
 FOLLOWED: Final = {"recompute": 1, "incremental": 2}
-"""The first contents are the query's, and two steps follow changes."""
+"""The first contents count as a run of the query, and two steps follow changes."""
 
 OVER_GROUPS: Final = {"recompute": 1, "incremental": 4}
 """What is above the groups is run anew at each time, over states that follow changes."""

@@ -91,7 +91,7 @@ def test_random_joins_are_right_at_every_time(
     kept = world.kept(f"join_{seed}", query)
     ways = world.follow(kept, partial(world.by_spark, query))
     assert kept.strategy == "incremental", query
-    assert "recompute" in ways  # the first contents are the query's own
+    assert "recompute" in ways  # its first contents
     assert set(answers) <= {seed not in SCANNED}
 
 

@@ -286,7 +286,7 @@ WITHOUT_KEPT_PLANS = {"not_in"}
 """It has a broadcast."""
 
 IN_ONE_PIECE = {"union_all", "sorted_spread_hinted"}
-"""Linear ones over two tables, and one whose rows are in no place of their own."""
+"""Linear ones: over two tables, and with hints by which Spark distributes the rows."""
 
 
 @pytest.fixture(scope="module")
@@ -310,7 +310,7 @@ def test_contents_at_every_time(world: World, name: str, compared_plans: Compare
     case = CASES[name]
     kept = world.kept(f"v_{name}", case.query)
     ways = world.follow(kept, partial(world.by_duck, case.duck or case.query))
-    # The first contents are always the query's own.
+    # The first contents count as a run of the query, also where they are those of its states.
     assert ways == {"recompute", case.taken or case.how}
     assert kept.strategy == case.how
     assert (kept.reason == "") == (case.how == LINEAR)
