@@ -18,6 +18,7 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
     consolidate            each distinct row once, its copies in `_diff`, by Spark expressions
     touched_rows           consolidates only the rows that a retraction may concern
     closed_keys            needs no consolidation where retractions take back whole keys
+    kept_broadcast         keeps what these two look rows up in, for later reads
     row_shape              rows of a shard to rows of a read
     arrow_fallback         parts that Spark cannot read
     frames                 one frame of all of these
@@ -52,7 +53,7 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
 
 `ShardScanRule.java` and `ShardWriteRule.java` are the rules themselves, compiled when they are
 installed; `DriverStream.java` is what Spark asks of a driver stream, `TaskFiles.java` what it asks
-of a write.
+of a write, and `KeptBroadcast.java` a node of its plans.
 
 May use: `shard_source` and `shard_sink`, whose plans and commits these are, `transactions`,
 `client`, `parts`, and what these rest on.

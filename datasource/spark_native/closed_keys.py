@@ -62,22 +62,37 @@ class ClosedKeys:
     """The keys that retractions have taken back.
 
     Attributes:
-        retracting: Updates of all parts that retract: `_ts`, which is not negative, `_diff` and at
-            least the key.
         key: The shard's key.
+        taken: Names of columns of the updates to look at; no other column has one of them.
     """
 
-    retracting: Sequence[DataFrame]
     key: Sequence[str]
+    taken: Sequence[str]
 
-    def left(self, updates: DataFrame, *, older: bool) -> DataFrame:
+    def of(self, retracting: Sequence[DataFrame]) -> DataFrame:
+        """The closed keys and the times when: a hash first, which is never null.
+
+        Args:
+            retracting: Updates of all parts that retract: `_ts`, which is not negative, `_diff` and
+                at least the key.
+        """
+        hashed, time = self._named("_shardline_hash"), self._named("_shardline_time")
+        wanted = [self._hash().alias(hashed), quoted(TS).alias(time)]
+        for number, name in enumerate(self.key):
+            wanted.append(quoted(name).alias(self._named(f"_shardline_k{number}")))
+        first, *others = (one.where(F.col(DIFF) < 0).select(*wanted) for one in retracting)
+        for other in others:
+            first = first.unionAll(other)
+        return first
+
+    def left(self, updates: DataFrame, closed: DataFrame, *, older: bool) -> DataFrame:
         """The updates that no later retraction takes back.
 
         Args:
             updates: With the key, without retractions.
-            older: True if all of them are from before every retraction; otherwise they have `_ts`.
+            closed: What `of` gives, to be broadcast.
+            older: True if all updates are from before every retraction; otherwise they have `_ts`.
         """
-        closed = self._closed()
         same = F.lit(True)
         for number, name in enumerate(self.key):
             same &= quoted(name).eqNullSafe(F.col(self._named(f"_shardline_k{number}")))
@@ -86,20 +101,10 @@ class ClosedKeys:
         time = F.expr(_ALWAYS) if older else quoted(TS)
         later = F.when(same, time).otherwise(F.expr(_NEVER)) < F.col(self._named("_shardline_time"))
         found = (self._hash() == F.col(self._named("_shardline_hash"))) & later
-        return updates.join(F.broadcast(closed), found, "left_anti")
-
-    def _closed(self) -> DataFrame:
-        hashed, time = self._named("_shardline_hash"), self._named("_shardline_time")
-        wanted = [self._hash().alias(hashed), quoted(TS).alias(time)]
-        for number, name in enumerate(self.key):
-            wanted.append(quoted(name).alias(self._named(f"_shardline_k{number}")))
-        first, *others = (one.where(F.col(DIFF) < 0).select(*wanted) for one in self.retracting)
-        for other in others:
-            first = first.unionAll(other)
-        return first
+        return updates.join(closed, found, "left_anti")
 
     def _named(self, name: str) -> str:
-        return fresh_name(name, self.retracting[0].columns)
+        return fresh_name(name, self.taken)
 
     def _hash(self) -> Column:
         return F.xxhash64(*map(quoted, self.key))

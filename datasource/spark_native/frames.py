@@ -24,6 +24,7 @@ from itertools import chain
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -39,13 +40,16 @@ from shardline.datasource.spark_native.blob_paths import hadoop_url
 from shardline.datasource.spark_native.closed_keys import ClosedKeys, can_close
 from shardline.datasource.spark_native.consolidate import can_consolidate, consolidate, repeat_rows
 from shardline.datasource.spark_native.jvm import FileFormat, LivenessToken, empty_frame
+from shardline.datasource.spark_native.kept_broadcast import BROADCASTS
 from shardline.datasource.spark_native.part_errors import remember_plan
 from shardline.datasource.spark_native.row_shape import apply_row_shape
 from shardline.datasource.spark_native.scan import FLOAT_OPTIONS, READ_OPTIONS, ScanKind, Scanner
 from shardline.datasource.spark_native.touched_rows import (
     TouchedRows,
     hashed_columns,
+    hashes_of,
     is_worth_splitting,
+    most_retractions,
 )
 from shardline.datasource.spark_native.types import conform, project, sql_name, struct_of
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
@@ -276,9 +280,14 @@ class _FrameBuilder:
         retracting = _chosen(scans, lambda part: part.retracts)
         updates = [*scanner.scan(retracting, with_ts=False), *kept]
         rows = sum(part.rows for part in chain.from_iterable(retracting.values()))
+
+        def hashes(frames: Sequence[DataFrame]) -> DataFrame:
+            return hashes_of(reduce(DataFrame.unionByName, frames), scanner.target, columns)
+
         split = TouchedRows(
             scanner.scan(adding, with_ts=False, with_ones=False),
             reduce(DataFrame.unionByName, updates),
+            self._broadcast(("hashes", *columns), scanner, retracting, kept, hashes),
             scanner.target,
             columns,
         )
@@ -298,7 +307,9 @@ class _FrameBuilder:
         first, last = min(map(min, times)), max(map(max, times))
         retracting = _chosen(scans, lambda part: part.retracts)
         kept = [self._inline_updates(sample, inline, scanner, with_ts=True)] if inline else []
-        keys = ClosedKeys([*scanner.scan(retracting, with_ts=True), *kept], sample.key)
+        keys = ClosedKeys(sample.key, (*scanner.target.names, TS, DIFF))
+        what = ("closed keys", *sample.key)
+        closed = self._broadcast(what, scanner, retracting, kept, keys.of, with_ts=True)
 
         def add(passes: Callable[[int, int], bool], *, timed: bool, closable: bool) -> None:
             """Add what the parts of certain times add and no later retraction takes back."""
@@ -307,7 +318,7 @@ class _FrameBuilder:
             for (kind, parts), frame in zip(chosen.items(), found, strict=True):
                 added = frame.where(f"{DIFF} > 0") if kind.counted else frame
                 if closable:
-                    added = keys.left(added, older=not timed)
+                    added = keys.left(added, closed, older=not timed)
                 counted = any(part.diff_max > 1 for part in parts)
                 self._add(sample, self._untouched(sample, added, counted=counted))
 
@@ -317,8 +328,41 @@ class _FrameBuilder:
         add(lambda begin, end: begin < last and end >= first, timed=True, closable=True)
         add(lambda begin, end: begin >= last and end >= first, timed=False, closable=False)
         for frame in kept:
-            added = keys.left(frame.where(f"{DIFF} > 0"), older=False)
+            added = keys.left(frame.where(f"{DIFF} > 0"), closed, older=False)
             self._add(sample, self._untouched(sample, added, counted=True))
+
+    def _broadcast(
+        self,
+        what: tuple[str, ...],
+        scanner: Scanner,
+        retracting: Mapping[ScanKind, Sequence[Part]],
+        held: Sequence[DataFrame],
+        make: Callable[[Sequence[DataFrame]], DataFrame],
+        *,
+        with_ts: bool = False,
+    ) -> DataFrame:
+        """What rows are looked up in, to be broadcast, or broadcast by an earlier query.
+
+        Args:
+            what: Tells it from anything else that is made of the same parts.
+            scanner: As in `_split_group`.
+            retracting: The parts to make it of.
+            held: Further updates to make it of, which this process holds.
+            make: Makes it of the updates of the parts.
+            with_ts: True if `make` needs `_ts`.
+        """
+
+        def table() -> DataFrame:
+            return make([*scanner.scan(retracting, with_ts=with_ts), *held])
+
+        if not held:
+            parts = [(kind, *(part.key for part in own)) for kind, own in retracting.items()]
+            identity = (scanner.root, *what, scanner.target.json, *parts)
+            rows = sum(map(most_retractions, chain.from_iterable(retracting.values())))
+            kept = BROADCASTS.kept(self.spark, identity, rows, table)
+            if kept is not None:
+                return kept
+        return F.broadcast(table())
 
     def _untouched(self, sample: ShardPartition, rows: DataFrame, *, counted: bool) -> DataFrame:
         if counted:

@@ -34,7 +34,13 @@ from shardline.datasource.spark_native.types import quoted
 from shardline.datasource.types.schema import DIFF, ShardSchema
 from shardline.datasource.types.spark_types import Atomic
 
-__all__ = ["TouchedRows", "hashed_columns", "is_worth_splitting"]
+__all__ = [
+    "TouchedRows",
+    "hashed_columns",
+    "hashes_of",
+    "is_worth_splitting",
+    "most_retractions",
+]
 
 _LEAST_ROWS = 200_000
 """Rows of parts without retractions from which on splitting pays: a second scan and the job that
@@ -75,11 +81,15 @@ def is_worth_splitting(parts: Iterable[Part]) -> bool:
             plain += part.rows
             continue
         touched += part.rows
-        # Exact where all diffs are 1 or -1; otherwise as many as there may be.
-        ones = part.diff_min == -1 and part.diff_max == 1
-        retractions += (part.rows - part.diff_sum) // 2 if ones else part.rows
+        retractions += most_retractions(part)
     few = retractions <= _MOST_RETRACTIONS and touched + retractions <= plain
     return plain >= _LEAST_ROWS and few
+
+
+def most_retractions(part: Part) -> int:
+    """Rows of the part that retract: as many as there may be, exact where each diff is 1 or -1."""
+    ones = part.diff_min == -1 and part.diff_max == 1
+    return (part.rows - part.diff_sum) // 2 if ones else part.rows
 
 
 @dataclass(frozen=True)
@@ -89,12 +99,14 @@ class TouchedRows:
     Attributes:
         adding: Updates of parts that retract nothing; `_diff` where it is not always 1.
         retracting: Updates of the parts that retract, all with `_diff`.
+        hashes: What `hashes_of` gives for these, to be broadcast.
         schema: The shard's schema, whose columns all frames have.
         columns: The columns to hash, at least one.
     """
 
     adding: Sequence[DataFrame]
     retracting: DataFrame
+    hashes: DataFrame
     schema: ShardSchema
     columns: Sequence[str]
 
@@ -119,16 +131,28 @@ class TouchedRows:
         # Equal rows meet in one task before they are aggregated for the first time: an aggregation
         # on either side of a shuffle would find nothing to add up on the first.
         tasks = max(1, -(-rows // _ROWS_PER_TASK))
-        hashed = updates.withColumn(self._name, self._hash()).repartition(tasks, self._name)
-        return consolidate(hashed, self.schema, (self._name,))
-
-    @property
-    def _name(self) -> str:
-        return fresh_name("_shardline_hash", self.schema.names)
-
-    def _hash(self) -> Column:
-        return F.xxhash64(*map(quoted, self.columns))
+        name = _hash_name(self.schema)
+        hashed = updates.withColumn(name, _hash(self.columns)).repartition(tasks, name)
+        return consolidate(hashed, self.schema, (name,))
 
     def _joined(self, frame: DataFrame, how: str) -> DataFrame:
-        found = self.retracting.where(F.col(DIFF) < 0).select(self._hash().alias(self._name))
-        return frame.join(F.broadcast(found), self._hash() == F.col(self._name), how)
+        return frame.join(self.hashes, _hash(self.columns) == F.col(_hash_name(self.schema)), how)
+
+
+def hashes_of(retracting: DataFrame, schema: ShardSchema, columns: Sequence[str]) -> DataFrame:
+    """The hashes of the rows that `retracting` takes back, which are never null.
+
+    Args:
+        retracting: Updates with `_diff`.
+        schema: The shard's schema.
+        columns: The columns to hash, at least one.
+    """
+    return retracting.where(F.col(DIFF) < 0).select(_hash(columns).alias(_hash_name(schema)))
+
+
+def _hash_name(schema: ShardSchema) -> str:
+    return fresh_name("_shardline_hash", schema.names)
+
+
+def _hash(columns: Sequence[str]) -> Column:
+    return F.xxhash64(*map(quoted, columns))
