@@ -32,6 +32,8 @@ _PRUNED = 46
 
 _COMMITS = 20
 _COMMITTED_ROWS = 20_000
+_STREAMED = 50
+"""Commits that a stream reads, of as many rows each."""
 
 _KEY = ("l_orderkey", "l_linenumber")
 _BUCKET = f"pmod(xxhash64({', '.join(_KEY)}, 7), 100)"
@@ -72,6 +74,15 @@ class Tables:
         if self.kind == "iceberg":
             return self.spark.table(f"ice.{name}")
         return self.spark.read.format(self.kind).load(self._path(name))
+
+    def follow(self, name: str) -> DataFrame:
+        """The same as a stream, from the first commit on."""
+        reader = self.spark.readStream
+        if self.kind == "iceberg":
+            return reader.format("iceberg").load(f"ice.{name}")
+        if self.kind == "parquet":
+            return reader.schema(self.read(name).schema).parquet(self._path(name))
+        return reader.format(self.kind).load(self._path(name))
 
     def append(self, frame: DataFrame, name: str) -> None:
         if self.kind == "iceberg":
@@ -163,12 +174,23 @@ def measure(
         for _ in range(_COMMITS):
             tables.append(tiny, name)
 
+    for tables in sides.values():
+        for _ in range(_STREAMED):
+            tables.append(tiny, "streamed")
+
+    def stream(tables: Tables) -> None:
+        writer = tables.follow("streamed").writeStream.trigger(availableNow=True)
+        checkpoint = str(place / f"checkpoint{next(numbers)}")
+        writer = writer.option("checkpointLocation", checkpoint)
+        writer.foreachBatch(lambda frame, _: _consume(frame)).start().awaitTermination()
+
     questions: dict[str, Callable[[Tables], Any]] = {
         "read 16 columns": lambda t: _consume(t.read("lineitem")),
         "`.select` of 2 columns": lambda t: _consume(t.read("lineitem").select(*_NARROW)),
         "`.where` that keeps 1/46, count": lambda t: t.read("lineitem").where(some).count(),
         "write": lambda t: t.append(rows, f"written{next(numbers)}"),
         f"{_COMMITS} commits of {_COMMITTED_ROWS // 1000}k rows": commits,
+        f"a stream of {_STREAMED} such commits, started and stopped": stream,
     }
     found = {}
     for name, ask in questions.items():
