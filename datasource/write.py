@@ -315,8 +315,10 @@ class WriteHandle:
                 # Under the turn: of two appends of this handle the smaller number must be first.
                 outcome, runs, number = self._under_number(request, sequence, parts)
             if isinstance(outcome, Appended):
-                # It is committed, whatever comes of the merges that it has made due.
-                compact_inline(self.machine, (p for run in runs for p in run.parts))
+                # It is committed, whatever comes of the merges that it has made due. One without
+                # rows has made none due, and a shard at rest has one each second.
+                if runs:
+                    compact_inline(self.machine, (p for run in runs for p in run.parts))
                 return outcome
             if isinstance(outcome, AlreadyCommitted):
                 # Of an attempt that is not known any more, these may be the parts.

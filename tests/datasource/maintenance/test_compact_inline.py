@@ -114,6 +114,18 @@ def test_what_others_left_undone_is_done_bit_by_bit(world: World) -> None:
     assert contents(client) == expected(200) + Counter((n, "z") for n in range(100))
 
 
+def test_an_append_without_rows_merges_nothing(world: World) -> None:
+    """It has made nothing due; a shard at rest has one each second. The next one with rows does."""
+    filled(world.client(QUIET), 40)
+    client = world.client(BLOBS)
+    upper = client.state(SHARD).upper.time
+    assert upper is not None
+    client.writer(SHARD).compare_and_append(None, Frontier(upper), Frontier(upper + 1))
+    assert sizes(client) == [2] * 40
+    client.writer(SHARD).append_now(table((1, "z")))
+    assert len(sizes(client)) < 40
+
+
 def test_threads_merge_one_at_a_time(world: World) -> None:
     """One that finds another at it goes on with its own work."""
     client = filled(world.client(QUIET), 4)
