@@ -231,7 +231,7 @@ def _with_shards(facts: Facts, _now_ms: int) -> list[str]:
 def _dropped(machine: Machine, state: ShardState) -> tuple[DroppedPart, ...] | None:
     """Parts that only earlier states need, which leases hold; None if that costs too many reads."""
     oldest = seqno_since(state)
-    if oldest >= state.seqno:
+    if machine.drops.none_between(oldest, state.seqno):
         return ()
     start = max((seqno for seqno in whole_state_seqnos(state) if seqno <= oldest), default=1)
     if state.seqno - start > _REPLAY_MAX:

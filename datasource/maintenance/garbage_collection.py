@@ -7,7 +7,8 @@ rewritten (persist: gc, Delta: VACUUM). A part is garbage once a transition has 
 a flush, an overwrite, a drop) and no seqno hold is at a state before that transition. The collector
 reads the shard's log from where the last one stopped, in this order:
 
-    1. find the parts that the next transitions dropped, up to the least seqno that is held;
+    1. find the parts that the next transitions dropped, up to the least seqno that is held, in
+       their records; where the process has seen them all and none dropped any, in none;
     2. *give up* the states before that seqno, in the state: no hold can be taken there any more;
     3. delete the parts, oldest first;
     4. note in the state how far they are deleted, and forget rollups that only older states need;
@@ -82,7 +83,8 @@ class _Found:
 def collect_garbage(machine: Machine) -> int:
     """Delete blobs that neither the newest state nor one that is held needs; return their number.
 
-    A collection that finds nothing changes nothing, and costs reading the records since the last.
+    A collection that finds nothing changes nothing, and costs reading those of the records since
+    the last one that this process has not seen.
 
     Raises:
         InvalidUsage: There is no such shard.
@@ -111,9 +113,15 @@ def _collect_parts(machine: Machine, state: ShardState, last: int) -> int:
     deleted = 0
     before: ShardState | None = None
     while state.cleaned_seqno < last:
-        if before is None or before.seqno < state.cleaned_seqno:
-            before = _start(machine, state, last)
-        found = _find(machine, state, before, last)
+        found: _Found | None
+        if machine.drops.none_between(state.cleaned_seqno, last):
+            found = _Found(last, state, ())
+        else:
+            if before is None or before.seqno < state.cleaned_seqno:
+                before = _start(machine, state, last)
+            found = _find(machine, state, before, last)
+            if found is not None and not found.parts:
+                machine.drops.note_searched(before.seqno, found.seqno)
         if found is None:
             before = None
         elif found.parts or _has_outdated(state, found.seqno):

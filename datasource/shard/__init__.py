@@ -20,6 +20,7 @@ Must never: read the bytes of a part; change a state in any other way than a com
     rollup_attempts             which commits write a rollup, and when one that failed is repeated
     state_history               the states that a shard had
     references                  the objects that states refer to, and for how long
+    drops_seen                  which transitions dropped no part, for garbage collection
     merge_finder                finds the merges that are due after an append
     merge_budget                how much writers may still merge after their appends
     covered_range               the part of its source that a numbered append is made of

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from shardline.datasource.shard.codec import Record
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.stores.location import Committed, ExpectationMismatch
@@ -66,12 +67,14 @@ class RecordInFlight:
         group: The commands that it commits.
         answers: The answers to them, valid once the record is committed.
         state: The state that the record makes.
+        record: The record.
         outcome: The log's answer; None while it is unknown, if the record was written.
     """
 
     group: list[Pending]
     answers: list[Answer]
     state: ShardState
+    record: Record
     outcome: Committed | ExpectationMismatch | None = None
 
 

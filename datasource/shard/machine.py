@@ -51,13 +51,13 @@ from shardline.datasource.shard.backoff import Backoff
 from shardline.datasource.shard.codec import (
     CODE_VERSION,
     Record,
-    apply_diff,
     diff,
     encode_record,
     encode_rollup,
 )
 from shardline.datasource.shard.commands.rollups import add_rollup
 from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shard.drops_seen import DropsSeen
 from shardline.datasource.shard.group_commit import (
     Answer,
     Command,
@@ -105,6 +105,7 @@ class Machine:
         location: Where the shard is stored.
         tank: The merge budget that this process's writers of the shard share.
         finder: Finds the merges that are due, for all of them.
+        drops: Tells which transitions have certainly dropped no part.
     """
 
     name: str
@@ -114,6 +115,7 @@ class Machine:
     settings: ShardSettings
     tank: MergeBudget = field(default_factory=MergeBudget)
     finder: MergeFinder = field(default_factory=MergeFinder)
+    drops: DropsSeen = field(default_factory=DropsSeen)
     _state: ShardState | None = None
     _directory: str = ""
     _rollups: RollupAttempts = field(default_factory=RollupAttempts)
@@ -320,6 +322,7 @@ class Machine:
         if flight is None:
             return
         if isinstance(flight.outcome, Committed):
+            self.drops.follow(self._state, flight.record)
             self._install(flight.state)
             answer_all(flight.group, flight.answers)
         elif flight.outcome is None:
@@ -361,7 +364,7 @@ class Machine:
             record, new = self._record(old, new, now_ms)
             began_ms = self.clock.elapsed_ms()
             # Before the request: from here on it may happen, whatever becomes of this thread.
-            self._flight = flight = RecordInFlight(group, answers, new)
+            self._flight = flight = RecordInFlight(group, answers, new, record)
             # Into the flight by the same statement that ends the request: an interrupt between the
             # two would make a known outcome an unknown one.
             flight.outcome = outcome = self._compare_and_set(old.seqno, record)
@@ -474,7 +477,7 @@ class Machine:
         if state is not None and current is not None and current.seqno == state.seqno + 1:
             # Saves a request. But the next record need not be the newest one: that is enough to try
             # again, which the compare-and-set checks, and not enough to refuse.
-            self._install(apply_diff(state, self.log.decode(current)))
+            self._install(self.drops.applied(state, self.log.decode(current)))
             return False
         self._refresh()
         return True
@@ -489,7 +492,7 @@ class Machine:
             if records and records[0].seqno > state.seqno + 1:
                 return self._load()  # the log was truncated beyond what this process knows
             for data in records:
-                state = apply_diff(state, self.log.decode(data))
+                state = self.drops.applied(state, self.log.decode(data))
             if records:
                 self._install(state)
             if len(records) < SCAN_MAX:
