@@ -37,8 +37,8 @@ _log = logging.getLogger(__name__)
 _CLASS: Final = "KeptBroadcast"
 
 _ROWS_MAX: Final = 1_000_000
-"""Rows of all that is kept. With a key of two numbers they are 110 MB of the driver's memory, and of
-each executor's, which Spark moves to disk where it is short."""
+"""Rows of all that is kept. With a key of two numbers they are 110 MB of the driver's memory, and
+of each executor's, which Spark moves to disk where it is short."""
 
 
 @dataclass(frozen=True, slots=True)

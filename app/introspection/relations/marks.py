@@ -6,7 +6,7 @@ of an earlier run of the application is told as one of this run.
     verdict_history      error, recovery, pause, and start of an object that was paused
     definition_history   definition, drop
     maintenance          maintenance
-    action_history       action
+    action_history       action; pause and start of an object whose pause was over before it showed
     run_history          start of the application
 
 A verdict that needs a person is an error, and the first one that is well after it the recovery: an
@@ -57,6 +57,7 @@ def _make(facts: Facts) -> list[Row]:
         *_verdicts(facts),
         *_rounds(facts),
         *_actions(facts),
+        *_short_pauses(facts),
     ]
     marks.sort(key=lambda mark: mark[0])
     return [(instant(at_ms), *rest) for at_ms, *rest in marks]
@@ -153,6 +154,32 @@ def _actions(facts: Facts) -> Iterator[_Mark]:
             about, _, hold = about.partition("/")
             text = f"{text} {hold}"
         yield (at_ms, "action", about, text if outcome == "done" else f"{text}: outcome unknown")
+
+
+def _short_pauses(facts: Facts) -> Iterator[_Mark]:
+    """Pauses without a verdict, which is looked at once a second: only their actions tell of them.
+
+    A pause that showed did so after the resume before it, and until its own.
+    """
+    showed: dict[str, list[int]] = {}
+    for at_ms, row in facts.verdict_changes.rows:
+        if row[2] == "paused":
+            showed.setdefault(str(row[0]), []).append(at_ms)
+    paused_ms: dict[str, int] = {}
+    resumed_ms: dict[str, int] = {}
+    for at_ms, (action, target, outcome, _) in facts.actions.rows:
+        name = str(target)
+        if outcome != "done":
+            continue
+        if action == "pause":
+            paused_ms.setdefault(name, at_ms)
+        elif action == "resume":
+            before_ms, resumed_ms[name] = resumed_ms.get(name, -1), at_ms
+            began_ms = paused_ms.pop(name, None)
+            if began_ms is None or any(before_ms < t <= at_ms for t in showed.get(name, ())):
+                continue
+            yield (began_ms, "pause", name, "it was stopped for a moment")
+            yield (at_ms, "start", name, "resumed")
 
 
 _SOURCES: Final = (

@@ -136,6 +136,40 @@ def test_what_a_person_has_asked_for(world: World) -> None:
     assert world.rows("action_history", "delays")[0]["message"] == "m"
 
 
+def act(world: World, *actions: str, outcome: ActionOutcome = "done") -> None:
+    """What a person does to `flights`, a tenth of a second apart."""
+    for action in actions:
+        now = world.clock.now_ms()
+        world.tell(Acted(at_ms=now, action=action, target="flights", outcome=outcome))
+        world.clock.advance(100)
+
+
+def test_a_pause_that_was_over_before_it_showed_has_its_marks(world: World) -> None:
+    """Once, whether the verdict showed it or only the actions tell; a refused one has none."""
+    world.run(FLIGHTS)
+    world.tell(Hydrated(id="flights", epoch=1, took_ms=1))
+    live(world, "flights", 3)
+    act(world, "pause", "resume")
+    short = [("pause", "flights", "it was stopped for a moment"), ("start", "flights", "resumed")]
+    assert marks(world, "pause", "start") == short
+    act(world, "pause", outcome="refused")
+    act(world, "resume")
+    assert marks(world, "pause", "start") == short
+    act(world, "pause")
+    world.tell(Phase(id="flights", epoch=1, phase="paused", at_ms=world.clock.now_ms()))
+    live(world, "flights", 3)
+    act(world, "resume")
+    world.tell(Phase(id="flights", epoch=1, phase="running", at_ms=world.clock.now_ms()))
+    live(world, "flights", 3)
+    act(world, "pause", "resume")
+    assert marks(world, "pause", "start") == [
+        *short,
+        ("pause", "flights", "it was stopped on request"),
+        ("start", "flights", "resumed"),
+        *short,
+    ]
+
+
 def test_definitions_and_drops(world: World) -> None:
     """Created, changed, given up: an object that is changed was not dropped."""
     other = ViewDescription(name="delays", query="SELECT 1 AS a", inputs=(), schema="a INT")
