@@ -290,6 +290,8 @@ def make_leased_frame(
 
     Call it inside of `LEASE_KEEPER.planning()`, and the plan as well.
     """
+    # Renewed while the frame is made, too: keys of retractions may be read now, by a job.
+    keep_leases(parsed, partitions)
     native = make_native_frame(spark, partitions, shape.struct, parsed.where, by_driver)
     keep_leases(parsed, partitions, native.tokens)
     return native.frame

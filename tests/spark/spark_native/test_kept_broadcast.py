@@ -10,8 +10,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.pandas.types import from_arrow_schema
+from typing_extensions import override
 
 from shardline import datasource
+from shardline.datasource.lease import Lease
 from shardline.datasource.rows.updates import stamp
 from shardline.datasource.shard_sink.writers import batch_writer
 from shardline.datasource.spark_native import frames, touched_rows
@@ -178,6 +180,29 @@ def test_what_is_kept_keeps_no_lease(
 
     wait_until("the lease is given up", is_given_up, 60)
     assert len(broadcasts) == 1
+
+
+def test_the_lease_is_renewed_while_keys_are_collected(
+    spark: SparkSession, shard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long that takes, the parts of the read that is being planned are protected."""
+    client = client_at(shard.rpartition("/")[0])
+    renewed: set[str] = set()
+    collected: list[set[str]] = []
+    monkeypatch.setattr(Lease, "renew", lambda lease: renewed.add(lease.reader))
+
+    class Slow(KeptBroadcasts):
+        @override
+        def kept(self, *given: Any) -> DataFrame | None:
+            LEASE_KEEPER.beat()
+            collected.append(set(client.state("in").leased))
+            return super().kept(*given)
+
+    monkeypatch.setattr(frames, "BROADCASTS", Slow())
+    assert numbers_in(datasource.snapshot(spark, shard)) == list(range(5, 20))
+    [leases] = collected
+    assert leases
+    assert leases <= renewed
 
 
 def test_a_failure_is_not_kept(spark: SparkSession, broadcasts: KeptBroadcasts) -> None:
