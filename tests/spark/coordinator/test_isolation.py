@@ -17,13 +17,13 @@ import pytest
 
 from shardline.app.coordinator.application import Application
 from shardline.app.lane.log import read_lane
-from shardline.app.lane.process_state import PhaseChange
+from shardline.app.lane.process_state import PhaseChange, ProcessState
+from shardline.app.runtime.runtime import Runtime
 from shardline.app.settings.config import Duration, RuntimeSettings
 from support.spark.isolation import (
     PATIENCE_S,
     Yard,
     condition,
-    phases_of,
     pools_of_jobs,
     register_mood,
     register_patient,
@@ -263,7 +263,7 @@ def test_fifty_objects_share_a_session(
 
     All jobs of a query run in the scheduler pool of its domain.
     """
-    phases = phases_of(monkeypatch)
+    turns = turns_of(monkeypatch)
     text, tables, queries = fifty()
     yard = Yard(tmp_path, tables, queries)
     for number, name in enumerate(tables):
@@ -280,7 +280,7 @@ def test_fifty_objects_share_a_session(
             for domain, run in relation(application, query)
             for pool in pools.get(str(run), ())
         }
-    assert 0 < most_at_once(phases) <= HYDRATION
+    assert 0 < most_at_once(turns) <= HYDRATION
     assert ran == {("storage", "storage"), ("compute", "compute")}
     found = read_lane(yard.client())[0].objects
     assert {n: (o.global_id, o.dataflow) for n, o in found.items()} == ids, "for the next start"
@@ -298,16 +298,36 @@ def known_ids(application: Application) -> dict[str, tuple[str, int]]:
     return {name: (known.global_id, known.dataflow) for name, known in objects.items()}
 
 
-def most_at_once(phases: list[PhaseChange]) -> int:
+def turns_of(patch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Phases of compute objects from now on, and the reports that they have hydrated, in order.
+
+    A report that overtakes the completion of its start ends the turn, and its phase is told later.
+    """
+    told: list[tuple[str, str]] = []
+    on_phase, hydrated = Runtime.on_phase, ProcessState.hydrated
+
+    def note_phase(self: Runtime, change: PhaseChange) -> None:
+        if change.kind == "compute":
+            told.append((change.id, change.phase))
+        on_phase(self, change)
+
+    def note_hydrated(self: ProcessState, name: str, epoch: int, now_ms: int) -> None:
+        told.append((name, "hydrated"))
+        hydrated(self, name, epoch, now_ms)
+
+    patch.setattr(Runtime, "on_phase", note_phase)
+    patch.setattr(ProcessState, "hydrated", note_hydrated)
+    return told
+
+
+def most_at_once(turns: list[tuple[str, str]]) -> int:
     """How many compute objects were between their start and their hydration at most."""
     under_way: set[str] = set()
     most = 0
-    for change in phases:
-        if change.kind != "compute":
-            continue
-        if change.phase == "starting":
-            under_way.add(change.id)
-        elif change.phase in {"hydrated", "stopping", "stopped"}:
-            under_way.discard(change.id)
+    for name, phase in turns:
+        if phase == "starting":
+            under_way.add(name)
+        elif phase in {"hydrated", "stopping", "stopped"}:
+            under_way.discard(name)
         most = max(most, len(under_way))
     return most
