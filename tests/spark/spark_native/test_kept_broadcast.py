@@ -80,16 +80,17 @@ def stages_of(spark: SparkSession, frame: DataFrame) -> int:
     return sum(len(job.stageIds) for job in jobs if job is not None)
 
 
-@pytest.mark.parametrize("changed", [(), ("spark.sql.adaptive.enabled",), ("wholeStage",)])
+@pytest.mark.usefixtures("broadcasts")
+@pytest.mark.parametrize(
+    "without", [None, "spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage"]
+)
 def test_a_second_read_collects_no_keys(
-    spark: SparkSession, shard: str, broadcasts: KeptBroadcasts, changed: tuple[str, ...]
+    spark: SparkSession, shard: str, without: str | None
 ) -> None:
     """Whether Spark plans adaptively or not, and generates code or sends tasks the plan."""
-    del broadcasts
     session = spark.newSession()
-    for setting in changed:
-        name = "spark.sql.codegen.wholeStage" if setting == "wholeStage" else setting
-        session.conf.set(name, "false")
+    if without is not None:
+        session.conf.set(without, "false")
     first = datasource.snapshot(session, shard)
     assert numbers_in(first) == list(range(5, 20))
     again = datasource.snapshot(session, shard, where="id > 7")
@@ -99,14 +100,11 @@ def test_a_second_read_collects_no_keys(
     assert stages_of(spark, datasource.snapshot(session, shard)) == 1
 
 
+@pytest.mark.usefixtures("broadcasts")
 def test_touched_rows_are_looked_up_in_it(
-    spark: SparkSession,
-    location: str,
-    broadcasts: KeptBroadcasts,
-    monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession, location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where retractions take back single rows, too."""
-    del broadcasts
     monkeypatch.setattr(touched_rows, "_LEAST_ROWS", 1)
     client = client_at(location, inline_part_bytes=0, compact_inline_bytes=0)
     put(client, "in", 1, rows(*range(20)))
@@ -118,11 +116,9 @@ def test_touched_rows_are_looked_up_in_it(
         assert numbers_in(frame) == expected
 
 
-def test_other_keys_are_another_broadcast(
-    spark: SparkSession, shard: str, broadcasts: KeptBroadcasts
-) -> None:
+@pytest.mark.usefixtures("broadcasts")
+def test_other_keys_are_another_broadcast(spark: SparkSession, shard: str) -> None:
     """At another time other keys are closed; a query of both times has each one's rows."""
-    del broadcasts
     delete(shard, 7, 8)
     client = client_at(shard.rpartition("/")[0])
     last = client.state("in").upper.time
