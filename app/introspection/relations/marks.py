@@ -157,29 +157,31 @@ def _actions(facts: Facts) -> Iterator[_Mark]:
 
 
 def _short_pauses(facts: Facts) -> Iterator[_Mark]:
-    """Pauses without a verdict, which is looked at once a second: only their actions tell of them.
+    """Pauses that ended before the next look at verdicts, which are looked at once a second.
 
-    A pause that showed did so after the resume before it, and until its own.
+    Only their actions tell of them. Any other pause has a verdict between the end of the one before
+    and its own, as long as verdicts of that time are kept.
     """
-    showed: dict[str, list[int]] = {}
+    paused_at: dict[str, list[int]] = {}
     for at_ms, row in facts.verdict_changes.rows:
         if row[2] == "paused":
-            showed.setdefault(str(row[0]), []).append(at_ms)
-    paused_ms: dict[str, int] = {}
-    resumed_ms: dict[str, int] = {}
+            paused_at.setdefault(str(row[0]), []).append(at_ms)
+    kept_since_ms = facts.verdict_changes.horizon_ms or 0
+    began: dict[str, int] = {}
+    ended: dict[str, int] = {}
     for at_ms, (action, target, outcome, _) in facts.actions.rows:
         name = str(target)
-        if outcome != "done":
-            continue
-        if action == "pause":
-            paused_ms.setdefault(name, at_ms)
-        elif action == "resume":
-            before_ms, resumed_ms[name] = resumed_ms.get(name, -1), at_ms
-            began_ms = paused_ms.pop(name, None)
-            if began_ms is None or any(before_ms < t <= at_ms for t in showed.get(name, ())):
+        if action == "pause" and outcome == "done":
+            began.setdefault(name, at_ms)
+        elif action == "resume" and outcome != "refused":
+            before_ms, ended[name] = ended.get(name, -1), at_ms
+            began_ms = began.pop(name, None)
+            # Of one that may have been done it is not known when the pause ended.
+            if began_ms is None or began_ms < kept_since_ms or outcome == "unknown":
                 continue
-            yield (began_ms, "pause", name, "it was stopped for a moment")
-            yield (at_ms, "start", name, "resumed")
+            if not any(before_ms < t <= at_ms for t in paused_at.get(name, ())):
+                yield (began_ms, "pause", name, "it was stopped for a moment")
+                yield (at_ms, "start", name, "resumed")
 
 
 _SOURCES: Final = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from shardline.app.introspection.events import (
     Wanted,
     WantedObject,
 )
+from shardline.app.introspection.facts import Facts
 from shardline.app.protocol.object_state import ShownPhase
 from shardline.app.protocol.objects import SubscribeDescription, ViewDescription
 from support.fakes.introspection import DELAYS, FLIGHTS, World
@@ -168,6 +170,36 @@ def test_a_pause_that_was_over_before_it_showed_has_its_marks(world: World) -> N
         ("start", "flights", "resumed"),
         *short,
     ]
+
+
+def test_a_resume_that_may_have_been_done_ends_a_pause(world: World) -> None:
+    """When is not known, so it has no marks; and a later pause does not begin with it."""
+    world.run(FLIGHTS)
+    act(world, "pause")
+    act(world, "resume", outcome="unknown")
+    assert marks(world, "pause", "start") == []
+    world.clock.advance(60_000)
+    act(world, "pause", "resume")
+    began, ended = (row for row in world.rows("events") if row["kind"] in {"pause", "start"})
+    began_at, ended_at = (datetime.fromisoformat(str(row["occurred_at"])) for row in (began, ended))
+    assert ended_at - began_at < timedelta(seconds=1)
+
+
+def test_of_a_pause_whose_verdict_is_not_kept_any_more_nothing_is_said(world: World) -> None:
+    """It need not have been short."""
+    world.run(FLIGHTS)
+    act(world, "pause", "resume")
+    short = marks(world, "pause", "start")
+    assert len(short) == 2
+
+    def forget(facts: Facts, now_ms: int) -> None:
+        facts.verdict_changes.horizon_ms = now_ms
+        facts.verdict_changes.revision += 1
+
+    world.sink.read(forget)
+    assert marks(world, "pause", "start") == []
+    act(world, "pause", "resume")
+    assert marks(world, "pause", "start") == short
 
 
 def test_definitions_and_drops(world: World) -> None:
