@@ -5,17 +5,17 @@ without handles: to make one takes no hold, and to keep one keeps nothing else a
 
     report_shard, ShardReport    a shard: its times, sizes, holders and what stands in its way
     LocationReport, HolderReport    the shards of a location; one holder of a shard
-    dropped_parts, DroppedPart   parts that a newer state does not name any more, and since when
+    find_dropped_parts           parts that only older states need (`DroppedPart`)
     schema_columns               the columns of a schema, as text
     READ_COUNTS, ReadCounts      plain reads of this process, by the path that was planned
 """
 
+from shardline.datasource.inspect.inspection import find_dropped_parts
 from shardline.datasource.inspect.report import (
     DroppedPart,
     HolderReport,
     LocationReport,
     ShardReport,
-    dropped_parts,
     report_shard,
     schema_columns,
 )
@@ -28,7 +28,7 @@ __all__ = [
     "LocationReport",
     "ReadCounts",
     "ShardReport",
-    "dropped_parts",
+    "find_dropped_parts",
     "report_shard",
     "schema_columns",
 ]

@@ -9,7 +9,6 @@ it, and only the loop of `Machine` changes it. To read or append, there are `rea
     plan_snapshot, plan_changes, SnapshotPlan    the parts that a read needs
     Appended, AlreadyCommitted, UpperMismatch    outcomes of an append
     expire_readers, expire_leased, expire_owned  commands that take holds away
-    states_from, whole_state_seqnos    the states before, as far as they are kept
     Machine                      the one loop that changes a shard of a location
 """
 
@@ -21,7 +20,7 @@ from shardline.datasource.shard.commands.readers import expire_leased, expire_ow
 from shardline.datasource.shard.description import Description
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.plan import SnapshotPlan, plan_changes, plan_snapshot, volume_of
-from shardline.datasource.shard.references import Amount, whole_state_seqnos
+from shardline.datasource.shard.references import Amount
 from shardline.datasource.shard.state import (
     CriticalReader,
     LeasedReader,
@@ -32,7 +31,6 @@ from shardline.datasource.shard.state import (
     seqno_since,
     since_bound,
 )
-from shardline.datasource.shard.state_history import states_from
 from shardline.datasource.shard.trace import Trace, cancelled_past, due_merges, level_of
 
 __all__ = [
@@ -66,7 +64,5 @@ __all__ = [
     "plan_snapshot",
     "seqno_since",
     "since_bound",
-    "states_from",
     "volume_of",
-    "whole_state_seqnos",
 ]

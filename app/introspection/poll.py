@@ -35,7 +35,7 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import ShardError
 from shardline.datasource.report import (
     DroppedPart,
-    dropped_parts,
+    find_dropped_parts,
     report_shard,
     schema_columns,
 )
@@ -44,9 +44,6 @@ from shardline.datasource.state import (
     ShardState,
     add_up_diffs,
     is_tombstone,
-    seqno_since,
-    states_from,
-    whole_state_seqnos,
 )
 
 __all__ = ["ShardPoller"]
@@ -230,13 +227,7 @@ def _with_shards(facts: Facts, _now_ms: int) -> list[str]:
 
 def _dropped(machine: Machine, state: ShardState) -> tuple[DroppedPart, ...] | None:
     """Parts that only earlier states need, which leases hold; None if that costs too many reads."""
-    oldest = seqno_since(state)
-    if machine.drops.none_between(oldest, state.seqno):
-        return ()
-    start = max((seqno for seqno in whole_state_seqnos(state) if seqno <= oldest), default=1)
-    if state.seqno - start > _REPLAY_MAX:
-        return None
     try:
-        return dropped_parts(states_from(machine, state, oldest))
+        return find_dropped_parts(machine, state, replay_max=_REPLAY_MAX)
     except ShardError:
         return None

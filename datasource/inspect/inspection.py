@@ -2,6 +2,7 @@
 
     inspect_location(location, clock)          every shard, even if some cannot be read
     inspect_shard(location, clock, "orders")   one shard, or an error that says why not
+    find_dropped_parts(machine, state, …)      the parts that only older states need
 
 Takes no lease and writes nothing, so that it can be run against a location in any condition; a
 report was true at one moment. It uses neither the client nor any handle, so an inspection costs no
@@ -28,7 +29,7 @@ from shardline.datasource.shard.state_history import states_from
 from shardline.datasource.stores.location import Location
 from shardline.datasource.stores.shard_names import shard_name
 
-__all__ = ["inspect_location", "inspect_shard"]
+__all__ = ["find_dropped_parts", "inspect_location", "inspect_shard"]
 
 _REPLAY_MAX = 10_000
 """Most log records read to find parts that only older states need; each may cost a request."""
@@ -79,20 +80,31 @@ def _location_report(
 def _report(location: Location, clock: Clock, name: str, *, with_parts: bool) -> ShardReport:
     machine = Machine(name, location, clock, SystemIds(), ShardSettings())
     state = machine.state()
-    dropped = _find_dropped_parts(machine, state)
+    try:
+        dropped = find_dropped_parts(machine, state, replay_max=_REPLAY_MAX)
+    except (Corrupt, MissingBlob):
+        # The newest state was read; damage of older ones is reported by fsck.
+        dropped = None
     return report_shard(state, clock.now_ms(), dropped=dropped, with_parts=with_parts)
 
 
-def _find_dropped_parts(machine: Machine, state: ShardState) -> tuple[DroppedPart, ...] | None:
-    """Parts that only states older than `state` need; None if that cannot be found out."""
+def find_dropped_parts(
+    machine: Machine, state: ShardState, *, replay_max: int
+) -> tuple[DroppedPart, ...] | None:
+    """Parts that only states older than `state` need, and that holds keep.
+
+    Args:
+        machine: The shard's machine.
+        state: The newest state.
+        replay_max: If more records had to be read, the result is None.
+
+    Raises:
+        ShardError: An older state cannot be read.
+    """
     oldest = seqno_since(state)
-    if oldest >= state.seqno:
+    if machine.drops.none_between(oldest, state.seqno):
         return ()
     start = max((seqno for seqno in whole_state_seqnos(state) if seqno <= oldest), default=1)
-    if state.seqno - start > _REPLAY_MAX:
+    if state.seqno - start > replay_max:
         return None
-    try:
-        return dropped_parts(states_from(machine, state, oldest))
-    except (Corrupt, MissingBlob):
-        # The newest state was read; damage of older ones is reported by fsck.
-        return None
+    return dropped_parts(states_from(machine, state, oldest))

@@ -16,6 +16,7 @@ import threading
 from dataclasses import dataclass, field
 
 from shardline.datasource.shard.codec import Record, apply_diff
+from shardline.datasource.shard.references import dropped_with
 from shardline.datasource.shard.state import ShardState
 
 __all__ = ["DropsSeen"]
@@ -51,8 +52,8 @@ class DropsSeen:
                 self._clean = before.seqno  # those between were not seen
             self._seen = record.seqno
 
-    def applied(self, before: ShardState, record: Record) -> ShardState:
-        """The state that `record` makes of `before`, its predecessor; follows the transition."""
+    def apply(self, before: ShardState, record: Record) -> ShardState:
+        """Follow the transition of `record`; returns the state that it makes of `before`."""
         self.follow(before, record)
         return apply_diff(before, record)
 
@@ -71,12 +72,15 @@ class DropsSeen:
 
 
 def _may_drop(before: ShardState, record: Record) -> bool:
-    """True if a part that is a blob is in `before` and may not be in the state after it."""
+    """True if the transition of `record` drops a part, or if only a look at all parts can tell.
+
+    By the batches that it replaces, and not by both states: each commit asks, and a shard may have
+    ten thousand batches.
+    """
     if record.diff is None:
         return True
     change = record.diff.batches
     if change is None:
         return False
     removed = before.trace.batches[change.start : change.start + change.removed]
-    gone = {part.key for batch in removed for part in batch.parts if part.inline is None}
-    return bool(gone.difference(part.key for batch in change.added for part in batch.parts))
+    return bool(dropped_with(removed, change.added))

@@ -477,7 +477,7 @@ class Machine:
         if state is not None and current is not None and current.seqno == state.seqno + 1:
             # Saves a request. But the next record need not be the newest one: that is enough to try
             # again, which the compare-and-set checks, and not enough to refuse.
-            self._install(self.drops.applied(state, self.log.decode(current)))
+            self._install(self.drops.apply(state, self.log.decode(current)))
             return False
         self._refresh()
         return True
@@ -492,7 +492,7 @@ class Machine:
             if records and records[0].seqno > state.seqno + 1:
                 return self._load()  # the log was truncated beyond what this process knows
             for data in records:
-                state = self.drops.applied(state, self.log.decode(data))
+                state = self.drops.apply(state, self.log.decode(data))
             if records:
                 self._install(state)
             if len(records) < SCAN_MAX:

@@ -2,6 +2,7 @@
 
     part_blobs(state)          the parts that a state names
     dropped(before, after)     the parts that one transition lets go
+    dropped_with(old, new)     the same, by the batches that it replaces alone
     needed_until(wholes, n)    the last state that is made with record or rollup `n`
 
 Garbage collection, the orphan sweep, usage and reports need the same answers: an object that is
@@ -22,7 +23,7 @@ import msgspec
 from shardline.datasource.shard.batch import Batch, Part
 from shardline.datasource.shard.state import ShardState
 
-__all__ = ["Amount", "dropped", "needed_until", "part_blobs", "whole_state_seqnos"]
+__all__ = ["Amount", "dropped", "dropped_with", "needed_until", "part_blobs", "whole_state_seqnos"]
 
 
 class Amount(msgspec.Struct, frozen=True):
@@ -47,9 +48,17 @@ def dropped(before: ShardState, after: ShardState) -> dict[str, Part]:
         return {}
     # States share the batches that a transition left alone; only the others must be searched.
     kept, known = set(map(id, new)), set(map(id, old))
-    gone = _blobs(batch for batch in old if id(batch) not in kept)
+    return dropped_with(
+        (batch for batch in old if id(batch) not in kept),
+        (batch for batch in new if id(batch) not in known),
+    )
+
+
+def dropped_with(removed: Iterable[Batch], added: Iterable[Batch]) -> dict[str, Part]:
+    """The parts that go with batches `removed`, in whose place are `added`."""
+    gone = _blobs(removed)
     if gone:
-        for key in _blobs(batch for batch in new if id(batch) not in known):
+        for key in _blobs(added):
             gone.pop(key, None)
     return gone
 
