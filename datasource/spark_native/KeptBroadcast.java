@@ -4,7 +4,6 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import org.apache.spark.broadcast.Broadcast;
-import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.BoundReference;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
@@ -57,21 +56,19 @@ public class KeptBroadcast {
       columns.add(((Attribute) column).newInstance());
     }
     Seq named = CollectionConverters.asScala(columns).toList();
-    // Spark takes plans for the same that differ only in such a node's identity, and computes one
-    // of them. So the plan of the rows, which nobody runs, has the number of this broadcast in it.
+    // Spark computes equal plans once, and two of these nodes are equal if nothing in them tells
+    // their rows apart. So each has a row with the number of its broadcast, which nobody reads.
     Object[] values = new Object[columns.size()];
     values[0] = Long.valueOf(rows.id());
-    List one = Collections.singletonList(new GenericInternalRow(values));
-    LogicalPlan told =
-        new LocalRelation(named, CollectionConverters.asScala(one).toList(), false, Option.empty());
-    SparkPlan scanned =
-        new LocalTableScanExec(
-            named, CollectionConverters.asScala(one).toList(), Option.empty(), false);
+    List numbered = Collections.singletonList(new GenericInternalRow(values));
+    Seq number = CollectionConverters.asScala(numbered).toList();
+    LogicalPlan logical = new LocalRelation(named, number, false, Option.empty());
+    SparkPlan scanned = new LocalTableScanExec(named, number, Option.empty(), false);
     BroadcastExchangeExec sent = new BroadcastExchangeExec(byFirst(), scanned);
     Stage stage = new Stage(0, sent, (SparkPlan) sent.canonicalized(), rows, size);
-    // Planning sets it, and threads may plan the same frame at once.
-    stage.setLogicalLink(told);
-    return Dataset.ofRows(session, new LogicalQueryStage(told, stage));
+    // Planning would set it, in a map that is not safe for threads that plan the same frame.
+    stage.setLogicalLink(logical);
+    return Dataset.ofRows(session, new LogicalQueryStage(logical, stage));
   }
 
   private static HashedRelationBroadcastMode byFirst() {

@@ -287,7 +287,7 @@ class _FrameBuilder:
         split = TouchedRows(
             scanner.scan(adding, with_ts=False, with_ones=False),
             reduce(DataFrame.unionByName, updates),
-            self._broadcast(("hashes", *columns), scanner, retracting, kept, hashes),
+            self._lookup_table(("hashes", *columns), scanner, retracting, kept, hashes),
             scanner.target,
             columns,
         )
@@ -309,7 +309,7 @@ class _FrameBuilder:
         kept = [self._inline_updates(sample, inline, scanner, with_ts=True)] if inline else []
         keys = ClosedKeys(sample.key, (*scanner.target.names, TS, DIFF))
         what = ("closed keys", *sample.key)
-        closed = self._broadcast(what, scanner, retracting, kept, keys.of, with_ts=True)
+        closed = self._lookup_table(what, scanner, retracting, kept, keys.of, with_ts=True)
 
         def add(passes: Callable[[int, int], bool], *, timed: bool, closable: bool) -> None:
             """Add what the parts of certain times add and no later retraction takes back."""
@@ -331,7 +331,7 @@ class _FrameBuilder:
             added = keys.left(frame.where(f"{DIFF} > 0"), closed, older=False)
             self._add(sample, self._untouched(sample, added, counted=True))
 
-    def _broadcast(
+    def _lookup_table(
         self,
         what: tuple[str, ...],
         scanner: Scanner,
@@ -341,7 +341,9 @@ class _FrameBuilder:
         *,
         with_ts: bool = False,
     ) -> DataFrame:
-        """What rows are looked up in, to be broadcast, or broadcast by an earlier query.
+        """The table that rows are looked up in: broadcast before, or to be broadcast by the query.
+
+        Where it can be kept and is not there yet, a job makes it now.
 
         Args:
             what: Tells it from anything else that is made of the same parts.
@@ -359,9 +361,9 @@ class _FrameBuilder:
             parts = [(kind, *(part.key for part in own)) for kind, own in retracting.items()]
             identity = (scanner.root, *what, scanner.target.json, *parts)
             rows = sum(map(most_retractions, chain.from_iterable(retracting.values())))
-            kept = BROADCASTS.kept(self.spark, identity, rows, table)
-            if kept is not None:
-                return kept
+            found = BROADCASTS.broadcast_once(self.spark, identity, rows, table)
+            if found is not None:
+                return found
         return F.broadcast(table())
 
     def _untouched(self, sample: ShardPartition, rows: DataFrame, *, counted: bool) -> DataFrame:

@@ -1,6 +1,6 @@
-"""Keeps what merged reads look rows up in, from one query to the next.
+"""Broadcasts the keys of retractions once, for all merged reads that look rows up in them.
 
-    BROADCASTS.kept(spark, identity, rows, make) -> a frame to join with; None: make a broadcast
+    BROADCASTS.broadcast_once(spark, identity, rows, make) -> a frame to join with, or None
 
 A merged read looks each row up in the keys, or hashes, that retractions have (`closed_keys`,
 `touched_rows`). To collect and broadcast these again in each query takes as long as a scan of two
@@ -11,8 +11,8 @@ delete files in its executors in the same way).
 Invariants:
     An identity stands for one set of rows, for ever: it names the parts they are read from.
     What is kept refers to no file, no frame and no session: it keeps no lease.
-    A failure is never kept, nor said here: the caller reads as if nothing could be kept, and the
-    error comes when its query runs.
+    A failure is not kept and raises nothing here: the caller reads as if nothing could be kept, and
+    the error comes when its query runs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class KeptBroadcasts:
         with self._lock:
             return len(self._kept)
 
-    def kept(
+    def broadcast_once(
         self, spark: SparkSession, identity: Hashable, rows: int, make: Callable[[], DataFrame]
     ) -> DataFrame | None:
         """The rows that `identity` stands for, broadcast; runs a job the first time.

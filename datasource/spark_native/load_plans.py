@@ -43,7 +43,7 @@ from shardline.datasource.spark_native.blob_paths import (
 )
 from shardline.datasource.spark_native.frames import make_native_frame
 from shardline.datasource.spark_native.leases import LEASE_KEEPER
-from shardline.datasource.spark_native.read import keep_leases, make_leased_frame
+from shardline.datasource.spark_native.read import keep_leases, leases_of, make_leased_frame
 
 __all__ = ["NOT_SETTLED", "SMALL_ROWS", "NotNativeError", "plan_load", "plan_micro_batch"]
 
@@ -101,7 +101,9 @@ def plan_load(
             _check_parts(spark, root, partitions)
             return make_leased_frame(spark, parsed, shape, partitions)
         except Exception:
-            keep_leases(parsed, partitions)  # for nobody: Python workers have leases of their own
+            keep_leases(
+                leases_of(parsed, partitions)
+            )  # for nobody: Python workers have leases of their own
             raise
 
 

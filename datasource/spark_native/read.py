@@ -6,7 +6,7 @@ leases that the driver renews for as long as the frame, or one made of it, can r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -39,6 +39,7 @@ __all__ = [
     "changes",
     "every_update",
     "keep_leases",
+    "leases_of",
     "make_leased_frame",
     "snapshot",
     "times_of_changes",
@@ -290,22 +291,21 @@ def make_leased_frame(
 
     Call it inside of `LEASE_KEEPER.planning()`, and the plan as well.
     """
+    leases = leases_of(parsed, partitions)
     # Renewed while the frame is made, too: keys of retractions may be read now, by a job.
-    keep_leases(parsed, partitions)
+    keep_leases(leases)
     native = make_native_frame(spark, partitions, shape.struct, parsed.where, by_driver)
-    keep_leases(parsed, partitions, native.tokens)
+    keep_leases(leases, native.tokens)
     return native.frame
 
 
-def keep_leases(
-    parsed: SourceOptions, partitions: Sequence[object], users: Sequence[LeaseUser] = ()
-) -> None:
+def keep_leases(leases: Iterable[Lease], users: Sequence[LeaseUser] = ()) -> None:
     """Renew the leases of a plan as long as it has users; without any, give them up soon."""
-    for lease in _leases(parsed, partitions):
+    for lease in leases:
         LEASE_KEEPER.renew_while_read(lease, *users)
 
 
-def _leases(parsed: SourceOptions, partitions: Sequence[object]) -> list[Lease]:
+def leases_of(parsed: SourceOptions, partitions: Sequence[object]) -> list[Lease]:
     """The leases that protect a plan."""
     client = open_client(parsed)
     found = {p.guard.reader: p for p in partitions if isinstance(p, ShardPartition)}

@@ -140,20 +140,16 @@ def test_spark_does_not_take_one_for_another(
     """Plans that differ in nothing but what is kept are computed apart."""
     source = spark.range(10)
 
-    def left(*gone: int) -> DataFrame:
-        keys = broadcasts.kept(
-            spark,
-            gone,
-            len(gone),
-            lambda: spark.createDataFrame([(n,) for n in gone], "k long").select(
-                F.coalesce("k", F.lit(0)).alias("k")
-            ),
-        )
+    def left(gone: int) -> DataFrame:
+        def keys_of_gone() -> DataFrame:
+            return spark.range(gone).toDF("k")
+
+        keys = broadcasts.broadcast_once(spark, gone, gone, keys_of_gone)
         assert keys is not None
         rest = source.join(keys, source.id == F.col("k"), "left_anti")
         return rest.repartition(2).groupBy().count()
 
-    both = left(1).union(left(1, 2)).union(left(1))
+    both = left(1).union(left(2)).union(left(1))
     assert [row["count"] for row in both.collect()] == [9, 8, 9]
 
 
@@ -189,10 +185,10 @@ def test_the_lease_is_renewed_while_keys_are_collected(
 
     class Slow(KeptBroadcasts):
         @override
-        def kept(self, *given: Any) -> DataFrame | None:
+        def broadcast_once(self, *given: Any) -> DataFrame | None:
             LEASE_KEEPER.beat()
             collected.append(set(client.state("in").leased))
-            return super().kept(*given)
+            return super().broadcast_once(*given)
 
     monkeypatch.setattr(frames, "BROADCASTS", Slow())
     assert numbers_in(datasource.snapshot(spark, shard)) == list(range(5, 20))
@@ -210,9 +206,9 @@ def test_a_failure_is_not_kept(spark: SparkSession, broadcasts: KeptBroadcasts) 
     def refused() -> DataFrame:
         raise PySparkException("refused")
 
-    assert broadcasts.kept(spark, "keys", 1, broken) is None
-    assert broadcasts.kept(spark, "keys", 1, refused) is None
-    assert broadcasts.kept(spark, "keys", 1, lambda: spark.range(1)) is not None
+    assert broadcasts.broadcast_once(spark, "keys", 1, broken) is None
+    assert broadcasts.broadcast_once(spark, "keys", 1, refused) is None
+    assert broadcasts.broadcast_once(spark, "keys", 1, lambda: spark.range(1)) is not None
 
 
 def test_a_lost_part_is_the_query_s_error(
@@ -239,7 +235,7 @@ def test_only_so_many_rows_are_kept(spark: SparkSession) -> None:
             made.append(name)
             return spark.range(rows)
 
-        return broadcasts.kept(spark, name, rows, make) is not None
+        return broadcasts.broadcast_once(spark, name, rows, make) is not None
 
     assert keep("a", 4)
     assert keep("b", 4)
