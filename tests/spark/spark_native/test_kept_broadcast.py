@@ -74,9 +74,11 @@ def stages_of(spark: SparkSession, frame: DataFrame) -> int:
     group = f"stages of {id(frame)}"
     spark.sparkContext.setJobGroup(group, group)
     frame.collect()
+    context.sc().clearJobGroup()
+    # The tracker knows what listeners have been told, which comes after the result.
+    context.sc().listenerBus().waitUntilEmpty()
     tracker = spark.sparkContext.statusTracker()
     jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(group)]
-    context.sc().clearJobGroup()
     return sum(len(job.stageIds) for job in jobs if job is not None)
 
 
