@@ -11,6 +11,7 @@ rests on, then `client`. Each room has a page of its own (its `__init__`).
     lease, since_hold            capabilities that keep history and blobs
     difference, overwrite, upsert    replace contents, or rows by key, as one append
     drop_shard                   ends a shard: a tombstone stays of its log
+    followers                    shards that go by the upper of another one
     maintainer                   rounds of maintenance, on demand or by a thread
     format                       `format("shard")` for Spark
     offsets                      how far a stream of it has come, as its checkpoint says

@@ -153,10 +153,18 @@ class ShardClient:
         """
         return _check_not_dropped(self.machine(name).state())
 
+    def look(self, name: str) -> ShardState | None:
+        """The state of shard `name`, no older than this call; None if there never was one.
+
+        By one look at the store: of its leader, if it follows one, what was seen before counts.
+        """
+        return self.shard_views.look(name)
+
     def readable(self, *names: str, pool: Executor | None = None) -> list[ShardState]:
         """The states of shards as readers plan from them, none older than this call.
 
-        The upper of a shard that is registered moves with its transactions shard.
+        The upper of a registered shard moves with its transactions shard, a follower's with its
+        leader.
 
         Raises:
             InvalidUsage: There is no such shard, or it was dropped.

@@ -6,6 +6,7 @@ it, and only the loop of `Machine` changes it. To read or append, there are `rea
     ShardState, Description      all that is true of a shard at one `seqno`; the range of a batch
     Batch, Part, Volume, Trace   its rows: as batches of parts, as sizes, as levels to be merged
     LeasedReader, CriticalReader, Writer    who holds it back, and who writes
+    Leader                       the shard that it follows
     plan_snapshot, plan_changes, SnapshotPlan    the parts that a read needs
     Appended, AlreadyCommitted, UpperMismatch    outcomes of an append
     expire_readers, expire_leased, expire_owned  commands that take holds away
@@ -23,6 +24,7 @@ from shardline.datasource.shard.plan import SnapshotPlan, plan_changes, plan_sna
 from shardline.datasource.shard.references import Amount
 from shardline.datasource.shard.state import (
     CriticalReader,
+    Leader,
     LeasedReader,
     ShardState,
     Writer,
@@ -41,6 +43,7 @@ __all__ = [
     "Batch",
     "CriticalReader",
     "Description",
+    "Leader",
     "LeasedReader",
     "Machine",
     "Part",

@@ -90,6 +90,7 @@ class WriteHandle:
             known. Of a handle that is made for one append.
         is_counted: True if the numbers that it is given were counted up by another handle, so that
             only the attempt says which append it is. Of a handle that is made for one append.
+        writes_leader: As of `Append`.
         is_first: True if its append must be the first one to the shard: after any other it is the
             error `SHARD_EXISTS`. Of a handle that is made for one append.
 
@@ -114,6 +115,7 @@ class WriteHandle:
     txns: str = ""
     redirect: Redirect | None = None
     covers: str = ""
+    writes_leader: bool = False
     is_counted: bool = False
     is_first: bool = False
     _turn: threading.Lock = field(default_factory=threading.Lock)
@@ -306,6 +308,7 @@ class WriteHandle:
             inline_max_bytes=self.machine.settings.inline_state_bytes,
             txns=self.txns,
             covers=self.covers,
+            writes_leader=self.writes_leader,
             is_counted=self.is_counted or sequence is None,
         )
         # An error whose outcome is unknown keeps the parts: an append that has happened, and lost

@@ -209,11 +209,10 @@ class ShardPoller:
     def _state(self, name: str) -> ShardState | Literal["gone", "unreadable"]:
         """The state of a shard; `gone` if it was dropped, or does not exist."""
         try:
-            machine = self._client.machine(name)
+            state = self._client.machine(name).cached
             # What moves once a second is mostly written by this process: no request finds more.
-            state = machine.cached
             if state is None or not 0 <= self._now_ms() - state.walltime_ms < _RECENT_MS:
-                state = machine.refresh()
+                state = self._client.look(name)
         except ShardError:
             _log.warning("a shard cannot be read", extra={"context": {"shard": name}})
             return "unreadable"

@@ -30,6 +30,7 @@ from shardline.datasource.shard.batch import Batch
 from shardline.datasource.shard.state import (
     Claim,
     CriticalReader,
+    Leader,
     LeasedReader,
     Registration,
     RollupRef,
@@ -49,7 +50,7 @@ __all__ = [
     "encode_rollup",
 ]
 
-CODE_VERSION: Final = (1, 7)
+CODE_VERSION: Final = (1, 8)
 """Version of the state this code writes: `(major, minor)`.
 
 1.1 added `cleaned_seqno`; code that drops it makes the next collector begin further back.
@@ -60,7 +61,9 @@ less as it reads, as code did before, and takes a number as committed for any ra
 1.5 added a part's `closes`. Code that drops it compares rows as it reads, as code did before.
 1.6 added `times_by`. Code that drops it registers such a shard at a transaction's first use of it,
 as code did before; the next rows of its writer bring it back.
-1.7 added `swept_before_ms`. Code that drops it goes by the clock of whoever commits, as before."""
+1.7 added `swept_before_ms`. Code that drops it goes by the clock of whoever commits, as before.
+1.8 added `leader`. Code that drops it shows the follower's own upper, which may be long before that
+of its leader; the next start of its writer sets it again."""
 
 _ROLLUP_MAGIC: Final = b"SHRDROL1"
 
@@ -98,6 +101,7 @@ class Diff(msgspec.Struct, frozen=True, omit_defaults=True):
     swept_before_ms: int | None = None
     registered: Registration | UnsetType | None = UNSET
     times_by: str | None = None
+    leader: Leader | UnsetType | None = UNSET
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -155,6 +159,7 @@ def diff(old: ShardState, new: ShardState) -> Diff:
         swept_before_ms=_changed(old.swept_before_ms, new.swept_before_ms),
         registered=UNSET if old.registered == new.registered else new.registered,
         times_by=_changed(old.times_by, new.times_by),
+        leader=UNSET if old.leader == new.leader else new.leader,
     )
 
 
@@ -197,6 +202,7 @@ def apply_diff(state: ShardState, record: Record) -> ShardState:
         swept_before_ms=_or(change.swept_before_ms, state.swept_before_ms),
         registered=state.registered if change.registered is UNSET else change.registered,
         times_by=_or(change.times_by, state.times_by),
+        leader=state.leader if change.leader is UNSET else change.leader,
         trace=trace,
     )
 

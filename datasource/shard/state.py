@@ -27,6 +27,7 @@ __all__ = [
     "STAGE_LIFE_MS",
     "Claim",
     "CriticalReader",
+    "Leader",
     "LeasedReader",
     "Registration",
     "RollupRef",
@@ -177,6 +178,20 @@ class Registration(msgspec.Struct, frozen=True):
     time: int
 
 
+class Leader(msgspec.Struct, frozen=True):
+    """The shard that another one follows: the same writer appends to both, to the follower first.
+
+    Losing it shows readers the follower's own upper, which may be before one that they have seen.
+
+    Attributes:
+        name: Name of the leader.
+        shard: Its id, `s…`: one that was dropped and made again leads nobody.
+    """
+
+    name: str
+    shard: str
+
+
 class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything that is true of a shard at one seqno.
 
@@ -211,6 +226,8 @@ class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
             the shard's creator has it; shown to people. Empty for a shard whose rows take effect
             when they are committed. Losing it lets a transaction register the shard at its first
             write, whose upper is then moved past what its own writer has to add.
+        leader: The shard whose upper readers of this one go by, if it is beyond its own
+            (`shardline.datasource.shard.commands.leader`); None for a shard that follows none.
         trace: Since and batches.
     """
 
@@ -236,6 +253,7 @@ class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
     swept_before_ms: int = 0
     registered: Registration | None = None
     times_by: str = ""
+    leader: Leader | None = None
     trace: Trace = Trace()
 
     @property

@@ -1,4 +1,4 @@
-"""Gives readers the state of a shard, registered or not, complete up to its logical upper.
+"""Gives readers the state of a shard, complete up to its logical upper.
 
 A registered shard's *logical* upper is that of its transactions shard: when that moves, so does
 that of every registered shard, without a write to any of them (a thousand idle tables cost one
@@ -14,6 +14,13 @@ The order of 1 and 2 makes the empty batch true: nothing in its interval was com
 shard, or step 3 would have applied it, and nothing will be, since U has passed. With the state read
 first, a row could be applied and retracted in between, and be in neither.
 
+A *follower* has a leader instead, whose upper counts for it as well
+(`shardline.datasource.shard.commands.leader`); its reader goes the same way:
+
+    1. look at the leader's own state   everything before its upper U was appended here by then
+    2. read the follower's state        after 1
+    3. push an empty batch up to U      as above
+
 Invariants:
     Frontiers that readers of a shard see never go back: the ledger's upper does not; and when a
     shard is forgotten, its own upper is moved beyond that time in the same transition that admits
@@ -24,7 +31,7 @@ Invariants:
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,7 +43,7 @@ from shardline.datasource.errors import Determinate
 from shardline.datasource.shard.batch import Batch
 from shardline.datasource.shard.commands.orphan_sweep import write_barrier
 from shardline.datasource.shard.description import Description
-from shardline.datasource.shard.state import ShardState, is_tombstone
+from shardline.datasource.shard.state import Leader, ShardState, is_tombstone
 from shardline.datasource.shard.trace import push_batch
 from shardline.datasource.transactions.applier import apply_ledger
 from shardline.datasource.transactions.client_protocol import TransactionClient
@@ -83,21 +90,36 @@ class ShardViews:
         return self.states([name])[0]
 
     def states(self, names: Sequence[str], pool: Executor | None = None) -> list[ShardState]:
-        """As `state`, for several shards; each transactions shard is read once.
+        """As `state`, for several shards; each transactions shard and each leader is read once.
 
         Args:
             names: The shards.
             pool: Runs the reads in parallel, if given.
         """
-        # All ledgers before any state: see the module's docstring.
+        # All ledgers and leaders before any state: see the module's docstring.
         read: dict[str, Ledger | None] = {}
+        leaders: set[str] = set()
         for name in names:
             cached = self.client.machine(name).cached
-            txns = cached.registered.txns if cached is not None and cached.registered else None
-            if txns is not None and txns not in read:
-                read[txns] = self.ledger(txns).read()
-        look = partial(self._state, read=read)
+            if cached is None:
+                continue
+            if cached.registered and cached.registered.txns not in read:
+                read[cached.registered.txns] = self.ledger(cached.registered.txns).read()
+            if cached.leader:
+                leaders.add(cached.leader.name)
+        seen = {name: self.client.machine(name).refresh() for name in sorted(leaders)}
+        look = partial(self._state, read=read, seen=seen)
         return list(map(look, names) if pool is None else pool.map(look, names))
+
+    def look(self, name: str) -> ShardState | None:
+        """A shard's own state, up to its leader's upper as it was seen before; None without one."""
+        machine = self.client.machine(name)
+        leader = None if machine.cached is None else machine.cached.leader
+        seen = None if leader is None else self.client.machine(leader.name).cached
+        state = machine.refresh()
+        if state is None or state.leader is None or state.leader != leader:
+            return state
+        return self._as_its_leader(state, leader, seen)
 
     def extended_to_known_upper(self, state: ShardState) -> ShardState:
         """`state` (a shard's own) up to the logical upper that this process knows; no I/O."""
@@ -141,11 +163,19 @@ class ShardViews:
         runs = (run for row in rows if row.data for run in row.commit().runs)
         return {part.key for run in runs for part in run.parts if part.inline is None}
 
-    def _state(self, name: str, read: dict[str, Ledger | None]) -> ShardState:
+    def _state(
+        self, name: str, read: dict[str, Ledger | None], seen: Mapping[str, ShardState | None]
+    ) -> ShardState:
         machine = self.client.machine(name)
         for _ in range(_LOOKS_MAX):
             state = machine.state()
-            mark = state.registered
+            mark, leader = state.registered, state.leader
+            if leader is not None:
+                if leader.name in seen:
+                    return self._as_its_leader(state, leader, seen[leader.name])
+                # The state has to be read after the leader's, so not this one is used.
+                seen = {leader.name: self.client.machine(leader.name).refresh()}
+                continue
             if mark is None or is_tombstone(state) or mark.shard == state.shard:
                 return state
             if mark.txns not in read:
@@ -168,6 +198,19 @@ class ShardViews:
             code="CONTENTION",
             hint="try again",
         )
+
+    def _as_its_leader(
+        self, state: ShardState, leader: Leader, seen: ShardState | None
+    ) -> ShardState:
+        """A follower's `state`, up to the upper of its leader, whose state was `seen` before."""
+        if seen is None or seen.shard != leader.shard or is_tombstone(seen):
+            return state
+        upper = seen.upper.time
+        # A leader is finished after its followers are: they have that upper by themselves.
+        if upper is None:
+            return state
+        self._note_upper(state, upper)
+        return with_logical_upper(state, upper)
 
     def _note_upper(self, state: ShardState, upper: int) -> None:
         with self._lock:

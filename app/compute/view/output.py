@@ -8,6 +8,11 @@ Two shards cannot be appended to at once without a transaction, which a step eac
 dear. Instead the order is fixed: errors first. They are settled at a time before the contents are,
 so a reader who sees that contents are settled at a time can know whether they count there.
 
+Nearly always there is nothing to say of errors. So their shard follows the output's: readers take
+its upper for that of the output, and it is appended to when errors begin or end, and once by each
+sink before it appends to the output (`shardline.datasource.shard.commands.leader` says why that is
+needed). Of a view at rest one record is written in each interval, and not two.
+
 Both are written by a durable writer whose name is a hash of the definition: the query, the columns,
 the settings that decide what the query means, and the ids of the shards that it reads. So the
 output itself shows, for ever and to anybody, whether its contents are of this definition. The
@@ -20,7 +25,8 @@ often it is tried.
     crash after the rows              `look` shows a later upper: the step is not taken again
 
 Invariants:
-    The errors shard's upper is never behind the output's, except for a moment of a first start.
+    Errors at a time are in their shard before the output's upper passes that time.
+    The errors shard's own upper is behind the output's only while it follows that one.
     Nothing is appended before `gate` has let it pass.
 """
 
@@ -45,11 +51,12 @@ from shardline.app.execution.object_shards import (
 from shardline.app.protocol.objects import ViewDescription, errors_shard
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.followers import follow
 from shardline.datasource.frames import StagedInterval
 from shardline.datasource.frontier import MINIMUM, TIME_MAX, Frontier
 from shardline.datasource.read import current_schema
 from shardline.datasource.schema import ShardSchema
-from shardline.datasource.state import Appended, ShardState, is_tombstone
+from shardline.datasource.state import Appended, Leader, ShardState, is_tombstone
 from shardline.datasource.write import WriteHandle
 
 __all__ = ["ViewSink", "writer_name"]
@@ -105,6 +112,7 @@ class ViewSink:
         self._errors = errors_shard(description.name)
         self._gate = gate
         self._handles: dict[str, WriteHandle] = {}
+        self._has_settled_errors = False
         self._failing: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())
 
     def make(self) -> None:
@@ -121,11 +129,14 @@ class ViewSink:
             # Before it is judged: what is made under that name after that is not what did not fit.
             state = client.state(name)
             if not self._fits(parse_ddl_schema(self._description.schema)):
+                self._end_following(state)
                 drop_object_shard(client, name, self._gate, shard=state.shard)
         create_object_shard(client, self._description, self._description.schema)
         retain_ms = self._description.retain_ms
         self._make_errors()
         client.set_retention(self._errors, retain_ms)
+        if client.state(self._errors).registered is None:
+            follow(client, self._errors, name)
         for shard in (name, self._errors):
             state = client.state(shard)
             # Where nothing was appended the next first contents may be of another time.
@@ -133,6 +144,20 @@ class ViewSink:
                 self._finish_begin(shard)
         # Last: a handle that was made before a drop writes to the shard that is gone.
         self._handles = {shard: self._handle(shard) for shard in (name, self._errors)}
+        self._has_settled_errors = False
+
+    def _end_following(self, output: ShardState) -> None:
+        """Move the errors' own upper to the output's: that of the next output is an earlier one."""
+        if not self._client.exists(self._errors):
+            return
+        errors = self._client.state(self._errors)
+        if errors.leader == Leader(self._name, output.shard) and errors.upper < output.upper:
+            self._gate()
+            handle = self._handle(self._errors)
+            # The outcome does not matter: refused, another writer has begun to write both.
+            handle.compare_and_append(
+                None, errors.upper, output.upper, sequence=_sequence_number(output.upper.time)
+            )
 
     def _make_errors(self) -> None:
         name, retain_ms = self._description.name, self._description.retain_ms
@@ -163,6 +188,7 @@ class ViewSink:
         handle = self._client.writer(shard, self.writer)
         # A shard that was registered for transactions refuses every other append.
         handle.redirect = self._client.redirect(shard)
+        handle.writes_leader = shard == self._errors
         return handle
 
     def look(self) -> OutputProgress:
@@ -171,7 +197,9 @@ class ViewSink:
         if not self._client.exists(self._name) or not self._client.exists(self._errors):
             return OutputProgress(0, ours=False, failing=False)
         output, errors = self._client.readable(self._name, self._errors)
-        ours = self._is_ours(output) and self._is_ours(errors)
+        # By the errors' own upper, which only appends to them move.
+        own = self._client.machine(self._errors).cached
+        ours = self._is_ours(output) and own is not None and self._is_ours(own)
         failing = bool(self._known_errors(errors)) or self._stood_still(output, errors)
         return OutputProgress(output.upper.time, ours, failing=failing)
 
@@ -215,6 +243,12 @@ class ViewSink:
     def follow(self, step: Unchanged) -> bool:
         """Move both uppers over an interval in which nothing changes; False as in `append`."""
         self._gate()
+        if not self._may_lag(step.upper) and not self._move_errors(step.upper):
+            return False
+        return self._append_empty(self._name, step.lower, step.upper)
+
+    def _move_errors(self, upper: int | None) -> bool:
+        """Move the errors' own upper, without a change of them; False as in `append`."""
         machine = self._client.machine(self._errors)
         # As it was last seen: nobody else writes it, and if somebody does the append is refused,
         # after which this process knows better.
@@ -223,11 +257,25 @@ class ViewSink:
             return False  # somebody has dropped it: who looks finds that out, and makes it anew
         # From their own upper, which a crash between the two appends has left ahead.
         lower = errors.upper.time
-        if Frontier(step.upper) > errors.upper:
-            assert lower is not None, step
-            if not self._append_empty(self._errors, lower, step.upper):
-                return False
-        return self._append_empty(self._name, step.lower, step.upper)
+        if Frontier(upper) <= errors.upper:
+            return True
+        assert lower is not None, upper
+        self._has_settled_errors = self._append_empty(self._errors, lower, upper)
+        return self._has_settled_errors
+
+    def _may_lag(self, upper: int | None) -> bool:
+        """True if the errors' own upper may stay where it is while the output's goes to `upper`."""
+        output, errors = (self._client.machine(one).cached for one in (self._name, self._errors))
+        return (
+            self._has_settled_errors
+            and output is not None
+            and errors is not None
+            and errors.leader == Leader(self._name, output.shard)
+            # Its own upper, which counts, may then be behind the one that readers see.
+            and output.registered is None
+            # Finished by itself: what follows a finished shard would never be seen to end.
+            and upper is not None
+        )
 
     def begin(self, step: Recompute) -> None:
         """Let history start at a step's time, if it was the first: nothing was there before.
@@ -288,7 +336,7 @@ class ViewSink:
         A crash can have left the errors shard ahead of `upper`. Its past is written: a correction
         then begins at its own upper. False if another writer was first.
         """
-        [state] = self._client.readable(self._errors)
+        state = self._client.state(self._errors)
         known = self._known_errors(state)
         wanted = frozenset[str]() if error is None else frozenset([error])
         lower = state.upper.time
@@ -301,7 +349,11 @@ class ViewSink:
                 return True
             # An append must move the upper, by one time at least.
             until = Frontier(lower + 1)
+        elif known == wanted and self._may_lag(upper):
+            return True
         # From here on also without a difference: the upper must move, or the output would be ahead.
+        # The gate after the look at the state: it ends a writer that was replaced before that look,
+        # and one that is replaced after it is refused by the upper.
         self._gate()
         outcome = self._handles[self._errors].compare_and_append(
             # Not before its own upper: times below it are settled, and an append there is refused.
@@ -315,17 +367,18 @@ class ViewSink:
                 "a view's query began or ceased to fail",
                 extra={"context": {"view": self._name, "at": at, "error": error}},
             )
-        return isinstance(outcome, Appended)
+        self._has_settled_errors = isinstance(outcome, Appended)
+        return self._has_settled_errors
 
     def _known_errors(self, state: ShardState) -> frozenset[str]:
-        """The errors that are live right before the errors shard's upper."""
+        """The errors that are live right before the errors shard's upper, and stay that."""
         # By the parts: each step moves the number of the state, and so does the lease itself.
         parts = tuple(part.key for batch in state.trace.batches for part in batch.parts)
         if not parts:
             return frozenset()  # of nearly all views, at every step
         if self._failing[0] != parts:
             with self._client.reader(self._errors, purpose="view") as reader:
-                table = reader.snapshot(None if state.upper.time is None else state.upper.time - 1)
+                table = reader.snapshot()
             self._failing = (parts, frozenset(table["error"].to_pylist()))
         return self._failing[1]
 

@@ -13,6 +13,7 @@ Owns every way in which a state becomes another one.
     garbage_collection  how far garbage collection may go, and how far it has come
     orphan_sweep        the records that make an orphan sweep safe
     txns                writes that come from a transactions shard
+    leader              shards whose upper follows that of another one
     lifecycle           initialise, finalise
 
 May use: `state`, `trace`, `batch`, `description` and `covered_range` of `shard`; `types`, `errors`,

@@ -36,6 +36,7 @@ import msgspec
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import TIME_MAX, Frontier
 from shardline.datasource.shard.batch import Batch, Part, Run, stamp_time
+from shardline.datasource.shard.commands.leader import check_no_follower
 from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.covered_range import may_cover_same
@@ -176,6 +177,8 @@ class Append:
             direct one, which a registered shard refuses.
         covers: The range of its source that the append covers
             (`shardline.datasource.shard.covered_range`); empty if that is not known.
+        writes_leader: True if the same writer appends to the shard's leader, in the order that
+            `shardline.datasource.shard.commands.leader` has; a follower refuses all others.
         is_counted: True if the handle has counted up to `sequence`, so that only `attempt` says
             which append this is; False if the caller means the number.
     """
@@ -194,6 +197,7 @@ class Append:
     inline_max_bytes: int = 1 << 20
     txns: str = ""
     covers: str = ""
+    writes_leader: bool = False
     is_counted: bool = False
 
 
@@ -227,7 +231,8 @@ def compare_and_append(
 
     Raises:
         InvalidUsage: The append contradicts itself: times outside its interval, an empty interval
-            with updates, an unknown schema. Or it is meant for a shard that was dropped.
+            with updates, an unknown schema. Or it is meant for a shard that was dropped; or for a
+            follower, by a writer that does not write the leader.
     """
     if append.shard != state.shard:
         # Schema ids start over with a new shard: its columns would be taken for the old ones.
@@ -248,6 +253,8 @@ def compare_and_append(
         return Transition(None, StagedTooLong(now_ms - append.staged_ms))
     if state.registered is not None and state.registered.shard != append.txns:
         return Transition(None, Redirected(state.registered))
+    if not append.writes_leader:
+        check_no_follower(state)
     expected = state.upper if append.lower is None else append.lower
     if state.upper != expected or state.upper.time is None:
         return Transition(None, UpperMismatch(expected, state.upper))

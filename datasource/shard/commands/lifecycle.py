@@ -151,6 +151,7 @@ def finalise(
         retain_ms=None,
         registered=None,
         times_by="",
+        leader=None,
         # Nothing is left of the history before the upper of now, which is all that is still known
         # of it: see `_former_upper`.
         trace=Trace(since=None, batches=(Batch(Description(TIME_MIN, None, _reached(state))),)),

@@ -29,6 +29,7 @@ from shardline.datasource.errors import Corrupt, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.batch import Batch, Run, stamp_time
 from shardline.datasource.shard.commands.append import InlineBackpressure, StagedTooLong
+from shardline.datasource.shard.commands.leader import check_no_follower
 from shardline.datasource.shard.commands.lifecycle import Finalised, Held, finalise
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.description import Description
@@ -123,7 +124,7 @@ def refuse_direct_writes(
     Raises:
         InvalidUsage: The shard is finished: nothing can be written to it in any way. Or its times
             are another writer's (`TIMES_OF_WRITER`). Or a clock that was ahead keeps everybody from
-            writing to it (`SWEPT_IN_THE_FUTURE`).
+            writing to it (`SWEPT_IN_THE_FUTURE`). Or it follows another shard (`SHARD_FOLLOWS`).
     """
     upper = state.upper.time
     if upper is None:
@@ -149,6 +150,7 @@ def refuse_direct_writes(
             "write to another shard, and let queries read both; or, if that writer has ended for "
             f"good, register the shard first (client.transactions().register('{state.name}'))",
         )
+    check_no_follower(state)
     marked = msgspec.structs.replace(state, registered=registration, times_by="")
     return Transition(marked, Marked(state.shard, registration, upper, state.swept_before_ms))
 

@@ -32,6 +32,7 @@ from shardline.datasource.shard.description import Description
 from shardline.datasource.shard.state import (
     Claim,
     CriticalReader,
+    Leader,
     LeasedReader,
     Registration,
     RollupRef,
@@ -51,6 +52,7 @@ GOLDEN_1_4 = GOLDEN / "v1.4"
 GOLDEN_1_5 = GOLDEN / "v1.5"
 GOLDEN_1_6 = GOLDEN / "v1.6"
 GOLDEN_1_7 = GOLDEN / "v1.7"
+GOLDEN_1_8 = GOLDEN / "v1.8"
 
 
 def record_of(old: ShardState, new: ShardState) -> Record:
@@ -275,12 +277,22 @@ CHOOSING_DIFF = msgspec.structs.replace(
     diff=msgspec.structs.replace(CLOSING_DIFF.diff, times_by="", registered=UNSET),
 )
 
-NEWEST = msgspec.structs.replace(CHOOSING, version=(1, 7), swept_before_ms=1_700_000_000_007)
+SWEPT = msgspec.structs.replace(CHOOSING, version=(1, 7), swept_before_ms=1_700_000_000_007)
 assert CHOOSING_DIFF.diff is not None
-NEWEST_DIFF = msgspec.structs.replace(
+SWEEPING_DIFF = msgspec.structs.replace(
     CHOOSING_DIFF,
     version=(1, 7),
     diff=msgspec.structs.replace(CHOOSING_DIFF.diff, swept_before_ms=1_700_000_000_008),
+)
+
+NEWEST = msgspec.structs.replace(
+    SWEPT, version=(1, 8), leader=Leader("totals", "s0123456789abcdef0123456789abcde0")
+)
+assert SWEEPING_DIFF.diff is not None
+NEWEST_DIFF = msgspec.structs.replace(
+    SWEEPING_DIFF,
+    version=(1, 8),
+    diff=msgspec.structs.replace(SWEEPING_DIFF.diff, leader=NEWEST.leader),
 )
 
 FILES = {
@@ -304,8 +316,10 @@ FILES = {
     GOLDEN_1_6 / "record-whole.json": msgspec.structs.replace(
         WHOLE, version=(1, 6), state=CHOOSING
     ),
-    GOLDEN_1_7 / "record-diff.json": NEWEST_DIFF,
-    GOLDEN_1_7 / "record-whole.json": msgspec.structs.replace(WHOLE, version=(1, 7), state=NEWEST),
+    GOLDEN_1_7 / "record-diff.json": SWEEPING_DIFF,
+    GOLDEN_1_7 / "record-whole.json": msgspec.structs.replace(WHOLE, version=(1, 7), state=SWEPT),
+    GOLDEN_1_8 / "record-diff.json": NEWEST_DIFF,
+    GOLDEN_1_8 / "record-whole.json": msgspec.structs.replace(WHOLE, version=(1, 8), state=NEWEST),
 }
 
 
@@ -333,7 +347,8 @@ def test_records_of_every_version_stay_readable(path: Path, request: pytest.Fixt
         (GOLDEN_1_4, COVERING),
         (GOLDEN_1_5, CLOSING),
         (GOLDEN_1_6, CHOOSING),
-        (GOLDEN_1_7, NEWEST),
+        (GOLDEN_1_7, SWEPT),
+        (GOLDEN_1_8, NEWEST),
     ],
 )
 def test_rollups_of_every_version_stay_readable(
@@ -350,7 +365,7 @@ def test_golden_states_leave_no_field_at_its_default() -> None:
     """A field that no golden file shows could be renamed without a test noticing."""
     shown = "".join(path.read_text() for path in FILES)
     kinds = (Record, Diff, ShardState, Trace, Part, CriticalReader, LeasedReader, Writer)
-    for kind in (*kinds, Claim, Registration):
+    for kind in (*kinds, Claim, Leader, Registration):
         for field in msgspec.structs.fields(kind):
             assert f'"{field.encode_name}"' in shown, (kind, field.name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from shardline.app.protocol.objects import ViewDescription, errors_shard
 from shardline.app.storage.errors import open_errors
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Indeterminate, InvalidUsage
-from shardline.datasource.frontier import Frontier
+from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.since_hold import SinceHandle
 from support.models.shards import World
@@ -30,6 +31,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 VIEW = ViewDescription(
     name="totals", query="SELECT 1 AS n", inputs=(), schema="n INT", strategy="recompute"
 )
+
+
+SHARDS = ("totals", errors_shard("totals"))
 
 
 @pytest.fixture
@@ -51,14 +55,106 @@ def records(client: ShardClient) -> int:
     return client.state(errors_shard("totals")).seqno
 
 
-def test_steps_that_work_take_no_lease_on_errors(client: ShardClient, sink: ViewSink) -> None:
-    """Each would be two records, at every step of every view."""
+def uppers(client: ShardClient) -> list[Frontier]:
+    """Of the output and its errors, as readers see them."""
+    return [state.upper for state in client.readable(*SHARDS)]
+
+
+def errors_by_time(client: ShardClient) -> dict[int, int]:
+    """How many errors readers are shown at each time, from 1 on."""
+    until = min(one.time or 0 for one in uppers(client))
+    with client.reader(errors_shard("totals")) as reader:
+        return {at: reader.snapshot(at).num_rows for at in range(1, until)}
+
+
+def test_steps_that_work_leave_the_errors_alone(client: ShardClient, sink: ViewSink) -> None:
+    """But for the first one. A record of each step, or two of a lease, is as dear as its rows."""
     before = records(client)
     assert sink.append(Recompute(1, 0, 2), None, None)
+    assert records(client) == before + 1
     assert sink.append(FollowChanges(2, 3), None, None)
     assert sink.follow(Unchanged(3, 4))
-    assert not sink.look().failing
-    assert records(client) == before + 3
+    assert sink.look() == OutputProgress(4, ours=True, failing=False)
+    assert records(client) == before + 1
+    assert uppers(client) == [Frontier(4)] * 2
+    assert sink.append(Recompute(4, 4, 6), None, "division by zero")
+    assert records(client) == before + 2
+    assert sink.follow(Unchanged(6, 8))
+    assert records(client) == before + 2
+    assert sink.look() == OutputProgress(8, ours=True, failing=True)
+    assert sink.append(Recompute(8, 8, 10), None, None)
+    assert sink.follow(Unchanged(10, 11))
+    shown = dict.fromkeys(range(1, 11), 0) | dict.fromkeys(range(4, 8), 1)
+    assert errors_by_time(client) == shown
+
+
+def test_a_view_that_ends_ends_its_errors(client: ShardClient, sink: ViewSink) -> None:
+    """Without this nobody would ever know of their last time."""
+    assert sink.append(Recompute(1, 0, 2), None, None)
+    assert sink.follow(Unchanged(2, 3))
+    assert sink.follow(Unchanged(3, None))
+    assert [client.state(one).upper for one in SHARDS] == [EMPTY, EMPTY]
+
+
+def test_errors_of_an_output_that_is_registered_go_along_by_themselves(
+    client: ShardClient, sink: ViewSink
+) -> None:
+    """Readers see the upper of its transactions shard, which says nothing of the errors."""
+    assert sink.append(Recompute(1, 0, 2), None, None)
+    client.transactions().register("totals")
+    for upper in (3, 4, 5):
+        assert sink.follow(Unchanged(upper - 1, upper))
+    assert client.state(errors_shard("totals")).upper == Frontier(5)
+
+
+def test_readers_of_errors_never_go_back_when_the_output_is_made_anew(
+    client: ShardClient, sink: ViewSink
+) -> None:
+    """Other columns need another shard, whose upper begins at the start."""
+    assert sink.append(Recompute(1, 0, 2), None, None)
+    assert sink.follow(Unchanged(2, 50))
+    other = ViewSink(client, replace(VIEW, schema="other STRING"), [], lambda: None)
+    other.make()
+    assert client.state("totals").upper == Frontier(0)
+    assert client.readable(errors_shard("totals"))[0].upper == Frontier(50)
+
+
+class Fenced(Stopped):
+    """Another runtime has taken over."""
+
+
+@pytest.mark.parametrize("moment", range(1, 5))
+def test_a_sink_that_was_replaced_changes_nothing_at_times_that_were_read(
+    client: ShardClient, sink: ViewSink, moment: int
+) -> None:
+    """It rests right behind a look at the fence, and comes back with an error of its own.
+
+    Its successor has moved the output alone, past the times of that error, and readers were told
+    that there is none.
+    """
+    looks, shown = [0], dict[int, int]()
+
+    def gate() -> None:
+        if shown:
+            raise Fenced
+        looks[0] += 1
+        if looks[0] == moment:
+            successor = ViewSink(client, VIEW, [], lambda: None)
+            successor.make()
+            upper = successor.look().upper or 0
+            assert successor.append(FollowChanges(upper, upper + 1), None, None)
+            assert successor.follow(Unchanged(upper + 1, 9))
+            shown.update(errors_by_time(client))
+
+    old = ViewSink(client, VIEW, [], gate)
+    assert sink.append(Recompute(1, 0, 2), None, None)
+    with suppress(Fenced):
+        old.make()
+        old.follow(Unchanged(2, 4))
+        old.append(Recompute(4, 4, 6), None, "division by zero")
+    assert shown, "it was never replaced"
+    found = errors_by_time(client)
+    assert {time: found[time] for time in shown} == shown
 
 
 def test_errors_are_read_once_while_they_stay(client: ShardClient, sink: ViewSink) -> None:
@@ -69,7 +165,7 @@ def test_errors_are_read_once_while_they_stay(client: ShardClient, sink: ViewSin
     for upper in (3, 4, 5):
         assert sink.append(Recompute(upper - 1, upper - 1, upper), None, "division by zero")
         assert sink.look().failing
-    assert records(client) == before + 3
+    assert records(client) == before
     again = ViewSink(client, VIEW, [], lambda: None)
     again.make()
     assert again.look().failing
