@@ -391,7 +391,7 @@ class ViewSink:
         upper = output.upper.time
         if not upper or output.upper >= errors.upper:
             return False
-        if not any(batch.parts for batch in errors.trace.batches):
+        if all(batch.is_empty for batch in errors.trace.batches):
             return False  # of nearly all views
         if errors.since > Frontier(upper - 1):
             return True  # nobody can tell
