@@ -181,7 +181,7 @@ def _facts(shard: ShardReport, at_ms: int) -> Table:
         "schema": f"{shard.schema}  (number {shard.schema_id})",
         "key": ", ".join(shard.key) or "none: ordered by all columns",
         "since": _one_line(shard.since, "none: nothing can be read"),
-        "upper": _one_line(shard.upper, "finished: nothing more can come"),
+        "upper": _one_line(shard.upper, "finished: nothing more can come") + _of_leader(shard),
         "contents": f"{shard.diff_sum:,} rows from {shard.rows:,} updates",
         "parts": _part_summary(shard),
         "batches": f"{shard.batches:,}, {shard.empty_batches:,} of them idle time",
@@ -201,6 +201,10 @@ def _one_line(ms: int | None, none: str = "none") -> str:
     if ms is None:
         return none
     return f"{ms}  {utc(ms)} UTC" if ms >= _DAY_MS and utc(ms) else str(ms)
+
+
+def _of_leader(shard: ShardReport) -> str:
+    return f", or that of '{shard.follows}', if it is later" if shard.follows else ""
 
 
 def _retention(retain_ms: int | None) -> str:

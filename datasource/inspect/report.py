@@ -207,7 +207,7 @@ class ShardReport(msgspec.Struct, frozen=True):
         schema_id: Its id; also the number of times that the schema was evolved.
         key: Columns that order its parts and identify rows.
         since: Reads at this time and later are exact.
-        upper: The contents at all times before it are final.
+        upper: The contents at all times before it are final, as the shard itself says.
         seqno: Number of its newest log record.
         walltime_ms: When that record was written.
         created_ms: When the shard was made.
@@ -227,6 +227,7 @@ class ShardReport(msgspec.Struct, frozen=True):
         writers: Writers that have appended, the latest first.
         parts: Every part in order of time; null unless requested.
         newest_batches: The last batches in order of time; null unless requested.
+        follows: Name of the shard whose upper counts for this one as well; empty for none.
     """
 
     id: str
@@ -260,6 +261,7 @@ class ShardReport(msgspec.Struct, frozen=True):
     writers: tuple[WriterReport, ...]
     parts: tuple[PartReport, ...] | None = None
     newest_batches: tuple[BatchReport, ...] | None = None
+    follows: str = ""
 
 
 class ProblemReport(msgspec.Struct, frozen=True):
@@ -342,6 +344,7 @@ def report_shard(
         writers=_writers(state, now_ms),
         parts=_part_reports(batches) if with_parts else None,
         newest_batches=None if batches_max is None else _batch_reports(batches, batches_max),
+        follows="" if state.leader is None else state.leader.name,
     )
 
 

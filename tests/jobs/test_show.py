@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from shardline.datasource.client import ShardClient
+from shardline.datasource.followers import follow
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.types.schema import ShardSchema
@@ -127,6 +128,17 @@ def test_json_has_the_numbers(url: str, capsys: pytest.CaptureFixture[str]) -> N
         "loader", 8, 300, None,
     )  # fmt: skip
     assert shard["parts"] is None
+
+
+def test_a_follower_names_its_leader(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own upper may be of long ago, and nothing is wrong."""
+    client = ShardClient.open(url)
+    client.create("notes", ShardSchema.from_arrow(SCHEMA))
+    follow(client, "notes", "flights")
+    (shard,) = ask_json(capsys, url, "notes")["shards"]
+    assert (shard["upper"], shard["follows"]) == (0, "flights")
+    assert main([url, "notes"]) == 0
+    assert "0, or that of 'flights', if it is later" in capsys.readouterr().out
 
 
 def test_json_names_are_stable(url: str, capsys: pytest.CaptureFixture[str]) -> None:

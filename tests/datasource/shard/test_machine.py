@@ -324,7 +324,8 @@ def test_state_of_a_newer_version_is_refused_and_left_alone(world: World) -> Non
     """Nothing is read from it, and nothing is written to it."""
     client = filled(world, 2)
     state = client.state(SHARD)
-    newer = msgspec.structs.replace(state, seqno=state.seqno + 1, version=(1, 9))
+    too_new = (CODE_VERSION[0], CODE_VERSION[1] + 2)
+    newer = msgspec.structs.replace(state, seqno=state.seqno + 1, version=too_new)
     record = Record(seqno=newer.seqno, token="", walltime_ms=1, version=newer.version, state=newer)
     forge(world, newer.seqno, encode_record(record))
     for one in (client, world.client()):
