@@ -41,6 +41,7 @@ import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.read.streaming.Offset;
@@ -175,12 +176,12 @@ public class ShardScanRule extends Rule {
     }
     if (isSpared(leaf.relation().options())) {
       leaveToWorkers(table, leaf.relation().options());
-      return explained(leaf, "option nativeReads");
+      return explained(leaf, "option nativeReads", sourceOfTable.get(table));
     }
     Load load = loadOf(table, leaf);
     if (load.frame == null) {
       leaveToWorkers(table, leaf.relation().options());
-      return explained(leaf, load.reason);
+      return explained(leaf, load.reason, sourceOfTable.get(table));
     }
     LogicalPlan swapped = project(load.plan(), leaf.output());
     count("native");
@@ -243,12 +244,13 @@ public class ShardScanRule extends Rule {
   }
 
   /** The leaf, with the reason in what `explain()` shows of it. */
-  private static LogicalPlan explained(DataSourceV2ScanRelation leaf, String reason) {
+  private static LogicalPlan explained(
+      DataSourceV2ScanRelation leaf, String reason, Object source) {
     if (leaf.scan() instanceof LeftScan) {
       return leaf;
     }
     return leaf.copy(
-        leaf.relation(), new LeftScan(leaf.scan(), reason), leaf.output(),
+        leaf.relation(), new LeftScan(leaf.scan(), reason, source), leaf.output(),
         leaf.keyGroupedPartitioning(), leaf.ordering(), leaf.pushedFilters(),
         leaf.mergeableScan());
   }
@@ -259,7 +261,7 @@ public class ShardScanRule extends Rule {
       return leaf;
     }
     return leaf.copy(
-        leaf.relation(), new LeftScan(leaf.scan(), reason), leaf.output(), leaf.stream(),
+        leaf.relation(), new LeftScan(leaf.scan(), reason, null), leaf.output(), leaf.stream(),
         leaf.startOffset(), leaf.endOffset());
   }
 
@@ -558,10 +560,12 @@ public class ShardScanRule extends Rule {
   private static class LeftScan implements Scan, SupportsMetadata {
     private final Scan own;
     private final String reason;
+    private final Object source;
 
-    LeftScan(Scan own, String reason) {
+    LeftScan(Scan own, String reason, Object source) {
       this.own = own;
       this.reason = "not native: " + reason;
+      this.source = source;
     }
 
     public String description() {
@@ -578,7 +582,7 @@ public class ShardScanRule extends Rule {
     }
 
     public Batch toBatch() {
-      return own.toBatch();
+      return new OncePlanned(own.toBatch(), source);
     }
 
     public CustomMetric[] supportedCustomMetrics() {
@@ -591,6 +595,33 @@ public class ShardScanRule extends Rule {
 
     public Scan.ColumnarSupportMode columnarSupportMode() {
       return own.columnarSupportMode();
+    }
+  }
+
+  /**
+   * A batch whose Python source is planned by one thread at a time. Adaptive execution plans both
+   * sides of a join at once. Spark's source looks whether it has a plan, and makes one, without a
+   * lock: of one load each side would have a plan of its own, at a latest time of its own.
+   */
+  private static class OncePlanned implements Batch {
+    private final Batch own;
+    private final Object source;
+
+    OncePlanned(Batch own, Object source) {
+      this.own = own;
+      this.source = source;
+    }
+
+    public InputPartition[] planInputPartitions() {
+      synchronized (source) {
+        return own.planInputPartitions();
+      }
+    }
+
+    public PartitionReaderFactory createReaderFactory() {
+      synchronized (source) {
+        return own.createReaderFactory();
+      }
     }
   }
 

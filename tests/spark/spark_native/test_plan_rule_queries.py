@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +18,7 @@ from support.strategies.frame_queries import Query, queries, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -88,3 +91,25 @@ def test_rows_are_those_of_plain_rows(
         spark.catalog.clearCache()
     assert found["native"] == found["plain"]
     assert found["arrow"] == found["plain"]
+
+
+def test_a_load_that_is_left_to_the_workers_is_planned_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """By two threads at the same time, as adaptive execution plans both sides of a self-join.
+
+    Each plan has a lease of its own, by which two plans differ, and a latest time of its own.
+    """
+    put(client_at(str(tmp_path)), "in", 1, rows(1))
+    with fresh_rule(spark):
+        frame = spark.read.format("shard").option("nativeReads", "false").load(f"{tmp_path}/in")
+        scan = frame._jdf.queryExecution().optimizedPlan().collectLeaves().head().scan()
+    both = threading.Barrier(2)
+
+    def planned() -> list[bytes]:
+        both.wait()
+        return [bytes(one.pickedPartition()) for one in scan.toBatch().planInputPartitions()]
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = (future.result() for future in [pool.submit(planned) for _ in range(2)])
+    assert first == second
