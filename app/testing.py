@@ -48,7 +48,13 @@ from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.object_shards import create_object_shard, parse_ddl_schema
 from shardline.app.execution.observations import Observation, Stepped
 from shardline.app.project.project import CheckedProject, Project
-from shardline.app.protocol.objects import SourceDescription, ViewDescription, errors_shard
+from shardline.app.protocol.graph import reachable_names
+from shardline.app.protocol.objects import (
+    SourceDescription,
+    ViewDescription,
+    errors_shard,
+    inputs_of,
+)
 from shardline.app.protocol.view_plan import ViewPlan, obstacles
 from shardline.app.storage.envelope import in_source_order, stage_replacements
 from shardline.app.storage.kafka import DELETED, is_kafka
@@ -232,20 +238,22 @@ class Lab:
 
         Raises:
             InvalidUsage: There is no such object, or it cannot be read at that time.
-            Determinate: The view's query fails at that time; the error has its message.
+            Determinate: The query of the view, or of one that it is made of, fails at that time;
+                the error has its message.
         """
         if name not in self._resolved.schemas:
             raise unknown_name("object", name, self._resolved.schemas)
         at = max(self._reached - 1, 0) if as_of is None else as_of
-        errors = errors_shard(name)
-        if self.client.exists(errors):
-            with self.client.reader(errors) as reader:
-                failed = reader.snapshot(at)
-            if failed.num_rows:
+        known = self._resolved.descriptions
+        below = reachable_names(name, lambda one: inputs_of(known[one]) if one in known else ())
+        # Those below first: their error is the reason for what is wrong above.
+        for of in (*sorted(below), name):
+            error = self._error_of(of, at)
+            if error is not None:
                 raise Determinate(
-                    f"'{name}' has no contents at {at}: {failed['error'][0].as_py()}",
+                    f"'{name}' has no contents at {at}: {'' if of == name else f'{of}: '}{error}",
                     code="DATA_ERROR",
-                    hint="push rows that its query can take",
+                    hint=f"push rows that the query of '{of}' can take",
                 )
         return datasource.snapshot(
             self._spark, location=self.client.location.url, shard=name, as_of=at
@@ -275,6 +283,15 @@ class Lab:
     def _observe(self, observation: Observation) -> None:
         if isinstance(observation, Stepped):
             self._steps.append(observation)
+
+    def _error_of(self, name: str, at: int) -> str | None:
+        """Why the query of an object fails at a time; None if it works, or has none."""
+        errors = errors_shard(name)
+        if not self.client.exists(errors):
+            return None
+        with self.client.reader(errors) as reader:
+            failed = reader.snapshot(at)
+        return str(failed["error"][0].as_py()) if failed.num_rows else None
 
     def _found_view(self, name: str) -> ViewDescription:
         found = self._resolved.descriptions.get(name)

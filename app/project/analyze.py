@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from shardline.app.project.columns import (
     contents_columns,
     find_columns_problem,
+    find_key_problem,
     names_of,
     spell_key,
 )
@@ -397,7 +398,7 @@ def _key(one: WrittenObject, schema: str) -> tuple[str, ...]:
     """The object's key in the spelling of the columns.
 
     Raises:
-        _ObjectRefused: A column of the key does not exist.
+        _ObjectRefused: A column of the key does not exist, or its values cannot tell rows apart.
     """
     assert not isinstance(one.description, ViewDescription), one
     key, unknown = spell_key(one.description.key, schema)
@@ -408,6 +409,11 @@ def _key(one: WrittenObject, schema: str) -> tuple[str, ...]:
                 for name, hint in unknown
             )
         )
+    if isinstance(one.description, SourceDescription):
+        for name, written in zip(key, one.description.key, strict=True):
+            problem = find_key_problem(name, schema)
+            if problem is not None:
+                raise _ObjectRefused(one.problem(f"key {written}", *problem))
     return key
 
 

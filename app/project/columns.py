@@ -5,6 +5,7 @@ cannot hold; a shard with them could never be read again by name.
 
     contents_columns(source, schema)          the columns of the contents, of those that are read
     find_columns_problem(schema, spelt)       duplicates, missing names, types no shard can hold
+    find_key_problem(name, schema)            columns that cannot tell the rows of a shard apart
 
 Schemas are Spark's JSON of a `StructType`: its analyzer returns them so, and shards keep them so.
 
@@ -23,7 +24,14 @@ from shardline.app.sql.problems import did_you_mean
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.schema import RESERVED, ShardSchema
 
-__all__ = ["ColumnProblem", "contents_columns", "find_columns_problem", "names_of", "spell_key"]
+__all__ = [
+    "ColumnProblem",
+    "contents_columns",
+    "find_columns_problem",
+    "find_key_problem",
+    "names_of",
+    "spell_key",
+]
 
 ColumnProblem = tuple[str, str, str]
 """A problem with columns: its code, a message and a hint."""
@@ -99,3 +107,12 @@ def spell_key(key: Sequence[str], schema: str) -> tuple[tuple[str, ...], list[tu
         (name, did_you_mean(name, columns.values())) for name in key if name.lower() not in columns
     ]
     return tuple(columns.get(name.lower(), name) for name in key), unknown
+
+
+def find_key_problem(name: str, schema: str) -> ColumnProblem | None:
+    """The reason why a column cannot be of the key of a shard with these columns, or None."""
+    try:
+        ShardSchema.parse(schema).check_key([name])
+    except InvalidUsage as error:
+        return error.code, error.detail, error.hint
+    return None

@@ -14,6 +14,7 @@ Never: changes what a query means by rewriting its text. Spark's plans and expre
     catalyst, plan_tree           Spark's analyzer, called from Python; its plans as plain values
     session_fingerprint           whether a query means the same as before
     plan_nodes                    walks operators and expressions of Spark as one tree
+    safe_expressions              expressions that cannot fail
     query_tree                    an analysed plan of Spark, read once
     normal_form                   joins in the place of subqueries
     kept_aggregates               aggregates that follow from what changes add to them

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from shardline.app.sql.kept_aggregates import has_one_form, spark_type
-from shardline.app.sql.plan_nodes import kind_of
+from shardline.app.sql.kept_aggregates import has_one_form
+from shardline.app.sql.plan_nodes import kind_of, spark_type
 from shardline.app.sql.strategy import CONSTANT, INPUT, LINEAR
 from shardline.datasource.java_names import (
     java_class,

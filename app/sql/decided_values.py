@@ -25,12 +25,8 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from shardline.app.sql.kept_aggregates import (
-    aggregate_expressions,
-    can_be_key,
-    has_one_form,
-    spark_type,
-)
+from shardline.app.sql.kept_aggregates import aggregate_expressions, can_be_key, has_one_form
+from shardline.app.sql.plan_nodes import spark_type
 from shardline.datasource.java_names import read_sequence
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,8 +35,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from shardline.app.sql.plan_nodes import kind_of
-from shardline.datasource.java_names import java_class, read_sequence
+from shardline.app.sql.plan_nodes import kind_of, spark_type
+from shardline.app.sql.safe_expressions import fails_by_itself
+from shardline.datasource.java_names import read_sequence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +50,6 @@ __all__ = [
     "has_one_form",
     "is_of_session",
     "refusal",
-    "spark_type",
     "takes_values_once",
 ]
 
@@ -118,7 +117,10 @@ def refusal(spark: SparkSession, aggregate: Any) -> str:
     for key in keys:
         if not key.foldable() and not can_be_key(spark_type(spark, key)):
             return f"groups by {key.dataType().sql()}"
-    refused = {_refusal_of_call(spark, call) for call in aggregate_expressions(aggregate)} - {""}
+    calls = list(aggregate_expressions(aggregate))
+    refused = {_refusal_of_call(spark, call) for call in calls} - {""}
+    if not refused and _fails_despite_filter(spark, calls):
+        refused.add("what it computes more than once may fail at rows that FILTER leaves out")
     return f"an aggregate ({', '.join(sorted(refused))})" if refused else ""
 
 
@@ -140,6 +142,37 @@ def _refusal_of_call(spark: SparkSession, call: Any) -> str:
     return "" if added_up else f"{name} of {argument.dataType().sql()}"
 
 
+def _fails_despite_filter(spark: SparkSession, calls: Sequence[Any]) -> bool:
+    """True if the query may fail at a row that FILTER leaves out of the only calls that need it.
+
+    What the functions of an aggregate compute more than once, in one call or in several, Spark
+    computes once, before it looks at a FILTER. A state computes it for the rows of each call alone,
+    and would miss the error.
+    """
+    guarded = [
+        node
+        for call in calls
+        if call.filter().isDefined()
+        for argument in read_sequence(call.aggregateFunction().children())
+        for node in fails_by_itself(spark, argument)
+    ]
+    if not guarded:
+        return False
+    updates = [
+        node
+        for call in calls
+        for update in read_sequence(call.aggregateFunction().updateExpressions())
+        for node in _nodes(update)
+    ]
+    return any(sum(bool(node.semanticEquals(one)) for one in updates) > 1 for node in guarded)
+
+
+def _nodes(expression: Any) -> Iterator[Any]:
+    yield expression
+    for child in read_sequence(expression.children()):
+        yield from _nodes(child)
+
+
 def takes_values_once(call: Any) -> bool:
     """True if a call of a function that can be kept takes each value once, and that matters."""
     kind = kind_of(call.aggregateFunction())
@@ -149,14 +182,6 @@ def takes_values_once(call: Any) -> bool:
 def is_of_session(key: Any) -> bool:
     """True if an aggregate groups by a session window: its rows are not those of one key."""
     return kind_of(key) == "AttributeReference" and bool(key.metadata().contains(_SESSION_WINDOW))
-
-
-def spark_type(spark: SparkSession, expression: Any) -> DataType:
-    """The type of an expression of Spark's."""
-    # In a column of a row: only there a collation is part of Spark's JSON.
-    row = java_class(spark, "org.apache.spark.sql.types.StructType")()
-    columns = StructType.fromJson(json.loads(row.add("c", expression.dataType()).json()))
-    return columns.fields[0].dataType
 
 
 def aggregate_expressions(aggregate: Any) -> Iterator[Any]:

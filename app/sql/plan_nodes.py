@@ -7,13 +7,17 @@ conjunction(spark, all)  the condition that joins others by AND
 column_named(spark, …)   an expression as a column
 with_changed(spark, …)   a node with its children changed
 kind_of(node)            the name of a node's class: `Filter`, `EqualTo`
+spark_type(spark, …)     the type of an expression
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.types import DataType, StructType
 
 from shardline.datasource.java_names import (
     java_class,
@@ -33,6 +37,7 @@ __all__ = [
     "deepest",
     "is_plan",
     "kind_of",
+    "spark_type",
     "with_changed",
 ]
 
@@ -44,6 +49,14 @@ _SUBQUERIES: Final = frozenset({"Exists", "LateralSubquery", "ListQuery", "Scala
 def kind_of(node: Any) -> str:
     """The name of the class of an operator or expression, as Spark has it."""
     return str(node.getClass().getSimpleName())
+
+
+def spark_type(spark: SparkSession, expression: Any) -> DataType:
+    """The type of an expression of Spark's."""
+    # In a column of a row: only there a collation is part of Spark's JSON.
+    row = java_class(spark, "org.apache.spark.sql.types.StructType")()
+    columns = StructType.fromJson(json.loads(row.add("c", expression.dataType()).json()))
+    return columns.fields[0].dataType
 
 
 def is_plan(node: Any) -> bool:

@@ -29,7 +29,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.sql.decided_values import holds_map, holds_opaque, is_decided
-from shardline.app.sql.kept_aggregates import is_of_session, refusal, spark_type
+from shardline.app.sql.kept_aggregates import is_of_session, refusal
+from shardline.app.sql.plan_nodes import spark_type
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.strategy import LINEAR, Verdict
 from shardline.datasource.java_names import read_sequence
@@ -210,7 +211,7 @@ class Regions:
         # With all that has the key in common; else the one operator, if its sources have changes.
         for is_source in (self._is_plain, lambda _: True):
             nodes, sources = _until(top, is_source)
-            decided = self._is_decided(nodes, sources)
+            decided = self._is_decided(top, nodes, sources)
             if inner and decided:
                 return None
             found = self._with_key(top, nodes, sources, decided=decided, shown=shown)
@@ -230,6 +231,8 @@ class Regions:
         keys: list[_Key] = []
         places: list[int] = []
         for given, columns in _candidates(top):
+            if any(holds_map(spark_type(self._spark, one)) for _, one in given):
+                continue  # Spark groups by a map, but has no DISTINCT of one
             key = _reached(given, frozenset(sources))
             place = next((shown[one] for one in columns if one in shown), None) if shown else None
             if key is not None and (decided or place is not None):
@@ -253,11 +256,14 @@ class Regions:
             return None
         return Region(top, frozenset(nodes), read, decided, () if decided else tuple(places))
 
-    def _is_decided(self, nodes: Sequence[QueryNode], sources: Sequence[QueryNode]) -> bool:
+    def _is_decided(
+        self, top: QueryNode, nodes: Sequence[QueryNode], sources: Sequence[QueryNode]
+    ) -> bool:
         if not all(is_decided(self._spark, node) for node in nodes):
             return False
-        types = (spark_type(self._spark, one) for node in sources for one in node.output)
-        return not any(holds_map(kind) for kind in types)
+        used = _used(top, nodes)
+        read = (one for node in sources for one in node.output if number_of(one) in used)
+        return not any(holds_map(spark_type(self._spark, one)) for one in read)
 
     def _is_plain(self, node: QueryNode) -> bool:
         """True if the rules for changes of rows and of inner joins are all that a node needs."""

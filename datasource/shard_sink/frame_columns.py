@@ -221,14 +221,12 @@ def _order(struct: StructType, name: str | None, *, nested: bool) -> tuple[tuple
         return (), ""
     path, kind = _resolve_path(struct, name, nested=nested)
     schema = ShardSchema.parse(StructType([StructField(ORDER, kind)]).json())
-    try:
-        schema.check_key([ORDER])
-    except InvalidUsage:
+    if not schema.has_order(ORDER):
         raise InvalidUsage(
             f"ordering column '{name}' has the type {kind.simpleString()}, which has no order",
             code="WRONG_TYPE",
             hint="choose a column of a plain type",
-        ) from None
+        )
     return path, schema.json
 
 

@@ -15,6 +15,7 @@ and a shard whose schema no longer fits is refused before any task runs.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -89,10 +90,16 @@ class RowShape:
             current: The current schema of each input.
 
         Raises:
-            InvalidUsage: Option `columns` names a column that does not exist.
+            InvalidUsage: Option `columns` names a column that does not exist; or two columns of
+                the rows would have one name.
         """
         chosen = _selected_schemas(options, current)
-        return cls(options.feed, options.shards, tuple(schema.json for schema in chosen))
+        shape = cls(options.feed, options.shards, tuple(schema.json for schema in chosen))
+        taken = Counter(shape.struct.names)
+        for column in shape.added:
+            if taken[column.name] > 1:
+                raise _name_is_taken(column.name, of_shard=bool(options.shards))
+        return shape
 
     @classmethod
     def of(cls, options: SourceOptions, struct: StructType) -> RowShape:
@@ -226,6 +233,18 @@ _ARROW = {
     StringType: pa.string(),
     TimestampType: pa.timestamp("us", tz="UTC"),
 }
+
+
+def _name_is_taken(name: str, *, of_shard: bool) -> InvalidUsage:
+    whose = f"a shard '{name}'" if of_shard else f"a column '{name}' of the shard"
+    others = [] if of_shard else ["leave the column out by option `columns`"]
+    others += ["take another feed"] if name != INPUT else []
+    others += ["read that shard by itself, or make it under another name"] if of_shard else []
+    return InvalidUsage(
+        f"the read adds a column '{name}', and {whose} has the same name",
+        code="RESERVED_COLUMN",
+        hint="; or ".join(others),
+    )
 
 
 def _selected_schemas(options: SourceOptions, current: Sequence[ShardSchema]) -> list[ShardSchema]:

@@ -20,6 +20,7 @@ Invariants:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -131,23 +132,40 @@ class ShardSchema:
         return ShardSchema(Record(tuple(self.field(name) for name in names)))
 
     def check_key(self, names: Sequence[str]) -> None:
-        """Refuse key columns that do not exist, repeat, or have no natural order.
+        """Refuse key columns that do not exist, repeat, or have no order that tells rows apart.
 
         Raises:
             InvalidUsage: `UNKNOWN_COLUMN` or `BAD_KEY`.
         """
         for position, name in enumerate(names):
-            kind = self.field(name).type
+            field = self.field(name)
             if name in names[:position]:
                 raise InvalidUsage(
                     f"key column '{name}' is named twice", code="BAD_KEY", hint="name it once"
                 )
-            if not _is_orderable(kind):
+            if not self.has_order(name):
                 raise InvalidUsage(
-                    f"key column '{name}' has the type {type_text(kind)}, which has no order",
+                    f"key column '{name}' has the type {type_text(field.type)}, which has no order",
                     code="BAD_KEY",
                     hint="choose columns of plain types",
                 )
+            if field.collations != "null":
+                # A shard tells keys apart by their bytes, and a query would find one key twice.
+                raise InvalidUsage(
+                    f"key column '{name}' has a collation ({_collation_names(field)}), to which "
+                    "different texts are one key; to a shard they are several",
+                    code="BAD_KEY",
+                    hint="choose a column without a collation, such as one of lower(…)",
+                )
+
+    def has_order(self, name: str) -> bool:
+        """True if the values of a column have an order."""
+        return _is_orderable(self.field(name).type)
+
+
+def _collation_names(field: Field) -> str:
+    found = json.loads(field.collations)
+    return ", ".join(sorted(str(one).rpartition(".")[2] for one in found.values()))
 
 
 def _is_orderable(kind: SparkType) -> bool:

@@ -28,6 +28,7 @@ CREATE MATERIALIZED VIEW spent AS
   GROUP BY c.name;
 CREATE MATERIALIZED VIEW large AS SELECT id, price FROM orders WHERE price > 50;
 CREATE MATERIALIZED VIEW share AS SELECT id, 100 DIV price AS part FROM orders;
+CREATE MATERIALIZED VIEW shares AS SELECT sum(part) AS parts FROM share;
 """
 
 
@@ -147,6 +148,9 @@ def test_a_query_that_fails_says_so_until_its_input_is_mended(spark: SparkSessio
         lab.advance(10)
         with pytest.raises(Determinate, match="DIVIDE_BY_ZERO"):
             lab.contents("share", as_of=6)
+        with pytest.raises(Determinate, match=r"'shares' has no contents at 6: share: .*DIVIDE_BY"):
+            lab.contents("shares", as_of=6)
+        assert [tuple(row) for row in lab.contents("shares").collect()] == [(10,)]
         assert [tuple(row) for row in lab.contents("share", as_of=4).collect()] == [(1, 10)]
         assert [tuple(row) for row in lab.contents("share").collect()] == [(1, 10)]
 

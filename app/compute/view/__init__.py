@@ -27,8 +27,7 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
     change_query       a view's query over changes, or the doubt about it
     change_plan        Spark's plan of a query, made to hand times and diffs on
     plan_part          what a part of such a plan knows of its inputs, and needs of them
-    safe_expressions   expressions that cannot fail
-    evaluation_order   where Spark may evaluate those that can
+    evaluation_order   where Spark may evaluate expressions that can fail
     row_conditions     filters, decided in Arrow before rows are looked up
     concern            updates of an input that can matter to a view
     column_trace       the columns of inputs that a column of an operator is

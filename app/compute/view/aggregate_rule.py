@@ -34,13 +34,8 @@ from shardline.app.compute.view.change_operators import ChangeOperators, NotIncr
 from shardline.app.compute.view.evaluate import analyse_query, with_times
 from shardline.app.compute.view.kept_plan import KeptPlan, plan_of
 from shardline.app.compute.view.session_groups import WINDOW, session_programs
-from shardline.app.sql.kept_aggregates import (
-    AggregateCall,
-    aggregate_calls,
-    is_of_session,
-    spark_type,
-)
-from shardline.app.sql.plan_nodes import with_changed
+from shardline.app.sql.kept_aggregates import AggregateCall, aggregate_calls, is_of_session
+from shardline.app.sql.plan_nodes import spark_type, with_changed
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.datasource.frames import empty_frame
 from shardline.datasource.java_names import (

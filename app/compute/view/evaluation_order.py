@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from shardline.app.compute.view.join_tree import join_conditions, join_kind
-from shardline.app.compute.view.safe_expressions import cannot_fail
 from shardline.app.sql.plan_nodes import conjuncts, kind_of
+from shardline.app.sql.safe_expressions import cannot_fail
 from shardline.app.sql.touched_keys import number_of
 from shardline.datasource.java_names import read_sequence
 

@@ -38,8 +38,8 @@ from shardline.app.compute.view.join_tree import (
 )
 from shardline.app.compute.view.kept_plan import Leaf, Operator
 from shardline.app.compute.view.look_up import LookUps
-from shardline.app.compute.view.safe_expressions import cannot_fail
 from shardline.app.sql.plan_nodes import conjunction
+from shardline.app.sql.safe_expressions import cannot_fail
 from shardline.datasource.java_names import (
     read_sequence,
     scala_object,

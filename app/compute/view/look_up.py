@@ -47,8 +47,8 @@ from shardline.app.compute.view.join_tree import (
 )
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.plan_part import Needed, PlanPart
-from shardline.app.sql.kept_aggregates import has_one_form, spark_type
-from shardline.app.sql.plan_nodes import kind_of
+from shardline.app.sql.kept_aggregates import has_one_form
+from shardline.app.sql.plan_nodes import kind_of, spark_type
 from shardline.app.sql.touched_keys import number_of
 
 if TYPE_CHECKING:

@@ -45,8 +45,8 @@ from pyspark.sql.types import (
 from shardline.app.compute.view.column_trace import ColumnTraces, InputColumn, inputs_of
 from shardline.app.compute.view.evaluation_order import EvaluationOrder
 from shardline.app.compute.view.join_tree import INNER, join_conditions, join_kind
-from shardline.app.sql.kept_aggregates import has_one_form, spark_type
-from shardline.app.sql.plan_nodes import conjuncts, kind_of
+from shardline.app.sql.kept_aggregates import has_one_form
+from shardline.app.sql.plan_nodes import conjuncts, kind_of, spark_type
 from shardline.app.sql.touched_keys import number_of
 from shardline.datasource.java_names import read_sequence, scala_object
 

@@ -41,8 +41,8 @@ from shardline.app.compute.view.state_step import StateStep
 from shardline.app.execution.host import Host
 from shardline.app.execution.spark_errors import error_line
 from shardline.app.sql.decided_values import holds_map, is_decided
-from shardline.app.sql.kept_aggregates import has_one_form, spark_type
-from shardline.app.sql.plan_nodes import kind_of
+from shardline.app.sql.kept_aggregates import has_one_form
+from shardline.app.sql.plan_nodes import kind_of, spark_type
 from shardline.app.sql.strategy import LINEAR
 from shardline.app.sql.touched_keys import WITH_COLUMNS_BELOW, number_of
 from shardline.datasource.java_names import read_sequence

@@ -207,6 +207,17 @@ def test_key_columns_must_exist_once_and_have_an_order() -> None:
         assert refused.value.code == "BAD_KEY"
 
 
+def test_a_text_with_a_collation_is_no_key() -> None:
+    """A shard tells keys apart by their bytes: a query would find one key several times."""
+    collated = t.StructType().add("name", t.StringType("UTF8_LCASE"))
+    schema = ShardSchema.parse(collated.json())
+    assert schema.has_order("name")
+    with pytest.raises(InvalidUsage, match=r"BAD_KEY.*'name' has a collation \(UTF8_LCASE\)"):
+        schema.check_key(["name"])
+    plain = t.StructType().add("name", t.StringType("UTF8_BINARY"))
+    ShardSchema.parse(plain.json()).check_key(["name"])
+
+
 def test_select_keeps_the_given_order() -> None:
     """A projection is a schema of its own."""
     schema = ShardSchema.parse(t.StructType().add("a", "long").add("b", "string").json())

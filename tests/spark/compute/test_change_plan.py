@@ -16,9 +16,9 @@ from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, S
 from shardline.app.compute.view.change_query import ChangeQuery
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.look_up import KeySource
-from shardline.app.compute.view.safe_expressions import cannot_fail
 from shardline.app.compute.view.touched_keys import OUTPUT
 from shardline.app.protocol.objects import ViewDescription
+from shardline.app.sql.safe_expressions import cannot_fail
 from shardline.datasource.errors import Indeterminate
 from shardline.datasource.types.schema import DIFF, TS
 from support.profiles import one_of

@@ -140,6 +140,13 @@ OBSTACLES: Final = {
             "column that it groups by is a column of the view as it is"
         ),
     ),
+    "SELECT map(who, id) AS m, count(*) AS n FROM orders GROUP BY map(who, id)": (
+        "Aggregate by _groupingexpression (count)",
+        (
+            "groups by MAP<STRING, BIGINT>, whose result the order of rows may decide, and no "
+            "column that it groups by is a column of the view as it is"
+        ),
+    ),
     "SELECT o.id, p.city FROM orders o FULL JOIN people p ON o.who < p.name": (
         "Join FullOuter on (o.who < p.name)",
         "a join without an equality by which its sides meet",

@@ -238,7 +238,9 @@ def test_sources_and_sinks_that_cannot_be(spark: SparkSession) -> None:
         "CREATE SOURCE h USING csv SCHEMA (after INT) ENVELOPE DEBEZIUM\n OPTIONS (path 'p');\n"
         "CREATE SOURCE i USING csv SCHEMA (a INT) OPTIONS (path 'p');\n"
         "CREATE INDEX ON i (aa);\n"
-        "CREATE SINK k FROM i USING shrad;\n",
+        "CREATE SINK k FROM i USING shrad;\n"
+        "CREATE SOURCE l USING csv SCHEMA (a STRING COLLATE UTF8_LCASE)\n"
+        "  ENVELOPE UPSERT KEY (a) OPTIONS (path 'p');\n",
     )
     assert [problem.split(" |")[0].removeprefix("p.sql:") for problem in found] == [
         "1:23: there is no format 'parqet'",
@@ -251,9 +253,13 @@ def test_sources_and_sinks_that_cannot_be(spark: SparkSession) -> None:
         "10:35: a change event of 'h' has no column 'after' that is a struct",
         "13:20: key 'aa' is no column",
         "14:28: there is no format 'shrad'",
+        (
+            "16:24: key column 'a' has a collation (UTF8_LCASE), to which different texts are one "
+            "key; to a shard they are several"
+        ),
     ]
     assert "did you mean 'parquet'?" in found[0]
-    assert "did you mean 'shard'?" in found[-1]
+    assert "did you mean 'shard'?" in found[-2]
 
 
 def test_values_of_options_are_checked_by_what_reads_them(

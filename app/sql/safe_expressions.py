@@ -10,19 +10,20 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.types import DecimalType, DoubleType, FloatType
 
-from shardline.app.sql.kept_aggregates import spark_type
+from shardline.app.sql.plan_nodes import spark_type
 from shardline.datasource.java_names import read_sequence, scala_object
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["cannot_fail"]
+__all__ = ["cannot_fail", "fails_by_itself"]
 
 _SAFE: Final = frozenset(
     {
@@ -90,11 +91,19 @@ _TIMES: Final = frozenset({"timestamp", "timestamp_ntz"})
 
 def cannot_fail(spark: SparkSession, expression: Any) -> bool:
     """True if no row can make an expression fail; an expression of Spark's."""
+    return next(fails_by_itself(spark, expression), None) is None
+
+
+def fails_by_itself(spark: SparkSession, expression: Any) -> Iterator[Any]:
+    """The nodes of an expression that can fail though their arguments have values."""
     if expression.foldable():
-        return _can_be_evaluated(expression)
-    return _is_safe(spark, expression) and all(
-        cannot_fail(spark, child) for child in read_sequence(expression.children())
-    )
+        if not _can_be_evaluated(expression):
+            yield expression
+        return
+    if not _is_safe(spark, expression):
+        yield expression
+    for child in read_sequence(expression.children()):
+        yield from fails_by_itself(spark, child)
 
 
 def _can_be_evaluated(constant: Any) -> bool:
