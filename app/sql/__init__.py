@@ -19,6 +19,7 @@ Never: changes what a query means by rewriting its text. Spark's plans and expre
     normal_form                   joins in the place of subqueries
     kept_aggregates               aggregates that follow from what changes add to them
     distinct_values               DISTINCT in calls as groups of values, counted once each
+    unread_columns                leaves out columns by which a join could not follow
     counted_rows                  counts the rows below a LIMIT, so that only the LIMIT is run anew
     temporal_filters              conditions on now() that decide only when a row is there
     touched_keys, decided_values  what can be computed anew by key; what may be evaluated again

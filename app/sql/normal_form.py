@@ -7,7 +7,8 @@ adds a column (`ExistenceJoin`). A subquery that gives a value for an outer row 
 one without outer columns that always has one row an inner join with it. DISTINCT is an aggregate
 without functions, INTERSECT and EXCEPT are a semi and an anti join below one, and their forms with
 ALL count rows. An outer join whose added rows a filter leaves out is an inner one. What aggregates
-group by are columns. Catalyst's optimizer does all that by rules of its own, which are applied here
+group by are columns. A join is over the columns that are read, if one that is not could not be
+compared. Catalyst's optimizer does all that by rules of its own, which are applied here
 one by one: the whole optimizer adds shapes that depend on statistics. Only rows without outer
 columns are joined here. Rules for changes then have little to know.
 
@@ -35,6 +36,7 @@ from shardline.app.sql.counted_rows import with_counted_rows
 from shardline.app.sql.distinct_values import with_distinct_values
 from shardline.app.sql.plan_nodes import conjunction, conjuncts, kind_of, with_changed
 from shardline.app.sql.strategy import INPUT
+from shardline.app.sql.unread_columns import without_unread_columns
 from shardline.datasource.java_names import (
     java_class,
     read_sequence,
@@ -99,6 +101,8 @@ def normal_form(spark: SparkSession, plan: Any) -> Any:
         inlined = _tried(partial(with_distinct_values, spark), inlined)
     if {"Filter", "Join"} <= kinds:
         inlined = _applied(spark, _INNER, _with_filters_at_joins(spark, inlined))
+    if "Join" in _kinds(inlined):
+        inlined = _tried(partial(without_unread_columns, spark), inlined)
     return with_counted_rows(spark, inlined)
 
 
