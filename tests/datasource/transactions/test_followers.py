@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -170,6 +172,31 @@ def test_what_is_shown_of_a_time_stays(
     assert has_row or not state.upper.is_beyond(5), "a time was shown without its row"
 
 
+def test_history_is_let_go_beyond_the_upper_that_a_follower_has_by_itself(
+    client: ShardClient, writer: Writer
+) -> None:
+    """What comes later is at its own time; what was there is compacted, and stays readable."""
+    for at in (1, 2, 3):
+        writer.note(at, "a")
+    client.set_retention(FOLLOWER, None)
+    hold = client.hold(FOLLOWER, "sink", since=0)
+    writer.move(20)
+    hold.downgrade(Frontier(15))
+    assert client.state(FOLLOWER).since > client.state(FOLLOWER).upper
+    client.compact(FOLLOWER, force=True)
+    with client.reader(FOLLOWER) as handle:
+        assert rows(handle.snapshot(15)) == rows(table((1, "a"), (2, "a"), (3, "a")))
+        writer.note(22, "b")
+        writer.move(30)
+        assert rows(handle.snapshot(21)) == rows(table((1, "a"), (2, "a"), (3, "a")))
+        assert (22, "b") in rows(handle.snapshot(22))
+        (step,) = handle.listen(20, until=Frontier(30))
+        assert rows(step.updates.select(["id", "v"])) == rows(table((22, "b")))
+    client.compact(FOLLOWER, force=True)
+    with client.reader(FOLLOWER) as handle:
+        assert handle.snapshot(29).num_rows == 4
+
+
 def test_an_earlier_state_is_no_further_than_it_was_seen(
     client: ShardClient, writer: Writer
 ) -> None:
@@ -208,3 +235,54 @@ def test_one_look_shows_what_is_known_of_the_leader(
     state = reader.look(FOLLOWER)
     assert state is not None
     assert is_tombstone(state)
+
+
+STEPS = ("note", "move", "move", "hold", "compact", "collect", "read", "stream")
+
+
+def check_a_time(client: ShardClient, chance: random.Random, said: list[tuple[int, str]]) -> None:
+    """Read the follower at a time that is settled now, and compare with what was said by then."""
+    [state] = client.readable(FOLLOWER)
+    upper, since = state.upper.time or 0, state.since.time or 0
+    if since < upper:
+        time = chance.randint(since, upper - 1)
+        with client.reader(FOLLOWER, since=time) as handle:
+            found = rows(handle.snapshot(time))
+        assert found == Counter(one for one in said if one[0] <= time)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_readers_are_shown_what_the_writer_has_said(world: World, seed: int) -> None:
+    """At each time that was settled when they looked, whatever is done to both shards meanwhile."""
+    chance = random.Random(seed)
+    writer, said, at = Writer(world.client()), list[tuple[int, str]](), 1
+    hold = world.client().hold(FOLLOWER, "sink", since=0)
+    kept = world.client()
+    checkpoint = Checkpoint()
+    for _ in range(40):
+        match chance.choice(
+            ("note", "move", "move", "hold", "compact", "collect", "read", "stream")
+        ):
+            case "note":
+                at += chance.randint(0, 3)
+                writer.note(at, f"{at}")
+                said.append((at, f"{at}"))
+                at += 1
+            case "move":
+                at += chance.randint(1, 5)
+                writer.move(at)
+            case "hold":
+                hold.downgrade(Frontier(chance.randint(hold.since.time or 0, at - 1)))
+            case "compact":
+                world.client().compact(FOLLOWER, force=True)
+            case "collect":
+                world.client().collect_garbage(FOLLOWER)
+            case "read":
+                for client in (kept, world.client()):
+                    check_a_time(client, chance, said)
+            case "stream":
+                Query(world.client(), checkpoint, options_of(shard=FOLLOWER)).drain()
+    writer.move(at + 1)
+    Query(world.client(), checkpoint, options_of(shard=FOLLOWER)).drain()
+    came = Counter((row[0], row[1]) for batch in checkpoint.sink.values() for row in batch)
+    assert came == Counter(said)
