@@ -20,13 +20,21 @@ no row can come twice.
 
 Each of 2, 3, 4 and 5 is one compare-and-append. Between micro-batches the uppers follow the clock,
 in the order of 2, 3, 5 (`Timeline.tick`), so that readers need not wait for the next row to arrive.
+
+Mostly there are no errors, and the errors shard follows the one with the rows: readers go by the
+upper of that one, too (`shardline.datasource.shard.commands.leader`), and 3 is left out. Not at
+first: an incarnation appends to it once, so that no earlier one can. And not after somebody else
+has moved the bindings: that is how errors are retracted by hand, at a time that is taken there
+first (`shardline.app.storage.repair`). Until the errors' own upper has passed that time, 3 is not
+left out: either it comes after the retraction, or that is refused, and takes a later time.
+
 While a micro-batch is staged (1) they follow it for a few intervals more and then stand still: its
 rows were there and are not bound, however long that takes, so nothing newer is complete.
 
 Invariants:
-    upper(rows) <= upper(errors) <= upper(progress), but for a moment in which errors were
-    retracted by hand. The upper of the notes is at most that of the errors after it, and moves with
-    notes only.
+    upper(rows) <= upper(progress), and errors at a time are in their shard before the upper of the
+    rows passes it. The errors' own upper is behind that of the rows only while it follows that one.
+    The upper of the notes moves with notes only.
     The upper of the rows passes a time only if every micro-batch bound before it is in them.
     A micro-batch is taken for committed only by the number of its own append. Nobody is kept from
     appending to a shard by its name, and then its upper has passed the time without the rows.
@@ -46,6 +54,7 @@ from shardline.app.storage.reclock import EMPTY_SNAPSHOT, Binding, BoundOffsets,
 from shardline.app.storage.resume import PlannedMicroBatch
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.followers import follow, may_lag
 from shardline.datasource.frames import StagedInterval
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.state import UpperMismatch
@@ -104,8 +113,9 @@ class Timeline:
         """
         self._host = host
         self._remap = remap
+        follow(host.client, errors, rows)
         self._rows = _ShardUpper(host.client, rows)
-        self._errors = _ShardUpper(host.client, errors)
+        self._errors = _ShardUpper(host.client, errors, writes_leader=True)
         self._skipped = None if skipped is None else _ShardUpper(host.client, skipped)
         # One lock for micro-batches, ticks and `stop`: the bindings and uppers below are only right
         # together, and `stop` must not return between two appends of a micro-batch.
@@ -115,6 +125,7 @@ class Timeline:
         # Read after the uppers: bindings that are older than the rows' upper could hide one whose
         # rows are not appended yet, and `committed` would be wrongly true.
         self._bound = remap.read()
+        self._note_moved_bindings()
 
     @property
     def bound(self) -> BoundOffsets:
@@ -197,7 +208,7 @@ class Timeline:
             # crash in between would lose the errors for good.
             if staged.errors is not None:
                 self._append_errors(staged.errors, staged.live_errors, binding.time)
-            else:
+            elif not self._errors_may_lag():
                 # Also without errors: readers of the source wait until both uppers have passed.
                 # By its number: run again under another definition it may have errors, and this
                 # time is then not somebody else's.
@@ -263,10 +274,12 @@ class Timeline:
                 # Somebody else has bound something. Only learn of it: whether its rows are there
                 # is for the next tick, or the next micro-batch, to see.
                 self._bound = self._remap.read()
+                self._note_moved_bindings()
                 self._rows.refresh()
                 return False
             self._bound = moved
-            self._advance_upper(self._errors, upper)
+            if not self._errors_may_lag():
+                self._advance_upper(self._errors, upper)
             self._advance_upper(self._rows, upper)
             return True
         finally:
@@ -287,6 +300,16 @@ class Timeline:
         if self._stopped or not self._host.writes.is_set():
             raise Stopped
         self._host.check_fence()
+
+    def _note_moved_bindings(self) -> None:
+        """Note up to where others have moved them: one of them may be about to retract errors."""
+        self._errors_due = max(self._bound.upper, 1)
+
+    def _errors_may_lag(self) -> bool:
+        """True if the errors' own upper need not be moved before that of the rows."""
+        if self._errors.upper < self._errors_due:
+            return False
+        return may_lag(self._host.client, self._errors.name, self._rows.name)
 
     def _has_rows(self, binding: Binding) -> bool:
         # An empty snapshot has no append of its own, and nothing that could be missing.
@@ -339,9 +362,11 @@ class Timeline:
                 self._bound = bound
                 return bound.last
             # A refusal is the first that a fenced runtime sees of its successor: `Fenced` ends the
-            # object for good, where contention would be tried again.
-            host.check_fence()
+            # object for good, where contention would be tried again. After the read: what is bound
+            # upon it is bound by a runtime that was the only one when it was read.
             self._bound = self._remap.read()
+            self._note_moved_bindings()
+            host.check_fence()
         raise _contention(self._remap.handle.machine.name)
 
     def _append_errors(self, staged: StagedInterval, live_errors: int, at: int) -> None:
@@ -358,12 +383,15 @@ class Timeline:
             staged.discard()
             self._check_appended(self._errors, at)
             return
+        # After that look: an earlier incarnation that did not know of this one's first append ends
+        # here, and one that has looked before it is refused by the upper.
+        self._host.check_fence()
         # Errors are only ever added by this source, so an equal count means the same errors. It is
         # the count at `seen`, so the append begins there, too: a retraction that comes after this
         # look moves the upper, and the append is refused.
         if self._errors.count != live_errors:
             raise _errors_changed()
-        outcome = staged.append(seen, at + 1, writer=WRITER, sequence=at, at=at)
+        outcome = staged.append(seen, at + 1, writer=WRITER, sequence=at, at=at, writes_leader=True)
         if self._errors.refresh() <= at:
             assert isinstance(outcome, UpperMismatch), outcome
             self._host.check_fence()
@@ -434,9 +462,11 @@ class _ShardUpper:
     As this incarnation last saw them.
     """
 
-    def __init__(self, client: ShardClient, name: str) -> None:
+    def __init__(self, client: ShardClient, name: str, *, writes_leader: bool = False) -> None:
         # Ticks are anonymous: an append by the source's own writer stands for a micro-batch.
         self._ticks, self._micro_batches = client.writer(name), client.writer(name, WRITER)
+        for handle in (self._ticks, self._micro_batches):
+            handle.writes_leader = writes_leader
         self.upper = 0
         self.since = 0
         self.count = 0

@@ -42,8 +42,10 @@ from shardline.datasource.waiting import RetryPolicy
 
 __all__ = [
     "ERRORS",
+    "are_rows_there",
     "live_count",
     "live_errors",
+    "may_retract",
     "open_errors",
     "open_skipped",
     "retract_errors",
@@ -125,6 +127,7 @@ def retract_errors(client: ShardClient, source: str, errors: pa.Table | None = N
     name = errors_shard(source)
     remap = Remap.attach(client, source)
     handle = client.writer(name)
+    handle.writes_leader = True
     for _ in SETTLE_RETRIES.begin(client.clock, client.ids).attempts():
         lower = handle.upper().time
         assert lower is not None, name
@@ -138,12 +141,15 @@ def retract_errors(client: ShardClient, source: str, errors: pa.Table | None = N
         if not gone.num_rows:
             return 0
         # The time is taken in the remap shard before anything is retracted at it: a micro-batch
-        # that is bound meanwhile gets a later time, at which its errors can still be appended.
-        if settle_time(remap, remap.read(), lower):
+        # that is bound meanwhile gets a later time, at which its errors can still be appended. It
+        # moves that shard's upper, by which the source knows that errors may come (`commit`).
+        bound = remap.read()
+        at = max(lower, bound.upper)
+        if may_retract(client, source, bound, lower) and settle_time(remap, bound, at):
             count = int(pc.sum(gone.column(DIFF)).as_py())
-            at = pa.repeat(pa.scalar(lower, pa.int64()), gone.num_rows)
-            updates = gone.append_column(pa.field(TS, pa.int64(), nullable=False), at)
-            outcome = handle.compare_and_append(updates, Frontier(lower), Frontier(lower + 1))
+            times = pa.repeat(pa.scalar(at, pa.int64()), gone.num_rows)
+            updates = gone.append_column(pa.field(TS, pa.int64(), nullable=False), times)
+            outcome = handle.compare_and_append(updates, Frontier(lower), Frontier(at + 1))
             if not isinstance(outcome, UpperMismatch):
                 return -count
     raise Determinate(
@@ -171,6 +177,25 @@ def _marked(rows: pa.Table, side: str) -> pa.Table:
         marks = pa.repeat(pa.scalar(int(name == side), pa.int64()), rows.num_rows)
         marked = marked.append_column(name, marks)
     return marked
+
+
+def may_retract(client: ShardClient, source: str, bound: BoundOffsets, upper: int) -> bool:
+    """True if no micro-batch that is bound can have errors that are not appended yet.
+
+    Args:
+        client: Of the location.
+        source: Name of the source.
+        bound: Its bindings.
+        upper: The errors' own upper, not newer than `bound`.
+    """
+    # Errors are appended before rows, so the upper of the rows speaks for them.
+    return bound.last is None or upper > bound.last.time or are_rows_there(client, source, bound)
+
+
+def are_rows_there(client: ShardClient, source: str, bound: BoundOffsets) -> bool:
+    """True if the rows of everything that is bound are in the source's shard."""
+    upper = client.state(source).upper.time
+    return bound.last is None or upper is None or upper > bound.last.time
 
 
 def settle_time(remap: Remap, bound: BoundOffsets, at: int) -> bool:

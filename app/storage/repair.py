@@ -41,12 +41,14 @@ from shardline.app.protocol.objects import errors_shard, skipped_shard
 from shardline.app.storage.errors import (
     ERRORS,
     SETTLE_RETRIES,
+    are_rows_there,
     live_errors,
+    may_retract,
     open_skipped,
     retractions,
     settle_time,
 )
-from shardline.app.storage.reclock import BoundOffsets, Remap
+from shardline.app.storage.reclock import Remap
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
 from shardline.datasource.frontier import Frontier
@@ -136,6 +138,8 @@ def repair_errors(
     """
     remap = Remap.attach(client, source)
     handle = client.writer(errors_shard(source), writer)
+    # In the order that followers need: the time is taken in the bindings before the append.
+    handle.writes_leader = True
     skips = repair.act == "skip"
     for _ in SETTLE_RETRIES.begin(client.clock, client.ids).attempts():
         if handle.committed(number) is not None:
@@ -147,14 +151,21 @@ def repair_errors(
                 code="NOTHING_APPENDED",
                 hint="wait until it has",
             )
-        # Another repair may have ended between its notes and its retraction, for good.
-        at = max(lower, _notes_upper(client, source)) if skips else lower
         gone = retractions(live_errors(client, source), _chosen(client, source, repair))
         bound = remap.read()
+        # Not before the upper of the bindings, which that of the rows has not passed: the errors'
+        # own one may be long behind it. It is moved by this, which the source notices.
+        at = max(lower, bound.upper)
+        if skips:
+            # Another repair may have ended between its notes and its retraction, for good.
+            at = max(at, _notes_upper(client, source))
         # The bindings first: one that is older than the rows' upper is committed, and one that is
         # made after this look gets a time after `at`.
-        waits = skips and not _is_committed(client, source, bound)
-        ready = not waits and settle_time(remap, bound, at)
+        if skips:
+            ready = are_rows_there(client, source, bound)
+        else:
+            ready = may_retract(client, source, bound, lower)
+        ready = ready and settle_time(remap, bound, at)
         if ready and skips:
             # Before the errors go: a row must never be in neither shard.
             notes = client.writer(open_skipped(client, source), writer)
@@ -172,10 +183,6 @@ def repair_errors(
         code="CONTENTION",
         hint="see whether the source is paused, or a micro-batch of it fails again and again",
     )
-
-
-def _is_committed(client: ShardClient, source: str, bound: BoundOffsets) -> bool:
-    return bound.last is None or bound.last.time < _upper(client.writer(source))
 
 
 def _notes_upper(client: ShardClient, source: str) -> int:
@@ -234,7 +241,7 @@ def _rows_of(client: ShardClient, name: str) -> tuple[list[BadRow], int]:
     names = ERRORS.names
     with client.reader(name, purpose="errors for a person") as reader:
         # Under the lease: the since cannot pass it.
-        state = client.state(name)
+        [state] = client.readable(name)
         upper = state.upper.time
         if not upper:
             return [], -1

@@ -380,6 +380,7 @@ class StagedInterval:
         sequence: int,
         at: int | None = None,
         covers: str = "",
+        writes_leader: bool = False,
     ) -> WriteResult:
         """Make the rows the contents of `[lower, upper)`; as `compare_and_append`. Call it once.
 
@@ -394,6 +395,7 @@ class StagedInterval:
             at: Time of rows without `_ts`; None for `lower`.
             covers: The range that the number stands for, in the form of
                 `shardline.datasource.shard.covered_range`; empty if the number alone identifies it.
+            writes_leader: As of `WriteHandle`.
         """
         handle = WriteHandle(
             machine=self.client.machine(self.name),
@@ -405,6 +407,7 @@ class StagedInterval:
             durable=True,
             redirect=self.client.redirect(self.name),
             covers=covers,
+            writes_leader=writes_leader,
         )
         placed = replace(
             self.staged, runs=stamp_time(self.staged.runs, lower if at is None else at)

@@ -51,7 +51,7 @@ from shardline.app.execution.object_shards import (
 from shardline.app.protocol.objects import ViewDescription, errors_shard
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.followers import follow
+from shardline.datasource.followers import follow, may_lag
 from shardline.datasource.frames import StagedInterval
 from shardline.datasource.frontier import MINIMUM, TIME_MAX, Frontier
 from shardline.datasource.read import current_schema
@@ -135,8 +135,7 @@ class ViewSink:
         retain_ms = self._description.retain_ms
         self._make_errors()
         client.set_retention(self._errors, retain_ms)
-        if client.state(self._errors).registered is None:
-            follow(client, self._errors, name)
+        follow(client, self._errors, name)
         for shard in (name, self._errors):
             state = client.state(shard)
             # Where nothing was appended the next first contents may be of another time.
@@ -265,17 +264,10 @@ class ViewSink:
 
     def _may_lag(self, upper: int | None) -> bool:
         """True if the errors' own upper may stay where it is while the output's goes to `upper`."""
-        output, errors = (self._client.machine(one).cached for one in (self._name, self._errors))
-        return (
-            self._has_settled_errors
-            and output is not None
-            and errors is not None
-            and errors.leader == Leader(self._name, output.shard)
-            # Its own upper, which counts, may then be behind the one that readers see.
-            and output.registered is None
-            # Finished by itself: what follows a finished shard would never be seen to end.
-            and upper is not None
-        )
+        # Finished by itself: what follows a finished shard would never be seen to end.
+        if upper is None or not self._has_settled_errors:
+            return False
+        return may_lag(self._client, self._errors, self._name)
 
     def begin(self, step: Recompute) -> None:
         """Let history start at a step's time, if it was the first: nothing was there before.

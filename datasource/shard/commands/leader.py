@@ -39,27 +39,20 @@ __all__ = ["check_no_follower", "follow"]
 
 
 def follow(state: ShardState, now_ms: int, *, shard: str, leader: Leader) -> Transition[bool]:
-    """Let readers go by the upper of `leader`, too; False if the shard is not there any more.
+    """Let readers go by the upper of `leader`, too; False if they do not.
+
+    They do not if the shard is not there any more, or is written through a transactions shard,
+    whose upper it has.
 
     Args:
         shard: Id of the shard that is meant.
         leader: Its leader from here on.
-
-    Raises:
-        InvalidUsage: The shard is written through a transactions shard, whose upper it has.
     """
     del now_ms
-    if state.shard != shard or is_tombstone(state):
+    if state.shard != shard or is_tombstone(state) or state.registered is not None:
         return Transition(None, result=False)
     if state.leader == leader:
         return Transition(None, result=True)
-    if state.registered is not None:
-        raise InvalidUsage(
-            f"shard '{state.name}' cannot follow '{leader.name}': it is registered with the "
-            f"transactions shard '{state.registered.txns}'",
-            code="SHARD_REGISTERED",
-            hint="forget it first (client.transactions().forget)",
-        )
     return Transition(msgspec.structs.replace(state, leader=leader), result=True)
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardline.app.execution.stopped import Stopped
 from shardline.app.storage.commit import StagedMicroBatch, Timeline
-from shardline.app.storage.errors import ERRORS, open_errors, retract_errors
+from shardline.app.storage.errors import ERRORS, open_errors, retract_errors, settle_time
 from shardline.app.storage.reclock import EMPTY_SNAPSHOT, SourceFile
+from shardline.app.storage.repair import REPAIR, Repair, bad_rows, repair_errors
 from shardline.app.storage.resume import PlannedMicroBatch
 from shardline.datasource.errors import Determinate, Fenced, InvalidUsage
 from shardline.datasource.frontier import Frontier
@@ -75,7 +77,7 @@ def test_everything_once_whatever_fails(steps: list[tuple[str, int, bool]]) -> N
         crashing(timeline, step)
         try:
             world.commit(timeline, number)
-            assert step == "nothing"
+            assert step in {"nothing", "errors"}, "errors that are none have no step any more"
         except Crash:
             gone.append(timeline)
             timeline = world.timeline()
@@ -202,6 +204,7 @@ def somebody_else_appends(world: World, shard: str, upper: int, rows: int) -> No
     schema = ROWS if shard == "in" else ERRORS
     row = {"number": 99} if shard == "in" else {"error": "none of its own"}
     writer = world.client.writer(shard)
+    writer.writes_leader = True  # or only errors were safe from them
     lower = writer.upper()
     table = pa.Table.from_pylist([row], schema) if rows else None
     done = writer.compare_and_append(table, lower, Frontier(max(upper, (lower.time or 0) + 1)))
@@ -379,6 +382,7 @@ def test_errors_that_are_retracted_at_the_last_moment() -> None:
     again = world.staged("in_errors", retraction)
     live = timeline.refresh_live_errors()
     writer = world.client.writer("in_errors")
+    writer.writes_leader = True
 
     class Late:
         def append(self, *place: Any, **how: Any) -> Any:
@@ -392,3 +396,140 @@ def test_errors_that_are_retracted_at_the_last_moment() -> None:
     with pytest.raises(Determinate, match="ERRORS_CHANGED"):
         timeline.commit(2, PlannedMicroBatch("o2", frozenset()), StagedMicroBatch(rows, late, live))
     assert not world.contents("in_errors", "raw")
+
+
+class Shown:
+    """The errors that readers were shown, as changes before the upper that they saw."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._upper, self._changes = 0, Counter[tuple[str, int, int]]()
+        world.client.hold("in_errors", "a test", since=0)
+
+    def check(self) -> None:
+        """Look again: what was shown is as it was."""
+        rows, errors, _ = self._world.uppers()
+        found = Counter[tuple[str, int, int]]()
+        if errors:
+            with self._world.client.reader("in_errors", since=0) as reader:
+                for step in reader.listen(0, until=Frontier(errors)):
+                    for row in step.updates.to_pylist():
+                        found[row["raw"], row["_ts"], row["_diff"]] += 1
+        before = Counter({one: n for one, n in found.items() if one[1] < self._upper})
+        assert before == self._changes
+        self._upper = min(rows, errors)
+        self._changes = Counter({one: n for one, n in found.items() if one[1] < self._upper})
+
+
+class Source:
+    """A source of which readers are shown errors, whoever takes them away and however slowly."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self._timeline, self._shown = self.world.timeline(), Shown(self.world)
+        self._number, self._repairs = -1, 0
+        self.commit()
+
+    def check(self) -> None:
+        self._shown.check()
+
+    def commit(self) -> None:
+        self._number += 1
+        self.world.commit(self._timeline, self._number)
+
+    def crash(self) -> None:
+        """A micro-batch is bound, and run again by the next incarnation."""
+        self._number += 1
+        crashing(self._timeline, "bind")
+        with pytest.raises(Crash):
+            self.world.commit(self._timeline, self._number)
+        self.restart()
+        self.world.commit(self._timeline, self._number)
+
+    def restart(self) -> None:
+        self._timeline = self.world.timeline()
+
+    def tick(self) -> None:
+        self.world.clock.advance(1500)
+        self._timeline.tick(self.world.clock.now_ms())
+
+    def retract(self) -> None:
+        retract_errors(self.world.client, "in")
+
+    def repair(self) -> None:
+        self._repairs += 1
+        client, (_, as_of) = self.world.client, bad_rows(self.world.client, "in")
+        what = Repair("retract", as_of)
+        repair_errors(client, "in", what, writer=REPAIR, number=self._repairs)
+
+    def slowly(self, taken_away: Callable[[], None], *meanwhile: Callable[[], None]) -> None:
+        """The source goes on right after somebody has taken a time for his retraction."""
+        left = list(meanwhile)
+
+        def settled(*given: Any) -> bool:
+            done = settle_time(*given)
+            while done and left:
+                left.pop(0)()
+                self.check()
+            return done
+
+        with pytest.MonkeyPatch.context() as patched:
+            for module in ("errors", "repair"):
+                patched.setattr(f"shardline.app.storage.{module}.settle_time", settled)
+            taken_away()
+
+    def do(self, what: str) -> None:
+        taken = self.retract if what.startswith("retract") else self.repair
+        match what:
+            case "retract beside ticks" | "repair beside ticks":
+                self.slowly(taken, self.tick, self.tick, self.tick)
+            case "retract beside commits" | "repair beside commits":
+                self.slowly(taken, self.commit, self.tick)
+            case _:
+                getattr(self, what)()
+        self.check()
+
+
+DOINGS = (
+    *("commit", "crash", "restart", "retract", "repair", "tick", "tick"),
+    *(f"{one} beside {other}" for one in ("retract", "repair") for other in ("ticks", "commits")),
+)
+
+
+@pytest.mark.slow
+@given(doings=st.lists(st.sampled_from(DOINGS), max_size=12))
+@example(["commit", "tick", "tick", "retract beside ticks"])
+@example(["commit", "tick", "tick", "repair beside ticks"])
+@example(["commit", "tick", "tick", "retract beside commits"])
+@example(["commit", "tick", "tick", "repair beside commits"])
+@examples()
+def test_errors_that_were_shown_stay(doings: list[str]) -> None:
+    """Whoever retracts them, and however far the source has gone without a word on errors."""
+    source = Source()
+    for doing in doings:
+        source.do(doing)
+    source.retract()
+    source.check()
+    assert not source.world.contents("in_errors", "raw")
+
+
+def test_a_source_that_rests_writes_two_records_in_an_interval() -> None:
+    """One of its bindings and one of its rows: its errors follow these."""
+    world = World()
+    timeline = world.timeline()
+    world.commit(timeline, 0)
+    before = [world.client.state(name).seqno for name in ("in", "in_errors", "in_progress")]
+    for _ in range(3):
+        world.clock.advance(1000)
+        assert timeline.tick(world.clock.now_ms())
+    after = [world.client.state(name).seqno for name in ("in", "in_errors", "in_progress")]
+    assert [b - a for a, b in zip(before, after, strict=True)] == [3, 0, 3]
+    assert len(set(world.uppers())) == 1
+    world.commit(timeline, 1)
+    errors = world.client.state("in_errors").seqno
+    world.commit(timeline, 2)
+    assert world.client.state("in_errors").seqno == errors, "it has none"
+    again = world.timeline()
+    world.clock.advance(5000)
+    assert again.tick(world.clock.now_ms())
+    assert world.client.state("in_errors").upper == world.client.state("in").upper, "once"

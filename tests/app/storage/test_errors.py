@@ -23,6 +23,7 @@ from shardline.app.storage.reclock import BoundOffsets, Origin, Remap
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.types.schema import ShardSchema
 from support.fakes.clock import ManualClock, SeededIds
 from support.profiles import examples
 
@@ -36,6 +37,7 @@ class World:
         place = f"memory://errors-{next(_numbers)}"
         self.client = ShardClient.open(place, clock=ManualClock(), ids=SeededIds())
         self.remap = Remap.open(self.client, "in", Origin("csv", 0))
+        self.client.create("in", ShardSchema.from_arrow(pa.schema([("k", pa.int64())])))
         self.errors = self.client.writer(open_errors(self.client, "in"))
         self.bound = BoundOffsets()
         for number in range(3):

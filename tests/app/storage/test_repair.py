@@ -234,6 +234,19 @@ def test_a_repair_that_is_never_repeated_takes_no_note_of_the_next_one(
     assert (world.live(), world.skipped()) == ({"a": 1}, {"a": 1, "b": 1})
 
 
+def test_a_retraction_waits_for_errors_that_may_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a micro-batch that is bound: their time must not be taken from them."""
+    few = replace(SETTLE_RETRIES, attempts_max=2)
+    monkeypatch.setattr("shardline.app.storage.repair.SETTLE_RETRIES", few)
+    world = World()
+    world.bring("a")
+    at = world.bind()
+    with pytest.raises(Determinate, match="CONTENTION"):
+        world.repair("retract", 1)
+    world.append("in_errors", at, "b")
+    assert world.repair("retract", 1) == 2
+
+
 def test_notes_wait_for_a_micro_batch_that_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own notes could not be told from those of the repair, and would be lost."""
     few = replace(SETTLE_RETRIES, attempts_max=2)

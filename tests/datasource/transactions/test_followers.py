@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.followers import follow
+from shardline.datasource.followers import follow, may_lag
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.state import Appended, is_tombstone
@@ -117,8 +117,9 @@ def test_a_registered_shard_follows_nobody(client: ShardClient) -> None:
     for name in (FOLLOWER, LEADER):
         client.create(name, schema_of())
     client.transactions().register(FOLLOWER)
-    with pytest.raises(InvalidUsage, match=r"SHARD_REGISTERED.*cannot follow 'pages'"):
-        follow(client, FOLLOWER, LEADER)
+    follow(client, FOLLOWER, LEADER)
+    assert client.state(FOLLOWER).leader is None
+    assert not may_lag(client, FOLLOWER, LEADER)
 
 
 def test_a_leaders_own_upper_counts(client: ShardClient, writer: Writer) -> None:

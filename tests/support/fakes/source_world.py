@@ -97,8 +97,9 @@ class World:
         )
 
     def uppers(self) -> list[int]:
-        names = ("in", "in_errors", "in_progress")
-        return [self.client.state(name).upper.time or 0 for name in names]
+        """Of rows, errors and bindings, as readers see them."""
+        states = self.client.readable("in", "in_errors", "in_progress")
+        return [state.upper.time or 0 for state in states]
 
     def contents(self, name: str, column: str) -> Counter[Any]:
         if self.client.state(name).upper.time == 0:
