@@ -22,8 +22,9 @@ then a look at the fence, between that read and the append, ends it.
     follow    say which shard is the leader
 
 Invariants:
-    Only the writer of both appends to a follower (`Append.writes_leader`): others are refused, as
-    they would have to know the leader's upper to choose a time, and it moves meanwhile.
+    Only who keeps to that order appends to a follower (`Append.writes_leader`): the writer of both,
+    or who has agreed with it on a time that the leader does not pass before. All others are
+    refused: they would have to know the leader's upper to choose a time, and it moves meanwhile.
     The leader's own upper counts, never one that it has of a leader, or of a transactions shard.
 """
 
@@ -65,7 +66,7 @@ def check_no_follower(state: ShardState) -> None:
     if state.leader is not None:
         raise InvalidUsage(
             f"shard '{state.name}' follows '{state.leader.name}': only the writer of that one, "
-            "which appends to both in order, can write it",
+            "which appends to both in order, can write to it",
             code="SHARD_FOLLOWS",
             hint="write to another shard",
         )
