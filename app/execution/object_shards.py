@@ -23,6 +23,7 @@ from shardline.app.protocol.objects import SourceDescription, ViewDescription
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate
 from shardline.datasource.schema import ShardSchema
+from shardline.datasource.state import ShardState
 
 __all__ = ["create_object_shard", "drop_object_shard", "parse_ddl_schema"]
 
@@ -73,7 +74,12 @@ def create_object_shard(
 
 
 def drop_object_shard(
-    client: ShardClient, name: str, check_fence: Callable[[], None], *, shard: str | None = None
+    client: ShardClient,
+    name: str,
+    check_fence: Callable[[], None],
+    *,
+    shard: str | None = None,
+    before: Callable[[ShardState], None] = lambda _: None,
 ) -> bool:
     """Drop a shard for good, and cut off who reads it; False if it is not there.
 
@@ -83,6 +89,8 @@ def drop_object_shard(
         check_fence: Raises if another runtime may have taken over.
         shard: Its id, where the drop was decided on an earlier state: another one that has the name
             by now stays. None for the one that has the name at this call.
+        before: Called with the state in which the shard is dropped, before it is; again for another
+            one, if the shard changes in between.
 
     Raises:
         Fenced: Another runtime has taken over; the shard stays.
@@ -97,6 +105,7 @@ def drop_object_shard(
         shard = shard or seen.shard
         if seen.shard != shard:
             return False
+        before(seen)
         # After the read, and again for each: what another runtime does from here on changes it.
         check_fence()
         try:

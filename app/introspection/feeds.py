@@ -74,6 +74,7 @@ from shardline.app.lane.process_state import PhaseChange
 from shardline.app.lane.state import LaneState
 from shardline.app.protocol.compute import PeekStrategy
 from shardline.app.protocol.object_state import SHOWN_PHASES
+from shardline.app.protocol.objects import errors_shard
 from shardline.app.protocol.redaction import redact_description, redact_option
 from shardline.datasource.background import BackgroundThread
 from shardline.datasource.client import ShardClient
@@ -285,11 +286,18 @@ class RuntimeFeeds:
         return self.sink.read(lambda facts, _now_ms: facts.judgements.get(name))
 
     def find_blockage(self, name: str) -> tuple[str, str] | None:
-        """The reason why an object does not move until somebody acts, and what to do; else None."""
-        found = self.judgement(name)
+        """The reason why an object does not move until somebody acts, and what to do; else None.
+
+        Args:
+            name: The object, or the shard with the errors of one.
+        """
+        whose, found = "it", self.judgement(name)
+        if found is None:
+            owner = name.removesuffix(errors_shard(""))
+            whose, found = f"'{owner}'", self.judgement(owner)
         if found is None or not found.lasts:
             return None
-        return f"it is {headline(found)}: {found.because}", found.to_do
+        return f"{whose} is {headline(found)}: {found.because}", found.to_do
 
     # -- maintenance -------------------------------------------------------------------------------
 

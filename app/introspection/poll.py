@@ -210,8 +210,10 @@ class ShardPoller:
         """The state of a shard; `gone` if it was dropped, or does not exist."""
         try:
             state = self._client.machine(name).cached
-            # What moves once a second is mostly written by this process: no request finds more.
-            if state is None or not 0 <= self._now_ms() - state.walltime_ms < _RECENT_MS:
+            # What moves once a second is mostly written by this process: no request finds more. Of
+            # a follower that is its leader: its own state says nothing of how far it is.
+            recent = state is not None and 0 <= self._now_ms() - state.walltime_ms < _RECENT_MS
+            if state is None or not recent or state.leader is not None:
                 state = self._client.look(name)
         except ShardError:
             _log.warning("a shard cannot be read", extra={"context": {"shard": name}})

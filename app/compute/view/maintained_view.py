@@ -195,9 +195,10 @@ class View:
         """
         # Not when the view is made: that is also done by a runtime that may not write yet.
         self._make()
-        floor, end = max(self._as_of, interval.lower), interval.upper
+        end = interval.upper
         # Changes at the snapshot's own time may not be known apart any more, as later ones are.
         output = self._sink.look()
+        floor = self._floor(output, max(self._as_of, interval.lower))
         is_further = output.ours and output.upper is not None and output.upper > interval.lower
         starts = interval.starts and not is_further
         strategy: Strategy = "recompute" if starts else self._description.strategy
@@ -250,6 +251,19 @@ class View:
             code="CONTENTION",
             hint="stop whatever else writes to it",
         )
+
+    def _floor(self, output: OutputProgress, floor: int) -> int:
+        """The first time at which the output is to be right, from `floor` on.
+
+        Of a new one it can be told that its query fails only where nothing was told of the output
+        in whose place it is. Inputs that rest for ever have no such time: then it is the first one.
+        """
+        if output.upper != 0:
+            return floor
+        later = self._sink.first_time()
+        if later > floor and self._inputs.get_beyond(later, self._gate):
+            return later
+        return floor
 
     def _should_follow_the_rest(
         self, output: OutputProgress, news: InputChanges, states: Sequence[ShardState]

@@ -129,8 +129,8 @@ class ViewSink:
             # Before it is judged: what is made under that name after that is not what did not fit.
             state = client.state(name)
             if not self._fits(parse_ddl_schema(self._description.schema)):
-                self._end_following(state)
-                drop_object_shard(client, name, self._gate, shard=state.shard)
+                before = self._end_following
+                drop_object_shard(client, name, self._gate, shard=state.shard, before=before)
         create_object_shard(client, self._description, self._description.schema)
         retain_ms = self._description.retain_ms
         self._make_errors()
@@ -146,14 +146,17 @@ class ViewSink:
         self._has_settled_errors = False
 
     def _end_following(self, output: ShardState) -> None:
-        """Move the errors' own upper to the output's: that of the next output is an earlier one."""
+        """Move the errors' own upper to that of an output that is dropped in this very state.
+
+        The upper of the next output is an earlier one, and readers have seen this one.
+        """
         if not self._client.exists(self._errors):
             return
         errors = self._client.state(self._errors)
         if errors.leader == Leader(self._name, output.shard) and errors.upper < output.upper:
             self._gate()
             handle = self._handle(self._errors)
-            # The outcome does not matter: refused, another writer has begun to write both.
+            # Refused, another writer has begun to write both, and the output is in another state.
             handle.compare_and_append(
                 None, errors.upper, output.upper, sequence=_sequence_number(output.upper.time)
             )
@@ -201,6 +204,13 @@ class ViewSink:
         ours = self._is_ours(output) and own is not None and self._is_ours(own)
         failing = bool(self._known_errors(errors)) or self._stood_still(output, errors)
         return OutputProgress(output.upper.time, ours, failing=failing)
+
+    def first_time(self) -> int:
+        """The least time at which it can be said of a new output that its query fails, or works.
+
+        Up to where an output was that was dropped, its errors are settled.
+        """
+        return self._client.state(self._errors).upper.time or 0
 
     def append(
         self, step: FollowChanges | Recompute, rows: StagedInterval | None, error: str | None

@@ -27,7 +27,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException
 
@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 __all__ = ["InputChanged", "ViewInputs"]
 
 _log = logging.getLogger(__name__)
+
+_INTERVALS: Final = 3
+"""Intervals for which a first time is waited for that inputs may never reach."""
 
 
 class InputChanged(Determinate):
@@ -115,6 +118,19 @@ class ViewInputs:
                 return settled.time
             self._host.clock.wait(threading.Event(), self._host.interval_ms)
         return end
+
+    def get_beyond(self, time: int, check_not_fenced: Callable[[], None]) -> bool:
+        """True once all inputs are settled beyond `time`; False if they are not in a few intervals.
+
+        A source that is there moves in each; one that is paused, or a shard that nothing moves, may
+        rest for ever.
+        """
+        for _ in range(_INTERVALS):
+            check_not_fenced()
+            if meet(state.upper for state in self.states()).is_beyond(time):
+                return True
+            self._host.clock.wait(threading.Event(), self._host.interval_ms)
+        return False
 
     def check(self, states: Sequence[ShardState]) -> None:
         """Raise unless the query means over these inputs what it has meant.

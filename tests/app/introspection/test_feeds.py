@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError
 from shardline.app.introspection import feeds as feeds_module
 from shardline.app.introspection.events import RuntimeSeen
 from shardline.app.introspection.feeds import RuntimeFeeds
+from shardline.app.introspection.verdicts.situation import Judgement
 from shardline.app.lane.commands import CreateDataflow, LaneCommand, Record, UpdateConfiguration
 from shardline.app.lane.state import LaneState
 from shardline.app.protocol.objects import SourceDescription
@@ -59,6 +60,18 @@ def test_no_secret_is_in_the_history_of_commands() -> None:
     assert "x.password" in configured
     for secret in ("hunter2", "topsecret", "hunter3"):
         assert secret not in "".join([created, configured, *said])
+
+
+def test_errors_do_not_move_while_their_object_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query of them is refused like one of the object itself, and says whose they are."""
+    world = World()
+    feeds = RuntimeFeeds(world.client(), world.clock)
+    paused = Judgement("paused", because="by you", to_do="resume it", lasts=True)
+    known = {"flights": paused, "fast": Judgement("healthy")}
+    monkeypatch.setattr(feeds, "judgement", known.get)
+    assert feeds.find_blockage("flights") == ("it is paused: by you", "resume it")
+    assert feeds.find_blockage("flights_errors") == ("'flights' is paused: by you", "resume it")
+    assert feeds.find_blockage("fast_errors") is feeds.find_blockage("else") is None
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,34 @@ def test_a_kill_behind_the_first_contents_leaves_no_empty_past(
     assert (state.since, state.critical) == (Frontier(20), {})
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_view_in_the_place_of_another_one_says_from_its_first_time_on_that_it_fails(
+    spark: SparkSession, tmp_path: Path, *, goes_on: bool
+) -> None:
+    """The errors of the one before are settled up to its upper, whatever the new one is.
+
+    Where the input rests for ever there is no later time, and the view is there all the same.
+    """
+    bench = Bench(spark, str(tmp_path / "lake"), tmp_path / "checkpoints")
+    table = bench.input("t", pa.schema([("k", pa.int64())]))
+    table.append([(10, (0,), 1)], 50)
+    before = view("v", "SELECT k FROM t", "k BIGINT", "t")
+    after = view("v", "SELECT 1 DIV k AS q, k FROM t", "q BIGINT, k BIGINT", "t")
+    first = View(bench.host, bench.incarnation("v", 20), before, no_fence, Following())
+    first.advance(spark.newSession(), Interval(20, 50, starts=True))
+    if goes_on:
+        table.idle(60)
+    second = View(bench.host, bench.incarnation("v", 49), after, no_fence, Following())
+    second.advance(spark.newSession(), Interval(49, 60 if goes_on else 50, starts=True))
+    [output, errors] = bench.client.readable("v", errors_shard("v"))
+    since = output.since.time
+    assert since == (50 if goes_on else 49)
+    assert output.upper == (Frontier(60) if goes_on else Frontier(50))
+    assert errors.upper >= output.upper
+    for time in range(since, 60) if goes_on else ():
+        assert len(contents(bench.client, errors_shard("v"), time)) == 1, time
+
+
 @pytest.mark.parametrize("strategy", ["incremental", "recompute"])
 @pytest.mark.parametrize("end", one_of(2, [21, 22, 50]))
 def test_history_may_begin_with_the_first_contents(

@@ -119,6 +119,34 @@ def test_readers_of_errors_never_go_back_when_the_output_is_made_anew(
     assert client.readable(errors_shard("totals"))[0].upper == Frontier(50)
 
 
+@pytest.mark.parametrize("moment", range(1, 7))
+def test_readers_of_errors_never_go_back_while_the_old_output_still_moves(
+    client: ShardClient, sink: ViewSink, moment: int
+) -> None:
+    """An append whose gate was passed before the take-over comes between any two steps of it."""
+    looks, shown = [0], list[dict[int, int]]()
+
+    def gate() -> None:
+        looks[0] += 1
+        if looks[0] == moment:
+            with suppress(InvalidUsage):  # it is dropped by then
+                sink.follow(Unchanged(50, 60))
+            shown.append(errors_by_time(client))
+
+    assert sink.append(Recompute(1, 0, 2), None, None)
+    assert sink.follow(Unchanged(2, 50))
+    other = ViewSink(client, replace(VIEW, schema="other STRING"), [], gate)
+    other.make()
+    [errors] = client.readable(errors_shard("totals"))
+    assert errors.upper > Frontier(max((49, *(max(one) for one in shown))))
+    at = other.first_time()
+    assert other.append(Recompute(at, 0, at + 9), None, "division by zero")
+    found = errors_by_time(client)
+    assert found[at] == 1
+    for before in shown:
+        assert {time: found[time] for time in before} == before
+
+
 class Fenced(Stopped):
     """Another runtime has taken over."""
 

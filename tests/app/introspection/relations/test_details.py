@@ -33,6 +33,8 @@ from shardline.app.lane.log import LANE_SHARD
 from shardline.app.protocol.objects import SubscribeDescription, ViewDescription
 from shardline.app.server.metrics import encode_metrics
 from shardline.datasource.client import ShardClient
+from shardline.datasource.followers import follow
+from shardline.datasource.frontier import Frontier
 from shardline.datasource.inspect.report import report_shard
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.introspection import DELAYS, FAST, FLIGHTS, OUT, World, progress
@@ -238,6 +240,24 @@ def test_batches_are_those_of_the_state_and_at_most_five_hundred(world: World) -
     assert report.newest_batches is not None
     assert [one.upper for one in report.newest_batches] == [row["upper"] for row in rows[-2:]]
     assert report_shard(state, 0, batches_max=0).newest_batches == ()
+
+
+def test_the_upper_of_a_follower_is_told_as_readers_see_it(world: World) -> None:
+    """Also right after a reader has come, whose lease is a record of the follower's own."""
+    client = ShardClient.open("memory://details-follower", clock=world.clock)
+    for name in ("errors", "flights"):
+        client.create(name, ShardSchema.from_arrow(pa.schema([("a", pa.int64())])))
+    follow(client, "errors", "flights")
+    writer, told = client.writer("flights"), list[object]()
+    poller = ShardPoller(world.sink, client)
+    for upper in range(10_000, 60_000, 10_000):
+        writer.compare_and_append(None, writer.upper(), Frontier(upper))
+        client.reader("errors").close()
+        poller.step()
+        world.tell()
+        told += [row["upper"] for row in world.rows("shards", "errors")]
+        world.clock.advance(10_000)
+    assert told == [*range(10_000, 60_000, 10_000)]
 
 
 def test_a_shard_of_very_many_rows_hides_no_other(world: World) -> None:
