@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pytest
 from hypothesis import given
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
+import shardline
 from shardline.datasource.rows.updates import stamp
 from support.profiles import examples
 from support.spark.native import client_at, fresh_rule, put
@@ -113,3 +115,23 @@ def test_a_load_that_is_left_to_the_workers_is_planned_once(
     with ThreadPoolExecutor(2) as pool:
         first, second = (future.result() for future in [pool.submit(planned) for _ in range(2)])
     assert first == second
+
+
+@pytest.mark.parametrize("kind", ["BIGINT", "INT"])
+def test_a_name_of_sparks_parquet_reader_is_a_name_like_others(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    """Spark would give the positions of rows in their files, and of no other type at all."""
+    path, name = f"{tmp_path}/in", "_tmp_metadata_row_index"
+    rows = spark.range(6000).selectExpr("id", f"CAST(id + 1000000 AS {kind}) AS {name}")
+    with fresh_rule(spark):
+        rows.write.format("shard").mode("append").save(path)
+        ways = {
+            "batch": spark.read.format("shard").load(path),
+            "snapshot": shardline.snapshot(spark, path),
+            "changes": shardline.changes(spark, path),
+        }
+        ends = {way: frame.agg(F.min(name), F.max(name)).collect() for way, frame in ways.items()}
+    assert {way: tuple(found[0]) for way, found in ends.items()} == dict.fromkeys(
+        ways, (1000000, 1005999)
+    )
