@@ -322,11 +322,17 @@ def test_ctrl_c_while_a_read_is_planned_ends_the_query(
 
     frame = read(session, location)
     monkeypatch.setattr(*place, interrupted)
-    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup
-    before = set(jobs())
+    context = spark.sparkContext
+
+    def jobs() -> set[int]:
+        # What is not told yet would be taken for a job of this query, or be missed.
+        context._jsc.sc().listenerBus().waitUntilEmpty()
+        return set(context.statusTracker().getJobIdsForGroup())
+
+    before = jobs()
     with pytest.raises(KeyboardInterrupt):
         frame.collect()
-    assert set(jobs()) == before
+    assert jobs() == before
     assert signal.getsignal(signal.SIGINT) is handler
     monkeypatch.undo()
     assert session.range(7).count() == 7
