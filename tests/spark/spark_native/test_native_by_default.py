@@ -285,7 +285,8 @@ def test_nothing_is_kept_where_python_keeps_nothing(
 
 
 def press() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
+    # By this very thread: a signal to the process may come to another one, and be handled later.
+    signal.raise_signal(signal.SIGINT)
 
 
 def press_in_a_call(spark: SparkSession) -> None:
