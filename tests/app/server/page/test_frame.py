@@ -263,6 +263,7 @@ def test_search_finds_what_there_was_at_the_moment_that_is_looked_at(open_page: 
     seen.go(f"/shard?at={at}")
     expect(seen.page.locator(".as-of.past")).to_be_visible()
     seen.page.keyboard.press("/")
+    expect(seen.page.get_by_role("combobox")).to_be_focused()
     seen.page.keyboard.type(name)
     said = str(error["message"]).partition(":")[0]
     expect(seen.page.get_by_role("option").first).to_contain_text(said)
