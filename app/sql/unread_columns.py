@@ -38,7 +38,8 @@ def without_unread_columns(spark: SparkSession, plan: Any) -> Any:
         plan: Without subqueries in its expressions.
     """
     inputs = list(_inputs(plan))
-    if not any(_hinders(spark, column) for one in inputs for column in _output(one)):
+    columns = (column for one in inputs for column in read_sequence(one.output()))
+    if not any(_hinders(spark, column) for column in columns):
         return plan
     pruned = scala_object(spark, _COLUMN_PRUNING).apply(plan)
     found = [*_inputs(pruned)]
@@ -58,10 +59,6 @@ def _inputs(plan: Any) -> Iterator[Any]:
         return
     for child in read_sequence(plan.children()):
         yield from _inputs(child)
-
-
-def _output(plan: Any) -> list[Any]:
-    return read_sequence(plan.output())
 
 
 def _name(view: Any) -> str:

@@ -124,8 +124,8 @@ class Timeline:
         self._begun_ms: int | None = None
         # Read after the uppers: bindings that are older than the rows' upper could hide one whose
         # rows are not appended yet, and `committed` would be wrongly true.
-        self._bound = remap.read()
-        self._note_moved_bindings()
+        self._bound = BoundOffsets()
+        self._read_bindings()
 
     @property
     def bound(self) -> BoundOffsets:
@@ -273,8 +273,7 @@ class Timeline:
             if moved is None:
                 # Somebody else has bound something. Only learn of it: whether its rows are there
                 # is for the next tick, or the next micro-batch, to see.
-                self._bound = self._remap.read()
-                self._note_moved_bindings()
+                self._read_bindings()
                 self._rows.refresh()
                 return False
             self._bound = moved
@@ -301,8 +300,10 @@ class Timeline:
             raise Stopped
         self._host.check_fence()
 
-    def _note_moved_bindings(self) -> None:
-        """Note up to where others have moved them: one of them may be about to retract errors."""
+    def _read_bindings(self) -> None:
+        """Read the bindings that others may have moved: to retract errors there, in a moment."""
+        self._bound = self._remap.read()
+        # Until the errors' own upper is there it is not known whether any will be retracted.
         self._errors_due = max(self._bound.upper, 1)
 
     def _errors_may_lag(self) -> bool:
@@ -364,8 +365,7 @@ class Timeline:
             # A refusal is the first that a fenced runtime sees of its successor: `Fenced` ends the
             # object for good, where contention would be tried again. After the read: what is bound
             # upon it is bound by a runtime that was the only one when it was read.
-            self._bound = self._remap.read()
-            self._note_moved_bindings()
+            self._read_bindings()
             host.check_fence()
         raise _contention(self._remap.handle.machine.name)
 

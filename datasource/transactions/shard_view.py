@@ -166,9 +166,12 @@ class ShardViews:
     def _state(
         self, name: str, read: dict[str, Ledger | None], seen: Mapping[str, ShardState | None]
     ) -> ShardState:
-        machine = self.client.machine(name)
+        machine, first = self.client.machine(name), seen.get(name)
+        if first is not None and first.leader is not None:
+            first = None  # it may have been looked at before its own leader
         for _ in range(_LOOKS_MAX):
-            state = machine.state()
+            # A leader that is asked for beside its follower was looked at already, by this call.
+            state, first = first or machine.state(), None
             mark, leader = state.registered, state.leader
             if leader is not None:
                 if leader.name in seen:

@@ -255,13 +255,14 @@ class View:
     def _floor(self, output: OutputProgress, floor: int) -> int:
         """The first time at which the output is to be right, from `floor` on.
 
-        Of a new one it can be told that its query fails only where nothing was told of the output
-        in whose place it is. Inputs that rest for ever have no such time: then it is the first one.
+        A new output may be in the place of one that was dropped, whose errors are settled up to its
+        upper. Before that time nobody can say any more that the new query fails, so the output
+        begins there. Where inputs rest for ever there is no such time, and it begins at `floor`.
         """
         if output.upper != 0:
             return floor
         later = self._sink.first_time()
-        if later > floor and self._inputs.get_beyond(later, self._gate):
+        if later > floor and self._inputs.are_soon_beyond(later, self._gate):
             return later
         return floor
 

@@ -156,7 +156,7 @@ class ViewSink:
         if errors.leader == Leader(self._name, output.shard) and errors.upper < output.upper:
             self._gate()
             handle = self._handle(self._errors)
-            # Refused, another writer has begun to write both, and the output is in another state.
+            # Refused, the other sink has moved them, which it never does to before the output's.
             handle.compare_and_append(
                 None, errors.upper, output.upper, sequence=_sequence_number(output.upper.time)
             )

@@ -119,7 +119,7 @@ class ViewInputs:
             self._host.clock.wait(threading.Event(), self._host.interval_ms)
         return end
 
-    def get_beyond(self, time: int, check_not_fenced: Callable[[], None]) -> bool:
+    def are_soon_beyond(self, time: int, check_not_fenced: Callable[[], None]) -> bool:
         """True once all inputs are settled beyond `time`; False if they are not in a few intervals.
 
         A source that is there moves in each; one that is paused, or a shard that nothing moves, may

@@ -234,10 +234,16 @@ def test_a_repair_that_is_never_repeated_takes_no_note_of_the_next_one(
     assert (world.live(), world.skipped()) == ({"a": 1}, {"a": 1, "b": 1})
 
 
-def test_a_retraction_waits_for_errors_that_may_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a micro-batch that is bound: their time must not be taken from them."""
+@pytest.fixture
+def few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a repair waits for does not come: that is known soon."""
     few = replace(SETTLE_RETRIES, attempts_max=2)
     monkeypatch.setattr("shardline.app.storage.repair.SETTLE_RETRIES", few)
+
+
+@pytest.mark.usefixtures("few_attempts")
+def test_a_retraction_waits_for_errors_that_may_come() -> None:
+    """Of a micro-batch that is bound: their time must not be taken from them."""
     world = World()
     world.bring("a")
     at = world.bind()
@@ -247,10 +253,9 @@ def test_a_retraction_waits_for_errors_that_may_come(monkeypatch: pytest.MonkeyP
     assert world.repair("retract", 1) == 2
 
 
-def test_notes_wait_for_a_micro_batch_that_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("few_attempts")
+def test_notes_wait_for_a_micro_batch_that_is_bound() -> None:
     """Its own notes could not be told from those of the repair, and would be lost."""
-    few = replace(SETTLE_RETRIES, attempts_max=2)
-    monkeypatch.setattr("shardline.app.storage.repair.SETTLE_RETRIES", few)
     world = World()
     world.bring("a")
     at = world.bind()

@@ -198,6 +198,23 @@ def test_history_is_let_go_beyond_the_upper_that_a_follower_has_by_itself(
         assert handle.snapshot(29).num_rows == 4
 
 
+def test_a_leader_is_looked_at_once_for_itself_and_its_follower(
+    client: ShardClient, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step of a view asks for both."""
+    writer.move(5)
+    looks: list[str] = []
+    given = Machine.refresh
+
+    def refresh(machine: Machine) -> ShardState | None:
+        looks.append(machine.name)
+        return given(machine)
+
+    monkeypatch.setattr(Machine, "refresh", refresh)
+    assert [one.upper for one in client.readable(LEADER, FOLLOWER)] == [Frontier(5)] * 2
+    assert looks == [LEADER, FOLLOWER]
+
+
 def test_an_earlier_state_is_no_further_than_it_was_seen(
     client: ShardClient, writer: Writer
 ) -> None:
