@@ -20,7 +20,7 @@ Never: changes what a query means by rewriting its text. Spark's plans and expre
     kept_aggregates               aggregates that follow from what changes add to them
     distinct_values               DISTINCT in calls as groups of values, counted once each
     unread_columns                leaves out columns by which a join could not follow
-    counted_rows                  counts the rows below a LIMIT, so that only the LIMIT is run anew
+    first_rows                    orders of which a LIMIT needs the first rows alone
     temporal_filters              conditions on now() that decide only when a row is there
     touched_keys, decided_values  what can be computed anew by key; what may be evaluated again
     strategy                      the strategy of a view, and the reason

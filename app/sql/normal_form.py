@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from shardline.app.sql.counted_rows import with_counted_rows
 from shardline.app.sql.distinct_values import with_distinct_values
 from shardline.app.sql.plan_nodes import conjunction, conjuncts, kind_of, with_changed
 from shardline.app.sql.strategy import INPUT
@@ -103,7 +102,7 @@ def normal_form(spark: SparkSession, plan: Any) -> Any:
         inlined = _applied(spark, _INNER, _with_filters_at_joins(spark, inlined))
     if "Join" in _kinds(inlined):
         inlined = _tried(partial(without_unread_columns, spark), inlined)
-    return with_counted_rows(spark, inlined)
+    return inlined
 
 
 def _applied(spark: SparkSession, rules: Sequence[str], plan: Any) -> Any:

@@ -7,8 +7,9 @@ filters, generators), and for UNION ALL of such. With joins of such it is increm
 one side is joined with what is on the other one. So it is with aggregates that can be kept
 (`kept_aggregates`): a state has what they have added up. Other aggregates, window functions and the
 padding of outer joins are computed anew for the keys that rows have changed of (`touched_keys`).
-What is left can be run anew over states, which are smaller than the inputs, if it reads nothing
-else: a LIMIT of groups. Everything else is run anew over the inputs, and compared.
+A LIMIT needs the first rows of an order, which are a state, too (`first_rows`). What is left can be
+run anew over states, which are smaller than the inputs, if it reads nothing else: the LIMIT itself,
+a window over all groups. Everything else is run anew over the inputs, and compared.
 
     choose_strategy(plan_tree(…), judge(…))    ("linear", "")
                                                ("incremental", "a join of two inputs")
@@ -34,6 +35,7 @@ __all__ = [
     "CONSTANT",
     "INPUT",
     "JOIN_SIDES",
+    "LIMITS",
     "LINEAR",
     "REASONS",
     "Verdict",
@@ -67,6 +69,9 @@ LINEAR: Final = frozenset(
 
 INPUT: Final = "View"
 """The analyzer's operator for a temporary view: a view's inputs are such views."""
+
+LIMITS: Final = frozenset({"GlobalLimit", "LocalLimit", "Offset"})
+"""Operators that let rows through by their number in an order."""
 
 CONSTANT: Final = frozenset({"LocalRelation", "OneRowRelation", "Range"})
 """Operators that read no input: their rows are always the same."""
@@ -135,9 +140,9 @@ _KEYED_JOINS: Final = {
 """Joins that have an equality, by which each of their sides tells which rows meet."""
 
 _OTHER_JOINS: Final = {"FullOuter": "a full outer join", "LeftSingle": "a subquery of one row"}
-_JUDGED: Final = frozenset({"Aggregate", "Join", "Window"})
+_JUDGED: Final = frozenset({"Aggregate", "Join", "Sort", "Window"})
 _KEYS: Final = {"Aggregate": "group", "Join": "key", "Window": "partition"}
-_RUN_OVER_STATES: Final = frozenset({"GlobalLimit", "LocalLimit", "Offset"})
+_NOTHING: Final[tuple[str, Strategy, object]] = ("", "linear", None)
 _STATE: Final = object()
 _ABOVE: Final = object()
 _INPUT: Final = object()
@@ -145,15 +150,17 @@ _INPUT: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What there is to say of an aggregate, a window or a join.
+    """What there is to say of an aggregate, a window, a join or an order.
 
     Attributes:
         refused: Why it must be computed anew; "" if it need not, or if its kind says why.
         by_key: True if it is computed anew for the keys that rows have changed of.
+        first_rows: True of an order of which the rows in front are a state.
     """
 
     refused: str = ""
     by_key: bool = False
+    first_rows: bool = False
 
 
 def choose_strategy(plan: Node, verdicts: Sequence[Verdict]) -> tuple[Strategy, str]:
@@ -161,7 +168,7 @@ def choose_strategy(plan: Node, verdicts: Sequence[Verdict]) -> tuple[Strategy, 
 
     Args:
         plan: The query's analysed plan, over inputs that are temporary views, in its normal form.
-        verdicts: On each of its aggregates, windows and joins (`touched_keys.judge`).
+        verdicts: On each of its aggregates, windows, joins and orders (`touched_keys.judge`).
 
     Returns:
         `linear` and ""; or `incremental` and its joins, aggregates and windows; or `recompute` and
@@ -173,12 +180,13 @@ def choose_strategy(plan: Node, verdicts: Sequence[Verdict]) -> tuple[Strategy, 
     found: list[tuple[str, Strategy]] = []
     for reason, way, one in obstacles:
         if one is _ABOVE and reads_states_only:
-            found.append((f"{reason}, run anew over groups", "incremental"))
-        elif one is not _INPUT:
+            found.append((f"{reason}, run anew over states", "incremental"))
+        elif way != "linear":
             found.append((reason, way))
     found = list(dict.fromkeys(found))
     if states > STATES_MAX:
-        found.append((f"more than {STATES_MAX} aggregates and temporal filters", "recompute"))
+        kinds = "aggregates, temporal filters and first rows"
+        found.append((f"more than {STATES_MAX} {kinds}", "recompute"))
     reasons = [reason for reason, way in found if way == "recompute"]
     if not found and not any(node.kind == INPUT for node in plan.walk()):
         reasons = ["rows that come from no input"]
@@ -211,7 +219,7 @@ def _obstacles(plan: Node, verdicts: Sequence[Verdict]) -> Iterator[tuple[str, S
             mine = _STATE
             yield "a temporal filter", "incremental", mine
         elif node.kind not in LINEAR | CONSTANT:
-            above = node.kind in _RUN_OVER_STATES and not is_below and _keeps_order(node)
+            above = node.kind in LIMITS and not is_below and _keeps_order(node)
             reason = REASONS.get(node.kind, f"the operator {node.kind}")
             yield reason, "recompute", _ABOVE if above else None
         for expression in (inner for tree in node.expressions for inner in tree.walk()):
@@ -241,6 +249,8 @@ def _is_temporal(node: Node) -> bool:
 
 def _judged(node: Node, verdict: Verdict) -> tuple[str, Strategy, object]:
     way: Strategy = "incremental"
+    if node.kind == "Sort":
+        return ("the first rows of an order", way, _STATE) if verdict.first_rows else _NOTHING
     if verdict.by_key:
         return f"{_spoken(node)} anew for each {_KEYS[node.kind]} that changes", way, None
     kind = join_type(node)

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.sql.decided_values import holds_map, holds_opaque, is_decided
+from shardline.app.sql.first_rows import find_first_rows
 from shardline.app.sql.kept_aggregates import is_of_session, refusal
 from shardline.app.sql.plan_nodes import spark_type
 from shardline.app.sql.query_tree import QueryNode, query_tree
@@ -121,6 +122,7 @@ class Regions:
     Attributes:
         by_top: The regions by their last operators.
         refused: Why an operator that needs a region has none; "" if its kind says why.
+        first_rows: Orders of which a LIMIT needs the first rows alone, and how many.
     """
 
     def __init__(
@@ -149,16 +151,23 @@ class Regions:
         self._walk(root, places)
         for other in below:
             self._walk(other, None)
+        self.first_rows: dict[QueryNode, int] = (
+            {} if below else find_first_rows(spark, root, self._follows)
+        )
 
     def verdicts(self) -> list[Verdict]:
-        """What there is to say of each aggregate, window and join, in the order of the plan."""
+        """What there is to say of each operator that is judged, in the order of the plan."""
         return [*self._verdicts(self._root)]
 
     def _verdicts(self, node: QueryNode) -> Iterator[Verdict]:
         if node.input:
             return
-        if node.kind in {"Aggregate", "Join", "Window"}:
-            yield Verdict(self.refused.get(node, ""), by_key=node in self._inside)
+        if node.kind in {"Aggregate", "Join", "Sort", "Window"}:
+            yield Verdict(
+                self.refused.get(node, ""),
+                by_key=node in self._inside and node.kind != "Sort",
+                first_rows=node in self.first_rows,
+            )
         for child in node.children:
             yield from self._verdicts(child)
 
@@ -202,6 +211,12 @@ class Regions:
         if node.kind == "Aggregate":
             return refusal(self._spark, node.plan)
         return _INCOMPARABLE if node in self._incomparable else ""
+
+    def _follows(self, node: QueryNode) -> bool:
+        """True if the change of an aggregate, a join or a window is known, whatever changes."""
+        if node.kind == "Join" and join_kind(node) not in _BOTH:
+            return node in self._inside
+        return node not in self.refused
 
     # -- one region ------------------------------------------------------------------------------
 
@@ -276,7 +291,7 @@ class Regions:
 
 
 def judge(spark: SparkSession, plan: Any) -> list[Verdict]:
-    """What there is to say of each aggregate, window and join of a plan, in its order.
+    """What there is to say of each aggregate, window, join and order of a plan, from the last on.
 
     Args:
         spark: Any session of the application.

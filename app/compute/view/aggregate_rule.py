@@ -20,9 +20,7 @@ Invariants:
 from __future__ import annotations
 
 import json
-import threading
-from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
@@ -32,7 +30,7 @@ from pyspark.sql.types import NullType, StructType
 from shardline.app.compute.view.accumulators import Accumulators, GroupPrograms, group_programs
 from shardline.app.compute.view.change_operators import ChangeOperators, NotIncremental
 from shardline.app.compute.view.evaluate import analyse_query, with_times
-from shardline.app.compute.view.kept_plan import KeptPlan, plan_of
+from shardline.app.compute.view.kept_plan import KeptPlan, plan_of, shared_plan
 from shardline.app.compute.view.session_groups import WINDOW, session_programs
 from shardline.app.sql.kept_aggregates import AggregateCall, aggregate_calls, is_of_session
 from shardline.app.sql.plan_nodes import spark_type, with_changed
@@ -57,13 +55,6 @@ _EXACT_ARITHMETIC: Final = {
     "spark.sql.decimalOperations.allowPrecisionLoss": "false",
 }
 """Settings in which a number that does not fit is an error, and no digit is dropped."""
-
-_PROGRAMS_MAX: Final = 512
-"""Programs that are remembered: those of a hundred views with states of other types each. They
-hold the sessions that they were analysed in."""
-
-_programs: Final[OrderedDict[Hashable, KeptPlan]] = OrderedDict()
-_programs_lock: Final = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +89,8 @@ class GroupState:
         """Columns of what changes of its source add to each group."""
         return self._moved.columns
 
-    def contents(self, session: SparkSession, rows: DataFrame) -> DataFrame:
-        """The state over these rows of its source."""
+    def contents(self, session: SparkSession, rows: DataFrame, at: int) -> DataFrame:  # noqa: ARG002 - as of other states
+        """The state over these rows of its source, at any time."""
         return self._contents.over(session, {"rows": rows})
 
     def moved(self, session: SparkSession, changes: DataFrame) -> DataFrame:
@@ -215,13 +206,13 @@ class AggregateRule:
         session = self.exact
         rows = StructType.fromJson(json.loads(source.plan.schema().json()))
         changes = with_times(rows)
-        contents = _program(session, programs.contents, {"rows": rows})
-        moved = _program(session, programs.moved, {"changes": changes})
+        contents = shared_plan(session, programs.contents, {"rows": rows})
+        moved = shared_plan(session, programs.moved, {"changes": changes})
         state = contents.columns
         both = {"moved": moved.columns, "state": state}
-        merged = _program(session, programs.merged, both)
-        found = _program(session, programs.merged_found, both)
-        gone = _program(session, programs.gone, both) if programs.gone else None
+        merged = shared_plan(session, programs.merged, both)
+        found = shared_plan(session, programs.merged_found, both)
+        gone = shared_plan(session, programs.gone, both) if programs.gone else None
         empty = {"rows": empty_frame(session, rows)}
         program = query_tree(plan_of(analyse_query(session, programs.contents, empty)))
         anew = self._placed(program, source)
@@ -301,31 +292,6 @@ class AggregateRule:
 
     def _expression(self, name: str, *fields: Any) -> Any:
         return java_class(self._spark, f"{_EXPRESSIONS}.{name}")(*fields)
-
-
-def _program(session: SparkSession, text: str, columns: Mapping[str, StructType]) -> KeptPlan:
-    """A program over tables of our own, analysed once for all views that have states alike.
-
-    To analyse those of a state took half of what it took to make the plan of a view with an
-    aggregate. They are run by themselves, so that it does not matter if columns of two states have
-    the same ids; and `exact` sessions have the same settings in all views.
-    """
-    key = (
-        session.sparkContext,
-        text,
-        *((name, given.json()) for name, given in sorted(columns.items())),
-    )
-    with _programs_lock:
-        found = _programs.get(key)
-        if found is not None:
-            _programs.move_to_end(key)
-            return found
-    made = KeptPlan(session, text, columns)
-    with _programs_lock:
-        _programs[key] = made
-        if len(_programs) > _PROGRAMS_MAX:
-            _programs.popitem(last=False)
-    return made
 
 
 def _keys(aggregate: Any) -> list[Any]:

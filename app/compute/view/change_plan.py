@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from shardline.app.compute.view.aggregate_rule import AggregateRule, GroupState
 from shardline.app.compute.view.change_operators import Change, ChangeOperators, NotIncremental
@@ -39,6 +39,7 @@ from shardline.app.compute.view.column_trace import ColumnTraces
 from shardline.app.compute.view.concern import concerns
 from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.evaluation_order import EvaluationOrder, StateSource
+from shardline.app.compute.view.first_rows_rule import FirstRowsRule, FirstRowsState
 from shardline.app.compute.view.join_change import JoinRule, OneSided
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
 from shardline.app.compute.view.look_up import FanOut, LookUp, LookUps, one_row
@@ -53,7 +54,7 @@ from shardline.app.sql.plan_tree import plan_tree
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.strategy import choose_strategy
 from shardline.app.sql.temporal_filters import split_condition
-from shardline.app.sql.touched_keys import Region, Regions, judge
+from shardline.app.sql.touched_keys import Region, Regions
 from shardline.datasource.errors import ShardError
 from shardline.datasource.frames import empty_frame
 from shardline.datasource.java_names import read_sequence
@@ -64,11 +65,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["ChangePlan", "NotIncremental", "StepPlan"]
+__all__ = ["ChangePlan", "NotIncremental", "State", "StepPlan"]
 
 _STEPS_MAX: Final = 64
 """Plans of steps that a view keeps. There is one for each set of inputs that change together: as
 many sets as a view over a dozen inputs has would fill the JVM's memory, and few occur again."""
+
+State: TypeAlias = GroupState | TemporalState | FirstRowsState
+"""What a view remembers of an operator of its query."""
 
 _AS_BELOW: Final = frozenset(
     {
@@ -183,17 +187,20 @@ class ChangePlan:
         self.columns: StructType = result.schema
         analysed = plan_of(result)
         normal = normal_form(session, analysed)
-        strategy, reason = choose_strategy(plan_tree(normal.toJSON()), judge(session, normal))
+        self.query = query_tree(normal)
+        judged = Regions(session, self.query, lambda node: not refusal(session, node.plan))
+        strategy, reason = choose_strategy(plan_tree(normal.toJSON()), judged.verdicts())
         if strategy == "recompute":
             raise NotIncremental(reason)
         if not depends_on_rows_alone(analysed):
             raise NotIncremental("an expression that is not deterministic")
         self._output = read_sequence(analysed.output())
-        self.states: list[GroupState | TemporalState] = []
+        self.states: list[State] = []
         groups = AggregateRule(session, self._operators)
         self._timed = TemporalRule(session, groups.exact, self._operators)
+        self._fronts = FirstRowsRule(session, groups.exact, self._operators)
+        self._first_rows = judged.first_rows
         self._needed = needed_columns(normal)
-        self.query = query_tree(normal)
         self._query = self._with_states(self.query, groups)
         below = [node for state in self.states for node in _below(state)]
         self._regions = Regions(session, self._query, below=below).by_top
@@ -235,7 +242,7 @@ class ChangePlan:
         # No object has such a name.
         name = f"state {len(self.states) + 1}"
         read: QueryNode
-        state: GroupState | TemporalState
+        state: State
         if node.kind == "Aggregate" and not refusal(self._spark, node.plan):
             read, state = rule.split(above, name)
         elif node.kind == "Filter" and (
@@ -244,6 +251,8 @@ class ChangePlan:
             read, state = self._timed.split(above, condition, self._needed, name)
             if any(holds_opaque(field.dataType) for field in state.schema.fields):
                 raise NotIncremental("a temporal filter of rows whose values cannot be compared")
+        elif node in self._first_rows:
+            read, state = self._fronts.split(above, self._first_rows[node], self._needed, name)
         else:
             return above
         self.states.append(state)
@@ -307,7 +316,7 @@ class ChangePlan:
     def _change_of(self, look_ups: LookUps) -> Callable[[QueryNode], Change]:
         return partial(self._change, look_ups=look_ups)
 
-    def source_step(self, state: GroupState | TemporalState, changed: Collection[str]) -> StepPlan:
+    def source_step(self, state: State, changed: Collection[str]) -> StepPlan:
         """The same for what a state is of; see `step`."""
 
         def root(look_ups: LookUps) -> Operator:
@@ -324,7 +333,7 @@ class ChangePlan:
 
         return self._kept_step(f"{state.name} anew", frozenset(changed), root)
 
-    def source_contents(self, state: GroupState | TemporalState) -> StepPlan:
+    def source_contents(self, state: State) -> StepPlan:
         """What a state is of, all of it before a step."""
         root = self._operators.plans.over(state.source, before=True)
         return StepPlan(self._operators.plans, root, self._contents)
@@ -467,14 +476,16 @@ def _is_of_row(expression: Any) -> bool:
     return all(bool(one.deterministic()) for one in arguments)
 
 
-def _below(state: GroupState | TemporalState) -> tuple[QueryNode, ...]:
+def _below(state: State) -> tuple[QueryNode, ...]:
     """What a state is computed of."""
-    return (state.source,) if isinstance(state, TemporalState) else (state.source, state.anew)
+    return (state.source, state.anew) if isinstance(state, GroupState) else (state.source,)
 
 
-def _source_of(state: GroupState | TemporalState) -> StateSource:
+def _source_of(state: State) -> StateSource:
     """What counts of a state where a filter above it may be taken below it."""
     source = state.source
+    if isinstance(state, FirstRowsState):
+        return StateSource(source.children, (), filters=False)  # nothing goes below a LIMIT
     made = read_sequence(source.plan.projectList())
     if isinstance(state, TemporalState):
         return StateSource(source.children, tuple(made), filters=True)

@@ -160,11 +160,14 @@ class _Operators:
     def _state(self, node: QueryNode, shard: str) -> StatePlan:
         if self._is_temporal(node):
             return StatePlan(shard=shard, key=(DUE,), rows=_TIMED_ROWS)
+        if node.kind == "Sort":
+            needed = self.regions.first_rows[node]
+            return StatePlan(shard=shard, rows=f"the first rows, of which {needed} are needed")
         keys = read_sequence(node.plan.groupingExpressions())
         return StatePlan(shard=shard, key=tuple(_text(one) for one in keys if not one.foldable()))
 
     def _is_kept(self, node: QueryNode) -> bool:
-        if self._is_temporal(node):
+        if self._is_temporal(node) or node in self.regions.first_rows:
             return True
         return node.kind == "Aggregate" and bool(node.inputs) and not refusal(self.spark, node.plan)
 
@@ -200,7 +203,9 @@ class _Operators:
         region, state = self._region_of.get(node), self._state_of.get(node)
         if region is not None or state is not None:
             kept = "" if state is None else f"added up in {state.shard}"
-            if state is not None and state.rows:
+            if state is not None and node.kind == "Sort":
+                kept = f"{state.shard} has the rows in front, and some to spare"
+            elif state is not None and state.rows:
                 kept = f"rows come and go at their own times, which {state.shard} keeps"
             return kept if region is None else _by_key(region), ""
         return self._rule_of_kind(node)

@@ -34,17 +34,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TypeAlias
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from shardline.app.compute.cached_frames import cache_frame
 from shardline.app.compute.errors import data_error_text
 from shardline.app.compute.view.accumulators import NEGATIVE
 from shardline.app.compute.view.aggregate_rule import GroupState
-from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, StepPlan
+from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, State, StepPlan
 from shardline.app.compute.view.correction import additions, correction_frame
+from shardline.app.compute.view.first_rows_rule import FirstRowsState
+from shardline.app.compute.view.first_rows_steps import FirstRowsSteps
 from shardline.app.compute.view.found_rows import Found, FoundRows, rows_in_driver
 from shardline.app.compute.view.input_changes import find_input_changes, volume_of_shards
 from shardline.app.compute.view.kept_jobs import (
@@ -60,7 +61,8 @@ from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.moved_groups import HELD, MOVED, MergedGroups, MovedGroups
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.reports import ViewReports
-from shardline.app.compute.view.self_check import SelfCheck, difference, key_of, with_key
+from shardline.app.compute.view.self_check import SelfCheck
+from shardline.app.compute.view.state_check import difference_of
 from shardline.app.compute.view.state_shard import StateShard
 from shardline.app.compute.view.state_step import StateStep
 from shardline.app.compute.view.temporal_rule import TemporalState
@@ -81,8 +83,6 @@ from shardline.datasource.frontier import Frontier
 from shardline.datasource.state import ShardState, Volume
 
 __all__ = ["ViewStates"]
-
-State: TypeAlias = GroupState | TemporalState
 
 _log = logging.getLogger(__name__)
 
@@ -133,6 +133,7 @@ class ViewStates:
         """For each shard its upper, and until when it is known to stay as it is there."""
         self._moved_rows = 0
         self._temporal = TemporalSteps(rows, one_task, jobs)
+        self._first_rows = FirstRowsSteps(rows, one_task, jobs)
         self._timed: list[StateShard] = []
         """Those of temporal filters, once a step has shown which they are."""
 
@@ -305,7 +306,7 @@ class ViewStates:
     def _settled(
         self, shard: StateShard, group: State, step: StateStep, state: ShardState
     ) -> ShardState | None:
-        """The state, not behind the step; None if another writer was at it."""
+        """The state, not behind the step; None if it cannot be, or another writer was at it."""
         at = state.upper.time
         if at is None or at >= step.lower or self._rests(shard, group, step, state):
             return state
@@ -318,13 +319,18 @@ class ViewStates:
             return None
         volume = volume_of_shards(step.inputs.values())
         rows = source.over(session, {}, self._one_task.inputs(session, before, volume))
-        desired = _contents(group, session, rows, step.lower - 1)
-        if at == 0 and isinstance(group, GroupState):
-            updates = additions(desired)  # each group is one row
-        else:
-            held = None if at == 0 else shard.contents(session, state, at)
-            updates = correction_frame(desired, held)
-        staged = stage_interval(updates, shard.options)
+        contents = group.contents(session, rows, step.lower - 1)
+        try:
+            with self._first_rows.checked(group, contents) as desired:
+                if at == 0 and isinstance(group, GroupState):
+                    updates = additions(desired)  # each group is one row
+                else:
+                    held = None if at == 0 else shard.contents(session, state, at)
+                    updates = correction_frame(desired, held)
+                staged = stage_interval(updates, shard.options)
+        except NotIncremental as refused:
+            self.refusal = str(refused)
+            return None
         _log.info(
             "a view's state is made from its inputs",
             extra={"context": {"state": shard.name, "rows": staged.rows}},
@@ -363,20 +369,27 @@ class ViewStates:
             found = self._rows.find(step, source)
             if found is None or step.is_too_large(source, found.volume):
                 return False
+        given = None if source is None or found is None else (source, found)
+        rows: StagedInterval | None = None
         if isinstance(group, TemporalState):
-            given = None if source is None or found is None else (source, found)
             rows = self._temporal.change(shard, group, step, state, given)
-            if rows is not None:
-                at = state.upper.time
-                assert at is not None, shard.name
-                return self._append(shard, rows, at, step.upper)
-        elif source is not None and found is not None:
-            moved = self._moved(group, step, source, found)
+        elif isinstance(group, FirstRowsState) and given is not None:
+            try:
+                rows = self._first_rows.change(shard, group, step, state, given)
+            except NotIncremental as refused:
+                self.refusal = str(refused)
+                return False
+        elif isinstance(group, GroupState) and given is not None:
+            moved = self._moved(group, step, *given)
             try:
                 if moved.rows:
                     return self._merge(shard, group, step, state, moved)
             finally:
                 moved.release()
+        if rows is not None:
+            at = state.upper.time
+            assert at is not None, shard.name
+            return self._append(shard, rows, at, step.upper)
         self._resting[shard.name] = (state.upper.time, step.upper)
         return True
 
@@ -539,34 +552,12 @@ class ViewStates:
         """
         if group.name not in step.changed or group.name not in step.changes:
             return True
-        if self._check.finds(shard.name, lambda: self._difference(shard, group, step)):
+        if self._check.finds(shard.name, partial(difference_of, self._check, group, step)):
             self.refusal = "a self-check has found a difference"
             # All of them: it may come from a state below, and those above were made of this one.
             self.drop()
             return False
         return True
-
-    def _difference(self, shard: StateShard, group: State, step: StateStep) -> str:
-        """What a group that the step has changed lacks, or has too much, at its end."""
-        touched = step.changes[group.name].limit(ROWS_MAX).toArrow()
-        if not touched.num_rows:
-            return ""
-        source = step.plan.source_contents(group)
-        rows = source.over(step.session, {}, step.contents_at(source.before, step.last))
-        # A state of all rows has a key that its source does not have.
-        letter = "c" if isinstance(group, TemporalState) else "k"
-        columns = [name for name in rows.columns if name.startswith(letter)]
-        key = key_of(self._check.choose(touched.select(columns)), group.schema)
-        desired = _contents(group, step.session, with_key(rows, key), step.last)
-        _, state = step.states[group.name]
-        return difference(key, desired, shard.contents(step.session, state, step.last + 1))
-
-
-def _contents(group: State, session: SparkSession, rows: DataFrame, at: int) -> DataFrame:
-    """A state at a time, over what it is of at that time."""
-    if isinstance(group, TemporalState):
-        return group.contents(session, rows, at)
-    return group.contents(session, rows)
 
 
 def _reads_timed(plan: ChangePlan, group: State) -> bool:

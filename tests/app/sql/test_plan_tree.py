@@ -130,7 +130,7 @@ RANKS = "a window function (row_number, sum)"
         (
             op("Union", *[ROWS] * 9),
             [KEPT] * 9,
-            ("recompute", "more than 8 aggregates and temporal filters"),
+            ("recompute", "more than 8 aggregates, temporal filters and first rows"),
         ),
         (
             op("Union", *[ROWS] * 9),

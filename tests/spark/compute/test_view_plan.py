@@ -14,7 +14,7 @@ from shardline.app.compute.view.view_plan import plan_view
 from shardline.app.coordinator.view_explanation import EXPLAINED_MAX, with_view_plans
 from shardline.app.project.plan import make_plan, plan_from_json, plan_json
 from shardline.app.project.project import Project
-from shardline.app.protocol.view_plan import ViewPlan, obstacles, plan_rows
+from shardline.app.protocol.view_plan import StatePlan, ViewPlan, obstacles, plan_rows
 from support.profiles import some_of
 from support.spark.benchmark_queries import NEXMARK, NEXMARK_TABLES, TPCH, TPCH_TABLES
 
@@ -102,11 +102,15 @@ def test_touched_keys_say_by_which_key(spark: SparkSession) -> None:
 
 
 def test_what_is_over_states_alone_is_said(spark: SparkSession) -> None:
-    """A LIMIT of groups is no obstacle."""
+    """A LIMIT of rows in order is no obstacle: those in front are a state."""
     query = "SELECT who, count(*) AS n FROM orders GROUP BY who ORDER BY n DESC, who LIMIT 2"
     plan = planned(spark, query)
     assert plan.strategy == "incremental"
     assert rules(plan)["GlobalLimit"] == "run anew over the states at each change (LIMIT)"
+    assert rules(plan)["Sort"] == "v_state_2 has the rows in front, and some to spare"
+    assert plan.states[1] == StatePlan(
+        shard="v_state_2", rows="the first rows, of which 2 are needed"
+    )
     assert not obstacles(plan)
     assert not plan.recomputed
 
@@ -124,7 +128,10 @@ def test_a_temporal_filter_between_a_limit_and_its_order_is_an_obstacle(
 
 
 OBSTACLES: Final = {
-    "SELECT id FROM orders ORDER BY price, id LIMIT 3": ("GlobalLimit", "LIMIT"),
+    "SELECT max(id) AS last FROM (SELECT id FROM orders ORDER BY price, id LIMIT 3)": (
+        "GlobalLimit",
+        "LIMIT",
+    ),
     "SELECT id, row_number() OVER (ORDER BY id) AS place FROM orders": (
         "Window over all rows",
         "a window over all rows, without PARTITION BY",

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from shardline.app.compute.index.shard_lookups import ShardLookups
-from shardline.app.compute.view import output_change, view_states
+from shardline.app.compute.view import output_change, state_check
 from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.kept_plan import plan_of
 from shardline.app.compute.view.maintained_view import View
@@ -192,7 +192,7 @@ def test_a_check_that_fails_harms_no_step(world: World, monkeypatch: pytest.Monk
     def fail(*_: Any) -> str:
         raise RuntimeError("a defect of the check")
 
-    monkeypatch.setattr(view_states, "difference", fail)
+    monkeypatch.setattr(state_check, "difference", fail)
     monkeypatch.setattr(output_change, "difference", fail)
     checked = Checked(world, "unfinished", GROUPS)
     checked.follow(*CUTS)

@@ -36,8 +36,8 @@ def strategies(
     return found
 
 
-OVER_GROUPS = {"q2", "q3", "q10", "q18", "q21"}
-"""Their LIMIT is of groups, or of rows that are counted, which follow changes."""
+LIMITED = {"q2", "q3", "q10", "q18", "q21"}
+"""Their LIMIT is of rows that follow changes."""
 
 
 @pytest.mark.night
@@ -46,8 +46,8 @@ def test_queries_of_tpch(spark: SparkSession) -> None:
     found = strategies(spark, TPCH_TABLES, TPCH)
     assert len(found) == 22
     assert {way for way, _ in found.values()} == {"incremental"}
-    over = {name for name, (_, why) in found.items() if "LIMIT, run anew over groups" in why}
-    assert over == OVER_GROUPS
+    over = {name for name, (_, why) in found.items() if "LIMIT, run anew over states" in why}
+    assert over == LIMITED
 
 
 def test_queries_of_nexmark(spark: SparkSession) -> None:

@@ -1,0 +1,112 @@
+"""Finds where a query takes the first rows of an order, of which a view keeps those in front.
+
+    ORDER BY … LIMIT 10 OFFSET 5 over X      needs the first 15 rows of X, and no others
+
+A view over millions of rows needs a few of them, and some to spare for those that go
+(`compute.view.first_rows_rule`), wherever the change of X itself is known: over the rows of a
+table, over joins, over groups.
+
+    find_first_rows(spark, root, follows)    the order of each such LIMIT, with the number it needs
+
+Invariants:
+    Between a LIMIT and its order is nothing that leaves rows out or adds some.
+    What is below the order has no LIMIT of its own, and all of it follows changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.types import ArrayType, DataType, StringType, StructType
+
+from shardline.app.sql.kept_aggregates import can_be_key
+from shardline.app.sql.plan_nodes import spark_type
+from shardline.app.sql.query_tree import QueryNode
+from shardline.app.sql.strategy import CONSTANT, LIMITS, LINEAR
+from shardline.datasource.java_names import read_sequence
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["find_first_rows"]
+
+_NEEDED_MAX: Final = 1_000_000
+"""Above it a state would be most of what the LIMIT is of, and a LIMIT no reason to keep one."""
+
+_ROW_FOR_ROW: Final = frozenset({"Project", "SubqueryAlias"})
+"""Operators that may be between a LIMIT and its order."""
+
+_FOLLOWS: Final = LINEAR | CONSTANT | {"Aggregate", "Join", "Window"}
+
+
+def find_first_rows(
+    spark: SparkSession, root: QueryNode, follows: Callable[[QueryNode], bool]
+) -> dict[QueryNode, int]:
+    """How many of its first rows are needed of an order, for each `Sort` of which few are.
+
+    Args:
+        spark: Any session of the application.
+        root: A query in its normal form.
+        follows: True of an aggregate, a join or a window whose change is known.
+    """
+    found: dict[QueryNode, int] = {}
+    ahead = [root]
+    while ahead:
+        node = ahead.pop()
+        order = _order_of(node) if node.kind in LIMITS else None
+        if order is not None:
+            sort, needed = order
+            if 0 < needed <= _NEEDED_MAX and _can_be_kept(spark, sort.children[0], follows):
+                found[sort] = needed
+                continue
+        ahead += node.children
+    return found
+
+
+def _order_of(limit: QueryNode) -> tuple[QueryNode, int] | None:
+    """The order that a LIMIT takes the first rows of, and how many; None if there is none."""
+    needed: int | None = None
+    node = limit
+    while node.kind in LIMITS | _ROW_FOR_ROW:
+        if node.kind == "Offset":
+            needed = None if needed is None else needed + _number(node.plan.offsetExpr())
+        elif node.kind in LIMITS:
+            most = _number(node.plan.limitExpr())
+            needed = most if needed is None else min(needed, most)
+        (node,) = node.children
+    # One that is not global orders the rows of each partition, whichever they are.
+    is_order = node.kind == "Sort" and bool(getattr(node.plan, "global")())
+    return (node, needed) if is_order and needed is not None else None
+
+
+def _number(expression: Any) -> int:
+    """The number of a LIMIT, which is an expression without columns."""
+    return int(expression.eval(None))
+
+
+def _can_be_kept(
+    spark: SparkSession, rows: QueryNode, follows: Callable[[QueryNode], bool]
+) -> bool:
+    columns = (spark_type(spark, one) for one in rows.output)
+    return bool(rows.inputs) and _all_follow(rows, follows) and all(map(_can_be_stored, columns))
+
+
+def _all_follow(node: QueryNode, follows: Callable[[QueryNode], bool]) -> bool:
+    if node.input:
+        return True
+    if node.kind not in _FOLLOWS or read_sequence(node.plan.subqueries()):
+        return False
+    if node.kind in {"Aggregate", "Join", "Window"} and not follows(node):
+        return False
+    return all(_all_follow(child, follows) for child in node.children)
+
+
+def _can_be_stored(kind: DataType) -> bool:
+    """True if a shard has a column of this type, and its rows can be added up."""
+    match kind:
+        case ArrayType():
+            return _can_be_stored(kind.elementType)
+        case StructType():
+            return all(_can_be_stored(field.dataType) for field in kind.fields)
+    return isinstance(kind, StringType) or can_be_key(kind)
