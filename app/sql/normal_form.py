@@ -75,6 +75,9 @@ _AGGREGATES: Final = (
 """In the optimizer's order, but for the last two: a replaced set operator has neither an expression
 to replace nor one to group by."""
 
+_NULLABILITY: Final = "org.apache.spark.sql.catalyst.analysis.UpdateAttributeNullability"
+"""Lets operators know which of their columns may be NULL after what is below them has changed."""
+
 _INNER: Final = ("EliminateOuterJoin",)
 """An outer join under a filter that no row with NULL passes is an inner one."""
 
@@ -102,7 +105,10 @@ def normal_form(spark: SparkSession, plan: Any) -> Any:
         inlined = _applied(spark, _INNER, _with_filters_at_joins(spark, inlined))
     if "Join" in _kinds(inlined):
         inlined = _tried(partial(without_unread_columns, spark), inlined)
-    return inlined
+    # The rules for EXCEPT ALL and INTERSECT ALL group what both sides have by columns of the left
+    # one alone, which may not be NULL where those of the right one are. In the optimizer others put
+    # that right; here a state's columns come from it, and NULL would be read as a 0.
+    return _tried(scala_object(spark, _NULLABILITY).apply, inlined)
 
 
 def _applied(spark: SparkSession, rules: Sequence[str], plan: Any) -> Any:

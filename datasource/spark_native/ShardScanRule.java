@@ -15,6 +15,8 @@ import java.util.function.Function;
 import org.apache.spark.sql.catalyst.QueryPlanningTracker$;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
 import org.apache.spark.sql.catalyst.optimizer.CollapseProject$;
 import org.apache.spark.sql.catalyst.optimizer.ColumnPruning$;
 import org.apache.spark.sql.catalyst.optimizer.PushPredicateThroughNonJoin$;
@@ -32,6 +34,7 @@ import org.apache.spark.sql.catalyst.plans.logical.Union;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.rules.RuleExecutor;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.catalyst.trees.TreePattern;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.Dataset$;
 import org.apache.spark.sql.classic.SparkSession;
@@ -58,6 +61,7 @@ import scala.Option;
 import scala.Some;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
+import scala.runtime.AbstractFunction1;
 
 /**
  * Puts a native plan in the place of each scan of format("shard"), under the same expression ids.
@@ -166,7 +170,69 @@ public class ShardScanRule extends Rule {
       changed = changed || swapped != child;
       made.add(swapped);
     }
-    return changed ? (LogicalPlan) ((TreeNode) plan).withNewChildren(seq(made)) : plan;
+    LogicalPlan found =
+        changed ? (LogicalPlan) ((TreeNode) plan).withNewChildren(seq(made)) : plan;
+    return withSubqueries(found);
+  }
+
+  /**
+   * An operator with the scans replaced in subqueries of its expressions. Those of the query have
+   * been optimized by themselves, and are as they are to be. The ones that Spark adds for filters at
+   * run time (dynamic partition pruning, bloom filters) come later, and no optimizer sees them
+   * again: by a scan of another time they would leave out rows that match.
+   */
+  private LogicalPlan withSubqueries(LogicalPlan plan) throws Exception {
+    Seq expressions = plan.expressions();
+    boolean any = false;
+    for (int i = 0; i < expressions.size(); i++) {
+      any = any || hasPlan((Expression) expressions.apply(i));
+    }
+    if (!any) {
+      return plan;
+    }
+    final ShardScanRule rule = this;
+    return (LogicalPlan) plan.mapExpressions(new AbstractFunction1() {
+      public Object apply(Object expression) {
+        try {
+          return rule.withSubqueries((Expression) expression);
+        } catch (Exception e) {
+          Platform.throwException(e);
+          return expression;
+        }
+      }
+    });
+  }
+
+  /** An expression with the scans replaced in its subqueries. */
+  Expression withSubqueries(Expression expression) throws Exception {
+    if (!hasPlan(expression)) {
+      return expression;
+    }
+    Seq children = expression.children();
+    List made = new ArrayList();
+    boolean changed = false;
+    for (int i = 0; i < children.size(); i++) {
+      Expression child = (Expression) children.apply(i);
+      Expression swapped = withSubqueries(child);
+      changed = changed || swapped != child;
+      made.add(swapped);
+    }
+    Expression found =
+        changed ? (Expression) ((TreeNode) expression).withNewChildren(seq(made)) : expression;
+    if (!(found instanceof SubqueryExpression)) {
+      return found;
+    }
+    LogicalPlan given = (LogicalPlan) ((SubqueryExpression) found).plan();
+    boolean[] anyNative = {false};
+    LogicalPlan plan = swap(given, anyNative);
+    if (plan == given) {
+      return found;
+    }
+    return ((SubqueryExpression) found).withNewPlan(anyNative[0] ? simplify(plan) : plan);
+  }
+
+  private static boolean hasPlan(Expression expression) {
+    return expression.containsPattern(TreePattern.PLAN_EXPRESSION());
   }
 
   private LogicalPlan replacement(DataSourceV2ScanRelation leaf) throws Exception {

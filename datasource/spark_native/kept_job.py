@@ -121,6 +121,7 @@ class KeptJob:
         self._leaves = leaves
         self._rows_max = rows_max
         self._types = [_arrow_types(leaf.schema) for leaf in leaves]
+        self._never_null = [_never_null(leaf.schema) for leaf in leaves]
         # No cached properties: Python 3.11 has one lock for those of all plans, held while one is
         # made.
         self._whole: _Plan | None = None
@@ -128,8 +129,14 @@ class KeptJob:
         self._may_be_split = len(leaves) == 1 and _PIECES > 1
 
     def takes(self, rows: Sequence[pa.Table]) -> bool:
-        """True if rows have exactly the types of the leaves."""
-        return [table.schema.types for table in rows] == self._types
+        """True if rows have exactly the types of the leaves, and NULL only where those may."""
+        if [table.schema.types for table in rows] != self._types:
+            return False
+        return not any(
+            table.column(place).null_count
+            for table, places in zip(rows, self._never_null, strict=True)
+            for place in places
+        )
 
     def run(self, rows: Sequence[pa.Table], *, is_told: bool = True) -> pa.Table:
         """The result over these rows.
@@ -270,6 +277,10 @@ _made: Final = threading.Event()
 
 def _arrow_types(schema: StructType) -> list[pa.DataType]:
     return list(to_arrow_schema(schema, timezone="UTC").types)
+
+
+def _never_null(schema: StructType) -> list[int]:
+    return [place for place, field in enumerate(schema.fields) if not field.nullable]
 
 
 @contextmanager

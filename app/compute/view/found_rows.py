@@ -38,6 +38,7 @@ from shardline.app.compute.view.session_settings import evaluate_beside_empty
 from shardline.app.compute.view.shared_changes import changes_of, read_changes
 from shardline.app.compute.view.state_step import StateStep
 from shardline.app.execution.host import Host
+from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frames import local_relation
 from shardline.datasource.state import ShardState, Volume
 
@@ -252,7 +253,17 @@ class FoundRows:
 
 
 def rows_in_driver(session: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
-    """Rows as a frame that reads no file; their types are those of `schema`."""
+    """Rows as a frame that reads no file; their types are those of `schema`.
+
+    Raises:
+        InvalidUsage: `NULL_VALUE`: a column that is never NULL to Spark has one.
+    """
+    for field in schema.fields:
+        # Spark would not look, and take what stands in its place in memory for the value.
+        if not field.nullable and rows[field.name].null_count:
+            raise InvalidUsage(
+                f"column '{field.name}' has nulls but is not nullable", code="NULL_VALUE"
+            )
     if not rows.num_rows:
         # Only then, and before Spark plans what they are joined with.
         evaluate_beside_empty(session)

@@ -161,6 +161,10 @@ class ViewStates:
             # Nothing is wrong with them: the next step begins where they are.
             self.refusal = "what a state was before the step is not known any more"
             return
+        if used and "[NULL_VALUE]" in str(error):
+            # If it is of the output, the query run anew says so.
+            self.refusal = "a state would have NULL where its operator has none"
+            return
         lost, negative = find_unreadable_part(error) is not None, NEGATIVE in str(error)
         damaged = used and (lost or negative)
         if data_error_text(error) is None and not damaged:

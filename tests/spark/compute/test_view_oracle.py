@@ -242,6 +242,16 @@ CASES = {
     "except": Case("SELECT who FROM orders EXCEPT SELECT name FROM people", how=GROUPED),
     "except_all": Case("SELECT who FROM orders EXCEPT ALL SELECT name FROM people", how=GROUPED),
     "intersect": Case("SELECT who FROM orders INTERSECT SELECT name FROM people", how=GROUPED),
+    # Of a side without NULLs and one with some.
+    "except_all_nulls": Case(
+        "SELECT coalesce(who, 'bob') AS who FROM orders EXCEPT ALL SELECT name FROM people",
+        how=GROUPED,
+    ),
+    "intersect_all_nulls": Case(
+        "SELECT a, count(*) AS n FROM (SELECT coalesce(a, 0) AS a FROM numbers "
+        "INTERSECT ALL SELECT b FROM numbers) GROUP BY a",
+        how=GROUPED,
+    ),
     "scalar_subquery": Case(
         "SELECT id FROM orders WHERE price > (SELECT avg(price) FROM orders)", how=GROUPED
     ),
@@ -265,7 +275,9 @@ CASES = {
         how=JOINED,
         taken="recompute",  # NULL is no key: its comparison is not a mere equality
     ),
-    "top_k": Case("SELECT id, price FROM orders ORDER BY price DESC, id LIMIT 3"),
+    "top_k": Case(
+        "SELECT id, price FROM orders ORDER BY price DESC, id LIMIT 3", how=GROUPED
+    ),
     "rollup": Case(
         "SELECT who, price % 2 AS odd, count(*) AS n FROM orders GROUP BY ROLLUP (who, price % 2)",
         how=GROUPED,
@@ -299,7 +311,7 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 IN_EACH_RUN: Final = {
     *("explode", "case_null_nan", "join_of_changes", "having", "except_all", "top_k"),
-    "distinct_values",
+    *("distinct_values", "intersect_all_nulls"),
 }
 """Operators of each kind; what others test closely (joins, keys, stars) is theirs."""
 
