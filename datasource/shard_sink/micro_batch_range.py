@@ -42,6 +42,7 @@ __all__ = [
     "CheckpointReader",
     "checkpoint_files",
     "covered_by_micro_batch",
+    "covered_by_running_batch",
 ]
 
 _log = logging.getLogger(__name__)
@@ -76,6 +77,27 @@ def covered_by_micro_batch(query: str, number: int, files: CheckpointReader | No
         return of_query(query, _range(number, files))
     except (ValueError, AttributeError, TypeError):  # an edited checkpoint may hold anything
         return of_query(query, None)
+
+
+def covered_by_running_batch(number: int, files: CheckpointReader) -> str:
+    """The same where only the checkpoint says which query runs; "" if it does not.
+
+    Over Spark Connect a function of `foreachBatch` writes from a process of its own, whose jobs do
+    not have the properties of the query's.
+
+    Args:
+        number: What the write says is the number of its micro-batch.
+        files: Reader of the checkpoint that the write names.
+    """
+    # Whatever else a number may be, it is the running micro-batch's if its end is the last one that
+    # was written: before it runs, and before any later one is planned.
+    if files(f"offsets/{number}") is None or files(f"offsets/{number + 1}") is not None:
+        return ""
+    try:
+        query = json.loads(files("metadata") or b"{}").get("id")
+    except (ValueError, AttributeError):
+        return ""
+    return covered_by_micro_batch(query, number, files) if isinstance(query, str) else ""
 
 
 def checkpoint_files(folder: str, options: ShardOptions) -> CheckpointReader | None:

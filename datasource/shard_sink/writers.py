@@ -57,6 +57,7 @@ from shardline.datasource.shard_sink.micro_batch_range import (
     QUERY_PROPERTY,
     checkpoint_files,
     covered_by_micro_batch,
+    covered_by_running_batch,
 )
 from shardline.datasource.shard_sink.target import (
     WriteTarget,
@@ -277,6 +278,8 @@ class _Writer:
     def _micro_batch_covers(self, message: StagedMessage, number: int) -> str:
         folder = self._options.checkpoint or message.checkpoint
         files = checkpoint_files(folder, self._options) if folder else None
+        if not message.query and files is not None:
+            return covered_by_running_batch(number, files)
         return covered_by_micro_batch(message.query, number, files)
 
     def _schema(self, client: ShardClient, schema_id: int) -> ShardSchema:
@@ -366,7 +369,8 @@ class ShardBatchWriter(_Writer, DataSourceArrowWriter):
             return options.txn_covers
         if options.txn_range is not None:
             return of_text(options.txn_range)
-        return self._micro_batch_covers(message, message.batch)
+        number = message.batch if message.query else options.txn_version
+        return self._micro_batch_covers(message, number or 0)
 
 
 class IgnoringWriter(DataSourceArrowWriter):

@@ -102,22 +102,30 @@ _linkat = ctypes.CDLL(None, use_errno=True).linkat
 class _Directory:
     """An open directory; closed with its last reference, so never during a call that uses it."""
 
-    __slots__ = ("fd", "path")
+    __slots__ = ("fd", "identity", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-    def identity(self) -> tuple[int, int]:
+        self.identity = _identity(os.fstat(self.fd))
         """Which directory of the machine this is."""
-        found = os.fstat(self.fd)
-        return found.st_dev, found.st_ino
+
+    def is_there(self) -> bool:
+        """True if it is still what its path names: it may have been moved away, and stays open."""
+        try:
+            return _identity(os.stat(self.path)) == self.identity  # noqa: PTH116 - at each commit
+        except OSError:
+            return False
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         # Bound as a default: at the interpreter's exit the module may be gone before this object.
         fd = getattr(self, "fd", None)
         if fd is not None:
             close(fd)
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 class FileObjects(Objects):
@@ -157,6 +165,10 @@ class FileObjects(Objects):
             os.fsync(directory.fd)
         except OSError as error:
             return Unresolved(f"fsync of directory '{directory.path}' failed: {error.strerror}")
+        # A shard is restored by moving its directory away. Readers go by the path, and would never
+        # see what was put into the one that is gone.
+        if not directory.is_there():
+            return Unresolved(f"directory '{directory.path}' was moved away meanwhile")
         return CREATED
 
     @override
@@ -175,6 +187,11 @@ class FileObjects(Objects):
                 f"cannot tell whether '{key}' in '{self.url}' is durable: {error.strerror}",
                 hint="write it again",
             ) from error
+        if not directory.is_there():
+            raise Indeterminate(
+                f"directory '{directory.path}' was moved away while '{key}' was written",
+                hint="write it again",
+            )
 
     @override
     def delete(self, key: str) -> bool:
@@ -228,7 +245,7 @@ class FileObjects(Objects):
 
     def _link_key(self, key: str, value: bytes | memoryview) -> tuple[_Directory, bool]:
         parent, _, name = key.rpartition("/")
-        directory = self._directories.get(parent) or self._open_directory(parent)
+        directory = self._opened(parent) or self._open_directory(parent)
         try:
             return directory, self._link_new(directory, name, value)
         except OSError:
@@ -308,6 +325,11 @@ class FileObjects(Objects):
                 os.close(fd)
         return path
 
+    def _opened(self, relative: str) -> _Directory | None:
+        """A directory that is open already; None if it is not, or another one is in its place."""
+        directory = self._directories.get(relative)
+        return directory if directory is not None and directory.is_there() else None
+
     def _open_directory(self, relative: str) -> _Directory:
         directory = self._reopen(relative)
         if directory is None:
@@ -317,7 +339,7 @@ class FileObjects(Objects):
             if relative.count("/") < _PERMANENT_LEVELS:
                 if len(self._durable) >= _DURABLE_MAX:
                     self._durable.clear()  # they are synced again when needed
-                self._durable[relative] = directory.identity()
+                self._durable[relative] = directory.identity
         if len(self._directories) >= _DIRECTORIES_MAX:
             self._directories.clear()  # they are opened again when needed
         self._directories[relative] = directory
@@ -337,12 +359,12 @@ class FileObjects(Objects):
         except OSError:
             return None  # it was removed; or what is wrong is said by who makes it
         # Another one in its place may be of a process that has not synced it yet.
-        return directory if directory.identity() == known else None
+        return directory if directory.identity == known else None
 
     @override
     def settle(self, directory: str) -> None:
         try:
-            known = self._directories.get(directory) or _Directory(self._path(directory))
+            known = self._opened(directory) or _Directory(self._path(directory))
             os.fsync(known.fd)
         except (FileNotFoundError, PermissionError):
             pass  # nothing was read there; or a reader may use the directory but not open it

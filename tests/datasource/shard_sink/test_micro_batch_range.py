@@ -14,6 +14,7 @@ from shardline.datasource.shard.covered_range import may_cover_same, of_query
 from shardline.datasource.shard_sink.micro_batch_range import (
     checkpoint_files,
     covered_by_micro_batch,
+    covered_by_running_batch,
 )
 from shardline.datasource.shard_source.options import parse_sink
 from shardline.datasource.stores.open import open_objects
@@ -125,6 +126,17 @@ def test_a_checkpoint_that_does_not_say(tmp_path: Path, change: str) -> None:
     if text is not None:
         (folder / name).write_bytes(text.encode(errors="surrogateescape"))
     assert covers(folder) == of_query(QUERY, None)
+
+
+def test_a_checkpoint_alone_says_what_runs(tmp_path: Path) -> None:
+    """As over Connect. Of another number than the last one that was planned it says nothing."""
+    folder = checkpoint(tmp_path)
+    files = checkpoint_files(str(folder), parse_sink({"location": str(folder), "shard": SHARD}))
+    assert files is not None
+    assert covered_by_running_batch(1, files) == covers(folder) != of_query(QUERY, None)
+    assert [covered_by_running_batch(number, files) for number in (0, 2, 17)] == ["", "", ""]
+    put(folder, "metadata", "[1]")
+    assert covered_by_running_batch(1, files) == ""
 
 
 def test_places_that_cannot_be_read(tmp_path: Path) -> None:

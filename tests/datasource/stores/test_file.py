@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import resource
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -316,6 +317,48 @@ def test_a_directory_that_was_removed_is_made_again(objects: FileObjects, root: 
 )
 def test_most_descriptors_are_left_to_others(open_files: int, most: int) -> None:
     assert file_store._most_directories(open_files) == most
+
+
+def restore(root: Path) -> None:
+    """Put a copy of a shard's directory in its place, as who restores a backup does."""
+    shutil.copytree(root / "s", root / "copy")
+    (root / "s").rename(root / "away")
+    (root / "copy").rename(root / "s")
+
+
+def test_a_directory_that_was_moved_away_is_not_written_to(
+    objects: FileObjects, root: Path
+) -> None:
+    """It stays open, and nobody would find there what was acknowledged."""
+    assert objects.create("s/log/1", b"first") is CREATED
+    objects.put("s/blob/1", b"first")
+    restore(root)
+    assert objects.create("s/log/2", b"second") is CREATED
+    objects.put("s/blob/2", b"second")
+    assert objects.get("s/log/2") == objects.get("s/blob/2") == b"second"
+    assert not (root / "away" / "log" / "2").exists()
+
+
+def test_a_directory_that_is_moved_away_in_the_middle_leaves_a_write_unknown(
+    objects: FileObjects, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has its name already, in the directory that is gone; the log reads it back."""
+    assert objects.create("s/log/1", b"first") is CREATED
+    objects.put("s/blob/1", b"first")
+    link = FileObjects._link_new
+    moves: list[str] = []
+
+    def moved_after(self: FileObjects, directory: Any, name: str, value: bytes) -> bool:
+        linked = link(self, directory, name, value)
+        (root / "s").rename(root / f"away{len(moves)}")
+        moves.append(name)
+        return linked
+
+    monkeypatch.setattr(FileObjects, "_link_new", moved_after)
+    assert isinstance(objects.create("s/log/2", b"second"), Unresolved)
+    with pytest.raises(Indeterminate, match="moved away"):
+        objects.put("s/blob/2", b"second")
+    assert moves == ["2", "2"]
 
 
 def test_many_directories_do_not_exhaust_descriptors(

@@ -275,9 +275,7 @@ CASES = {
         how=JOINED,
         taken="recompute",  # NULL is no key: its comparison is not a mere equality
     ),
-    "top_k": Case(
-        "SELECT id, price FROM orders ORDER BY price DESC, id LIMIT 3", how=GROUPED
-    ),
+    "top_k": Case("SELECT id, price FROM orders ORDER BY price DESC, id LIMIT 3", how=GROUPED),
     "rollup": Case(
         "SELECT who, price % 2 AS odd, count(*) AS n FROM orders GROUP BY ROLLUP (who, price % 2)",
         how=GROUPED,

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 CLIENT = """
-import json, sys
+import glob, json, os, sys
 from pyspark.sql import SparkSession, functions as F
 
 place = sys.argv[1]
@@ -54,7 +54,8 @@ def drain(writer, checkpoint):
 
 def transactional(frame, number):
     frame.select("id").write.format("shard").mode("append").option(
-        "txnAppId", "copy").option("txnVersion", number).save(f"{place}/copied")
+        "txnAppId", "copy").option("txnVersion", number).option(
+        "checkpointLocation", f"{place}/copying").save(f"{place}/copied")
 
 
 append("in", 1, 2, 3)
@@ -74,6 +75,15 @@ try:
     spark.read.format("shard").option("timestampAsof", "soon").load(f"{place}/in").collect()
 except Exception as error:
     seen["refusal"] = str(error)
+append("in", 9)
+last = max(glob.glob(f"{place}/copying/commits/[0-9]*"), key=lambda one: int(one.split("/")[-1]))
+for name in (last, last.replace("/commits/", "/offsets/")):
+    os.remove(name)
+    os.remove(os.path.join(os.path.dirname(name), f".{os.path.basename(name)}.crc"))
+try:
+    drain(streamed("in").writeStream.foreachBatch(transactional), "copying")
+except Exception as error:
+    seen["rolled back"] = str(error)
 print(json.dumps(seen))
 spark.stop()
 """
@@ -115,6 +125,11 @@ def test_streams_go_on_from_their_checkpoint(seen: dict[str, Any]) -> None:
 def test_for_each_batch_writes_exactly_once(seen: dict[str, Any]) -> None:
     """`foreachBatch` runs in a Python process of the server and can write shards there."""
     assert seen["copied"] == [1, 2, 3, 5, 7]
+
+
+def test_a_checkpoint_that_is_rolled_back_loses_nothing_silently(seen: dict[str, Any]) -> None:
+    """The write names the checkpoint, as nothing else tells which query it is of."""
+    assert "[OTHER_RANGE]" in seen["rolled back"]
 
 
 def test_refusals_keep_their_code(seen: dict[str, Any]) -> None:

@@ -135,3 +135,66 @@ def test_a_name_of_sparks_parquet_reader_is_a_name_like_others(
     assert {way: tuple(found[0]) for way, found in ends.items()} == dict.fromkeys(
         ways, (1000000, 1005999)
     )
+
+
+RUNTIME_FILTERS: Final = {
+    "bloom": {
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
+        "spark.sql.optimizer.runtime.bloomFilter.applicationSideScanSizeThreshold": "0",
+        "spark.sql.optimizer.runtime.bloomFilter.creationSideThreshold": str(2**63 - 1),
+    },
+    "partitions": {
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
+        "spark.sql.optimizer.dynamicPartitionPruning.reuseBroadcastOnly": "false",
+        "spark.sql.optimizer.dynamicPartitionPruning.fallbackFilterRatio": "1e15",
+    },
+}
+"""Settings by which Spark puts a subquery into a filter, after it has optimized the query's own."""
+
+IN_PLAN: Final = {"bloom": "might_contain", "partitions": "dynamicpruning"}
+
+
+@pytest.mark.parametrize("kind", RUNTIME_FILTERS)
+@pytest.mark.parametrize("way", ["native", "workers"])
+def test_a_filter_at_run_time_is_of_the_time_that_the_query_shows(
+    spark: SparkSession, tmp_path: Path, kind: str, way: str
+) -> None:
+    """By another time it would leave out rows that match."""
+    path, facts = f"{tmp_path}/in", f"{tmp_path}/facts"
+    session = spark.newSession()
+    rows = session.range(1000).selectExpr("id", "concat('n', id % 4) AS name")
+    written = session.range(20_000).selectExpr("id AS number", "id % 10 AS f").write
+    (written if kind == "bloom" else written.partitionBy("f")).parquet(facts)
+    with fresh_rule(spark):
+        session.conf.set("spark.shardline.nativeReads", str(way == "native").lower())
+        rows.write.format("shard").mode("append").option("key", "id").save(path)
+        some = session.read.format("shard").load(path).where("name = 'n1'")
+        joined = session.read.parquet(facts).join(some, F.col("f") == some["id"])
+        assert joined.count() == 6_000
+        gone = rows.where("id >= 5").selectExpr("*", "true AS gone")
+        upsert = gone.write.format("shard").mode("append").option("envelope", "upsert")
+        upsert.option("deleteColumn", "gone").save(path)
+        for name, value in RUNTIME_FILTERS[kind].items():
+            session.conf.set(name, value)
+        filtered = session.read.parquet(facts).join(some, F.col("f") == some["id"])
+        assert IN_PLAN[kind] in filtered._jdf.queryExecution().optimizedPlan().toString()
+        assert filtered.count() == 6_000
+        assert session.read.format("shard").load(path).count() == 5
+
+
+def test_partitions_are_pruned_by_a_shard_as_by_a_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """What decides them is the broadcast of the join, which the subquery has to be equal to."""
+    facts = f"{tmp_path}/facts"
+    spark.range(2_000).selectExpr("id", "id % 20 AS f").write.partitionBy("f").parquet(facts)
+    with fresh_rule(spark):
+        path = f"{tmp_path}/in"
+        rows = spark.range(20).selectExpr("id AS f", "concat('n', id) AS name")
+        rows.write.format("shard").mode("append").save(path)
+        few = F.broadcast(spark.read.format("shard").load(path).where("name = 'n7'"))
+        joined = spark.read.parquet(facts).join(few, "f")
+        assert len(joined.collect()) == 100
+        plan = joined._jdf.queryExecution().executedPlan().toString()
+        assert "dynamicpruningexpression(true)" not in plan
+        assert "dynamicpruningexpression(" in plan
