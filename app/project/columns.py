@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.sql.problems import did_you_mean
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.schema import RESERVED, ShardSchema
+from shardline.datasource.schema import DIFF, RESERVED, ShardSchema
 
 __all__ = [
     "ColumnProblem",
@@ -54,6 +54,14 @@ def contents_columns(source: SourceDescription, schema: str) -> str:
         case "none" | "upsert":
             pass
         case "diff":
+            # Where the source runs the query's own frame is asked, and each attempt fails.
+            if not any(field["name"] == DIFF for field in fields):
+                feed = source.format.lower() == "shard"
+                raise InvalidUsage(
+                    f"rows of '{source.name}' have no column '{DIFF}', which envelope DIFF needs",
+                    code="MISSING_COLUMN",
+                    hint="OPTIONS (readChangeFeed true)" if feed else f"SCHEMA (…, {DIFF} BIGINT)",
+                )
             kept = [field for field in fields if field["name"].lower() not in RESERVED]
         case "debezium":
             after = next((f["type"] for f in fields if f["name"].lower() == "after"), None)
