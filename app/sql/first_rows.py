@@ -6,7 +6,7 @@ A view over millions of rows needs a few of them, and some to spare for those th
 (`compute.view.first_rows_rule`), wherever the change of X itself is known: over the rows of a
 table, over joins, over groups.
 
-    find_first_rows(spark, root, follows)    the order of each such LIMIT, with the number it needs
+    find_first_rows(spark, root, follows)    each such LIMIT, with its order and the number it needs
 
 Invariants:
     Between a LIMIT and its order is nothing that leaves rows out or adds some.
@@ -16,6 +16,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import ArrayType, DataType, StringType, StructType
@@ -29,10 +30,13 @@ from shardline.datasource.java_names import read_sequence
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["find_first_rows"]
+__all__ = ["FirstRows", "find_first_rows"]
 
 _NEEDED_MAX: Final = 1_000_000
 """Above it a state would be most of what the LIMIT is of, and a LIMIT no reason to keep one."""
+
+_SHOWN_MAX: Final = 1_000
+"""Rows that a LIMIT may let through to be a state itself: a step reads and compares them all."""
 
 _ROW_FOR_ROW: Final = frozenset({"Project", "SubqueryAlias"})
 """Operators that may be between a LIMIT and its order."""
@@ -40,35 +44,55 @@ _ROW_FOR_ROW: Final = frozenset({"Project", "SubqueryAlias"})
 _FOLLOWS: Final = LINEAR | CONSTANT | {"Aggregate", "Join", "Window"}
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FirstRows:
+    """A LIMIT of rows in order.
+
+    Attributes:
+        limits: The LIMIT, and those between it and the order, from the last one on.
+        sort: The order.
+        needed: How many of its first rows are needed.
+    """
+
+    limits: tuple[QueryNode, ...]
+    sort: QueryNode
+    needed: int
+
+    @property
+    def are_few(self) -> bool:
+        """True if the rows that come through can be a state."""
+        return self.needed <= _SHOWN_MAX
+
+
 def find_first_rows(
     spark: SparkSession, root: QueryNode, follows: Callable[[QueryNode], bool]
-) -> dict[QueryNode, int]:
-    """How many of its first rows are needed of an order, for each `Sort` of which few are.
+) -> list[FirstRows]:
+    """All of a query that need few rows of what follows changes.
 
     Args:
         spark: Any session of the application.
         root: A query in its normal form.
         follows: True of an aggregate, a join or a window whose change is known.
     """
-    found: dict[QueryNode, int] = {}
+    found: list[FirstRows] = []
     ahead = [root]
     while ahead:
         node = ahead.pop()
-        order = _order_of(node) if node.kind in LIMITS else None
-        if order is not None:
-            sort, needed = order
-            if 0 < needed <= _NEEDED_MAX and _can_be_kept(spark, sort.children[0], follows):
-                found[sort] = needed
-                continue
-        ahead += node.children
+        first = _first_rows_of(node) if node.kind in LIMITS else None
+        if first is not None and _can_be_kept(spark, first.sort.children[0], follows):
+            found.append(first)
+        else:
+            ahead += node.children
     return found
 
 
-def _order_of(limit: QueryNode) -> tuple[QueryNode, int] | None:
-    """The order that a LIMIT takes the first rows of, and how many; None if there is none."""
+def _first_rows_of(limit: QueryNode) -> FirstRows | None:
+    """What a LIMIT lets through; None if it has no order, or needs too many of its rows."""
     needed: int | None = None
-    node = limit
+    node, limits = limit, []
     while node.kind in LIMITS | _ROW_FOR_ROW:
+        if node.kind in LIMITS:
+            limits.append(node)
         if node.kind == "Offset":
             needed = None if needed is None else needed + _number(node.plan.offsetExpr())
         elif node.kind in LIMITS:
@@ -77,7 +101,9 @@ def _order_of(limit: QueryNode) -> tuple[QueryNode, int] | None:
         (node,) = node.children
     # One that is not global orders the rows of each partition, whichever they are.
     is_order = node.kind == "Sort" and bool(getattr(node.plan, "global")())
-    return (node, needed) if is_order and needed is not None else None
+    if not is_order or needed is None or not 0 < needed <= _NEEDED_MAX:
+        return None
+    return FirstRows(tuple(limits), node, needed)
 
 
 def _number(expression: Any) -> int:

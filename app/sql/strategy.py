@@ -9,7 +9,8 @@ one side is joined with what is on the other one. So it is with aggregates that 
 padding of outer joins are computed anew for the keys that rows have changed of (`touched_keys`).
 A LIMIT needs the first rows of an order, which are a state, too (`first_rows`). What is left can be
 run anew over states, which are smaller than the inputs, if it reads nothing else: the LIMIT itself,
-a window over all groups. Everything else is run anew over the inputs, and compared.
+a window over all groups. Where more is above a LIMIT, what it lets through is a state as well.
+Everything else is run anew over the inputs, and compared.
 
     choose_strategy(plan_tree(…), judge(…))    ("linear", "")
                                                ("incremental", "a join of two inputs")
@@ -35,11 +36,13 @@ __all__ = [
     "CONSTANT",
     "INPUT",
     "JOIN_SIDES",
+    "JUDGED",
     "LIMITS",
     "LINEAR",
     "REASONS",
     "Verdict",
     "choose_strategy",
+    "keeps_limits",
 ]
 
 CLOCKS: Final = frozenset({"CurrentTimestamp", "Now"})
@@ -140,10 +143,13 @@ _KEYED_JOINS: Final = {
 """Joins that have an equality, by which each of their sides tells which rows meet."""
 
 _OTHER_JOINS: Final = {"FullOuter": "a full outer join", "LeftSingle": "a subquery of one row"}
-_JUDGED: Final = frozenset({"Aggregate", "Join", "Sort", "Window"})
+JUDGED: Final = LIMITS | {"Aggregate", "Join", "Sort", "Window"}
+"""Operators of which more must be known than their kind."""
+
 _KEYS: Final = {"Aggregate": "group", "Join": "key", "Window": "partition"}
 _NOTHING: Final[tuple[str, Strategy, object]] = ("", "linear", None)
 _STATE: Final = object()
+_LIMITED: Final = object()
 _ABOVE: Final = object()
 _INPUT: Final = object()
 
@@ -155,12 +161,14 @@ class Verdict:
     Attributes:
         refused: Why it must be computed anew; "" if it need not, or if its kind says why.
         by_key: True if it is computed anew for the keys that rows have changed of.
-        first_rows: True of an order of which the rows in front are a state.
+        first_rows: True of an order of which the rows in front are a state, and of a LIMIT of it.
+        can_be_state: True of a LIMIT if what it lets through can be a state.
     """
 
     refused: str = ""
     by_key: bool = False
     first_rows: bool = False
+    can_be_state: bool = False
 
 
 def choose_strategy(plan: Node, verdicts: Sequence[Verdict]) -> tuple[Strategy, str]:
@@ -174,7 +182,8 @@ def choose_strategy(plan: Node, verdicts: Sequence[Verdict]) -> tuple[Strategy, 
         `linear` and ""; or `incremental` and its joins, aggregates and windows; or `recompute` and
         the pieces of the query that demand it.
     """
-    obstacles = list(_obstacles(plan, verdicts))
+    kept = keeps_limits(plan, verdicts)
+    obstacles = list(_obstacles(plan, verdicts, keeps_limits=kept))
     states = sum(one is _STATE for *_, one in obstacles)
     reads_states_only = states > 0 and all(one is not _INPUT for *_, one in obstacles)
     found: list[tuple[str, Strategy]] = []
@@ -197,21 +206,45 @@ def choose_strategy(plan: Node, verdicts: Sequence[Verdict]) -> tuple[Strategy, 
     return "linear", ""
 
 
-def _obstacles(plan: Node, verdicts: Sequence[Verdict]) -> Iterator[tuple[str, Strategy, object]]:
+def keeps_limits(plan: Node, verdicts: Sequence[Verdict]) -> bool:
+    """True if what a LIMIT lets through is a state: more is above it than reads states alone.
+
+    Args:
+        plan: As of `choose_strategy`.
+        verdicts: As there.
+    """
+    if not any(one.can_be_state for one in verdicts):
+        return False
+    obstacles = list(_obstacles(plan, verdicts))
+    return any(one is _INPUT or one is _LIMITED for _, _, one in obstacles)
+
+
+def _obstacles(
+    plan: Node, verdicts: Sequence[Verdict], *, keeps_limits: bool = False
+) -> Iterator[tuple[str, Strategy, object]]:
     """All that is not linear, above the inputs in the order of the plan, with the best way left.
 
     The last of each is `_STATE` if the way needs a state, `_ABOVE` of what must be run anew and is
-    not below a state, and `_INPUT` of an input that is read by what is not below a state.
+    not below a state, and `_INPUT` of an input that is read by what is not below a state. A LIMIT
+    that is below a state and could be one has `_LIMITED`, unless `keeps_limits` makes it one.
     """
-    ahead, judged = [(plan, False)], iter(verdicts)
+    ahead, judged = [(plan, False, False)], iter(verdicts)
     while ahead:
-        node, is_below = ahead.pop()
+        node, is_below, is_inner = ahead.pop()
         if node.kind == INPUT:
             if not is_below:
                 yield "", "linear", _INPUT
             continue
         mine: object = None
-        if node.kind in _JUDGED:
+        if node.kind in LIMITS:
+            verdict = next(judged)
+            is_kept = verdict.can_be_state and keeps_limits
+            if not is_kept:
+                yield _limited(node, verdict, is_below=is_below)
+            elif not is_inner:
+                mine, is_inner = _STATE, True
+                yield "a LIMIT", "incremental", mine
+        elif node.kind in JUDGED:
             reason, way, mine = _judged(node, next(judged))
             above = way == "recompute" and not is_below
             yield reason, way, _ABOVE if above else mine
@@ -219,16 +252,28 @@ def _obstacles(plan: Node, verdicts: Sequence[Verdict]) -> Iterator[tuple[str, S
             mine = _STATE
             yield "a temporal filter", "incremental", mine
         elif node.kind not in LINEAR | CONSTANT:
-            above = node.kind in LIMITS and not is_below and _keeps_order(node)
-            reason = REASONS.get(node.kind, f"the operator {node.kind}")
-            yield reason, "recompute", _ABOVE if above else None
-        for expression in (inner for tree in node.expressions for inner in tree.walk()):
-            if expression.kind in _SUBQUERIES:
-                yield _SUBQUERIES[expression.kind], "recompute", None
-            elif expression.kind in _WHOLE:
-                what = "a table function in Python, which may look at many rows"
-                yield what, "recompute", None
-        ahead += [(child, is_below or mine is _STATE) for child in reversed(node.children)]
+            yield REASONS.get(node.kind, f"the operator {node.kind}"), "recompute", None
+        yield from _in_expressions(node)
+        is_below = is_below or mine is _STATE
+        ahead += [(child, is_below, is_inner) for child in reversed(node.children)]
+
+
+def _in_expressions(node: Node) -> Iterator[tuple[str, Strategy, object]]:
+    for expression in (inner for tree in node.expressions for inner in tree.walk()):
+        if expression.kind in _SUBQUERIES:
+            yield _SUBQUERIES[expression.kind], "recompute", None
+        elif expression.kind in _WHOLE:
+            what = "a table function in Python, which may look at many rows"
+            yield what, "recompute", None
+
+
+def _limited(node: Node, verdict: Verdict, *, is_below: bool) -> tuple[str, Strategy, object]:
+    mine: object = None
+    if is_below:
+        mine = _LIMITED if verdict.can_be_state else None
+    elif _keeps_order(node):
+        mine = _ABOVE
+    return REASONS[node.kind], "recompute", mine
 
 
 def _keeps_order(limit: Node) -> bool:

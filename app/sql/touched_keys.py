@@ -25,6 +25,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +34,7 @@ from shardline.app.sql.first_rows import find_first_rows
 from shardline.app.sql.kept_aggregates import is_of_session, refusal
 from shardline.app.sql.plan_nodes import spark_type
 from shardline.app.sql.query_tree import QueryNode, query_tree
-from shardline.app.sql.strategy import LINEAR, Verdict
+from shardline.app.sql.strategy import JUDGED, LINEAR, Verdict
 from shardline.datasource.java_names import read_sequence
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Regions:
     Attributes:
         by_top: The regions by their last operators.
         refused: Why an operator that needs a region has none; "" if its kind says why.
-        first_rows: Orders of which a LIMIT needs the first rows alone, and how many.
+        first_rows: Each LIMIT that needs the first rows of an order alone.
     """
 
     def __init__(
@@ -151,25 +152,28 @@ class Regions:
         self._walk(root, places)
         for other in below:
             self._walk(other, None)
-        self.first_rows: dict[QueryNode, int] = (
-            {} if below else find_first_rows(spark, root, self._follows)
-        )
+        self.first_rows = [] if below else find_first_rows(spark, root, self._follows)
 
     def verdicts(self) -> list[Verdict]:
         """What there is to say of each operator that is judged, in the order of the plan."""
-        return [*self._verdicts(self._root)]
+        first = {node for one in self.first_rows for node in (one.sort, *one.limits)}
+        few = {node for one in self.first_rows if one.are_few for node in one.limits}
+        return [*self._verdicts(self._root, first, few)]
 
-    def _verdicts(self, node: QueryNode) -> Iterator[Verdict]:
+    def _verdicts(
+        self, node: QueryNode, first: AbstractSet[QueryNode], few: AbstractSet[QueryNode]
+    ) -> Iterator[Verdict]:
         if node.input:
             return
-        if node.kind in {"Aggregate", "Join", "Sort", "Window"}:
+        if node.kind in JUDGED:
             yield Verdict(
                 self.refused.get(node, ""),
-                by_key=node in self._inside and node.kind != "Sort",
-                first_rows=node in self.first_rows,
+                by_key=node in self._inside,
+                first_rows=node in first,
+                can_be_state=node in few,
             )
         for child in node.children:
-            yield from self._verdicts(child)
+            yield from self._verdicts(child, first, few)
 
     # -- the query, from its last operator on ----------------------------------------------------
 

@@ -31,29 +31,29 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
-from shardline.app.compute.view.aggregate_rule import AggregateRule, GroupState
+from shardline.app.compute.view.aggregate_rule import GroupState
 from shardline.app.compute.view.change_operators import Change, ChangeOperators, NotIncremental
 from shardline.app.compute.view.column_trace import ColumnTraces
 from shardline.app.compute.view.concern import concerns
 from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.evaluation_order import EvaluationOrder, StateSource
-from shardline.app.compute.view.first_rows_rule import FirstRowsRule, FirstRowsState
+from shardline.app.compute.view.first_rows_rule import FirstRowsState
 from shardline.app.compute.view.join_change import JoinRule, OneSided
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
+from shardline.app.compute.view.limit_rule import LimitState
 from shardline.app.compute.view.look_up import FanOut, LookUp, LookUps, one_row
 from shardline.app.compute.view.row_conditions import ConditionReader, Conditions
-from shardline.app.compute.view.temporal_rule import TemporalRule, TemporalState, needed_columns
+from shardline.app.compute.view.state_rules import State, StateRules, needed_rows
+from shardline.app.compute.view.temporal_rule import TemporalState
 from shardline.app.compute.view.touched_keys import OUTPUT, TouchedRule
 from shardline.app.execution.spark_errors import error_line
-from shardline.app.sql.decided_values import holds_opaque
 from shardline.app.sql.kept_aggregates import refusal
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.plan_tree import plan_tree
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.strategy import choose_strategy
-from shardline.app.sql.temporal_filters import split_condition
 from shardline.app.sql.touched_keys import Region, Regions
 from shardline.datasource.errors import ShardError
 from shardline.datasource.frames import empty_frame
@@ -65,14 +65,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["ChangePlan", "NotIncremental", "State", "StepPlan"]
+__all__ = ["ChangePlan", "NotIncremental", "StepPlan"]
 
 _STEPS_MAX: Final = 64
 """Plans of steps that a view keeps. There is one for each set of inputs that change together: as
 many sets as a view over a dozen inputs has would fill the JVM's memory, and few occur again."""
-
-State: TypeAlias = GroupState | TemporalState | FirstRowsState
-"""What a view remembers of an operator of its query."""
 
 _AS_BELOW: Final = frozenset(
     {
@@ -189,22 +186,19 @@ class ChangePlan:
         normal = normal_form(session, analysed)
         self.query = query_tree(normal)
         judged = Regions(session, self.query, lambda node: not refusal(session, node.plan))
-        strategy, reason = choose_strategy(plan_tree(normal.toJSON()), judged.verdicts())
+        tree = plan_tree(normal.toJSON())
+        strategy, reason = choose_strategy(tree, judged.verdicts())
         if strategy == "recompute":
             raise NotIncremental(reason)
         if not depends_on_rows_alone(analysed):
             raise NotIncremental("an expression that is not deterministic")
         self._output = read_sequence(analysed.output())
         self.states: list[State] = []
-        groups = AggregateRule(session, self._operators)
-        self._timed = TemporalRule(session, groups.exact, self._operators)
-        self._fronts = FirstRowsRule(session, groups.exact, self._operators)
-        self._first_rows = judged.first_rows
-        self._needed = needed_columns(normal)
-        self._query = self._with_states(self.query, groups)
+        rules = StateRules(session, self._operators, normal, needed_rows(judged, tree))
+        self._query = self._with_states(self.query, rules)
         below = [node for state in self.states for node in _below(state)]
         self._regions = Regions(session, self._query, below=below).by_top
-        self._touched = TouchedRule(session, groups.exact, self._operators)
+        self._touched = TouchedRule(session, rules.exact, self._operators)
         self._by_key: dict[Region, None] = {}
         """Regions that the plan being made computes by key."""
         self._contents |= {state.name: state.schema for state in self.states}
@@ -232,29 +226,18 @@ class ChangePlan:
         self._concerns = concerns(trees, self._known, added_up)
         self._fan_out = fan_out
 
-    def _with_states(self, node: QueryNode, rule: AggregateRule) -> QueryNode:
-        """A query that reads states in the place of aggregates; fills `states`."""
+    def _with_states(self, node: QueryNode, rules: StateRules) -> QueryNode:
+        """A query that reads states in the place of operators; fills `states`."""
         if node.input or not node.inputs:
             return node
-        children = tuple(self._with_states(child, rule) for child in node.children)
+        children = tuple(self._with_states(child, rules) for child in node.children)
         inputs = frozenset[str]().union(*(child.inputs for child in children))
         above = replace(node, children=children, inputs=inputs)
         # No object has such a name.
-        name = f"state {len(self.states) + 1}"
-        read: QueryNode
-        state: State
-        if node.kind == "Aggregate" and not refusal(self._spark, node.plan):
-            read, state = rule.split(above, name)
-        elif node.kind == "Filter" and (
-            condition := split_condition(self._spark, node.plan.condition())
-        ):
-            read, state = self._timed.split(above, condition, self._needed, name)
-            if any(holds_opaque(field.dataType) for field in state.schema.fields):
-                raise NotIncremental("a temporal filter of rows whose values cannot be compared")
-        elif node in self._first_rows:
-            read, state = self._fronts.split(above, self._first_rows[node], self._needed, name)
-        else:
+        split = rules.split(node, above, f"state {len(self.states) + 1}")
+        if split is None:
             return above
+        read, state = split
         self.states.append(state)
         return read
 
@@ -484,7 +467,7 @@ def _below(state: State) -> tuple[QueryNode, ...]:
 def _source_of(state: State) -> StateSource:
     """What counts of a state where a filter above it may be taken below it."""
     source = state.source
-    if isinstance(state, FirstRowsState):
+    if isinstance(state, FirstRowsState | LimitState):
         return StateSource(source.children, (), filters=False)  # nothing goes below a LIMIT
     made = read_sequence(source.plan.projectList())
     if isinstance(state, TemporalState):

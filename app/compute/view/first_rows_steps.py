@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from shardline.app.compute.view.change_plan import State, StepPlan
+    from shardline.app.compute.view.change_plan import StepPlan
+    from shardline.app.compute.view.state_rules import State
     from shardline.app.compute.view.state_shard import StateShard
     from shardline.app.compute.view.state_step import StateStep
 

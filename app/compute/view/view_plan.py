@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, StepPlan
 from shardline.app.compute.view.evaluate import analyse_query, with_times
 from shardline.app.compute.view.kept_plan import plan_of
+from shardline.app.compute.view.state_rules import needed_rows
 from shardline.app.compute.view.temporal_rule import DUE
 from shardline.app.compute.view.touched_keys import OUTPUT
 from shardline.app.execution.spark_errors import error_line
@@ -38,7 +39,14 @@ from shardline.app.sql.kept_aggregates import aggregate_expressions, refusal
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.plan_tree import plan_tree
 from shardline.app.sql.query_tree import QueryNode, query_tree
-from shardline.app.sql.strategy import CONSTANT, JOIN_SIDES, LINEAR, REASONS, choose_strategy
+from shardline.app.sql.strategy import (
+    CONSTANT,
+    JOIN_SIDES,
+    LIMITS,
+    LINEAR,
+    REASONS,
+    choose_strategy,
+)
 from shardline.app.sql.temporal_filters import split_condition
 from shardline.app.sql.touched_keys import Region, Regions, join_kind
 from shardline.datasource.frames import as_active, clone_of, empty_frame
@@ -86,11 +94,12 @@ def _planned(
     normal = normal_form(session, plan_of(analyse_query(session, query, empty)))
     tree = query_tree(normal)
     regions = Regions(session, tree, lambda node: not refusal(session, node.plan))
-    strategy, reason = choose_strategy(plan_tree(normal.toJSON()), regions.verdicts())
+    nodes = plan_tree(normal.toJSON())
+    strategy, reason = choose_strategy(nodes, regions.verdicts())
     changes = _changes(session, query, columns) if strategy != "recompute" else None
     if isinstance(changes, NotIncremental):
         strategy, reason, changes = "recompute", str(changes), None
-    operators = _Operators(session, view, strategy, regions)
+    operators = _Operators(session, view, strategy, regions, needed_rows(regions, nodes))
     listed = tuple(operators.of(tree))
     states = tuple(operators.states) if changes is not None else ()
     found = _Steps(view, tuple(columns), changes, states)
@@ -127,6 +136,7 @@ class _Operators:
     """Gives each operator of a query its rule.
 
     Attributes:
+        needed: How many rows are needed of each order and LIMIT that is a state.
         states: Those of the operators so far, in the order in which a view keeps them.
     """
 
@@ -134,6 +144,7 @@ class _Operators:
     view: str
     strategy: Strategy
     regions: Regions
+    needed: Mapping[QueryNode, int]
     states: list[StatePlan] = field(default_factory=list)
     _state_of: dict[QueryNode, StatePlan] = field(default_factory=dict)
     _region_of: dict[QueryNode, Region] = field(default_factory=dict)
@@ -161,13 +172,15 @@ class _Operators:
         if self._is_temporal(node):
             return StatePlan(shard=shard, key=(DUE,), rows=_TIMED_ROWS)
         if node.kind == "Sort":
-            needed = self.regions.first_rows[node]
+            needed = self.needed[node]
             return StatePlan(shard=shard, rows=f"the first rows, of which {needed} are needed")
+        if node.kind in LIMITS:
+            return StatePlan(shard=shard, rows="the rows that a LIMIT lets through")
         keys = read_sequence(node.plan.groupingExpressions())
         return StatePlan(shard=shard, key=tuple(_text(one) for one in keys if not one.foldable()))
 
     def _is_kept(self, node: QueryNode) -> bool:
-        if self._is_temporal(node) or node in self.regions.first_rows:
+        if self._is_temporal(node) or node in self.needed:
             return True
         return node.kind == "Aggregate" and bool(node.inputs) and not refusal(self.spark, node.plan)
 
@@ -203,7 +216,9 @@ class _Operators:
         region, state = self._region_of.get(node), self._state_of.get(node)
         if region is not None or state is not None:
             kept = "" if state is None else f"added up in {state.shard}"
-            if state is not None and node.kind == "Sort":
+            if state is not None and node.kind in LIMITS:
+                kept = f"run anew over the first rows, and compared with {state.shard}"
+            elif state is not None and node.kind == "Sort":
                 kept = f"{state.shard} has the rows in front, and some to spare"
             elif state is not None and state.rows:
                 kept = f"rows come and go at their own times, which {state.shard} keeps"

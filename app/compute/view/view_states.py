@@ -42,7 +42,7 @@ from shardline.app.compute.cached_frames import cache_frame
 from shardline.app.compute.errors import data_error_text
 from shardline.app.compute.view.accumulators import NEGATIVE
 from shardline.app.compute.view.aggregate_rule import GroupState
-from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, State, StepPlan
+from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, StepPlan
 from shardline.app.compute.view.correction import additions, correction_frame
 from shardline.app.compute.view.first_rows_rule import FirstRowsState
 from shardline.app.compute.view.first_rows_steps import FirstRowsSteps
@@ -58,11 +58,14 @@ from shardline.app.compute.view.kept_jobs import (
     is_too_much,
 )
 from shardline.app.compute.view.kept_plan import Leaf
+from shardline.app.compute.view.limit_rule import LimitState
+from shardline.app.compute.view.limit_steps import LimitSteps
 from shardline.app.compute.view.moved_groups import HELD, MOVED, MergedGroups, MovedGroups
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.reports import ViewReports
 from shardline.app.compute.view.self_check import SelfCheck
 from shardline.app.compute.view.state_check import difference_of
+from shardline.app.compute.view.state_rules import State
 from shardline.app.compute.view.state_shard import StateShard
 from shardline.app.compute.view.state_step import StateStep
 from shardline.app.compute.view.temporal_rule import TemporalState
@@ -134,6 +137,7 @@ class ViewStates:
         self._moved_rows = 0
         self._temporal = TemporalSteps(rows, one_task, jobs)
         self._first_rows = FirstRowsSteps(rows, one_task, jobs)
+        self._limits = LimitSteps(host, one_task, jobs)
         self._timed: list[StateShard] = []
         """Those of temporal filters, once a step has shown which they are."""
 
@@ -363,39 +367,76 @@ class ViewStates:
 
     def _extend(self, shard: StateShard, group: State, step: StateStep, state: ShardState) -> bool:
         """Bring a state from before the step to its end; False if the step must be recomputed."""
-        changed = step.changed & group.source.inputs
-        source = found = None
-        if changed:
-            try:
-                source = step.plan.source_step(group, changed)
-            except NotIncremental:
-                return False
-            found = self._rows.find(step, source)
-            if found is None or step.is_too_large(source, found.volume):
-                return False
-        given = None if source is None or found is None else (source, found)
-        rows: StagedInterval | None = None
-        if isinstance(group, TemporalState):
-            rows = self._temporal.change(shard, group, step, state, given)
-        elif isinstance(group, FirstRowsState) and given is not None:
-            try:
-                rows = self._first_rows.change(shard, group, step, state, given)
-            except NotIncremental as refused:
-                self.refusal = str(refused)
-                return False
-        elif isinstance(group, GroupState) and given is not None:
-            moved = self._moved(group, step, *given)
-            try:
-                if moved.rows:
-                    return self._merge(shard, group, step, state, moved)
-            finally:
-                moved.release()
+        try:
+            rows: StagedInterval | None = None
+            if isinstance(group, GroupState):
+                merged = self._merge_source(shard, group, step, state)
+                if merged is not None:
+                    return merged
+            else:
+                rows = self._change(shard, group, step, state)
+        except NotIncremental as refused:
+            self.refusal = str(refused)
+            return False
         if rows is not None:
             at = state.upper.time
             assert at is not None, shard.name
             return self._append(shard, rows, at, step.upper)
         self._resting[shard.name] = (state.upper.time, step.upper)
         return True
+
+    def _change(
+        self,
+        shard: StateShard,
+        group: TemporalState | FirstRowsState | LimitState,
+        step: StateStep,
+        state: ShardState,
+    ) -> StagedInterval | None:
+        """The change of a state that has no groups, staged; None if it has none.
+
+        Raises:
+            NotIncremental: The step must be recomputed.
+        """
+        if isinstance(group, LimitState):
+            changed = step.changed & group.source.inputs
+            return self._limits.change(shard, group, step, state) if changed else None
+        source = self._source(group, step)
+        if isinstance(group, TemporalState):
+            return self._temporal.change(shard, group, step, state, source)
+        if source is None:
+            return None
+        return self._first_rows.change(shard, group, step, state, source)
+
+    def _source(self, group: State, step: StateStep) -> tuple[StepPlan, Found] | None:
+        """The change of what a state is of, with what it is over; None if it has none.
+
+        Raises:
+            NotIncremental: The step must be recomputed.
+        """
+        changed = step.changed & group.source.inputs
+        if not changed:
+            return None
+        plan = step.plan.source_step(group, changed)
+        found = self._rows.find(step, plan)
+        if found is None or step.is_too_large(plan, found.volume):
+            raise NotIncremental("a state could not follow")
+        return plan, found
+
+    def _merge_source(
+        self, shard: StateShard, group: GroupState, step: StateStep, state: ShardState
+    ) -> bool | None:
+        """Append to a state what its source's change makes of it.
+
+        None if that is nothing; False, or NotIncremental is raised, if the step must be recomputed.
+        """
+        source = self._source(group, step)
+        if source is None:
+            return None
+        moved = self._moved(group, step, *source)
+        try:
+            return self._merge(shard, group, step, state, moved) if moved.rows else None
+        finally:
+            moved.release()
 
     def _moved(
         self, group: GroupState, step: StateStep, source: StepPlan, found: Found

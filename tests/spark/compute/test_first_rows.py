@@ -131,6 +131,16 @@ QUERIES: Final = {
     "(SELECT id FROM scores ORDER BY points DESC, id LIMIT 2)",
     "nested": "SELECT id, points FROM (SELECT id, points FROM scores ORDER BY points, id LIMIT 6) "
     "ORDER BY id DESC LIMIT 2",
+    "of_first": "SELECT t.id, p.city FROM (SELECT id, who FROM scores ORDER BY points, id LIMIT 4) "
+    "t JOIN people p ON t.who = p.name",
+    "of_first_outer": "SELECT p.name, t.id FROM people p LEFT JOIN "
+    "(SELECT id, who FROM scores ORDER BY points DESC, id LIMIT 4) t ON t.who = p.name",
+    "grouped": "SELECT who, count(*) AS n, max(id) AS last FROM "
+    "(SELECT id, who FROM scores ORDER BY points, id LIMIT 7 OFFSET 1) GROUP BY who",
+    "beside": "(SELECT id FROM scores ORDER BY points, id LIMIT 2) UNION ALL "
+    "(SELECT id FROM scores WHERE points = 1)",
+    "in_first": "SELECT id FROM scores WHERE who IN "
+    "(SELECT who FROM scores ORDER BY points DESC, id LIMIT 2)",
     "outer": "SELECT s.id, p.city FROM scores s LEFT JOIN people p ON s.who = p.name "
     "ORDER BY s.points DESC, s.id, p.city LIMIT 4",
     "windows": "SELECT id, place FROM (SELECT id, rank() OVER (PARTITION BY who ORDER BY id) "
@@ -154,7 +164,7 @@ def test_a_limit_follows_changes(worlds: Worlds, seed: int, name: str) -> None:
 
 NOT_KEPT: Final = [
     # A state is above the LIMIT, which gives it no changes.
-    "SELECT max(id) AS last FROM (SELECT id FROM scores ORDER BY id LIMIT 7)",
+    "SELECT max(id) AS last FROM (SELECT id FROM scores ORDER BY id LIMIT 1001)",
     "SELECT id FROM scores ORDER BY id OFFSET 3",
     "SELECT id FROM scores ORDER BY id LIMIT 0",
     "SELECT id FROM scores ORDER BY id LIMIT 2000000",

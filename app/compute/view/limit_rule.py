@@ -1,0 +1,109 @@
+"""A LIMIT with more above it becomes the reading of a state: the rows that it lets through.
+
+    join over LIMIT 10 over Sort over X     becomes    join over the rows of a state, and a state of
+                                                       LIMIT 10 over Sort over the first rows of X
+
+The first rows have changes (`first_rows_rule`), but a LIMIT of them has none: which row comes up
+where one goes is not in any change. It is run anew over the first rows at each time at which these
+change, and what it lets through then is compared with what it has let through before. Where
+nothing but the view is above it, the view itself is what is compared, and there is no such state.
+
+Columns of the state: `c1` … those of the rows that are needed above.
+
+Invariants:
+    Of rows that tie those stay in the state that are there, or others take their place in it: what
+    is above sees one choice.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.types import StructType
+
+from shardline.app.compute.view.change_operators import ChangeOperators, NotIncremental
+from shardline.app.compute.view.evaluate import with_times
+from shardline.app.compute.view.kept_plan import plan_of
+from shardline.app.sql.query_tree import QueryNode
+from shardline.app.sql.touched_keys import number_of
+from shardline.datasource.frames import empty_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["LimitRule", "LimitState"]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """The state of one LIMIT.
+
+    Attributes:
+        name: By which the query above reads it, as an input.
+        source: The LIMIT over the state of its first rows, with the columns `c1` ….
+        schema: Columns of the state.
+    """
+
+    name: str
+    source: QueryNode
+    schema: StructType
+
+    @property
+    def changes(self) -> StructType:
+        """Columns of the state's changes."""
+        return with_times(self.schema)
+
+    def contents(self, session: SparkSession, rows: DataFrame, at: int) -> DataFrame:  # noqa: ARG002 - as of other states
+        """The state over all rows of its source."""
+        return rows
+
+
+class LimitRule:
+    """Takes LIMITs apart whose rows are read by more than the view."""
+
+    def __init__(self, exact: SparkSession, operators: ChangeOperators) -> None:
+        """For the application of `exact`.
+
+        Args:
+            exact: A session whose settings are the same for all views.
+            operators: Of the plan.
+        """
+        self._exact = exact
+        self._operators = operators
+
+    def split(
+        self, limit: QueryNode, needed: frozenset[int], name: str
+    ) -> tuple[QueryNode, LimitState]:
+        """What is above a LIMIT over a state of this name, and that state.
+
+        Args:
+            limit: The LIMIT, over the state of its first rows.
+            needed: Ids of the columns that anything above it refers to.
+            name: Names no input, and no other state.
+
+        Raises:
+            NotIncremental: Nothing of its rows is needed.
+        """
+        columns = list({number_of(one): one for one in limit.output}.values())
+        columns = [one for one in columns if number_of(one) in needed]
+        if not columns:
+            raise NotIncremental("a LIMIT of rows of which nothing is read")
+        named = self._operators.named
+        given = [named(one, f"c{place}") for place, one in enumerate(columns, 1)]
+        plan = self._project(given, limit.plan)
+        source = QueryNode(plan, "Project", "", (limit,), limit.inputs)
+        schema = StructType.fromJson(json.loads(plan.schema().json()))
+        empty = empty_frame(self._exact, schema)
+        leaf = QueryNode(plan_of(empty), "State", name, (), frozenset([name]))
+        shown = [
+            named(held, one.name(), one.exprId())
+            for held, one in zip(leaf.output, columns, strict=True)
+        ]
+        read = QueryNode(self._project(shown, leaf.plan), "Project", "", (leaf,), leaf.inputs)
+        return read, LimitState(name, source, schema)
+
+    def _project(self, columns: list[Any], below: Any) -> Any:
+        plans = self._operators.plans
+        return plans.make("Project", plans.sequence(columns), below)

@@ -1,0 +1,107 @@
+"""Tells which operators of a query are kept as states, and takes them apart.
+
+    rules = StateRules(session, operators, regions, normal)
+    rules.split(node, above, name)      what is above reads a state of this name; and that state
+
+An aggregate is a state of groups, a temporal filter one of rows that come and go by themselves, an
+order of which a LIMIT needs the first rows one of these; and where more is above a LIMIT than the
+view, what it lets through is one, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from shardline.app.compute.view.aggregate_rule import AggregateRule, GroupState
+from shardline.app.compute.view.change_operators import ChangeOperators, NotIncremental
+from shardline.app.compute.view.first_rows_rule import FirstRowsRule, FirstRowsState
+from shardline.app.compute.view.limit_rule import LimitRule, LimitState
+from shardline.app.compute.view.temporal_rule import TemporalRule, TemporalState, needed_columns
+from shardline.app.sql.decided_values import holds_opaque
+from shardline.app.sql.kept_aggregates import refusal
+from shardline.app.sql.plan_tree import Node
+from shardline.app.sql.query_tree import QueryNode
+from shardline.app.sql.strategy import keeps_limits
+from shardline.app.sql.temporal_filters import split_condition
+from shardline.app.sql.touched_keys import Regions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["State", "StateRules", "needed_rows"]
+
+State: TypeAlias = GroupState | TemporalState | FirstRowsState | LimitState
+"""What a view remembers of an operator of its query."""
+
+
+def needed_rows(regions: Regions, tree: Node) -> dict[QueryNode, int]:
+    """The orders and LIMITs of a query that are states, with how many rows of each are needed.
+
+    Args:
+        regions: Of the query.
+        tree: Its plan in its normal form.
+    """
+    found = {one.sort: one.needed for one in regions.first_rows}
+    if keeps_limits(tree, regions.verdicts()):
+        found |= {one.limits[0]: one.needed for one in regions.first_rows if one.are_few}
+    return found
+
+
+class StateRules:
+    """The rules for states of one query.
+
+    Attributes:
+        exact: A session in which a number that does not fit is an error.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        operators: ChangeOperators,
+        normal: Any,
+        needed: dict[QueryNode, int],
+    ) -> None:
+        """For one query.
+
+        Args:
+            session: The one that the view runs in.
+            operators: Of the plan.
+            normal: The query's plan in its normal form.
+            needed: As of `needed_rows`.
+        """
+        self._spark = session
+        self._groups = AggregateRule(session, operators)
+        self.exact = self._groups.exact
+        self._timed = TemporalRule(session, self.exact, operators)
+        self._first_rows = FirstRowsRule(session, self.exact, operators)
+        self._limits = LimitRule(self.exact, operators)
+        self._needed_rows = needed
+        self._needed_columns = needed_columns(normal)
+
+    def split(self, node: QueryNode, above: QueryNode, name: str) -> tuple[QueryNode, State] | None:
+        """What an operator is over a state of this name, and that state; None if it needs none.
+
+        Args:
+            node: The operator.
+            above: The same over the states below it.
+            name: Names no input, and no other state.
+
+        Raises:
+            NotIncremental: It is to be a state, and cannot be.
+        """
+        if node in self._needed_rows:
+            if node.kind != "Sort":
+                return self._limits.split(above, self._needed_columns, name)
+            rows = self._needed_rows[node]
+            return self._first_rows.split(above, rows, self._needed_columns, name)
+        if node.kind == "Aggregate" and not refusal(self._spark, node.plan):
+            return self._groups.split(above, name)
+        if node.kind != "Filter":
+            return None
+        condition = split_condition(self._spark, node.plan.condition())
+        if condition is None:
+            return None
+        read, state = self._timed.split(above, condition, self._needed_columns, name)
+        if any(holds_opaque(field.dataType) for field in state.schema.fields):
+            raise NotIncremental("a temporal filter of rows whose values cannot be compared")
+        return read, state
