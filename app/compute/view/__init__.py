@@ -48,8 +48,12 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
     result_over        a view's rows at one time, over its states
     temporal_rule      a temporal filter, read as a state
     temporal_steps     finds the rows of such a state whose time has come
+    state_rules        which operators are kept as states
+    group_steps        states of groups follow what they group
     first_rows_rule    the first rows of an order, read as a state
     first_rows_steps   which follow what is ordered, as long as they are enough
+    limit_rule         a LIMIT with more above it, read as a state
+    limit_steps        which follows its first rows
     state_check        recomputes one key of a state
     step_costs         chooses between changes and the query anew by what they have cost
     join_tree          inner joins as one join of many sides

@@ -18,9 +18,6 @@ step, whatever it was:
 
 The last three cannot be if all is well, and are reported (`ViewReports.report_doubt`).
 
-Where the least or greatest value of a group goes, a state does not tell the next one: its groups
-that have changed are made anew of all of their rows (`touched_keys`), in the same step.
-
 A state is not appended to in a step that leaves it as it is. So it may end long before the output
 does, and that is remembered, or found out from the inputs' history.
 
@@ -32,13 +29,11 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
-from shardline.app.compute.cached_frames import cache_frame
 from shardline.app.compute.errors import data_error_text
 from shardline.app.compute.view.accumulators import NEGATIVE
 from shardline.app.compute.view.aggregate_rule import GroupState
@@ -46,21 +41,14 @@ from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, S
 from shardline.app.compute.view.correction import additions, correction_frame
 from shardline.app.compute.view.first_rows_rule import FirstRowsState
 from shardline.app.compute.view.first_rows_steps import FirstRowsSteps
-from shardline.app.compute.view.found_rows import Found, FoundRows, rows_in_driver
+from shardline.app.compute.view.found_rows import Found, FoundRows
+from shardline.app.compute.view.group_steps import GroupSteps
 from shardline.app.compute.view.input_changes import find_input_changes, volume_of_shards
 from shardline.app.compute.view.kept_jobs import (
-    RESULT_BYTES_MAX,
-    RESULT_ROWS_MAX,
-    FewRows,
     KeptJobs,
-    ShardRows,
-    StepJob,
-    is_too_much,
 )
-from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.limit_rule import LimitState
 from shardline.app.compute.view.limit_steps import LimitSteps
-from shardline.app.compute.view.moved_groups import HELD, MOVED, MergedGroups, MovedGroups
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.reports import ViewReports
 from shardline.app.compute.view.self_check import SelfCheck
@@ -74,16 +62,11 @@ from shardline.app.execution.host import Host
 from shardline.app.execution.spark_errors import error_line, find_unreadable_part
 from shardline.app.protocol.objects import state_shards
 from shardline.datasource.frames import (
-    ROWS_MAX,
-    SmallTarget,
     StagedInterval,
-    collect_few,
-    collect_interval,
-    small_target,
     stage_interval,
 )
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.state import ShardState, Volume
+from shardline.datasource.state import ShardState
 
 __all__ = ["ViewStates"]
 
@@ -131,10 +114,9 @@ class ViewStates:
         ]
         self._one_task = one_task
         self._rows = rows
-        self._jobs = jobs
         self._resting: dict[str, tuple[int | None, int | None]] = {}
         """For each shard its upper, and until when it is known to stay as it is there."""
-        self._moved_rows = 0
+        self._groups = GroupSteps(rows, one_task, jobs)
         self._temporal = TemporalSteps(rows, one_task, jobs)
         self._first_rows = FirstRowsSteps(rows, one_task, jobs)
         self._limits = LimitSteps(host, one_task, jobs)
@@ -367,228 +349,54 @@ class ViewStates:
 
     def _extend(self, shard: StateShard, group: State, step: StateStep, state: ShardState) -> bool:
         """Bring a state from before the step to its end; False if the step must be recomputed."""
+        at = state.upper.time
+        assert at is not None, shard.name
         try:
-            rows: StagedInterval | None = None
-            if isinstance(group, GroupState):
-                merged = self._merge_source(shard, group, step, state)
-                if merged is not None:
-                    return merged
-            else:
-                rows = self._change(shard, group, step, state)
+            rows, as_read = self._change(shard, group, step, state)
         except NotIncremental as refused:
             self.refusal = str(refused)
             return False
-        if rows is not None:
-            at = state.upper.time
-            assert at is not None, shard.name
-            return self._append(shard, rows, at, step.upper)
-        self._resting[shard.name] = (state.upper.time, step.upper)
+        if rows is None:
+            self._resting[shard.name] = (at, step.upper)
+            return True
+        if not shard.append(rows, at, step.upper):
+            return False  # whose rows are there now is not known: the next step looks
+        self._resting[shard.name] = (step.upper, step.upper)
+        if as_read is not None and step.upper is not None:
+            # Neither the output's change nor the next look-up has to read them again.
+            step.tables[group.name] = as_read
+            self._rows.note_appended(state, step.upper, as_read)
         return True
 
     def _change(
-        self,
-        shard: StateShard,
-        group: TemporalState | FirstRowsState | LimitState,
-        step: StateStep,
-        state: ShardState,
-    ) -> StagedInterval | None:
-        """The change of a state that has no groups, staged; None if it has none.
-
-        Raises:
-            NotIncremental: The step must be recomputed.
-        """
-        if isinstance(group, LimitState):
-            changed = step.changed & group.source.inputs
-            return self._limits.change(shard, group, step, state) if changed else None
-        source = self._source(group, step)
-        if isinstance(group, TemporalState):
-            return self._temporal.change(shard, group, step, state, source)
-        if source is None:
-            return None
-        return self._first_rows.change(shard, group, step, state, source)
-
-    def _source(self, group: State, step: StateStep) -> tuple[StepPlan, Found] | None:
-        """The change of what a state is of, with what it is over; None if it has none.
+        self, shard: StateShard, group: State, step: StateStep, state: ShardState
+    ) -> tuple[StagedInterval | None, pa.Table | None]:
+        """The change of a state, staged, and as it would be read if that is known; None if none.
 
         Raises:
             NotIncremental: The step must be recomputed.
         """
         changed = step.changed & group.source.inputs
-        if not changed:
-            return None
+        if isinstance(group, LimitState):
+            return self._limits.change(shard, group, step, state) if changed else None, None
+        source = self._source(group, step, changed) if changed else None
+        if isinstance(group, TemporalState):
+            return self._temporal.change(shard, group, step, state, source), None
+        if source is None:
+            return None, None
+        if isinstance(group, FirstRowsState):
+            return self._first_rows.change(shard, group, step, state, source), None
+        return self._groups.change(shard, group, step, state, source)
+
+    def _source(
+        self, group: GroupState | TemporalState | FirstRowsState, step: StateStep, changed: set[str]
+    ) -> tuple[StepPlan, Found]:
+        """The change of what a state is of, with what it is over."""
         plan = step.plan.source_step(group, changed)
         found = self._rows.find(step, plan)
         if found is None or step.is_too_large(plan, found.volume):
             raise NotIncremental("a state could not follow")
         return plan, found
-
-    def _merge_source(
-        self, shard: StateShard, group: GroupState, step: StateStep, state: ShardState
-    ) -> bool | None:
-        """Append to a state what its source's change makes of it.
-
-        None if that is nothing; False, or NotIncremental is raised, if the step must be recomputed.
-        """
-        source = self._source(group, step)
-        if source is None:
-            return None
-        moved = self._moved(group, step, *source)
-        try:
-            return self._merge(shard, group, step, state, moved) if moved.rows else None
-        finally:
-            moved.release()
-
-    def _moved(
-        self, group: GroupState, step: StateStep, source: StepPlan, found: Found
-    ) -> MovedGroups:
-        """What the step adds to groups, computed once: what follows reads it more than once."""
-        # What the last change came to tells what to expect.
-        if self._moved_rows <= RESULT_ROWS_MAX:
-            table = self._few_moved(group, step, source, found)
-            if table is not None and not is_too_much(table):
-                self._moved_rows = table.num_rows
-                make = partial(rows_in_driver, step.session, table, group.moved_columns)
-                return MovedGroups(make, table.num_rows, table)
-        cached = cache_frame(self._moved_frame(group, step, source, found))
-        try:
-            self._moved_rows = cached.rows.count()
-        except BaseException:
-            # Nobody else knows of it yet: Spark would keep its rows for as long as the process.
-            cached.release()
-            raise
-        return MovedGroups(lambda: cached.rows, self._moved_rows, None, cached.release)
-
-    def _moved_frame(
-        self, group: GroupState, step: StateStep, source: StepPlan, found: Found
-    ) -> DataFrame:
-        session = step.session
-        return group.moved(session, self._one_task.over(session, source, step.changes, found))
-
-    def _few_moved(
-        self, group: GroupState, step: StateStep, source: StepPlan, found: Found
-    ) -> pa.Table | None:
-        """The rows of `_moved`; None, or what `is_too_much`, if they are too many."""
-
-        def make(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
-            return group.moved(step.session, source.over_leaves(step.session, frames))
-
-        def ordinary(rows_max: int = RESULT_ROWS_MAX) -> pa.Table | None:
-            moved = self._moved_frame(group, step, source, found)
-            return collect_few(moved, rows_max, RESULT_BYTES_MAX)
-
-        given = self._rows.few(step, source, found)
-        if given is None:
-            # Of much: few groups may have moved, but many of them may be large.
-            return ordinary(ROWS_MAX)
-        key, most = (source, group.name), RESULT_ROWS_MAX + 1
-        return self._jobs.rows(StepJob(key, step.session, given, make, ordinary, most))
-
-    def _merge(
-        self,
-        shard: StateShard,
-        group: GroupState,
-        step: StateStep,
-        state: ShardState,
-        moved: MovedGroups,
-    ) -> bool:
-        """Append to a state what `moved` makes of it; False if the step must be recomputed."""
-        session, at, found = step.session, state.upper.time, None
-        assert at is not None, shard.name
-        if moved.table is not None:
-            # Groups that have moved, and perhaps others; None if Spark must search.
-            key = tuple(name for name in moved.table.column_names if name.startswith("k"))
-            found = self._rows.rows(state, key, moved.table, at - 1)
-        if found is not None and moved.table is not None:
-            few_moved = FewRows(moved.table, group.moved_columns)
-            merged = MergedGroups(group, few_moved, FewRows(found, group.schema))
-            # Before the merge, which only compares values that come with the one that is kept: it
-            # would go on showing a least value of which the last row has gone.
-            if moved.takes_values_away() and self._loses_extremes(step, merged):
-                return self._append_anew(shard, group, step, at)
-            target = small_target(group.changes, shard.options)
-            is_few = moved.rows <= RESULT_ROWS_MAX // 2  # each is two updates: one goes, one comes
-            few = self._merged_few(target, step, merged) if is_few else None
-            if few is not None:
-                if not self._append(shard, target.stage(few), at, step.upper):
-                    return False
-                rows = target.as_read(few)
-                if rows is not None and step.upper is not None:
-                    # Neither the output's change nor the next look-up has to read them again.
-                    step.tables[group.name] = rows
-                    self._rows.note_appended(state, step.upper, rows)
-                return True
-            held, volume = rows_in_driver(session, *merged.held), Volume(rows=found.num_rows)
-        else:
-            held, volume = shard.contents(session, state, at), volume_of_shards([state])
-        frames = self._one_task.inputs(session, {"moved": moved.frame(), "held": held}, volume)
-        if found is None and moved.takes_values_away():
-            lost = group.lost_extremes(session, frames["moved"], frames["held"])
-            if lost is not None and lost.take(1):
-                return self._append_anew(shard, group, step, at)
-        rows = group.merged(session, frames["moved"], frames["held"], found=found is not None)
-        is_small = found is not None and moved.rows <= ROWS_MAX // 2
-        small = collect_interval(rows, shard.options) if is_small else None
-        staged = stage_interval(rows, shard.options) if small is None else small.stage(small.rows)
-        return self._append(shard, staged, at, step.upper)
-
-    def _append(
-        self, shard: StateShard, rows: StagedInterval, lower: int, upper: int | None
-    ) -> bool:
-        if not shard.append(rows, lower, upper):
-            return False  # whose rows are there now is not known: the next step looks
-        self._resting[shard.name] = (upper, upper)
-        return True
-
-    def _merged_few(
-        self, target: SmallTarget, step: StateStep, merged: MergedGroups
-    ) -> pa.Table | None:
-        """A state's change by a kept plan; None if it is to be computed another way."""
-        session, group = step.session, merged.group
-
-        def over(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
-            return group.merged(session, frames[MOVED], frames[HELD], found=True)
-
-        def frame() -> DataFrame:
-            volume = Volume(rows=merged.held.table.num_rows)
-            return over(self._one_task.inputs(session, merged.frames(session), volume))
-
-        asked = ShardRows(target, over, frame)
-        return asked.by(self._jobs, (step.plan, group.name), session, merged.few_rows)
-
-    def _loses_extremes(self, step: StateStep, merged: MergedGroups) -> bool:
-        """True if the least or greatest value of a group may have gone."""
-        session, group = step.session, merged.group
-
-        def lost(frames: Mapping[Leaf, DataFrame]) -> DataFrame | None:
-            return group.lost_extremes(session, frames[MOVED], frames[HELD])
-
-        def ordinary() -> pa.Table | None:
-            found = lost(merged.frames(session))
-            return None if found is None else found.limit(1).toArrow()
-
-        key = (step.plan, group.name, "lost")
-        rows = self._jobs.rows(StepJob(key, session, merged.few_rows, lost, ordinary, 1))
-        return rows is not None and rows.num_rows > 0
-
-    def _append_anew(self, shard: StateShard, group: GroupState, step: StateStep, at: int) -> bool:
-        """Append what all rows of the groups that have moved come to; False as of `_merge`."""
-        session, target = step.session, small_target(group.changes, shard.options)
-        # Of all rows of the groups: a state keeps one least value of each, and not the next one.
-        try:
-            plan = step.plan.anew_step(group, step.changed & group.source.inputs)
-        except NotIncremental:
-            return False  # without a key
-        found = self._rows.find(step, plan)
-        if found is None or step.is_too_large(plan, found.volume):
-            return False
-        frame = partial(self._one_task.over, session, plan, step.changes, found)
-        given, rows = self._rows.few(step, plan, found), None
-        if given is not None:
-            asked = ShardRows(target, partial(plan.over_leaves, session), frame)
-            rows = asked.by(self._jobs, plan, session, given)
-        if rows is not None:
-            return self._append(shard, target.stage(rows), at, step.upper)
-        return self._append(shard, stage_interval(frame(), shard.options), at, step.upper)
 
     def _is_right(self, shard: StateShard, group: State, step: StateStep) -> bool:
         """True if a group that the step has changed is what its source gives; else it is dropped.

@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql.types import NullType
 
 from shardline.app.compute.view.accumulators import Accumulators
+from shardline.app.compute.view.group_steps import GroupSteps
 from shardline.app.compute.view.session_groups import session_programs
-from shardline.app.compute.view.view_states import ViewStates
 from support.profiles import one_of, some_of
 from support.spark.view_world import ViewWorld
 
@@ -137,14 +137,14 @@ def test_sessions_are_made_anew_only_where_rows_go(world: SessionWorld) -> None:
     query = QUERIES["counted"]
     anew: list[int] = []
 
-    def counted(states: ViewStates, *given: Any) -> bool:
-        anew.append(given[-2].lower)
-        return append_anew(states, *given)
+    def counted(states: GroupSteps, *given: Any) -> Any:
+        anew.append(given[-1].lower)
+        return make_anew(states, *given)
 
-    append_anew, loses = ViewStates._append_anew, ViewStates._loses_extremes
+    make_anew, loses = GroupSteps._anew, GroupSteps._loses_extremes
     with (
-        mock.patch.object(ViewStates, "_append_anew", counted),
-        mock.patch.object(ViewStates, "_loses_extremes", autospec=True, side_effect=loses) as asked,
+        mock.patch.object(GroupSteps, "_anew", counted),
+        mock.patch.object(GroupSteps, "_loses_extremes", autospec=True, side_effect=loses) as asked,
     ):
         world.follow(world.kept("in_part_anew", query), partial(world.by_spark, query))
     assert anew == [lower for lower, upper in pairwise(CUTS) if not only_new(lower, upper)]

@@ -115,6 +115,19 @@ def test_what_is_over_states_alone_is_said(spark: SparkSession) -> None:
     assert not plan.recomputed
 
 
+def test_a_limit_with_more_above_it_is_a_state(spark: SparkSession) -> None:
+    """What it lets through has changes then, as the view itself would have."""
+    first = "SELECT who, price FROM orders ORDER BY price, id LIMIT 3"
+    plan = planned(spark, f"SELECT who, count(*) AS n FROM ({first}) GROUP BY who")
+    assert (plan.strategy, obstacles(plan), plan.recomputed) == ("incremental", [], ())
+    assert rules(plan)["GlobalLimit"] == "run anew over the first rows, and compared with v_state_2"
+    assert [one.rows for one in plan.states] == [
+        "the first rows, of which 3 are needed",
+        "the rows that a LIMIT lets through",
+        "",
+    ]
+
+
 def test_a_temporal_filter_between_a_limit_and_its_order_is_an_obstacle(
     spark: SparkSession,
 ) -> None:
@@ -128,7 +141,7 @@ def test_a_temporal_filter_between_a_limit_and_its_order_is_an_obstacle(
 
 
 OBSTACLES: Final = {
-    "SELECT max(id) AS last FROM (SELECT id FROM orders ORDER BY price, id LIMIT 3)": (
+    "SELECT max(id) AS last FROM (SELECT id FROM orders ORDER BY price, id LIMIT 2000)": (
         "GlobalLimit",
         "LIMIT",
     ),

@@ -16,15 +16,15 @@ import pyarrow as pa
 import pytest
 from typing_extensions import override
 
-from shardline.app.compute.view import view_states
+from shardline.app.compute.view import group_steps
 from shardline.app.compute.view.found_rows import FoundRows
+from shardline.app.compute.view.group_steps import GroupSteps
 from shardline.app.compute.view.kept_jobs import RESULT_ROWS_MAX
 from shardline.app.compute.view.output import ViewSink
 from shardline.app.compute.view.shared_changes import changes_of
 from shardline.app.compute.view.state_shard import StateShard
 from shardline.app.compute.view.step_changes import StepChanges
 from shardline.app.compute.view.step_costs import StepCosts
-from shardline.app.compute.view.view_states import ViewStates
 from shardline.app.execution.observations import Measured, Stepped
 from shardline.app.protocol.objects import state_shards
 from shardline.datasource.errors import MissingBlob
@@ -511,8 +511,8 @@ def test_rows_that_cannot_be_counted_are_not_kept(monkeypatch: pytest.MonkeyPatc
     """Their frame would stay in Spark's cache, and hold the parts that it is of, for ever."""
     cached = mock.Mock()
     cached.rows.count.side_effect = ArithmeticError
-    monkeypatch.setattr(view_states, "cache_frame", lambda _: cached)
+    monkeypatch.setattr(group_steps, "cache_frame", lambda _: cached)
     states = mock.Mock(_moved_rows=RESULT_ROWS_MAX + 1)
     with pytest.raises(ArithmeticError):
-        ViewStates._moved(states, mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
+        GroupSteps._moved(states, mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
     cached.release.assert_called_once()

@@ -302,7 +302,7 @@ def test_a_result_that_is_not_small_is_left_to_spark(
         "shardline.datasource.spark_native.time_interval",
     ):
         monkeypatch.setattr(f"{module}.ROWS_MAX", 3)
-    for module in ("kept_jobs", "view_states", "output_change"):
+    for module in ("kept_jobs", "group_steps", "output_change"):
         monkeypatch.setattr(f"shardline.app.compute.view.{module}.RESULT_ROWS_MAX", 3)
     monkeypatch.setattr("shardline.datasource.spark_native.save._FEW_ROWS", 3)
     session = session_of(bench)

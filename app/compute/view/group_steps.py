@@ -1,0 +1,229 @@
+"""States of groups follow what they group: each change adds to groups, or takes away from them.
+
+    steps.change(…)      the state's change in a step, staged
+
+Where the least or greatest value of a group goes, a state does not tell the next one: its groups
+that have changed are made anew of all of their rows (`touched_keys`), in the same step.
+
+Invariants:
+    What is there of a group is looked up where few have moved, and read by Spark where many have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from shardline.app.compute.cached_frames import cache_frame
+from shardline.app.compute.view.change_operators import NotIncremental
+from shardline.app.compute.view.found_rows import Found, FoundRows, rows_in_driver
+from shardline.app.compute.view.input_changes import volume_of_shards
+from shardline.app.compute.view.kept_jobs import (
+    RESULT_BYTES_MAX,
+    RESULT_ROWS_MAX,
+    FewRows,
+    KeptJobs,
+    ShardRows,
+    StepJob,
+    is_too_much,
+)
+from shardline.app.compute.view.moved_groups import HELD, MOVED, MergedGroups, MovedGroups
+from shardline.app.compute.view.one_task import OneTask
+from shardline.datasource.frames import (
+    ROWS_MAX,
+    SmallTarget,
+    StagedInterval,
+    collect_few,
+    collect_interval,
+    small_target,
+    stage_interval,
+)
+from shardline.datasource.state import ShardState, Volume
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from shardline.app.compute.view.aggregate_rule import GroupState
+    from shardline.app.compute.view.change_plan import StepPlan
+    from shardline.app.compute.view.kept_plan import Leaf
+    from shardline.app.compute.view.state_shard import StateShard
+    from shardline.app.compute.view.state_step import StateStep
+
+__all__ = ["GroupSteps"]
+
+
+class GroupSteps:
+    """Of one view. Used by one thread at a time."""
+
+    def __init__(self, rows: FoundRows, one_task: OneTask, jobs: KeptJobs) -> None:
+        """No I/O; all are the view's."""
+        self._rows = rows
+        self._one_task = one_task
+        self._jobs = jobs
+        self._moved_rows = 0
+
+    def change(
+        self,
+        shard: StateShard,
+        group: GroupState,
+        step: StateStep,
+        state: ShardState,
+        source: tuple[StepPlan, Found],
+    ) -> tuple[StagedInterval | None, pa.Table | None]:
+        """A state's change in a step, staged, and as it would be read; None if there is none.
+
+        Args:
+            shard: The state's shard.
+            group: What it is a state of.
+            step: The step.
+            state: The shard's state, which holds until the step begins.
+            source: The plan of the changes of what is grouped, with what it is over.
+
+        Returns:
+            As it would be read is None as well where that is not known.
+
+        Raises:
+            NotIncremental: The step must be recomputed.
+        """
+        moved = self._moved(group, step, *source)
+        try:
+            return self._merged(shard, group, step, state, moved) if moved.rows else (None, None)
+        finally:
+            moved.release()
+
+    def _moved(
+        self, group: GroupState, step: StateStep, source: StepPlan, found: Found
+    ) -> MovedGroups:
+        """What the step adds to groups, computed once: what follows reads it more than once."""
+        # What the last change came to tells what to expect.
+        if self._moved_rows <= RESULT_ROWS_MAX:
+            table = self._few_moved(group, step, source, found)
+            if table is not None and not is_too_much(table):
+                self._moved_rows = table.num_rows
+                make = partial(rows_in_driver, step.session, table, group.moved_columns)
+                return MovedGroups(make, table.num_rows, table)
+        cached = cache_frame(self._moved_frame(group, step, source, found))
+        try:
+            self._moved_rows = cached.rows.count()
+        except BaseException:
+            # Nobody else knows of it yet: Spark would keep its rows for as long as the process.
+            cached.release()
+            raise
+        return MovedGroups(lambda: cached.rows, self._moved_rows, None, cached.release)
+
+    def _moved_frame(
+        self, group: GroupState, step: StateStep, source: StepPlan, found: Found
+    ) -> DataFrame:
+        session = step.session
+        return group.moved(session, self._one_task.over(session, source, step.changes, found))
+
+    def _few_moved(
+        self, group: GroupState, step: StateStep, source: StepPlan, found: Found
+    ) -> pa.Table | None:
+        """The rows of `_moved`; None, or what `is_too_much`, if they are too many."""
+
+        def make(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
+            return group.moved(step.session, source.over_leaves(step.session, frames))
+
+        def ordinary(rows_max: int = RESULT_ROWS_MAX) -> pa.Table | None:
+            moved = self._moved_frame(group, step, source, found)
+            return collect_few(moved, rows_max, RESULT_BYTES_MAX)
+
+        given = self._rows.few(step, source, found)
+        if given is None:
+            # Of much: few groups may have moved, but many of them may be large.
+            return ordinary(ROWS_MAX)
+        key, most = (source, group.name), RESULT_ROWS_MAX + 1
+        return self._jobs.rows(StepJob(key, step.session, given, make, ordinary, most))
+
+    def _merged(
+        self,
+        shard: StateShard,
+        group: GroupState,
+        step: StateStep,
+        state: ShardState,
+        moved: MovedGroups,
+    ) -> tuple[StagedInterval, pa.Table | None]:
+        """What `moved` makes of a state; as of `change`."""
+        session, at, found = step.session, state.upper.time, None
+        assert at is not None, shard.name
+        if moved.table is not None:
+            # Groups that have moved, and perhaps others; None if Spark must search.
+            key = tuple(name for name in moved.table.column_names if name.startswith("k"))
+            found = self._rows.rows(state, key, moved.table, at - 1)
+        if found is not None and moved.table is not None:
+            few_moved = FewRows(moved.table, group.moved_columns)
+            merged = MergedGroups(group, few_moved, FewRows(found, group.schema))
+            # Before the merge, which only compares values that come with the one that is kept: it
+            # would go on showing a least value of which the last row has gone.
+            if moved.takes_values_away() and self._loses_extremes(step, merged):
+                return self._anew(shard, group, step), None
+            target = small_target(group.changes, shard.options)
+            is_few = moved.rows <= RESULT_ROWS_MAX // 2  # each is two updates: one goes, one comes
+            few = self._merged_few(target, step, merged) if is_few else None
+            if few is not None:
+                return target.stage(few), target.as_read(few)
+            held, volume = rows_in_driver(session, *merged.held), Volume(rows=found.num_rows)
+        else:
+            held, volume = shard.contents(session, state, at), volume_of_shards([state])
+        frames = self._one_task.inputs(session, {"moved": moved.frame(), "held": held}, volume)
+        if found is None and moved.takes_values_away():
+            lost = group.lost_extremes(session, frames["moved"], frames["held"])
+            if lost is not None and lost.take(1):
+                return self._anew(shard, group, step), None
+        rows = group.merged(session, frames["moved"], frames["held"], found=found is not None)
+        is_small = found is not None and moved.rows <= ROWS_MAX // 2
+        small = collect_interval(rows, shard.options) if is_small else None
+        staged = stage_interval(rows, shard.options) if small is None else small.stage(small.rows)
+        return staged, None
+
+    def _merged_few(
+        self, target: SmallTarget, step: StateStep, merged: MergedGroups
+    ) -> pa.Table | None:
+        """A state's change by a kept plan; None if it is to be computed another way."""
+        session, group = step.session, merged.group
+
+        def over(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
+            return group.merged(session, frames[MOVED], frames[HELD], found=True)
+
+        def frame() -> DataFrame:
+            volume = Volume(rows=merged.held.table.num_rows)
+            return over(self._one_task.inputs(session, merged.frames(session), volume))
+
+        asked = ShardRows(target, over, frame)
+        return asked.by(self._jobs, (step.plan, group.name), session, merged.few_rows)
+
+    def _loses_extremes(self, step: StateStep, merged: MergedGroups) -> bool:
+        """True if the least or greatest value of a group may have gone."""
+        session, group = step.session, merged.group
+
+        def lost(frames: Mapping[Leaf, DataFrame]) -> DataFrame | None:
+            return group.lost_extremes(session, frames[MOVED], frames[HELD])
+
+        def ordinary() -> pa.Table | None:
+            found = lost(merged.frames(session))
+            return None if found is None else found.limit(1).toArrow()
+
+        key = (step.plan, group.name, "lost")
+        rows = self._jobs.rows(StepJob(key, session, merged.few_rows, lost, ordinary, 1))
+        return rows is not None and rows.num_rows > 0
+
+    def _anew(self, shard: StateShard, group: GroupState, step: StateStep) -> StagedInterval:
+        """What all rows of the groups that have moved come to, staged; as of `change`."""
+        session, target = step.session, small_target(group.changes, shard.options)
+        # Of all rows of the groups: a state keeps one least value of each, and not the next one.
+        plan = step.plan.anew_step(group, step.changed & group.source.inputs)
+        found = self._rows.find(step, plan)
+        if found is None or step.is_too_large(plan, found.volume):
+            raise NotIncremental("a state could not follow")
+        frame = partial(self._one_task.over, session, plan, step.changes, found)
+        given, rows = self._rows.few(step, plan, found), None
+        if given is not None:
+            asked = ShardRows(target, partial(plan.over_leaves, session), frame)
+            rows = asked.by(self._jobs, plan, session, given)
+        if rows is not None:
+            return target.stage(rows)
+        return stage_interval(frame(), shard.options)
