@@ -70,10 +70,10 @@ def score(draw: random.Random, number: int) -> Row:
 def change(draw: random.Random, scores: Input, time: int, numbers: Iterator[int]) -> None:
     """Some scores come and some go: at some times many that are in front in most orders."""
     there = scores.at(time)
-    gone = draw.sample(there, min(len(there), draw.choice([0, 1, 3, len(there) // 2])))
+    gone = draw.sample(there, min(len(there), draw.choice([0, 1, 3, len(there) // 6])))
     if draw.random() < 0.3:
-        gone = sorted(there, key=lambda row: (row[2] is not None, row[2] or 0))[:11]
-    come = [score(draw, next(numbers)) for _ in range(draw.choice([0, 1, 2, 12]))]
+        gone = sorted(there, key=lambda row: (row[2] is not None, row[2] or 0))[:15]
+    come = [score(draw, next(numbers)) for _ in range(draw.choice([0, 2, 12, 24]) if there else 80)]
     changes = [(time, row, 1) for row in come] + [(time, row, -1) for row in gone]
     scores.append(changes, time + 1)
 
@@ -112,8 +112,10 @@ TOTALS: Final = "(SELECT who, count(*) AS n, sum(points) AS total FROM scores GR
 QUERIES: Final = {
     "ascending": "SELECT id, who, points FROM scores ORDER BY points, id LIMIT 3",
     "descending": "SELECT id, points FROM scores ORDER BY points DESC, id DESC LIMIT 3",
-    "nulls": "SELECT id, who FROM scores ORDER BY points ASC NULLS LAST, who DESC NULLS FIRST, id "
-    "LIMIT 4",
+    "nulls": "SELECT id, who FROM scores "
+    "ORDER BY if(id % 17 = 0, NULL, nvl(who, 'x')) DESC NULLS FIRST, points NULLS LAST, id LIMIT 4",
+    "nulls_last": "SELECT id FROM scores ORDER BY if(id % 12 = 0, points, NULL) NULLS LAST, id "
+    "LIMIT 5",
     "floats": "SELECT id, weight FROM scores ORDER BY weight DESC, id LIMIT 3",
     "arrays": "SELECT id, tags FROM scores ORDER BY tags DESC, id LIMIT 3",
     "structs": "SELECT id FROM scores ORDER BY named_struct('w', who, 'p', points), id LIMIT 3",
@@ -151,7 +153,10 @@ QUERIES: Final = {
 
 @pytest.mark.parametrize(
     ("seed", "name"),
-    some_of(itertools.product([1, 2, 3, 4], QUERIES), [(1, "descending"), (1, "joined")]),
+    some_of(
+        itertools.product([1, 2, 3, 4], QUERIES),
+        [(1, "grouped"), (1, "joined"), (1, "nulls"), (1, "nulls_last")],
+    ),
 )
 def test_a_limit_follows_changes(worlds: Worlds, seed: int, name: str) -> None:
     """At each time it has what plain Spark says of all rows."""
