@@ -400,3 +400,34 @@ def test_a_state_with_wrong_rows_is_found_and_put_right(world: ViewWorld) -> Non
     told = [one for one in world.bench.told(Measured) if one.id == "checked"]
     assert sum(one.added.get("self_checks", 0) for one in told)
     assert not [one for one in world.bench.told(Doubted) if one.id == "checked"]
+
+
+@pytest.mark.parametrize("descends", [False, True])
+@pytest.mark.parametrize("nulls_last", [False, True])
+def test_an_order_is_the_same_forwards_backwards_and_in_pairs(
+    spark: SparkSession, descends: bool, nulls_last: bool
+) -> None:
+    """It is written three times: to sort, to find the last row, and to compare with one."""
+    order = first_rows_rule._Order(
+        [
+            first_rows_rule._Key("o1", descends, nulls_last),
+            first_rows_rule._Key("o2", not descends, nulls_last),
+        ],
+        ["c1"],
+    )
+    values = [None, math.nan, -0.0, 0.0, 1.5]
+    rows = [(n, values[n % 5], [None, 1, 2][n % 3], False) for n in range(30)]
+    session = spark.newSession()
+    every = session.createDataFrame(rows, "c1 BIGINT, o1 DOUBLE, o2 BIGINT, is_end BOOLEAN")
+    every.createOrReplaceTempView("every")
+
+    def sorted_by(text: str) -> list[int]:
+        return [row.c1 for row in session.sql(f"SELECT c1 FROM every ORDER BY {text}").collect()]
+
+    forwards = sorted_by(order.text())
+    assert sorted_by(order.text(reverse=True)) == forwards[::-1]
+    behind = session.sql(
+        f"SELECT a.c1, b.c1 FROM every a CROSS JOIN every b WHERE {order.is_behind('a', 'b')}"
+    )
+    expected = {(two, one) for one, two in itertools.combinations(forwards, 2)}
+    assert {tuple(row) for row in behind.collect()} == expected
