@@ -79,7 +79,7 @@ def find_first_rows(
     while ahead:
         node = ahead.pop()
         first = _first_rows_of(node) if node.kind in LIMITS else None
-        if first is not None and _can_be_kept(spark, first.sort.children[0], follows):
+        if first is not None and _can_be_kept(spark, first.sort, follows):
             found.append(first)
         else:
             ahead += node.children
@@ -112,9 +112,11 @@ def _number(expression: Any) -> int:
 
 
 def _can_be_kept(
-    spark: SparkSession, rows: QueryNode, follows: Callable[[QueryNode], bool]
+    spark: SparkSession, sort: QueryNode, follows: Callable[[QueryNode], bool]
 ) -> bool:
-    columns = (spark_type(spark, one) for one in rows.output)
+    (rows,) = sort.children
+    keys = (order.child() for order in read_sequence(sort.plan.order()))
+    columns = (spark_type(spark, one) for one in (*rows.output, *keys))
     return bool(rows.inputs) and _all_follow(rows, follows) and all(map(_can_be_stored, columns))
 
 

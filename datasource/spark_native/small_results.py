@@ -15,7 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError, UnsupportedOperationException
@@ -59,12 +59,22 @@ def collect_small(
 def collect_few(rows: DataFrame, rows_max: int, bytes_max: int = BYTES_MAX) -> pa.Table | None:
     """The rows of a frame; None if there are more than `rows_max`, or if they are too large."""
     try:
-        table: pa.Table = rows.limit(rows_max + 1).toArrow()
+        table = _to_arrow(rows.limit(rows_max + 1))
     except Exception as error:
         if _TOO_LARGE in str(error):
             return None
         raise
     return table if table.num_rows <= rows_max and table.nbytes <= bytes_max else None
+
+
+def _to_arrow(rows: DataFrame) -> pa.Table:
+    try:
+        return rows.toArrow()
+    except pa.ArrowInvalid:
+        # By PySpark's cast to the types that the rows have already: Arrow refuses it for a struct
+        # that is NULL and has fields that never are.
+        collect: Any = rows._collect_as_arrow  # noqa: SLF001 - no public door
+        return pa.Table.from_batches(collect(empty_list_if_zero_records=False))
 
 
 def has_same_arrow_types(rows: StructType, schema: ShardSchema) -> bool:

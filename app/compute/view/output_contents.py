@@ -84,4 +84,9 @@ class OutputContents:
 def correct_in_memory(desired: pa.Table, held: pa.Table) -> pa.Table:
     """The updates that turn `held` into `desired`, both with `_diff`; the same as `difference`."""
     taken = negate(held).select(desired.column_names)
-    return consolidate(pa.concat_tables([desired, taken.cast(desired.schema)]))
+    schema = desired.schema
+    # Not cast to the types that it has already, as Arrow refuses that for a struct that is NULL and
+    # has fields that never are.
+    is_same = taken.schema.types == schema.types
+    taken = pa.table(taken.columns, schema=schema) if is_same else taken.cast(schema)
+    return consolidate(pa.concat_tables([desired, taken]))
