@@ -81,7 +81,13 @@ def additions(frame: DataFrame) -> DataFrame:
 
 def _signed(frame: DataFrame, sign: int) -> DataFrame:
     """`frame` with its diffs, or 1 for each row, times `sign` in its last column."""
-    own = [_column(name).alias(name, metadata=_NOTHING) for name in frame.columns if name != DIFF]
+    own = [
+        # Only where there is any: of a condition below Spark makes one for each choice of columns
+        # and of their aliases, which are twice as many with each column.
+        _column(one.name).alias(one.name, metadata=_NOTHING) if one.metadata else _column(one.name)
+        for one in frame.schema.fields
+        if one.name != DIFF
+    ]
     copies = F.col(DIFF) if DIFF in frame.columns else F.lit(1)
     return frame.select(*own, (copies.cast("bigint") * sign).alias(DIFF))
 

@@ -82,6 +82,7 @@ _log = logging.getLogger(__name__)
 
 _FIRST: Final = "its first contents"
 _CHEAPER_ANEW: Final = "its query run anew is the cheaper way"
+_FUNCTIONS: Final = "its functions of Python may be others than when it last ran"
 """Reasons to recompute that may end between two steps of a micro-batch; no others may."""
 
 _RACES_MAX: Final = 64
@@ -118,6 +119,9 @@ class View:
         inputs = self._inputs = ViewInputs(host, description)
         self._sink = ViewSink(host.client, description, inputs.shards, gate, inputs.determinants)
         self._gate, self._is_made = gate, False
+        self._has_old_functions: bool | None = None
+        """True until the query is run anew, if it calls functions of Python: the body of one is in
+        no definition, and what another one has made it could not retract. None if not known."""
         self._reports = ViewReports(host, incarnation, description, self._as_of)
         sizes = ShardFanOut(host.client, description.inputs)
         self._changes = ChangeQuery(description, self._schema, sizes)
@@ -178,6 +182,10 @@ class View:
                 self._states.drop()
             self._sink.make()
             self._is_made = True
+        if self._has_old_functions is None:
+            self._has_old_functions = self.calls_python
+            if self._has_old_functions:
+                self._states.drop()
 
     # -- with Spark --------------------------------------------------------------------------
 
@@ -201,8 +209,9 @@ class View:
         floor = self._floor(output, max(self._as_of, interval.lower))
         is_further = output.ours and output.upper is not None and output.upper > interval.lower
         starts = interval.starts and not is_further
-        strategy: Strategy = "recompute" if starts else self._description.strategy
-        self._reason = _FIRST if starts else ""
+        anew = starts or self._has_old_functions
+        strategy: Strategy = "recompute" if anew else self._description.strategy
+        self._reason = _FIRST if starts else _FUNCTIONS if anew else ""
         first = floor if output.upper is None else max(floor, output.upper)
         if not output.ours and output.upper is not None:
             end = self._inputs.settled_beyond(first, end, self._gate)
@@ -273,7 +282,8 @@ class View:
         # Of which it may have many: behind by a minute, a view would be asked once in a minute,
         # and where many views start the first contents are of a time that is minutes ago.
         may_end = (
-            self._reason in (_FIRST, _CHEAPER_ANEW) and self._description.strategy != "recompute"
+            self._reason in (_FIRST, _CHEAPER_ANEW, _FUNCTIONS)
+            and self._description.strategy != "recompute"
         )
         if not may_end or output.upper is None or output.failing or not output.ours:
             return False
@@ -333,6 +343,7 @@ class View:
             self._reports.report_step(done, error)
             # Only now: as long as nothing is appended, a next attempt may begin at another time.
             self._sink.begin(step)
+            self._has_old_functions = False
 
     def _correction(
         self, session: SparkSession, step: Recompute, states: Sequence[ShardState]

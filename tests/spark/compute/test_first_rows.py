@@ -446,3 +446,12 @@ def test_a_struct_may_be_null_whose_fields_never_are(spark: SparkSession, tmp_pa
         right = {(n, ("x", n) if n % 2 == 0 else None): 1 for n in range(number, number + 3)}
         assert contents(found.world.bench.client, found.name, time) == right
     assert [way for way, _ in ways(found)] == ["recompute", "incremental", "incremental"]
+
+
+def test_rows_may_have_many_columns(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark infers conditions by columns and their aliases: of forty it would make 2^40."""
+    columns = ", ".join(f"id + {n} AS a{n}, points AS b{n}" for n in range(20))
+    query = f"SELECT {columns} FROM scores ORDER BY a0, b1 DESC LIMIT 3"
+    found = alone(spark, tmp_path, rows(range(20, 60)), query)
+    assert step(found, rows(range(9, 12)), rows(range(20, 22))) == "incremental"
+    assert step(found, [], rows(range(9, 10))) == "incremental"

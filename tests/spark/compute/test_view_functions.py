@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from shardline.app.compute.holds import end_view_holds
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.streaming_query import run_view
-from shardline.app.execution.observations import Failed, Health
+from shardline.app.execution.observations import Failed, Health, Stepped
+from shardline.datasource.frames import clone_of
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.spark_native.time_interval import Interval
 from support.profiles import one_of
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from shardline.app.protocol.objects import ViewDescription
+    from shardline.app.protocol.objects import Strategy, ViewDescription
 
 pytestmark = pytest.mark.spark
 
@@ -273,3 +275,49 @@ def test_rows_decide_conditions_whose_state_does_not_say_so(
     assert errors(bench, 20) == []
     with bench.client.reader("prices", purpose="test") as reader:
         assert sorted(reader.snapshot(20)["id"].to_pylist()) == [1, 2]
+
+
+@pytest.mark.parametrize("strategy", ["linear", "incremental"])
+def test_a_function_that_has_changed_is_taken_for_all_rows(
+    spark: SparkSession, tmp_path: Path, strategy: Strategy
+) -> None:
+    """From the next change on: its body is in no definition, and it retracts what the old one made.
+
+    The query is run anew once; from then on its changes are followed.
+    """
+    bench = Bench(spark, str(tmp_path / "lake"), tmp_path / "checkpoints")
+    orders = bench.input("orders", ORDERS)
+    if strategy == "linear":
+        kept = view("v", "SELECT id, times(price) AS p FROM orders", "id BIGINT, p INT", "orders")
+    else:
+        query = "SELECT who, sum(times(price)) AS total FROM orders GROUP BY who"
+        kept = view("v", query, "who STRING, total BIGINT", "orders")
+    kept = replace(kept, strategy=strategy)
+    orders.push(5, ((1, "ada", 10), 1), ((2, "bob", 20), 1))
+    # Each is a process of its own: they run after each other.
+    for factor, changes in (
+        (1, [((3, "cyd", 30), 1)]),
+        (2, [((2, "bob", 20), -1), ((2, "bob", 21), 1)]),
+        (3, [((1, "ada", 10), -1)]),
+    ):
+        register_times(spark, factor)
+        run = View(bench.host, bench.incarnation("v", 5), kept, no_fence, Following())
+        if factor == 1:
+            run.advance(clone_of(spark), Interval(5, orders.upper, starts=True))
+        for change in (changes, [((7 + factor, "dan", 1), 1)]):
+            lower = orders.upper
+            orders.push(lower, *change)
+            run.advance(clone_of(spark), Interval(lower, lower + 1))
+            rows = [(number, who, factor * price) for number, who, price in orders.at(lower)]
+            sums: Counter[str] = Counter()
+            for _, who, price in rows:
+                sums[who] += price
+            right = [(n, price) for n, _, price in rows] if strategy == "linear" else sums.items()
+            assert contents(bench.client, "v", lower) == Counter(right)
+    told = Counter((one.way, one.reason) for one in bench.told(Stepped))
+    assert told["recompute", "its functions of Python may be others than when it last ran"] == 2
+    assert told[strategy, ""] == 4
+
+
+def register_times(spark: SparkSession, factor: int) -> None:
+    spark.udf.register("times", lambda price: factor * price, "int")
