@@ -244,6 +244,12 @@ class Lab:
         if name not in self._resolved.schemas:
             raise unknown_name("object", name, self._resolved.schemas)
         at = max(self._reached - 1, 0) if as_of is None else as_of
+        if at >= self._reached:
+            raise InvalidUsage(
+                f"'{name}' has no contents at {at} yet",
+                code="NOT_YET_READABLE",
+                hint=f"advance to {at + 1} first",
+            )
         known = self._resolved.descriptions
         below = reachable_names(name, lambda one: inputs_of(known[one]) if one in known else ())
         # Those below first: their error is the reason for what is wrong above.
@@ -387,7 +393,13 @@ class Lab:
         if isinstance(rows, pa.Table):
             rows = self._spark.createDataFrame(rows)
         if not isinstance(rows, DataFrame):
-            rows = self._spark.createDataFrame(list(rows), struct_of(schema.record))
+            listed, names = list(rows), schema.names
+            given = (key for one in listed if isinstance(one, Mapping) for key in one)
+            # Spark would leave it out, and take NULL for the column that was meant.
+            unknown = next((key for key in given if key not in names), None)
+            if unknown is not None:
+                raise unknown_name("column", unknown, names)
+            rows = self._spark.createDataFrame(listed, struct_of(schema.record))
         return rows.select(*schema.names).toArrow().cast(schema.arrow)
 
 

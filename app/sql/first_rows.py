@@ -38,7 +38,7 @@ _NEEDED_MAX: Final = 1_000_000
 _SHOWN_MAX: Final = 1_000
 """Rows that a LIMIT may let through to be a state itself: a step reads and compares them all."""
 
-_ROW_FOR_ROW: Final = frozenset({"Project", "SubqueryAlias"})
+_ROW_FOR_ROW: Final = frozenset({"PipeOperator", "Project", "SubqueryAlias"})
 """Operators that may be between a LIMIT and its order."""
 
 _FOLLOWS: Final = LINEAR | CONSTANT | {"Aggregate", "Join", "Window"}

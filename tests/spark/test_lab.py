@@ -167,6 +167,10 @@ def test_mistakes_are_told(spark: SparkSession) -> None:
             lab.push("orders", [(1, 1, 1)], at=9)
         with pytest.raises(InvalidUsage, match="advance to 11 or later"):
             lab.advance(10)
+        with pytest.raises(InvalidUsage, match="advance to 26 first"):
+            lab.contents("large", as_of=25)
+        with pytest.raises(InvalidUsage, match="did you mean 'price'"):
+            lab.push("orders", [{"id": 1, "customer": 1, "prize": 1}], at=11)
     with pytest.raises(InvalidUsage, match="SYNTAX"):
         Lab(spark, "CREATE SOURCE x;")
 

@@ -143,6 +143,7 @@ QUERIES: Final = {
     "(SELECT id FROM scores WHERE points = 1)",
     "in_first": "SELECT id FROM scores WHERE who IN "
     "(SELECT who FROM scores ORDER BY points DESC, id LIMIT 2)",
+    "piped": "FROM scores |> WHERE points > 1 |> ORDER BY points, id |> LIMIT 3 |> SELECT id",
     "outer": "SELECT s.id, p.city FROM scores s LEFT JOIN people p ON s.who = p.name "
     "ORDER BY s.points DESC, s.id, p.city LIMIT 4",
     "windows": "SELECT id, place FROM (SELECT id, rank() OVER (PARTITION BY who ORDER BY id) "
