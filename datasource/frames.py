@@ -59,7 +59,12 @@ from shardline.datasource.spark_native.read import (
 )
 from shardline.datasource.spark_native.rule_loader import is_checked
 from shardline.datasource.spark_native.save import save
-from shardline.datasource.spark_native.small_results import BYTES_MAX, ROWS_MAX, collect_few
+from shardline.datasource.spark_native.small_results import (
+    BYTES_MAX,
+    ROWS_MAX,
+    collect_few,
+    to_arrow,
+)
 from shardline.datasource.spark_native.time_interval import (
     Interval,
     SmallTarget,
@@ -124,5 +129,6 @@ __all__ = [
     "sync_path",
     "sync_tree",
     "times_of_changes",
+    "to_arrow",
     "updates_in_driver",
 ]

@@ -32,6 +32,7 @@ __all__ = [
     "collect_few",
     "collect_small",
     "has_same_arrow_types",
+    "to_arrow",
 ]
 
 ROWS_MAX: Final = 16_384
@@ -59,7 +60,7 @@ def collect_small(
 def collect_few(rows: DataFrame, rows_max: int, bytes_max: int = BYTES_MAX) -> pa.Table | None:
     """The rows of a frame; None if there are more than `rows_max`, or if they are too large."""
     try:
-        table = _to_arrow(rows.limit(rows_max + 1))
+        table = to_arrow(rows.limit(rows_max + 1))
     except Exception as error:
         if _TOO_LARGE in str(error):
             return None
@@ -67,7 +68,8 @@ def collect_few(rows: DataFrame, rows_max: int, bytes_max: int = BYTES_MAX) -> p
     return table if table.num_rows <= rows_max and table.nbytes <= bytes_max else None
 
 
-def _to_arrow(rows: DataFrame) -> pa.Table:
+def to_arrow(rows: DataFrame) -> pa.Table:
+    """The rows of a frame, whose types are those of its columns."""
     try:
         return rows.toArrow()
     except pa.ArrowInvalid:

@@ -19,8 +19,7 @@ Invariants:
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
@@ -30,7 +29,13 @@ from pyspark.sql.types import NullType, StructType
 from shardline.app.compute.view.accumulators import Accumulators, GroupPrograms, group_programs
 from shardline.app.compute.view.change_operators import ChangeOperators, NotIncremental
 from shardline.app.compute.view.evaluate import analyse_query, with_times
-from shardline.app.compute.view.kept_plan import KeptPlan, plan_of, shared_plan
+from shardline.app.compute.view.kept_plan import (
+    KeptPlan,
+    columns_of,
+    plan_of,
+    shared_plan,
+    state_leaf,
+)
 from shardline.app.compute.view.session_groups import WINDOW, session_programs
 from shardline.app.sql.kept_aggregates import AggregateCall, aggregate_calls, is_of_session
 from shardline.app.sql.plan_nodes import spark_type, with_changed
@@ -163,11 +168,11 @@ class AggregateRule:
         programs = make_programs(len(named) - of_sessions, accumulators)
         source = self._source(node.children[0], named, calls)
         state = self._state(name, source, programs)
-        leaf = self._leaf(state)
+        leaf = state_leaf(self.exact, state.name, state.schema)
         buffers = self._buffers(leaf, state.schema, named, [*zip(calls, accumulators, strict=True)])
         values = self._values(buffers, keys, calls)
         results = [self._result(one) for one in read_sequence(node.plan.aggregateExpressions())]
-        return self._project(results, values), state
+        return self._operators.plans.projected(results, values), state
 
     def _argument_type(self, call: AggregateCall) -> Any:
         if call.function == "count":
@@ -182,7 +187,9 @@ class AggregateRule:
         """The columns of which a state is made."""
         columns = [(key, name) for name, key in keys.items()]
         columns += [(self._value(call), f"v{place}") for place, call in enumerate(calls, 1)]
-        return self._project([self._operators.named(one, name) for one, name in columns], below)
+        return self._operators.plans.projected(
+            [self._operators.named(one, name) for one, name in columns], below
+        )
 
     def _value(self, call: AggregateCall) -> Any:
         """What a call is about at one row; NULL, or false, where its FILTER does not hold."""
@@ -204,7 +211,7 @@ class AggregateRule:
 
     def _state(self, name: str, source: QueryNode, programs: GroupPrograms) -> GroupState:
         session = self.exact
-        rows = StructType.fromJson(json.loads(source.plan.schema().json()))
+        rows = columns_of(source.plan)
         changes = with_times(rows)
         contents = shared_plan(session, programs.contents, {"rows": rows})
         moved = shared_plan(session, programs.moved, {"changes": changes})
@@ -223,15 +230,11 @@ class AggregateRule:
         if node.input:
             pairs = zip(source.output, node.output, strict=True)
             columns = [self._operators.named(one, own.name(), own.exprId()) for one, own in pairs]
-            return self._project(columns, source)
+            return self._operators.plans.projected(columns, source)
         children = tuple(self._placed(child, source) for child in node.children)
         return replace(node, children=children, inputs=source.inputs)
 
     # -- above it -----------------------------------------------------------------------------
-
-    def _leaf(self, state: GroupState) -> QueryNode:
-        empty = empty_frame(self.exact, state.schema)
-        return QueryNode(plan_of(empty), "State", state.name, (), frozenset([state.name]))
 
     def _buffers(
         self,
@@ -265,7 +268,7 @@ class AggregateRule:
             self._operators.named(found, attribute.name(), attribute.exprId())
             for found, attribute in zip(below.output, wanted, strict=True)
         ]
-        return self._project(columns, below)
+        return self._operators.plans.projected(columns, below)
 
     def _values(
         self, buffers: QueryNode, keys: Sequence[Any], calls: Sequence[AggregateCall]
@@ -276,19 +279,13 @@ class AggregateRule:
             result = call.call.resultAttribute()
             value = call.call.aggregateFunction().evaluateExpression()
             values.append(self._operators.named(value, result.name(), result.exprId()))
-        return self._project([*keys, *values], buffers)
+        return self._operators.plans.projected([*keys, *values], buffers)
 
     def _result(self, expression: Any) -> Any:
         """An expression of the aggregate's results over the values of the functions."""
         if expression.getClass().getSimpleName() == "AggregateExpression":
             return expression.resultAttribute()
         return with_changed(self._spark, expression, self._result)
-
-    def _project(self, columns: Iterable[Any], below: QueryNode) -> QueryNode:
-        plan = self._operators.plans.make(
-            "Project", self._operators.plans.sequence(columns), below.plan
-        )
-        return QueryNode(plan, "Project", "", (below,), below.inputs)
 
     def _expression(self, name: str, *fields: Any) -> Any:
         return java_class(self._spark, f"{_EXPRESSIONS}.{name}")(*fields)

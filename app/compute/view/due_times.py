@@ -17,7 +17,6 @@ Invariants:
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +29,7 @@ from shardline.app.compute.errors import data_error_text
 from shardline.app.compute.view.change_operators import ChangeOperators
 from shardline.app.compute.view.current_time import at_time
 from shardline.app.compute.view.evaluate import analyse_query
-from shardline.app.compute.view.kept_plan import KeptPlan, Leaf, Operator, plan_of
+from shardline.app.compute.view.kept_plan import KeptPlan, Leaf, Operator, columns_of, plan_of
 from shardline.app.compute.view.temporal_rule import NEVER, between_bounds, bounded_rows
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.query_tree import QueryNode, query_tree
@@ -163,7 +162,7 @@ class DueTimes:
     def _look(self, session: SparkSession, node: QueryNode, condition: TemporalCondition) -> _Look:
         made = ChangeOperators(session)
         source = bounded_rows(session, made, node, condition, ())
-        rows = StructType.fromJson(json.loads(source.plan.schema().json()))
+        rows = columns_of(source.plan)
         bounded = between_bounds(["at"], condition.bounds, "rows")
         text = (
             "SELECT min(CASE WHEN begins > at THEN begins "  # noqa: S608

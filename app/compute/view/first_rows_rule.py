@@ -27,7 +27,6 @@ Invariants:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -39,10 +38,9 @@ from pyspark.sql.types import LongType, StructType
 from shardline.app.compute.view.change_operators import ChangeOperators, NotIncremental
 from shardline.app.compute.view.correction import correction_frame
 from shardline.app.compute.view.evaluate import with_times
-from shardline.app.compute.view.kept_plan import KeptPlan, plan_of, shared_plan
+from shardline.app.compute.view.kept_plan import KeptPlan, columns_of, shared_plan, state_leaf
 from shardline.app.sql.query_tree import QueryNode
 from shardline.app.sql.touched_keys import number_of
-from shardline.datasource.frames import empty_frame
 from shardline.datasource.java_names import java_class, read_sequence
 from shardline.datasource.schema import DIFF, TS
 
@@ -180,19 +178,20 @@ class FirstRowsRule:
             keys.append(_Key(text, descends, str(order.nullOrdering().sql()) == "NULLS LAST"))
         if not named:
             raise NotIncremental("a LIMIT of rows of which nothing is read")
-        source = self._project([self._operators.named(one, text) for one, text in named], below)
+        source = self._operators.plans.projected(
+            [self._operators.named(one, text) for one, text in named], below
+        )
         state = self._state(name, source, rows, _Order(keys, list(texts.values())))
         return self._read(sort, state, columns), state
 
     def _read(self, sort: QueryNode, state: FirstRowsState, columns: Sequence[Any]) -> QueryNode:
         """The order over the rows of a state."""
-        empty = empty_frame(self._exact, state.schema)
-        leaf = QueryNode(plan_of(empty), "State", state.name, (), frozenset([state.name]))
+        leaf = state_leaf(self._exact, state.name, state.schema)
         held = dict(zip(state.schema.names, leaf.output, strict=True))
         is_row = java_class(self._spark, f"{_EXPRESSIONS}.Not")(held[END])
         plan = self._operators.plans.make("Filter", is_row, leaf.plan)
         there = QueryNode(plan, "Filter", "", (leaf,), leaf.inputs)
-        read = self._project(
+        read = self._operators.plans.projected(
             [
                 self._operators.named(held[f"c{place}"], one.name(), one.exprId())
                 for place, one in enumerate(columns, 1)
@@ -204,7 +203,7 @@ class FirstRowsRule:
 
     def _state(self, name: str, source: QueryNode, needed: int, order: _Order) -> FirstRowsState:
         session = self._exact
-        rows = StructType.fromJson(json.loads(source.plan.schema().json()))
+        rows = columns_of(source.plan)
         contents = shared_plan(session, _contents(rows.names, order, needed), {"rows": rows})
         state = contents.columns
         held = _held_columns(state)
@@ -219,11 +218,6 @@ class FirstRowsRule:
             shared_plan(session, _trimmed(rows.names, order, needed), both),
             shared_plan(session, _within(rows.names, order), {"rows": rows, "held": held}),
         )
-
-    def _project(self, columns: Sequence[Any], below: QueryNode) -> QueryNode:
-        given = self._operators.plans.sequence(columns)
-        plan = self._operators.plans.make("Project", given, below.plan)
-        return QueryNode(plan, "Project", "", (below,), below.inputs)
 
 
 def _kept(needed: int) -> int:

@@ -17,6 +17,7 @@ Invariants:
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.sql.query_tree import QueryNode, query_tree
@@ -38,11 +40,20 @@ from shardline.datasource.schema import ShardSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
     from shardline.datasource.state import ShardState
 
-__all__ = ["KeptPlan", "Leaf", "Operator", "Operators", "calls_python", "plan_of", "shared_plan"]
+__all__ = [
+    "KeptPlan",
+    "Leaf",
+    "Operator",
+    "Operators",
+    "calls_python",
+    "columns_of",
+    "plan_of",
+    "shared_plan",
+    "state_leaf",
+]
 
 _PATTERNS: Final = "org.apache.spark.sql.catalyst.trees.TreePattern"
 _LOGICAL: Final = "org.apache.spark.sql.catalyst.plans.logical"
@@ -196,6 +207,11 @@ class Operators:
         """The rows of several plans with the same columns, under the attributes of the first."""
         return self.make("Union", self.sequence(plans), False, False)
 
+    def projected(self, columns: Iterable[Any], below: QueryNode) -> QueryNode:
+        """A projection of an operator of a query."""
+        plan = self.make("Project", self.sequence(columns), below.plan)
+        return QueryNode(plan, "Project", "", (below,), below.inputs)
+
     def over(
         self,
         node: QueryNode,
@@ -254,6 +270,17 @@ def calls_python(spark: SparkSession, query: str, inputs: Iterable[ShardState]) 
     schemas = {state.name: ShardSchema.parse(state.schemas[state.schema_id]) for state in inputs}
     columns = {name: struct_of(schema.record) for name, schema in schemas.items()}
     return KeptPlan(clone_of(spark), query, columns).calls_python
+
+
+def state_leaf(session: SparkSession, name: str, schema: StructType) -> QueryNode:
+    """The operator that stands for the rows of a state, as if it were an input of this name."""
+    empty = empty_frame(session, schema)
+    return QueryNode(plan_of(empty), "State", name, (), frozenset([name]))
+
+
+def columns_of(plan: Any) -> StructType:
+    """The columns of a plan, as Python has them."""
+    return StructType.fromJson(json.loads(plan.schema().json()))
 
 
 def plan_of(frame: DataFrame) -> Any:

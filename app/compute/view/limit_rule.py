@@ -17,18 +17,16 @@ Invariants:
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
 from shardline.app.compute.view.change_operators import ChangeOperators, NotIncremental
 from shardline.app.compute.view.evaluate import with_times
-from shardline.app.compute.view.kept_plan import plan_of
+from shardline.app.compute.view.kept_plan import columns_of, state_leaf
 from shardline.app.sql.query_tree import QueryNode
 from shardline.app.sql.touched_keys import number_of
-from shardline.datasource.frames import empty_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,18 +90,11 @@ class LimitRule:
             raise NotIncremental("a LIMIT of rows of which nothing is read")
         named = self._operators.named
         given = [named(one, f"c{place}") for place, one in enumerate(columns, 1)]
-        plan = self._project(given, limit.plan)
-        source = QueryNode(plan, "Project", "", (limit,), limit.inputs)
-        schema = StructType.fromJson(json.loads(plan.schema().json()))
-        empty = empty_frame(self._exact, schema)
-        leaf = QueryNode(plan_of(empty), "State", name, (), frozenset([name]))
+        source = self._operators.plans.projected(given, limit)
+        schema = columns_of(source.plan)
+        leaf = state_leaf(self._exact, name, schema)
         shown = [
             named(held, one.name(), one.exprId())
             for held, one in zip(leaf.output, columns, strict=True)
         ]
-        read = QueryNode(self._project(shown, leaf.plan), "Project", "", (leaf,), leaf.inputs)
-        return read, LimitState(name, source, schema)
-
-    def _project(self, columns: list[Any], below: Any) -> Any:
-        plans = self._operators.plans
-        return plans.make("Project", plans.sequence(columns), below)
+        return self._operators.plans.projected(shown, leaf), LimitState(name, source, schema)

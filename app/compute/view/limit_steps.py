@@ -22,7 +22,7 @@ from shardline.app.compute.view.input_changes import find_input_changes
 from shardline.app.compute.view.kept_jobs import KeptJobs, ShardRows
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.output_contents import correct_in_memory
-from shardline.datasource.frames import StagedInterval, small_target
+from shardline.datasource.frames import SmallTarget, StagedInterval, small_target
 from shardline.datasource.schema import DIFF, TS
 from shardline.datasource.state import ShardState, Volume
 from shardline.datasource.updates import consolidate, stamp
@@ -30,6 +30,7 @@ from shardline.datasource.updates import consolidate, stamp
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from shardline.app.compute.view.change_plan import StepPlan
     from shardline.app.compute.view.kept_plan import Leaf
     from shardline.app.compute.view.limit_rule import LimitState
     from shardline.app.compute.view.state_shard import StateShard
@@ -77,15 +78,17 @@ class LimitSteps:
         few = shard.few(state, at, group.schema)
         if few is None:
             raise NotIncremental(_MANY)
+        target = small_target(group.changes, shard.options)
+        plan = step.plan.source_contents(group)
         held, changes = _contents(few.table), []
         for time in self._times(group, step):
-            rows = self._rows(shard, group, step, time)
+            rows = self._rows(target, plan, group, step, time)
             moved = correct_in_memory(rows, held)
             changes.append(_at(moved, time))
             held = rows
         if not any(one.num_rows for one in changes):
             return None
-        return small_target(group.changes, shard.options).stage(pa.concat_tables(changes))
+        return target.stage(pa.concat_tables(changes))
 
     def _times(self, group: LimitState, step: StateStep) -> list[int]:
         """The times of the step at which the first rows change, ascending."""
@@ -95,10 +98,11 @@ class LimitSteps:
             news = read_times(step.session, self._host, news, step.lower, step.upper)
         return list(news.known)
 
-    def _rows(self, shard: StateShard, group: LimitState, step: StateStep, time: int) -> pa.Table:
-        """What comes through at a time, consolidated."""
-        session, plan = step.session, step.plan.source_contents(group)
-        given = step.few_at(plan, time)
+    def _rows(
+        self, target: SmallTarget, plan: StepPlan, group: LimitState, step: StateStep, time: int
+    ) -> pa.Table:
+        """The rows that come through at a time, consolidated."""
+        session, given = step.session, step.few_at(plan, time)
         if given is None:
             raise NotIncremental(_MANY)
 
@@ -115,7 +119,7 @@ class LimitSteps:
             volume = Volume(rows=sum(one.table.num_rows for one in given.values()))
             return over_frames(self._one_task.inputs(session, contents, volume))
 
-        asked = ShardRows(small_target(group.changes, shard.options), over, frame)
+        asked = ShardRows(target, over, frame)
         rows = asked.by(self._jobs, (step.plan, group.name), session, given)
         if rows is None:
             raise NotIncremental(_MANY)

@@ -45,6 +45,7 @@ from shardline.app.sql.kept_aggregates import has_one_form
 from shardline.app.sql.plan_nodes import kind_of, spark_type
 from shardline.app.sql.strategy import LINEAR
 from shardline.app.sql.touched_keys import WITH_COLUMNS_BELOW, number_of
+from shardline.datasource.frames import to_arrow
 from shardline.datasource.java_names import read_sequence
 from shardline.datasource.schema import python_values
 
@@ -157,7 +158,7 @@ def difference(key: Key, desired: DataFrame, held: DataFrame) -> str:
         held: The rows that are there, or updates with `_diff`.
     """
     changes = correction_frame(with_key(desired, key), with_key(held, key))
-    rows = changes.limit(_SHOWN).toArrow().to_batches()
+    rows = to_arrow(changes.limit(_SHOWN)).to_batches()
     listed = "; ".join(str(row) for one in rows for row in python_values(one.to_struct_array()))
     if not listed:
         return ""

@@ -16,7 +16,7 @@ from shardline.app.compute.view.aggregate_rule import GroupState
 from shardline.app.compute.view.first_rows_rule import END, FirstRowsState
 from shardline.app.compute.view.limit_rule import LimitState
 from shardline.app.compute.view.self_check import SelfCheck, difference, key_of, with_key
-from shardline.datasource.frames import ROWS_MAX
+from shardline.datasource.frames import ROWS_MAX, to_arrow
 
 if TYPE_CHECKING:
     from shardline.app.compute.view.state_rules import State
@@ -35,7 +35,7 @@ def difference_of(check: SelfCheck, group: State, step: StateStep) -> str:
     """
     if isinstance(group, LimitState):
         return ""  # other rows may tie with those that came through
-    touched = step.changes[group.name].limit(ROWS_MAX).toArrow()
+    touched = to_arrow(step.changes[group.name].limit(ROWS_MAX))
     if isinstance(group, FirstRowsState):
         touched = touched.filter(pc.invert(touched[END]))  # the end is no row
     if not touched.num_rows:

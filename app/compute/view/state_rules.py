@@ -1,6 +1,6 @@
 """Tells which operators of a query are kept as states, and takes them apart.
 
-    rules = StateRules(session, operators, regions, normal)
+    rules = StateRules(session, operators, normal, needed_rows(regions, tree))
     rules.split(node, above, name)      what is above reads a state of this name; and that state
 
 An aggregate is a state of groups, a temporal filter one of rows that come and go by themselves, an
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["State", "StateRules", "needed_rows"]
 
 State: TypeAlias = GroupState | TemporalState | FirstRowsState | LimitState
-"""What a view remembers of an operator of its query."""
+"""The memory that a view keeps of an operator of its query."""
 
 
 def needed_rows(regions: Regions, tree: Node) -> dict[QueryNode, int]:

@@ -28,8 +28,7 @@ Invariants:
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,11 +39,10 @@ from pyspark.sql.types import LongType, StructType
 from shardline.app.compute.view.change_operators import ChangeOperators
 from shardline.app.compute.view.correction import correction_frame
 from shardline.app.compute.view.evaluate import with_times
-from shardline.app.compute.view.kept_plan import KeptPlan, plan_of
+from shardline.app.compute.view.kept_plan import KeptPlan, columns_of, state_leaf
 from shardline.app.sql.query_tree import QueryNode
 from shardline.app.sql.temporal_filters import Bound, TemporalCondition
 from shardline.app.sql.touched_keys import number_of
-from shardline.datasource.frames import empty_frame
 from shardline.datasource.java_names import java_class, read_sequence
 from shardline.datasource.schema import DIFF, TS
 
@@ -161,8 +159,7 @@ class TemporalRule:
         columns = [one for one in node.output if number_of(one) in needed]
         source = bounded_rows(self._spark, self._operators, node, condition, columns)
         state = self._state(name, source, len(columns), condition.bounds)
-        empty = empty_frame(self._exact, state.schema)
-        leaf = QueryNode(plan_of(empty), "State", name, (), frozenset([name]))
+        leaf = state_leaf(self._exact, name, state.schema)
         below = dict(zip(state.schema.names, leaf.output, strict=True))
         here = self._operators.plans.make("Filter", below["here"], leaf.plan)
         there = QueryNode(here, "Filter", "", (leaf,), leaf.inputs)
@@ -170,7 +167,7 @@ class TemporalRule:
             self._operators.named(below[f"c{place}"], one.name(), one.exprId())
             for place, one in enumerate(columns, 1)
         ]
-        read = _project(self._operators, named, there)
+        read = self._operators.plans.projected(named, there)
         if condition.after:
             kept = self._operators.plans.make(
                 "Filter", _all(self._spark, condition.after), read.plan
@@ -182,7 +179,7 @@ class TemporalRule:
         self, name: str, source: QueryNode, columns: int, bounds: Sequence[Bound]
     ) -> TemporalState:
         session = self._exact
-        rows = StructType.fromJson(json.loads(source.plan.schema().json()))
+        rows = columns_of(source.plan)
         own = [f"c{place}" for place in range(1, columns + 1)]
         timed = StructType([*rows.fields]).add("at", LongType(), nullable=False)
         contents = KeptPlan(session, _contents(own, bounds), {"rows": timed})
@@ -206,7 +203,7 @@ def bounded_rows(
         below = QueryNode(plan, "Filter", "", (below,), below.inputs)
     named = [(one, f"c{place}") for place, one in enumerate(columns, 1)]
     named += [(one.row, f"b{place}") for place, one in enumerate(condition.bounds, 1)]
-    return _project(made, [made.named(one, text) for one, text in named], below)
+    return made.plans.projected([made.named(one, text) for one, text in named], below)
 
 
 def held_columns(state: StructType) -> StructType:
@@ -314,11 +311,6 @@ def _all(spark: SparkSession, conditions: Sequence[Any]) -> Any:
     for one in others:
         found = java_class(spark, f"{_EXPRESSIONS}.And")(found, one)
     return found
-
-
-def _project(made: ChangeOperators, columns: Iterable[Any], below: QueryNode) -> QueryNode:
-    plan = made.plans.make("Project", made.plans.sequence(columns), below.plan)
-    return QueryNode(plan, "Project", "", (below,), below.inputs)
 
 
 KNOWN_BY_ID: Final = frozenset(

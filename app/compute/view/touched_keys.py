@@ -24,7 +24,6 @@ Invariants:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -36,7 +35,7 @@ from shardline.app.compute.view.accumulators import BEFORE, NEGATIVE, same_key
 from shardline.app.compute.view.change_operators import Change, ChangeOperators
 from shardline.app.compute.view.correction import correction_frame
 from shardline.app.compute.view.evaluate import analyse_query
-from shardline.app.compute.view.kept_plan import Leaf, Operator, plan_of
+from shardline.app.compute.view.kept_plan import Leaf, Operator, columns_of, plan_of
 from shardline.app.compute.view.look_up import LookUps
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.touched_keys import Region, Source
@@ -383,7 +382,9 @@ class TouchedRule:
         then: Callable[[DataFrame], DataFrame] = lambda frame: frame,
     ) -> Operator:
         """A query of our own, over operators by name."""
-        empty = {name: empty_frame(self._exact, _schema(one.plan)) for name, one in given.items()}
+        empty = {
+            name: empty_frame(self._exact, columns_of(one.plan)) for name, one in given.items()
+        }
         return self._placed(
             query_tree(plan_of(then(analyse_query(self._exact, text, empty)))), given
         )
@@ -495,10 +496,6 @@ def _keyed(
 ) -> list[tuple[QueryNode, Sequence[Any]]]:
     """The sources of a region that have changed, each with the key over its columns."""
     return [(source.node, source.keys) for source in region.sources if source.node in changes]
-
-
-def _schema(plan: Any) -> StructType:
-    return StructType.fromJson(json.loads(plan.schema().json()))
 
 
 def _names(letter: str, columns: Sequence[Any]) -> list[str]:
