@@ -160,9 +160,16 @@ def read_layout(application: Application, found: Seen) -> None:
     """Read the shards and what they are made of, as of one moment.
 
     Each query of SQL is of a moment of its own, and shards are looked into between two of them.
+    Each of them was written to: what is told of one without a batch is of before that, and they are
+    told by turns.
     """
     assert application.feeds is not None
     relations = application.feeds.relations
+    wait_until(
+        "no shard is told as it was made",
+        lambda: not said(application, "shards", batches=0),
+        PATIENCE_S,
+    )
     for name, rows in relations.read_together(_LAYOUT).rows.items():
         columns = relations.declared[name].schema.names
         found.layout[name] = [dict(zip(columns, row, strict=True)) for row in rows]
