@@ -62,8 +62,9 @@ _RUNS_MAX: Final = 1_000
 """Most micro-batches whose executions are remembered, and most executions of each."""
 
 _REREAD_MAX: Final = 64
-"""An execution that is running is read again with the new ones until so many are newer; then by
-itself: one that never ends must not make every read a long one."""
+"""An execution that is running, or is not there yet, is read again with the new ones until so many
+are newer. Then one that runs is read by itself, and one that is not there is given up: none of them
+may make every read a long one."""
 
 _STOP_MS: Final = 5_000.0
 
@@ -98,6 +99,7 @@ class Harvester:
         self._found: OrderedDict[_Key, dict[int, Execution]] = OrderedDict()
         self._next = 0
         self._going: set[int] = set()
+        self._missing: set[int] = set()
         self._thread = PeriodicThread(
             "introspection-plans", self._round, sink.clock, first_ms=_REST_MS, retry_ms=_REST_MS
         )
@@ -163,18 +165,27 @@ class Harvester:
                 self._kept.popitem(last=False)
 
     def _read_executions(self) -> None:
-        """Read new and running executions, and remember them by their micro-batch."""
-        again = [number for number in self._going if number >= self._next - _REREAD_MAX]
+        """Read new and running executions, and remember them by their micro-batch.
+
+        Spark numbers an execution first, and plans it before it tells the store: one that another
+        thread has begun later may be there sooner.
+        """
+        newest = self._next - _REREAD_MAX
+        self._missing = {number for number in self._missing if number >= newest}
+        again = [number for number in self._going if number >= newest]
         self._going.clear()
-        for execution in self._store.since(min([*again, self._next])):
+        for execution in self._store.since(min([*again, *self._missing, self._next])):
             key = micro_batch_of(execution.description)
             if key is not None:
                 self._remember(key, execution)
-            self._next = max(self._next, execution.number + 1)
+            number = execution.number
+            self._missing.update(range(max(self._next, number - _REREAD_MAX), number))
+            self._missing.discard(number)
+            self._next = max(self._next, number + 1)
 
     def _remember(self, key: _Key, execution: Execution) -> None:
         number = execution.number
-        if number >= self._next:
+        if number >= self._next or number in self._missing:
             found = self._found.setdefault(key, {})
             if len(found) < _RUNS_MAX:
                 found[number] = execution
@@ -215,7 +226,7 @@ class Harvester:
             # A step in a group has no execution that wraps it, and none at all if kept plans have
             # done all of it. Another look, as Spark fills the store by another queue.
             return [] if asked.event.in_group and key in self._kept and asked.tries else None
-        first, *others = found.values()
+        first, *others = (found[number] for number in sorted(found))
         outermost = self._latest(first)
         if outermost is not None and outermost.ended_ms is None:
             return None

@@ -199,6 +199,35 @@ def test_what_goes_on_is_looked_at_with_what_is_new(world: World) -> None:
     assert read(world) == [(10, 2)]
 
 
+def test_an_execution_that_the_store_knows_after_a_later_one_is_not_lost(world: World) -> None:
+    """Spark numbers it before it plans it, and only then tells the store."""
+    store = Store()
+    given = harvester(world, store)
+    store.add("another", 0)
+    given.step()
+    for batch, rows in ((0, 5), (1, 7)):
+        before = read(world)
+        outer, inner = store.add(RUN, batch, ended=False), store.add(RUN, batch, rows)
+        store.add(RUN, batch)
+        late = [one for one in store.kept if one.number in (outer, inner)]
+        store.kept = [one for one in store.kept if one not in late]
+        given.step()
+        store.kept = sorted([*store.kept, *late], key=lambda one: one.number)
+        done(world, given, batch)
+        assert read(world) == before, "the outermost one goes on"
+        store.end(outer)
+        given.step()
+        world.sink.step()
+    assert read(world) == [(12, 2)]
+    never = store.add("another", 0)
+    for _ in range(100):
+        store.add("another", 0)
+    store.kept = [one for one in store.kept if one.number != never]
+    given.step()
+    given.step()
+    assert store.firsts[-1] == never + 101, "one that never comes is not looked for for ever"
+
+
 def test_what_the_store_has_forgotten_is_passed_over(world: World) -> None:
     """It keeps the newest executions only."""
     store = Store()
