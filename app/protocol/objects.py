@@ -47,7 +47,7 @@ are joined with others, from what was there before; a change that needs more is 
 Recompute: its query runs anew at each change.
 """
 
-STATES_MAX: Final = 8
+STATES_MAX: Final = 12
 """Most states of a view: each has a shard."""
 
 _TIME: Final = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
