@@ -372,10 +372,18 @@ class Polled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShardSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """A shard was inspected."""
+    """A shard was inspected.
+
+    Attributes:
+        report: Of its newest state.
+        at_ms: When.
+        lost: Keys of the parts that the store did not have when it was asked last; None if it was
+            not asked yet.
+    """
 
     report: ShardReport
     at_ms: int
+    lost: tuple[str, ...] | None = None
 
 
 class ShardGone(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,9 @@ that finds out what older states of them need, which may take many requests. The
 bounded, by their number and by the time that the store takes for them: the more there are, the
 older is what is known of each. What this process has just written is not asked for.
 
+A part that nobody reads may be gone for long. So some shards are audited in turn: the store is
+asked which of their parts it has.
+
 Invariants:
     Nothing is written. A shard that cannot be read is left out: its rows stay as they were. Only
     one that was seen to be dropped, or not to exist, loses them.
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from math import ceil
 from typing import Final, Literal
 
@@ -36,6 +40,7 @@ from shardline.datasource.errors import ShardError
 from shardline.datasource.report import (
     DroppedPart,
     find_dropped_parts,
+    find_lost_parts,
     report_shard,
     schema_columns,
 )
@@ -66,6 +71,12 @@ _INSPECT_MS: Final = 100.0
 """After so long no further one is inspected in a tick: a store that is far away takes longer for
 each, and frontiers of objects wait for the next tick. One is inspected however long it takes."""
 
+_AUDIT_TICKS: Final = 10
+"""Parts are audited every so many ticks: a store that is far away bills each listing."""
+
+_AUDIT_MS: Final = 20.0
+"""After so long no further shard is audited. One is, however long it takes."""
+
 _LIST_TICKS: Final = 30
 """The location's shards are listed every so many ticks."""
 
@@ -95,7 +106,9 @@ class ShardPoller:
         self._client = client
         self._objects: deque[str] = deque()
         self._shards: deque[str] = deque()
+        self._audits: deque[str] = deque()
         self._dropped: dict[str, tuple[DroppedPart, ...] | None] = {}
+        self._lost: dict[str, tuple[str, ...]] = {}
         self._reported_at: dict[str, int] = {}
         self._tick = self._left = 0
         # Monitoring survives any answer of a store: a step that fails is tried again.
@@ -124,12 +137,23 @@ class ShardPoller:
             self._look(self._objects.popleft())
         if self._tick % _LIST_TICKS == 0:
             self._list()
+        self._for_a_while(self._shards, self._inspect, _INSPECTED, _INSPECT_MS)
+        if self._tick % _AUDIT_TICKS == 0:
+            # They are asked about first: a person has put them back, and waits to see it.
+            for name in [name for name, lost in self._lost.items() if lost]:
+                self._audit(name)
+            self._for_a_while(self._audits, self._audit, len(self._audits), _AUDIT_MS)
         self._tick += 1
-        until_ms = self._client.clock.elapsed_ms() + _INSPECT_MS
-        for _ in range(min(_INSPECTED, len(self._shards))):
-            # It goes to the end first: one that cannot be inspected keeps back no other.
-            self._shards.rotate(-1)
-            self._inspect(self._shards[-1])
+
+    def _for_a_while(
+        self, names: deque[str], do: Callable[[str], None], most: int, until_ms: float
+    ) -> None:
+        """Do something with the names whose turn it is, one at least."""
+        until_ms += self._client.clock.elapsed_ms()
+        for _ in range(min(most, len(names))):
+            # It goes to the end first: one that cannot be read keeps back no other.
+            names.rotate(-1)
+            do(names[-1])
             if self._client.clock.elapsed_ms() >= until_ms or self._thread.stopping.is_set():
                 break
 
@@ -181,9 +205,11 @@ class ShardPoller:
         found = set(self._client.shards())
         for name in known - found:
             self._sink.put(ShardGone(name=name))
-        fresh = found.difference(self._shards)
-        self._shards = deque([*sorted(fresh), *(s for s in self._shards if s in found)])
+        fresh = sorted(found.difference(self._shards))
+        self._shards = deque([*fresh, *(s for s in self._shards if s in found)])
+        self._audits = deque([*fresh, *(s for s in self._audits if s in found)])
         self._dropped = {name: parts for name, parts in self._dropped.items() if name in found}
+        self._lost = {name: parts for name, parts in self._lost.items() if name in found}
 
     def _inspect(self, name: str) -> None:
         state = self._state(name)
@@ -196,12 +222,24 @@ class ShardPoller:
         self._dropped[name] = _dropped(self._client.machine(name), state)
         self._tell(name, state)
 
+    def _audit(self, name: str) -> None:
+        """Ask the store which parts of a shard it has: told when the shard is told next."""
+        state = self._state(name)
+        if not isinstance(state, ShardState):
+            return
+        try:
+            lost = find_lost_parts(self._client.machine(name), state)
+        except ShardError:
+            _log.warning("parts cannot be listed", extra={"context": {"shard": name}})
+            return
+        self._lost[name] = lost
+
     def _tell(self, name: str, state: ShardState) -> None:
         """Tell what a state says of its shard; what older states need, as of its last turn."""
         now_ms = self._now_ms()
         dropped = self._dropped.get(name)
         report = report_shard(state, now_ms, dropped=dropped, batches_max=_BATCHES_MAX)
-        self._sink.put(ShardSeen(report=report, at_ms=now_ms))
+        self._sink.put(ShardSeen(report=report, at_ms=now_ms, lost=self._lost.get(name)))
 
     def _now_ms(self) -> int:
         return self._client.clock.now_ms()

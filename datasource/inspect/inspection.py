@@ -3,6 +3,7 @@
     inspect_location(location, clock)          every shard, even if some cannot be read
     inspect_shard(location, clock, "orders")   one shard, or an error that says why not
     find_dropped_parts(machine, state, …)      the parts that only older states need
+    find_lost_parts(machine, state)            the parts that the store does not have
 
 Takes no lease and writes nothing, so that it can be run against a location in any condition; a
 report was true at one moment. It uses neither the client nor any handle, so an inspection costs no
@@ -23,13 +24,13 @@ from shardline.datasource.inspect.report import (
 )
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard.machine import Machine
-from shardline.datasource.shard.references import whole_state_seqnos
+from shardline.datasource.shard.references import part_blobs, whole_state_seqnos
 from shardline.datasource.shard.state import ShardState, seqno_since
 from shardline.datasource.shard.state_history import states_from
 from shardline.datasource.stores.location import Location
 from shardline.datasource.stores.shard_names import shard_name
 
-__all__ = ["find_dropped_parts", "inspect_location", "inspect_shard"]
+__all__ = ["find_dropped_parts", "find_lost_parts", "inspect_location", "inspect_shard"]
 
 _REPLAY_MAX = 10_000
 """Most log records read to find parts that only older states need; each may cost a request."""
@@ -108,3 +109,30 @@ def find_dropped_parts(
     if state.seqno - start > replay_max:
         return None
     return dropped_parts(states_from(machine, state, oldest))
+
+
+def find_lost_parts(machine: Machine, state: ShardState) -> tuple[str, ...]:
+    """Keys of the parts that the store does not have, or has with another size.
+
+    Costs one listing, and more requests only if one seems to be lost. Bytes are not compared: that
+    is for a deep check of `fsck`.
+
+    Args:
+        machine: The shard's machine.
+        state: A state of it, from before this call.
+
+    Raises:
+        ShardError: The store did not answer.
+    """
+    sizes = {key: part.size_bytes for key, part in part_blobs(state).items()}
+    if not sizes:
+        return ()
+    # After the state was read: a part is there before a state names it.
+    for entry in machine.location.blob.list(f"{machine.directory}/part/"):
+        if sizes.get(entry.key) == entry.size_bytes:
+            del sizes[entry.key]
+    if not sizes:
+        return ()
+    # Meanwhile it may have been merged away and collected. What a state needs that is read
+    # afterwards has not been.
+    return tuple(sorted(sizes.keys() & part_blobs(machine.state()).keys()))

@@ -8,6 +8,8 @@ for live errors until the shard's state shows them, or after which lag a sink co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from msgspec import UNSET
@@ -24,7 +26,13 @@ from shardline.app.introspection.facts import (
 )
 from shardline.app.introspection.input_lag import behind_ms, slowest
 from shardline.app.introspection.verdicts.situation import FRESH_MS, Backlog, Situation
-from shardline.app.protocol.objects import SinkDescription, SourceDescription, inputs_of
+from shardline.app.protocol.objects import (
+    SinkDescription,
+    SourceDescription,
+    inputs_of,
+    shards_of,
+    state_shards,
+)
 from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.errors import ShardError
 
@@ -46,10 +54,14 @@ def situations(facts: Facts, now_ms: int) -> dict[str, Situation]:
         now_ms: Now, ms since the epoch.
     """
     ahead = tuple(o.id for o in facts.objects.values() if _hydrates(o))
-    found = {
+    lost = {name: seen.lost for name, seen in facts.shards.items() if seen.lost}
+    found = {one.id: _situation(facts, one, now_ms, ahead) for one in facts.objects.values()}
+    if lost:
+        for name, one in found.items():
+            found[name] = replace(one, lost=_lost(facts.objects[name], lost))
+    return found | {
         name: _uncreated(one) for name, one in facts.desired.items() if name not in facts.objects
     }
-    return {one.id: _situation(facts, one, now_ms, ahead) for one in facts.objects.values()} | found
 
 
 def backlog_size(found: ObjectFacts) -> float | None:
@@ -118,6 +130,21 @@ def _situation(facts: Facts, found: ObjectFacts, now_ms: int, ahead: tuple[str, 
         slowest_phase=max(phases, key=lambda name: phases[name], default=""),
         ahead=tuple(name for name in ahead if name != found.id),
     )
+
+
+def _lost(found: ObjectFacts, lost: Mapping[str, tuple[str, ...]]) -> str:
+    """The parts that a shard of an object has lost, in words; "" if none.
+
+    Not those of a view's states: it notices by itself, and makes a state anew.
+    """
+    description = found.installed.description
+    for name in reversed(shards_of(description)):
+        if name in lost and name not in state_shards(description.name):
+            first, *more = lost[name]
+            others = f" and {len(more):,} more" if more else ""
+            has = "have" if more else "has"
+            return f"part '{first}'{others} of shard '{name}' {has} gone, or {has} another size"
+    return ""
 
 
 def _quiet_ms(found: ObjectFacts, now_ms: int) -> int | None:

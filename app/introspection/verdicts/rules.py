@@ -166,6 +166,14 @@ def _not_created(case: _Case) -> Judgement | None:
     return Judgement("waiting", f"{names_of(one.inputs)} has not begun yet")
 
 
+def _lost(case: _Case) -> Judgement | None:
+    """Of parts that are gone: it may run on, as nothing that runs has needed them yet."""
+    if not case.one.lost:
+        return None
+    to_do = "put them back from a backup: `fsck` names all of them; nothing was skipped"
+    return Judgement("unreadable", case.one.lost, to_do, lasts=True)
+
+
 def _finished(case: _Case) -> Judgement | None:
     if not case.one.finished or case.erring:
         return None
@@ -350,6 +358,7 @@ def _waits_for(case: _Case, given: str) -> Judgement:
 
 _RULES: Final[tuple[_Rule, ...]] = (
     _not_created,
+    _lost,
     _finished,
     _paused,
     _failed,

@@ -60,6 +60,7 @@ class Situation:
         failures: Failures in a row, by which it was stopped.
         retry_in_ms: When it is started again; None if it is not suspended.
         errors: Live errors of its own contents.
+        lost: What its shards lack of what they name, in words; "" if nothing.
         finished: True if its output is complete for ever.
         written: True if anything is settled in its output.
         hydrated: True if it has caught up once since its start.
@@ -88,6 +89,7 @@ class Situation:
     failures: int = 0
     retry_in_ms: int | None = None
     errors: int = 0
+    lost: str = ""
     finished: bool = False
     written: bool = True
     hydrated: bool = True

@@ -5,13 +5,14 @@ from __future__ import annotations
 from shardline.app.project.dropping import find_droppable, owned_shards
 from shardline.app.project.statements import ObjectDescription
 from shardline.app.protocol.objects import (
+    STATES_MAX,
     IndexDescription,
     SinkDescription,
     SourceDescription,
     ViewDescription,
 )
 
-STATES = [f"v_state_{number}" for number in range(1, 9)]
+STATES = [f"v_state_{number}" for number in range(1, STATES_MAX + 1)]
 
 
 def of_kind(kind: str, name: str) -> ObjectDescription:

@@ -94,6 +94,7 @@ def _shards(now: int) -> Iterator[_Row]:
             "size": sum(one["size"] for one in batches),
             "records": sum(one["records"] for one in batches),
             "dropped_size": seed % (40 << 20),
+            "lost_parts": 0,
             "retain": 30 * _DAY if name == "flights" else None,
             "holds": len(holds),
             "held_back_by": most["owner"] if most["gain"] else None,

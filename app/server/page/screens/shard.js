@@ -168,7 +168,9 @@ function drawNumbers(shard) {
     drawTile(
       "Batches",
       count(batches),
-      `${countOf(parts, "part")}, ${count(shard.empty_batches)} without updates`,
+      shard.lost_parts
+        ? `${count(shard.lost_parts)} of ${countOf(parts, "part")} are not in the store`
+        : `${countOf(parts, "part")}, ${count(shard.empty_batches)} without updates`,
     ),
     drawTile(
       "Retention",

@@ -72,6 +72,12 @@ def judged(one: Situation, *others: Situation) -> Judgement:
             "",
         ),
         (
+            replace(SOURCE, lost="part 'p' has gone", finished=True, quiet_ms=300_000),
+            "unreadable",
+            "part 'p' has gone",
+            "put them back from a backup: `fsck` names all of them; nothing was skipped",
+        ),
+        (
             replace(SOURCE, errors=2, finished=True),
             "unreadable",
             "its contents have 2 errors",
