@@ -7,6 +7,7 @@ version of Spark that this project names.
     snapshot, changes, every_update, updates_in_driver    contents and changes of a range
     net_changes, can_consolidate, repeat_rows             each distinct row once
     micro_batch, micro_batch_sources    the rows of a micro-batch of `format("shard")`
+    columns_since_load           the columns that these rows are without
     interval_of, stage_interval, collect_interval, small_target    a frame as an append
     save, stage_by_tasks         a frame as one shard's contents; as parts of a transaction
     DriverStream, open_driver_stream    a stream of frontiers, without rows
@@ -40,7 +41,7 @@ from shardline.datasource.spark_native.kept_job import (
     rows_given_later,
 )
 from shardline.datasource.spark_native.local_sync import sync_names_above, sync_path, sync_tree
-from shardline.datasource.spark_native.micro_batch import micro_batch
+from shardline.datasource.spark_native.micro_batch import columns_since_load, micro_batch
 from shardline.datasource.spark_native.query_statistics import (
     SeenQuery,
     StatisticsSection,
@@ -99,6 +100,7 @@ __all__ = [
     "clone_of",
     "collect_few",
     "collect_interval",
+    "columns_since_load",
     "empty_frame",
     "every_update",
     "frame_of",

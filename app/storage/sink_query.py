@@ -13,7 +13,8 @@ step of a micro-batch leaves:
     the stream commits, its hold moves on       nothing
 
 How far a sink is follows from its target and from `<sink>_progress`. The checkpoint only saves
-time: one that is lost, or that is ahead of the accounts, is made anew and starts where they are.
+time: one that is lost, that is ahead of the accounts, or so far behind them that the input has
+forgotten what it would repeat, is made anew and starts where they are.
 
 What a caller relies on:
     Reports: Started, Hydrated, Progress (write: how far the target is), Measured, Health of the
@@ -30,6 +31,10 @@ Invariants:
     When `stop` has returned nothing of the incarnation is committed any more.
     A target gets the changes of one input: an input that was dropped and made again is refused.
     Nothing at or after the time of a part that cannot be read is given to the target.
+    Nothing of an input that has got columns is given to the target without them: the sink fails,
+        and its next incarnation reads them.
+    A target is asked for what it was given right before it is given more: the next rows would hide
+        that earlier ones are missing.
     Nothing is given to the target that a query of that time would not show (`readable_times`).
 """
 
@@ -38,7 +43,7 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -47,6 +52,7 @@ from typing import Final
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming import StreamingQuery
 
 from shardline.app.execution.batch_errors import micro_batch_error
@@ -77,7 +83,7 @@ from shardline.app.storage.sinks.target import (
 )
 from shardline.datasource.background import BackgroundThread
 from shardline.datasource.errors import Determinate, Fenced, ShardError
-from shardline.datasource.frames import micro_batch, micro_batch_sources
+from shardline.datasource.frames import columns_since_load, micro_batch, micro_batch_sources
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.read import latest_readable
 from shardline.datasource.schema import TS
@@ -190,7 +196,9 @@ class _SinkRun:
         except BaseException as error:  # noqa: BLE001 - whatever it is, it ends the sink
             if self._stopping.is_set():
                 return
-            if self._is_input_replaced():
+            if isinstance(self._error, SinkStalled):
+                self._stall(self._error)
+            elif self._is_input_replaced():
                 # While it ran: told at once, and not as what its stream says of it.
                 self._stall(input_replaced(self._sink))
             else:
@@ -266,9 +274,10 @@ class _SinkRun:
         # What was planned before times that nobody may read ends among them, maybe for good: a
         # micro-batch has to reach to the first readable one.
         passes_errors = first > wanted
-        if passes_errors or not may_continue(self._checkpoint, committed):
+        if passes_errors or not may_continue(self._checkpoint, committed, held.since):
             _log.info(
-                "the checkpoint of a sink does not fit its target: it is made anew",
+                "the checkpoint of a sink does not fit its target, or the hold on its input: it is "
+                "made anew",
                 extra={"context": {"sink": sink.name, "committed": str(committed)}},
             )
             # Safe: everything that counts is in `committed`, and the new query starts from there.
@@ -387,8 +396,7 @@ class _SinkRun:
             SinkStalled: The target is beyond its input, or has lost what it was given.
         """
         # Nothing else finds that out: the sink would go on behind rows that are not there.
-        if progress.given is not None and not target.has_taken(progress.given):
-            raise target_went_back(self._sink, progress.given)
+        self._check_target(target)
         there, committed = target.committed(), progress.committed
         if there is None:
             return
@@ -472,20 +480,50 @@ class _SinkRun:
         self, frame: DataFrame, number: int, target: Target, interval: Interval, span: ReadableSpan
     ) -> Written:
         """Give a micro-batch to the target, up to the end of `span`; return what it has taken."""
+        sources = micro_batch_sources(frame, number)
+        planned = [one for source in sources for one in source.partitions()]
         # Nothing to read: only the time moves on, and no Spark job is worth that.
-        if not any(source.partitions() for source in micro_batch_sources(frame, number)):
+        if not planned:
             self._check()
             target.skip(interval)
             return Written(0)
+        self._check_columns(planned)
         updates = micro_batch(frame, number).where(F.col(TS) >= interval.lower)
         if interval.upper.time is not None:
             updates = updates.where(F.col(TS) < interval.upper.time)
         if interval.lower and span.first is not None and span.first > interval.lower:
             updates = delay_updates(updates, span.first)
         rows = shape_rows(updates, self._sink)
+        self._check_target(target)
         # As late as can be: what comes next is what a runtime that was replaced must not do.
         self._check()
         return target.write(rows, interval)
+
+    def _check_columns(self, planned: Sequence[InputPartition]) -> None:
+        """Refuse rows without columns that the input has got since the query was started.
+
+        Raises:
+            Determinate: The next incarnation reads them.
+        """
+        added = columns_since_load(planned)
+        if added:
+            raise Determinate(
+                f"'{self._sink.on}' has got the columns {', '.join(added)} since the sink was "
+                "started: it is started again, to read them, too",
+                code="SCHEMA_CHANGED",
+                hint="nothing was given to the target without them",
+            )
+
+    def _check_target(self, target: Target) -> None:
+        """Refuse to add to a target that has lost what it was given.
+
+        Raises:
+            SinkStalled: It has.
+        """
+        assert self._progress is not None
+        given = self._progress.given
+        if given is not None and not target.has_taken(given):
+            raise target_went_back(self._sink, given)
 
     def _wait_until_readable(self, wanted: int, held: SinceHandle | None) -> int | None:
         """The first readable time from `wanted` on; None if the sink was stopped before.

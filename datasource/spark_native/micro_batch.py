@@ -11,7 +11,10 @@ holds, which stay where they are until the micro-batch has been committed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
 
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.shard_sink.micro_batch_range import covered_by_micro_batch
@@ -23,8 +26,9 @@ from shardline.datasource.spark_native.jvm import (
     current_micro_batch,
     micro_batch_sources,
 )
+from shardline.datasource.types.schema import ShardSchema
 
-__all__ = ["covers_of", "micro_batch", "source_of"]
+__all__ = ["columns_since_load", "covers_of", "micro_batch", "source_of"]
 
 
 def micro_batch(frame: DataFrame, batch_id: int, *, shard: str | None = None) -> DataFrame:
@@ -52,6 +56,24 @@ def micro_batch(frame: DataFrame, batch_id: int, *, shard: str | None = None) ->
     loaded_with = _options(source) if filtered else None
     condition = None if loaded_with is None else loaded_with.where
     return make_native_frame(frame.sparkSession, partitions, source.schema, condition).frame
+
+
+def columns_since_load(partitions: Iterable[InputPartition]) -> list[str]:
+    """Columns that the inputs of a micro-batch have by now, and had not when its frame was loaded.
+
+    The rows of the micro-batch are without them: a change of nothing else is two equal rows, one
+    taken back and one added.
+
+    Args:
+        partitions: All of the micro-batch (`MicroBatch.partitions`), of a read of all columns.
+    """
+    found: dict[str, None] = {}
+    for one in partitions:
+        if isinstance(one, ShardPartition):
+            loaded = one.row_shape.columns(one.index)
+            now = ShardSchema.parse(one.schemas[one.schema_id]).names
+            found |= dict.fromkeys(name for name in now if name not in loaded)
+    return list(found)
 
 
 def source_of(frame: DataFrame, batch_id: int, shard: str | None = None) -> MicroBatch:

@@ -102,6 +102,10 @@ class DeltaTarget:
         """Append the rows under the interval's number, which the table takes once."""
         app = self._app(fingerprint(self._sink))
         numbered = {"txnAppId": app, "txnVersion": str(interval.number)}
+        # What the input has got comes into the table as well, once that has rows of this sink.
+        evolves = "mergeschema" in {name.lower() for name in self._options}
+        if not evolves and self.committed() is not None:
+            numbered["mergeSchema"] = "true"
         with cached_rows(rows) as frame:
             frame.write.format("delta").options(**self._options, **numbered).mode("append").save()
             return Written(frame.count())

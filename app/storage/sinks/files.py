@@ -136,13 +136,18 @@ class FileTarget:
         self._sync_names()
 
     def committed(self) -> Frontier | None:
-        """The greatest upper of the sub-folders in place; None if there are none."""
-        numbers = _numbers(self._names(), _DONE)
+        """The greatest upper of the sub-folders that there ever were; None if there were none."""
+        names = self._names()
+        numbers = _numbers(names, _DONE)
+        if not self._begins_anew:
+            # Its user may have taken it away before progress had it.
+            numbers += _numbers(names, _NEWEST)
         return frontier_of(max(numbers)) if numbers else None
 
     def has_taken(self, upper: Frontier) -> bool:
         """False if `_newest-…` is before `upper`, or is not there."""
-        return any(frontier_of(number) >= upper for number in self._noted)
+        # Looked at each time: the folder may have been emptied since the sink has opened it.
+        return any(frontier_of(number) >= upper for number in _numbers(self._names(), _NEWEST))
 
     def write(self, rows: DataFrame, interval: Interval) -> Written:
         """Write the rows into a hidden folder, then rename it into place."""
@@ -172,6 +177,9 @@ class FileTarget:
         if count == 0:
             self._fs.delete(staged, True)
             return Written(0, size)
+        if not self._noted and not self._owner():
+            # Emptied since it was taken. Nothing is lost; but a folder with rows needs an owner.
+            self._write_owner(self._mine)
         if self._begins_anew:
             # No earlier: until there are rows of this definition a user may go back to the one
             # before. No later: a crash right behind the rename would leave its number to this one.
@@ -239,7 +247,7 @@ class FileTarget:
         Raises:
             InvalidUsage: It holds what somebody else has written.
         """
-        mine = {"sink": sink.name, "location": location}
+        mine = self._mine = {"sink": sink.name, "location": location}
         mine |= {"definition": fingerprint(sink), "input": shard}
         full = any(name.startswith(_DONE) for name in self._names())
         found = self._owner()
@@ -270,9 +278,10 @@ class FileTarget:
             raise target_taken(self._name, found.get("sink", ""), way_out)
         if full:
             raise InvalidUsage(
-                f"{self._name} holds what something else has written",
+                f"{self._name} has rows, and nothing in it says whose they are: {_OWNER} is not "
+                "there, or is damaged, and so is its copy",
                 code="TARGET_TAKEN",
-                hint=_WAY_OUT,
+                hint=f"put that file back, if they are of this sink; or {_WAY_OUT}",
             )
         self._begins_anew = not ours or recorded is None
         if self._read(self._place(_OWNER)) != mine:
@@ -298,17 +307,17 @@ class FileTarget:
         return self._read(self._place(_OWNER)) or self._read(self._place(_OWNER_COPY))
 
     def _read(self, place: Any) -> dict[str, str]:
-        """What a file says of the owner; nothing if a crash has left it incomplete."""
+        """What a file says of the owner; nothing if it is damaged, as by a crash."""
         if not self._fs.exists(place):
             return {}
         stream = self._fs.open(place)
-        text = bytes(stream.readAllBytes()).decode()
+        text = bytes(stream.readAllBytes())
         stream.close()
         try:
-            found: dict[str, str] = json.loads(text)
+            found = json.loads(text)
         except ValueError:
             return {}
-        return found
+        return found if isinstance(found, dict) else {}
 
     @property
     def _name(self) -> str:

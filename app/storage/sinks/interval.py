@@ -7,7 +7,8 @@ which a micro-batch ends.
 
 Invariants:
     A checkpoint is used only if it begins no later than what has been committed: it may repeat
-    times, which are then left out, and never skips any.
+    times, which are then left out, and never skips any. And only if the input still has the times
+    that it would repeat: it may be that of another machine, on which the sink has run before.
     A checkpoint that cannot be read counts as one that does not exist.
 """
 
@@ -79,12 +80,13 @@ def end_of(checkpoint: Path, number: int) -> Frontier | None:
     return offset.frontier
 
 
-def may_continue(checkpoint: Path, committed: Frontier | None) -> bool:
-    """True if a query that goes on from `checkpoint` leaves out nothing that its target lacks.
+def may_continue(checkpoint: Path, committed: Frontier | None, kept: Frontier) -> bool:
+    """True if a query can go on from `checkpoint`, and leaves out nothing that its target lacks.
 
     Args:
         checkpoint: The query's folder; need not be there.
         committed: How far the target is; None if it has nothing.
+        kept: The since of the sink's hold: changes after it can be read.
     """
     try:
         if not can_be_resumed(checkpoint):
@@ -100,4 +102,4 @@ def may_continue(checkpoint: Path, committed: Frontier | None) -> bool:
         # No log has the start of a first micro-batch: one that was planned, and never committed,
         # may begin after what the target has.
         return planned < 0
-    return done <= committed
+    return kept < done <= committed

@@ -7,6 +7,9 @@ With the envelope diff the copy is definite: updates keep their times, and the c
 the input's, so that its contents at any time equal the input's. With the other envelopes rows take
 effect when they are committed.
 
+Columns that the input gets, and wider types, come into the shard as well, once it has rows of this
+sink: until then it may be one that was named by mistake, and is refused.
+
 Invariants:
     A shard that has the rows of another definition is refused, unless rows are written by key: the
     contents that a sink begins with would be there twice.
@@ -93,7 +96,7 @@ class ShardTarget:
         """Append the rows under the interval's number."""
         # No covered range of Spark's offsets: the number is a time of the input, and the rows begin
         # where the shard ends. How Spark cuts them into micro-batches may change with a checkpoint.
-        options: dict[str, Any] = {**self._options, "txnRange": ""}
+        options: dict[str, Any] = {**self._evolving(), **self._options, "txnRange": ""}
         with cached_rows(rows.drop(TS) if DELETED in rows.columns else rows) as frame:
             save(frame, txn=(self._app, interval.number), options=options)
             count = frame.count()
@@ -107,6 +110,16 @@ class ShardTarget:
         upper = self._client.state(self._shard).upper
         if upper < interval.upper:
             self._client.writer(self._shard).compare_and_append(None, upper, interval.upper)
+
+    def _evolving(self) -> dict[str, str]:
+        """The option by which the shard takes what the input has got, unless its user has set it.
+
+        The contents of a copy that leaves columns out are not those of the original; and rows that
+        it has without them could not be taken back.
+        """
+        if "mergeschema" in {name.lower() for name in self._options} or self.committed() is None:
+            return {}
+        return {"mergeSchema": "true"}
 
     def _known_writers(self) -> Mapping[str, Writer]:
         client = self._client

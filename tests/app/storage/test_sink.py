@@ -44,6 +44,10 @@ def client(tmp_path: Path) -> ShardClient:
     return ShardClient.open(str(tmp_path / "lake"))
 
 
+KEPT = Frontier(10)
+"""The since of the hold of a sink whose newest micro-batch ends at 11."""
+
+
 def checkpoint(folder: Path, ends: list[int | None], commits: int) -> Path:
     """A checkpoint with micro-batches that end at `ends`, the first `commits` of them committed."""
     for log in ("offsets", "commits"):
@@ -71,41 +75,46 @@ def test_a_micro_batch_before_the_start_reads_nothing(tmp_path: Path) -> None:
     (folder / "offsets" / "0").write_text('v1\n{}\n{"v": 1, "init": true}')
 
     assert end_of(folder, 0) is None
-    assert may_continue(folder, None)
+    assert may_continue(folder, None, KEPT)
 
 
 @pytest.mark.parametrize(
-    ("ends", "commits", "committed", "expected"),
+    ("made", "known", "expected"),
     [
-        ([], 0, None, True),
-        ([], 0, 11, True),
-        ([11], 0, None, True),  # planned, not done: it is done again
-        ([11], 0, 11, False),  # of another life: where the target is decides
-        ([11, 21], 1, 11, True),
-        ([11, 21], 1, 21, True),  # the target is ahead: the micro-batch is left out
-        ([11, 21], 2, 11, False),  # the checkpoint is ahead: times would be skipped
-        ([11], 1, None, False),
-        ([11, None], 2, None, False),
+        (([], 0), (None, 0), True),
+        (([], 0), (11, 10), True),
+        (([11], 0), (None, 0), True),  # planned, not done: it is done again
+        (([11], 0), (11, 10), False),  # of another life: where the target is decides
+        (([11, 21], 1), (11, 10), True),
+        (([11, 21], 1), (21, 10), True),  # the target is ahead: the micro-batch is left out
+        (([11, 21], 1), (21, 11), False),  # and the input may have forgotten what it would repeat
+        (([11, 21], 1), (21, None), False),
+        (([11, 21], 2), (11, 0), False),  # the checkpoint is ahead: times would be skipped
+        (([11], 1), (None, 0), False),
+        (([11, None], 2), (None, 0), False),
     ],
 )
 def test_a_checkpoint_never_skips(
-    tmp_path: Path, ends: list[int | None], commits: int, committed: int | None, expected: bool
+    tmp_path: Path,
+    made: tuple[list[int | None], int],
+    known: tuple[int | None, int | None],
+    expected: bool,
 ) -> None:
-    """A checkpoint is used only if it begins no later than what the target has."""
-    folder = checkpoint(tmp_path / "c", ends, commits)
+    """It is used only if it begins no later than what the target has, where the input goes on."""
+    committed, kept = known
     frontier = None if committed is None else Frontier(committed)
 
-    assert may_continue(folder, frontier) is expected
+    assert may_continue(checkpoint(tmp_path / "c", *made), frontier, Frontier(kept)) is expected
 
 
 def test_a_damaged_checkpoint_is_none(tmp_path: Path) -> None:
     """What cannot be read is thrown away; so is one whose offsets are gone."""
     folder = checkpoint(tmp_path / "c", [11], 1)
     (folder / "offsets" / "0").write_text("v1\n{}\n{")
-    assert not may_continue(folder, Frontier(11))
+    assert not may_continue(folder, Frontier(11), KEPT)
     (folder / "offsets" / "0").unlink()
-    assert not may_continue(folder, Frontier(11))
-    assert may_continue(tmp_path / "missing", Frontier(11))
+    assert not may_continue(folder, Frontier(11), KEPT)
+    assert may_continue(tmp_path / "missing", Frontier(11), KEPT)
 
 
 @pytest.mark.parametrize(
@@ -125,10 +134,10 @@ def test_a_checkpoint_that_a_power_cut_has_torn_is_none(
 ) -> None:
     """Spark syncs nothing of it, and cannot begin with a file that is empty or cut."""
     folder = checkpoint(tmp_path / "c", [11, 21], 1)
-    assert may_continue(folder, Frontier(11))
+    assert may_continue(folder, Frontier(11), KEPT)
     (folder / file).write_bytes(left)
 
-    assert not may_continue(folder, Frontier(11))
+    assert not may_continue(folder, Frontier(11), KEPT)
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(1, 1 << 60)), min_size=2, max_size=2))

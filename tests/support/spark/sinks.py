@@ -88,13 +88,23 @@ class Input:
     """A shard whose times a test chooses: `step(5, (1, "a", +1))` makes the upper 6."""
 
     def __init__(self, client: ShardClient, name: str = "in") -> None:
-        self.client, self.name = client, name
+        self.client, self.name, self.schema = client, name, SCHEMA
         client.create(name, ShardSchema.from_arrow(SCHEMA))
 
-    def step(self, time: int, *updates: tuple[int, str, int]) -> int:
-        """Append updates at `time`; the upper afterwards."""
-        rows = [{"k": k, "v": v, "_ts": time, "_diff": d} for k, v, d in updates]
-        columns = SCHEMA.append(pa.field("_ts", pa.int64())).append(pa.field("_diff", pa.int64()))
+    def gets(self, column: str) -> None:
+        """Add a column of text at the end."""
+        self.schema = self.schema.append(pa.field(column, pa.string()))
+        self.client.evolve(self.name, ShardSchema.from_arrow(self.schema))
+
+    def step(self, time: int, *updates: tuple[Any, ...]) -> int:
+        """Append updates, each with its diff behind its values, at `time`; the upper afterwards."""
+        columns = self.schema
+        for name in ("_ts", "_diff"):
+            columns = columns.append(pa.field(name, pa.int64()))
+        rows = [
+            dict(zip(columns.names, (*values, time, diff), strict=True))
+            for *values, diff in updates
+        ]
         upper = self.client.state(self.name).upper
         table = pa.Table.from_pylist(rows, columns) if rows else None
         writer = self.client.writer(self.name)
