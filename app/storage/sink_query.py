@@ -43,7 +43,7 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -52,7 +52,6 @@ from typing import Final
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming import StreamingQuery
 
 from shardline.app.execution.batch_errors import micro_batch_error
@@ -67,7 +66,7 @@ from shardline.app.storage.sinks.open_target import open_target
 from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.app.storage.sinks.readable_times import ReadableSpan, ReadableTimes
 from shardline.app.storage.sinks.reports import SinkReports
-from shardline.app.storage.sinks.rows import delay_updates, shape_rows
+from shardline.app.storage.sinks.rows import check_columns, delay_updates, shape_rows
 from shardline.app.storage.sinks.stalls import (
     SinkStalled,
     input_replaced,
@@ -83,7 +82,7 @@ from shardline.app.storage.sinks.target import (
 )
 from shardline.datasource.background import BackgroundThread
 from shardline.datasource.errors import Determinate, Fenced, ShardError
-from shardline.datasource.frames import columns_since_load, micro_batch, micro_batch_sources
+from shardline.datasource.frames import micro_batch, micro_batch_sources
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.read import latest_readable
 from shardline.datasource.schema import TS
@@ -396,7 +395,7 @@ class _SinkRun:
             SinkStalled: The target is beyond its input, or has lost what it was given.
         """
         # Nothing else finds that out: the sink would go on behind rows that are not there.
-        self._check_target(target)
+        self._check_target(progress, target)
         there, committed = target.committed(), progress.committed
         if there is None:
             return
@@ -487,43 +486,27 @@ class _SinkRun:
             self._check()
             target.skip(interval)
             return Written(0)
-        self._check_columns(planned)
+        check_columns(self._sink, planned)
         updates = micro_batch(frame, number).where(F.col(TS) >= interval.lower)
         if interval.upper.time is not None:
             updates = updates.where(F.col(TS) < interval.upper.time)
         if interval.lower and span.first is not None and span.first > interval.lower:
             updates = delay_updates(updates, span.first)
         rows = shape_rows(updates, self._sink)
-        self._check_target(target)
+        assert self._progress is not None
+        self._check_target(self._progress, target)
         # As late as can be: what comes next is what a runtime that was replaced must not do.
         self._check()
         return target.write(rows, interval)
 
-    def _check_columns(self, planned: Sequence[InputPartition]) -> None:
-        """Refuse rows without columns that the input has got since the query was started.
-
-        Raises:
-            Determinate: The next incarnation reads them.
-        """
-        added = columns_since_load(planned)
-        if added:
-            raise Determinate(
-                f"'{self._sink.on}' has got the columns {', '.join(added)} since the sink was "
-                "started: it is started again, to read them, too",
-                code="SCHEMA_CHANGED",
-                hint="nothing was given to the target without them",
-            )
-
-    def _check_target(self, target: Target) -> None:
+    def _check_target(self, progress: SinkProgress, target: Target) -> None:
         """Refuse to add to a target that has lost what it was given.
 
         Raises:
             SinkStalled: It has.
         """
-        assert self._progress is not None
-        given = self._progress.given
-        if given is not None and not target.has_taken(given):
-            raise target_went_back(self._sink, given)
+        if progress.given is not None and not target.has_taken(progress.given):
+            raise target_went_back(self._sink, progress.given)
 
     def _wait_until_readable(self, wanted: int, held: SinceHandle | None) -> int | None:
         """The first readable time from `wanted` on; None if the sink was stopped before.

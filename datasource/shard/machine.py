@@ -44,7 +44,6 @@ from shardline.datasource.errors import (
     InvalidUsage,
     MissingBlob,
     ShardError,
-    nearest_name,
 )
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard.backoff import Backoff
@@ -77,12 +76,13 @@ from shardline.datasource.shard.state import (
     is_tombstone,
 )
 from shardline.datasource.stores.location import (
+    LOG_REPLACED,
     Committed,
     ExpectationMismatch,
     Location,
     VersionedData,
 )
-from shardline.datasource.stores.shard_names import shard_directory, shard_name
+from shardline.datasource.stores.shard_names import names_hint, shard_directory, shard_name
 from shardline.datasource.waiting import poll_until
 
 __all__ = ["Command", "Machine"]
@@ -185,6 +185,8 @@ class Machine:
                 version=initial.version,
                 state=initial,
             )
+            # A shard in a location without a marker is one that no other process finds.
+            self.location.check()
             # No `_flight` as in `_commit_group`: no other thread's command depends on this record,
             # and a caller that is interrupted here finds it, or makes it, by calling again.
             outcome = self._compare_and_set(None, record)
@@ -246,7 +248,7 @@ class Machine:
         return InvalidUsage(
             f"no shard '{self.name}' at {self.location.url}",
             code="SHARD_NOT_FOUND",
-            hint=_shards_hint(self.name, [shard_name(shard) for shard in shards]),
+            hint=names_hint(self.name, [shard_name(shard) for shard in shards]),
         )
 
     # -- the commit loop ---------------------------------------------------------------------
@@ -450,6 +452,10 @@ class Machine:
         data = encode_record(record)
         try:
             return self.location.consensus.compare_and_set(self.directory, expected, data)
+        except InvalidUsage as error:
+            if error.code == LOG_REPLACED:
+                self._forget()
+            raise
         except Indeterminate as unknown:
             # The log's own deadline has passed. One more look may settle it.
             try:
@@ -527,6 +533,11 @@ class Machine:
             hint="run inspect and restore it from a backup; nothing was changed",
         )
 
+    def _forget(self) -> None:
+        # Another log may be in the place of the one that all of this was read of.
+        self._state = None
+        self.finder, self.drops, self._rollups = MergeFinder(), DropsSeen(), RollupAttempts()
+
     def _install(self, state: ShardState) -> None:
         # `_settle_in_flight` may be repeated after an interrupt, with a state that has been passed
         # since.
@@ -583,14 +594,3 @@ class Machine:
             # outcome that is unknown raises instead, and leaves the blob to the sweep.
             self.location.blob.delete(key)
         return recorded
-
-
-def _shards_hint(name: str, shards: list[str]) -> str:
-    if not shards:
-        return "the location has no shards yet"
-    near = nearest_name(name, shards)
-    if near is not None:
-        return f"did you mean '{near}'?"
-    shown = ", ".join(f"'{shard}'" for shard in shards[:10])
-    more = f" and {len(shards) - 10} more" if len(shards) > 10 else ""  # noqa: PLR2004
-    return f"the location has {shown}{more}"

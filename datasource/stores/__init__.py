@@ -14,6 +14,7 @@ back what the first attempt did. Two writers would both believe that they commit
     objects     the interface that a backend implements
     memory, file, s3, fsspec        the backends
     log, entry  Consensus over any backend: numbered entries, a floor, a grace
+    log_observations                what a process remembers of one log
     instant     the age of what was observed, by two clocks
     blob, ranged                    Blob over any backend
     probe       proves at creation that a store honours conditions; the location's marker

@@ -26,7 +26,9 @@ Error semantics of both:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+from shardline.datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "LOG_REPLACED",
     "Blob",
     "BlobEntry",
     "Committed",
@@ -43,7 +46,12 @@ __all__ = [
     "OperationStatistics",
     "StoreStatistics",
     "VersionedData",
+    "log_replaced",
 ]
+
+
+LOG_REPLACED: Final = "LOG_REPLACED"
+"""Code of the error for a log that is not the one that this process knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +213,10 @@ class StoreStatistics:
     operations: tuple[OperationStatistics, ...] = ()
 
 
+def _nothing() -> None:
+    pass
+
+
 def _no_entries(prefix: str) -> Iterator[BlobEntry]:
     del prefix
     return iter(())
@@ -225,6 +237,7 @@ class Location:
             and the location's own. For accounting only; `blob` and `consensus` interpret them.
         directories: First segments of all keys that have more than one, sorted: those of shards,
             and of whatever else was put beside them.
+        check: Raises if the location is another one by now; puts a marker back that was deleted.
     """
 
     url: str
@@ -234,3 +247,15 @@ class Location:
     statistics: Callable[[], StoreStatistics] = StoreStatistics
     entries: Callable[[str], Iterator[BlobEntry]] = _no_entries
     directories: Callable[[], list[str]] = list
+    check: Callable[[], None] = _nothing
+
+
+def log_replaced(record: str, found: VersionedData | None) -> InvalidUsage:
+    """The error for a record that this process has read, in whose place is now `found`."""
+    return InvalidUsage(
+        f"{record}, which this process has read, is "
+        f"{'not there any more' if found is None else 'another one now'}: the shard was deleted, "
+        "or an older copy was put in its place; nothing was written",
+        code=LOG_REPLACED,
+        hint="try again: what this process knew of it is forgotten now",
+    )

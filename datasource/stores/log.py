@@ -48,7 +48,7 @@ Sources: SlateDB RFC 0026 (boundary files); persist's Consensus (error types, op
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
@@ -73,7 +73,9 @@ from shardline.datasource.stores.location import (
     Consensus,
     ExpectationMismatch,
     VersionedData,
+    log_replaced,
 )
+from shardline.datasource.stores.log_observations import UNKNOWN, Observations
 from shardline.datasource.stores.objects import CREATED, Unresolved
 from shardline.datasource.stores.shard_names import shard_name
 from shardline.datasource.waiting import RetryPolicy
@@ -82,7 +84,14 @@ if TYPE_CHECKING:
     from shardline.datasource.clock import Clock, IdGenerator
     from shardline.datasource.stores.objects import Objects
 
-__all__ = ["CLOCK_DIFFERENCE_MS", "DEADLINE_MS", "GRACE_MS", "RECORD_BYTES_MAX", "NumberedLog"]
+__all__ = [
+    "CLOCK_DIFFERENCE_MS",
+    "DEADLINE_MS",
+    "GRACE_MS",
+    "RECORD_BYTES_MAX",
+    "SEEN_MS",
+    "NumberedLog",
+]
 
 GRACE_MS: Final = 60 * 60 * 1000
 """Time between publishing a floor and deleting below it. Longer outlasts longer stalls of a writer
@@ -110,44 +119,15 @@ _CHUNK_MAX: Final = 64
 _ROUNDS_MAX: Final = 16
 """Attempts at operations that only a concurrent truncation can make us repeat."""
 
+SEEN_MS: Final = 1_000.0
+"""So long a head that was seen counts as being there, where each look is a request."""
+
 _REFUSALS_MAX: Final = 3
 """Consecutive creates with a permanent refusal (no permission …) and nothing to read back before
 the outcome is reported as unknown. One refusal is not enough: it may be about a repetition whose
 original is still on its way. A process that has lost the right to write need not wait longer."""
 
 _SHARDS_MAX: Final = 4096
-
-
-class _Observations(NamedTuple):
-    """Observations of one shard; times are `NEVER` before the first.
-
-    Attributes:
-        head: The newest record known to be committed; None if there was none.
-        head_at: A time at which no floor was above `head`.
-        floor: Records below it may be gone.
-        floor_index: Number of the floor log's entry that publishes `floor`; 0 for none.
-        floor_at: A time at which `floor` was the newest.
-        floor_since_ms: When we first knew that it was published, by the elapsed ms: the grace is
-            counted from then.
-        cleaned: This process has deleted all records below it.
-        missed: First seqno of the last scan that found nothing; 0 before the first.
-    """
-
-    head: VersionedData | None = None
-    head_at: Instant = NEVER
-    floor: int = 1
-    floor_index: int = 0
-    floor_at: Instant = NEVER
-    floor_since_ms: float = NEVER.elapsed_ms
-    cleaned: int = 1
-    missed: int = 0
-
-    @property
-    def head_seqno(self) -> int:
-        return 0 if self.head is None else self.head.seqno
-
-
-_UNKNOWN: Final = _Observations()
 
 
 class NumberedLog(Consensus):
@@ -161,6 +141,7 @@ class NumberedLog(Consensus):
         ids: Makes tokens.
         grace_ms: The location's grace; with 0 every answer costs a look at the floor.
         deadline_ms: Longest time in which one append tries to learn its outcome.
+        seen_ms: So long after the head was seen an append goes by that; 0 looks at it each time.
     """
 
     def __init__(
@@ -171,15 +152,17 @@ class NumberedLog(Consensus):
         ids: IdGenerator,
         grace_ms: float = GRACE_MS,
         deadline_ms: float = DEADLINE_MS,
+        seen_ms: float = SEEN_MS,
     ) -> None:
         self._objects = objects
+        self._seen_ms = seen_ms
         self._clock = clock
         self._ids = ids
         self._grace_ms = grace_ms
         self._retries = RetryPolicy(first_ms=20, longest_ms=2000, limit_ms=deadline_ms)
         # No lock: views are immutable, and an update that is lost in a race between threads is one
         # that was forgotten (see Invariants).
-        self._views: dict[str, _Observations] = {}
+        self._views: dict[str, Observations] = {}
 
     # ------------------------------------------------------------------------------------- head
 
@@ -203,7 +186,7 @@ class NumberedLog(Consensus):
                 # A head that is remembered was made durable when it was first seen.
                 if newest is not view.head:
                     self._objects.settle(f"{shard}/log")
-                self._note_head(shard, newest, asked_at)
+                self._note_head(shard, newest, asked_at, is_seen=newest is not view.head)
                 return newest
             newest = found
         return self._find_head_by_listing(shard)
@@ -244,12 +227,15 @@ class NumberedLog(Consensus):
             # Appending after a record that is not there would leave a gap for ever. Otherwise no
             # request is needed: had the head moved on, the create below would find its key taken.
             newest = self.head(shard)
+            view = self._observations(shard)
         if (0 if newest is None else newest.seqno) != before:
             return ExpectationMismatch(_at(newest, seqno))
         # This look only keeps us from putting back what was deleted; the process may stall after
         # it, so the look after the create is the one that decides.
         if not self._is_above_floor(shard, seqno):
             return ExpectationMismatch(None)  # our head is older than the grace, and deleted since
+        if newest is not None and newest is view.head:
+            self._check_still_there(shard, newest, view.seen_ms)
         began_at = self._now()
         winner = self._create_and_resolve(shard, "log", seqno, data)
         if winner is not None:
@@ -266,6 +252,20 @@ class NumberedLog(Consensus):
         # above our record. When it began, our seqno was free, so no floor was above it.
         self._note_head(shard, VersionedData(seqno, data), began_at)
         return Committed(seqno)
+
+    def _check_still_there(self, shard: str, head: VersionedData, seen_ms: float) -> None:
+        """Refuse to append after a record that was deleted, or that another one is in place of.
+
+        People empty folders, or put older copies in their place, while a process remembers what was
+        there. Its record would be behind a gap, or of another history, and lost.
+        """
+        if self._clock.elapsed_ms() - seen_ms < self._seen_ms:
+            return
+        found = self._read(shard, head.seqno)
+        if found == head or not self._is_above_floor(shard, head.seqno):
+            return
+        self._views.pop(shard, None)
+        raise log_replaced(f"record {head.seqno} of shard '{shard_name(shard)}'", found)
 
     def _answer_lost_race(
         self, shard: str, winner: VersionedData, began_at: Instant
@@ -439,7 +439,7 @@ class NumberedLog(Consensus):
         self._remember(shard, self._observations(shard)._replace(cleaned=view.floor))
         return len(keys)
 
-    def _is_grace_over(self, shard: str, view: _Observations) -> bool:
+    def _is_grace_over(self, shard: str, view: Observations) -> bool:
         """True if the grace has passed since the newest floor was published."""
         if self._clock.elapsed_ms() - view.floor_since_ms >= self._grace_ms:
             return True
@@ -464,7 +464,7 @@ class NumberedLog(Consensus):
             return True
         return seqno >= self._look_at_floor(shard).floor
 
-    def _look_at_floor(self, shard: str) -> _Observations:
+    def _look_at_floor(self, shard: str) -> Observations:
         """Read the newest floor and remember it."""
         prefix = f"{shard}/floor/"
         view = self._observations(shard)
@@ -502,29 +502,32 @@ class NumberedLog(Consensus):
     def _age_ms(self, at: Instant) -> float:
         return age_ms(self._clock, self._objects, at)
 
-    def _observations(self, shard: str) -> _Observations:
+    def _observations(self, shard: str) -> Observations:
         view = self._views.get(shard)
         if view is None:
             shard_name(shard)
-            return _UNKNOWN
+            return UNKNOWN
         return view
 
-    def _remember(self, shard: str, view: _Observations) -> _Observations:
+    def _remember(self, shard: str, view: Observations) -> Observations:
         if len(self._views) >= _SHARDS_MAX and shard not in self._views:
             self._views.clear()
         self._views[shard] = view
         return view
 
-    def _note_head(self, shard: str, head: VersionedData | None, at: Instant) -> None:
+    def _note_head(
+        self, shard: str, head: VersionedData | None, at: Instant, *, is_seen: bool = True
+    ) -> None:
         # Of two observations the later time holds for the greater head as well: no floor was above
         # the smaller head then. Threads may note their observations in any order.
         view = self._observations(shard)
         if head is None or head.seqno <= view.head_seqno:
             head = view.head
-        newest = view._replace(head=head, head_at=max(at, view.head_at))
+        seen_ms = self._clock.elapsed_ms() if is_seen else view.seen_ms
+        newest = view._replace(head=head, head_at=max(at, view.head_at), seen_ms=seen_ms)
         self._remember(shard, newest)
 
-    def _note_floor(self, shard: str, index: int, floor: int, at: Instant) -> _Observations:
+    def _note_floor(self, shard: str, index: int, floor: int, at: Instant) -> Observations:
         view = self._observations(shard)
         if index < view.floor_index:
             return view  # another thread has read a newer floor meanwhile

@@ -21,15 +21,16 @@ from __future__ import annotations
 
 import os.path
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.stores.blob import ObjectBlob
 from shardline.datasource.stores.location import Location
-from shardline.datasource.stores.log import GRACE_MS, NumberedLog
+from shardline.datasource.stores.log import GRACE_MS, SEEN_MS, NumberedLog
 from shardline.datasource.stores.metered import Metered
 from shardline.datasource.stores.options import parse_options
-from shardline.datasource.stores.probe import ensure_location
+from shardline.datasource.stores.probe import ensure_location, ensure_same_location
 from shardline.datasource.stores.retry import Retrying
 from shardline.datasource.stores.shard_names import check_segments, has_control
 from shardline.extras import MissingPackage, check_installed
@@ -92,11 +93,21 @@ def compose_location(
     return Location(
         url=objects.url,
         blob=ObjectBlob(patient),
-        consensus=NumberedLog(patient, clock=clock, ids=ids, grace_ms=marker.grace_ms),
+        consensus=NumberedLog(
+            patient,
+            clock=clock,
+            ids=ids,
+            grace_ms=marker.grace_ms,
+            # A look at a disk costs next to nothing.
+            seen_ms=0.0 if objects.url.startswith("file:") else SEEN_MS,
+        ),
         id=marker.location_id,
         statistics=metered.statistics,
         entries=patient.entries,
         directories=patient.directories,
+        check=partial(
+            ensure_same_location, patient, marker, clock=clock, ids=ids, if_missing=if_missing
+        ),
     )
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from shardline.datasource.clock import Clock, IdGenerator
     from shardline.datasource.stores.objects import CreateOutcome, Objects
 
-__all__ = ["FORMAT_VERSION", "IfMissing", "Marker", "ensure_location"]
+__all__ = ["FORMAT_VERSION", "IfMissing", "Marker", "ensure_location", "ensure_same_location"]
 
 FORMAT_VERSION: Final = 1
 """Version of the layout below a location: which objects there are and how logs are read."""
@@ -77,15 +77,55 @@ def ensure_location(
     """
     stored = objects.get(_MARKER)
     if stored is None and if_missing == "refuse":
-        raise InvalidUsage(
-            f"there is no location at '{objects.url}'",
-            code="LOCATION_NOT_FOUND",
-            hint="check the URL; the first writer creates a location, a reader never does",
-        )
+        raise _not_found(objects.url)
     if stored is None:
         _probe(objects, ids, clock)
         marker = Marker(FORMAT_VERSION, new_id("l", ids), grace_ms)
         stored = _create_or_read(objects, _MARKER, _encode(marker), ids, clock)
+    return _decode_twice(stored, objects)
+
+
+def ensure_same_location(
+    objects: Objects, marker: Marker, *, clock: Clock, ids: IdGenerator, if_missing: IfMissing
+) -> None:
+    """Refuse to make anything in a location that is another one by now; a lost marker is put back.
+
+    Args:
+        objects: The store, with retries.
+        marker: Of the location that was opened.
+        clock: Waits between attempts.
+        ids: Makes tokens.
+        if_missing: As the location was opened: `refuse` puts nothing back.
+
+    Raises:
+        InvalidUsage: The location was deleted (`LOCATION_NOT_FOUND`), or another one was made at
+            its URL (`LOCATION_REPLACED`).
+        Corrupt: The marker is not one of ours.
+    """
+    stored = objects.get(_MARKER)
+    if stored is None and if_missing == "refuse":
+        raise _not_found(objects.url)
+    if stored is None:
+        stored = _create_or_read(objects, _MARKER, _encode(marker), ids, clock)
+    found = _decode_twice(stored, objects)
+    if found.location_id != marker.location_id:
+        raise InvalidUsage(
+            f"the location at '{objects.url}' is another one than this process has opened: that "
+            "one was deleted, or a copy of another one was put in its place",
+            code="LOCATION_REPLACED",
+            hint="open it again: in a session of Spark, start that again",
+        )
+
+
+def _not_found(url: str) -> InvalidUsage:
+    return InvalidUsage(
+        f"there is no location at '{url}'",
+        code="LOCATION_NOT_FOUND",
+        hint="check the URL; the first writer creates a location, a reader never does",
+    )
+
+
+def _decode_twice(stored: bytes, objects: Objects) -> Marker:
     try:
         return _decode(stored, objects.url)
     except Corrupt:

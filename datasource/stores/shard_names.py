@@ -17,9 +17,16 @@ import unicodedata
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
-from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.errors import InvalidUsage, nearest_name
 
-__all__ = ["NAME_BYTES_MAX", "check_segments", "has_control", "shard_directory", "shard_name"]
+__all__ = [
+    "NAME_BYTES_MAX",
+    "check_segments",
+    "has_control",
+    "names_hint",
+    "shard_directory",
+    "shard_name",
+]
 
 NAME_BYTES_MAX: Final = 240
 """Longest encoded directory name: file systems stop at 255 bytes."""
@@ -100,3 +107,15 @@ def _not_a_shard(directory: str) -> InvalidUsage:
         code="INVALID_NAME",
         hint="use the directory that shard_directory(name) gives",
     )
+
+
+def names_hint(name: str, shards: list[str]) -> str:
+    """The hint for a shard that is not among those of its location."""
+    if not shards:
+        return "the location has no shards yet"
+    near = nearest_name(name, shards)
+    if near is not None:
+        return f"did you mean '{near}'?"
+    shown = ", ".join(f"'{shard}'" for shard in shards[:10])
+    more = f" and {len(shards) - 10} more" if len(shards) > 10 else ""  # noqa: PLR2004
+    return f"the location has {shown}{more}"

@@ -21,22 +21,50 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, assert_never
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.datasource import InputPartition
 
 from shardline.app.protocol.objects import SinkDescription
-from shardline.datasource.errors import InvalidUsage, unknown_name
-from shardline.datasource.frames import can_consolidate, net_changes, quoted, repeat_rows
+from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
+from shardline.datasource.frames import (
+    can_consolidate,
+    columns_since_load,
+    net_changes,
+    quoted,
+    repeat_rows,
+)
 from shardline.datasource.schema import DIFF, TS, ShardSchema
 
-__all__ = ["DELETED", "RETRACTION", "as_messages", "delay_updates", "shape_rows"]
+__all__ = ["DELETED", "RETRACTION", "as_messages", "check_columns", "delay_updates", "shape_rows"]
 
 DELETED: Final = "_deleted"
 """Column of `upsert`: true if the key has no row any more."""
 
 RETRACTION: Final = "RETRACTION_IN_APPEND_ONLY_SINK"
+
+
+def check_columns(sink: SinkDescription, planned: Iterable[InputPartition]) -> None:
+    """Refuse rows without columns that the input has got since the sink's query was started.
+
+    Args:
+        sink: The sink.
+        planned: The partitions of a micro-batch.
+
+    Raises:
+        Determinate: The next incarnation reads them.
+    """
+    added = columns_since_load(planned)
+    if added:
+        raise Determinate(
+            f"'{sink.on}' has got the columns {', '.join(added)} since the sink was started: it "
+            "is started again, to read them, too",
+            code="SCHEMA_CHANGED",
+            hint="nothing was given to the target without them",
+        )
 
 
 def delay_updates(updates: DataFrame, first: int) -> DataFrame:

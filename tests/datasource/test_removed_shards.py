@@ -1,0 +1,120 @@
+"""A process that remembers a shard which somebody has deleted, or replaced by an older copy.
+
+Nothing that it writes then is acknowledged and lost: it is refused, and the next attempt goes by
+what is there.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import SystemIds
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.stores.entry import entry_key
+from shardline.datasource.stores.location import Committed
+from shardline.datasource.stores.log import SEEN_MS, NumberedLog
+from shardline.datasource.stores.memory import MemoryObjects
+from shardline.datasource.types.schema import ShardSchema
+from support.fakes.clock import ManualClock
+
+SCHEMA = ShardSchema.from_arrow(pa.schema([("id", pa.int64())]))
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": list(ids)})
+
+
+def append(client: ShardClient, *ids: int) -> None:
+    """As a write does: the shard is made if it is not there."""
+    if not client.exists("o"):
+        client.create("o", SCHEMA)
+    client.writer("o").append_now(rows(*ids))
+
+
+def contents(client: ShardClient) -> list[int]:
+    with client.reader("o") as reader:
+        return sorted(row["id"] for row in reader.snapshot().to_pylist())
+
+
+@pytest.mark.parametrize("removed", ["the location", "the shard"])
+def test_a_write_after_its_shard_was_deleted_is_refused_and_the_next_one_makes_it_anew(
+    tmp_path: Path, removed: str
+) -> None:
+    """The step of a notebook that empties a folder and writes again."""
+    url = str(tmp_path / "shards")
+    client = ShardClient.open(url)
+    append(client, 1)
+    shutil.rmtree(url if removed == "the location" else f"{url}/o")
+    with pytest.raises(InvalidUsage, match="LOG_REPLACED") as refused:
+        append(client, 2)
+    assert "nothing was written" in str(refused.value)
+    assert not list(Path(url).glob("o/log/*"))
+    append(client, 3)
+    assert contents(client) == contents(ShardClient.open(url, create=False)) == [3]
+
+
+def test_a_write_after_an_older_copy_was_put_back_is_refused_and_the_next_one_goes_by_that(
+    tmp_path: Path,
+) -> None:
+    """Whatever the copy has been given since, also as many records as there were."""
+    url = tmp_path / "shards"
+    client = ShardClient.open(str(url))
+    append(client, 1)
+    shutil.copytree(url, tmp_path / "copy")
+    append(client, 2)
+    shutil.rmtree(url)
+    (tmp_path / "copy").rename(url)
+    append(ShardClient.open(str(url)), 4)
+    with pytest.raises(InvalidUsage, match="LOG_REPLACED"):
+        client.writer("o").append_now(rows(3))
+    client.writer("o").append_now(rows(5))
+    assert contents(client) == contents(ShardClient.open(str(url))) == [1, 4, 5]
+
+
+def test_no_shard_is_made_in_a_location_that_is_another_one_by_now(tmp_path: Path) -> None:
+    """Its id is in what is remembered of the one that was opened."""
+    url = str(tmp_path / "shards")
+    client = ShardClient.open(url)
+    append(client, 1)
+    shutil.rmtree(url)
+    append(ShardClient.open(url), 2)
+    with pytest.raises(InvalidUsage, match="LOG_REPLACED"):
+        append(client, 3)
+    with pytest.raises(InvalidUsage, match="LOCATION_REPLACED"):
+        client.create("another", SCHEMA)
+    assert contents(ShardClient.open(url)) == [2]
+
+
+def test_a_store_that_is_far_away_is_asked_once_in_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each look is a request there: a writer that is busy goes by what it has just written."""
+    clock, looks = ManualClock(), []
+    store = MemoryObjects("far", clock)
+    found = store.get
+
+    def get(key: str, *places: Any) -> bytes | None:
+        looks.append(key)
+        return found(key, *places)
+
+    monkeypatch.setattr(store, "get", get)
+    log = NumberedLog(store, clock=clock, ids=SystemIds())
+    for seqno in range(1, 4):
+        assert log.compare_and_set("s", seqno - 1 or None, b"x") == Committed(seqno)
+    looks.clear()
+    assert log.compare_and_set("s", 3, b"x") == Committed(4)
+    assert not looks
+    clock.advance(SEEN_MS)
+    assert log.compare_and_set("s", 4, b"x") == Committed(5)
+    assert len(looks) == 1
+    clock.advance(SEEN_MS)
+    store.delete(entry_key("s/log/", 5))
+    log.head("s")  # finds nothing behind it, and goes by what it remembers
+    with pytest.raises(InvalidUsage, match="LOG_REPLACED"):
+        log.compare_and_set("s", 5, b"x")
