@@ -198,6 +198,9 @@ class EndChooser:
     ) -> ShardOffset:
         upper = self._upper(states)
         if upper <= start.frontier:
+            # With nothing to plan nobody else compares them, and new times of an older copy would
+            # be taken for those that the checkpoint has.
+            self._inputs.check_known(start, states)
             return start
         near = planning_horizon(states, lower, upper, limits)
         planned = parts_with_news(states, lower, near)

@@ -238,6 +238,16 @@ class StreamInputs:
             self._pinned = (cut.seqnos, snapshot_units(states, offset.as_of))
         return self._pinned[1]
 
+    def check_known(self, offset: ShardOffset, states: Sequence[ShardState]) -> None:
+        """Refuse an offset beyond what the inputs have: they are older copies.
+
+        Raises:
+            Determinate: One of them is (`SHARD_WENT_BACK`).
+        """
+        for each, state in zip(self._inputs, states, strict=True):
+            if offset.frontier > state.upper:
+                self._settled(each, offset, state)
+
     def _settled(self, each: Input, end: ShardOffset, state: ShardState) -> ShardState:
         """`state`, or a newer one, that knows everything before the end."""
         state = self._client.shard_views.extended_to_known_upper(state)

@@ -48,6 +48,7 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
     query_status           a streaming query's status in one call
     query_statistics       a streaming query's statistics on its page in Spark's UI
 
+    classic_session        refuses sessions without a JVM in reach
     jvm                    classes inside of Spark
     compiled_java          loads the Java classes of this package without a jar
 

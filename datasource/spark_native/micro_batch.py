@@ -20,6 +20,7 @@ from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.shard_sink.micro_batch_range import covered_by_micro_batch
 from shardline.datasource.shard_source.fetch_task import ShardPartition
 from shardline.datasource.shard_source.options import SourceOptions, parse_source
+from shardline.datasource.spark_native.classic_session import check_classic
 from shardline.datasource.spark_native.frames import make_native_frame
 from shardline.datasource.spark_native.jvm import (
     MicroBatch,
@@ -78,6 +79,7 @@ def columns_since_load(partitions: Iterable[InputPartition]) -> list[str]:
 
 def source_of(frame: DataFrame, batch_id: int, shard: str | None = None) -> MicroBatch:
     """The source's part in the micro-batch under way; arguments and errors as `micro_batch`."""
+    check_classic(frame, "micro_batch", "the rows of the frame that foreachBatch was called with")
     found = micro_batch_sources(frame, batch_id)
     if shard is not None:
         loaded = [(source, _options(source)) for source in found]

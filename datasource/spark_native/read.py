@@ -30,6 +30,7 @@ from shardline.datasource.shard_source.partition_planner import (
     take_batch_lease,
 )
 from shardline.datasource.shard_source.row_shape import RowShape
+from shardline.datasource.spark_native.classic_session import check_classic
 from shardline.datasource.spark_native.frames import make_native_frame
 from shardline.datasource.spark_native.leases import LEASE_KEEPER, LeaseUser
 from shardline.datasource.types.schema import TS
@@ -86,6 +87,7 @@ def snapshot(
         InvalidUsage: There is no such shard or column, or its history at `as_of` is gone.
         Determinate: `as_of` was not settled within `waitTimeout`.
     """
+    check_classic(spark, "snapshot", "spark.read.format('shard')")
     given = _format_options(spark, (path, location, shard), storage, options)
     given |= {} if as_of is None else {"timestampAsOf": _text(as_of)}
     return _read(spark, given, columns, where, by_driver)
@@ -116,6 +118,7 @@ def changes(
         InvalidUsage: There is no such shard or column, or history at `start` is gone.
         Determinate: `end` was not settled within `waitTimeout`.
     """
+    check_classic(spark, "changes", "spark.read.format('shard') with readChangeFeed")
     given = _format_options(spark, (path, location, shard), storage, options) | {
         "readChangeFeed": "true"
     }

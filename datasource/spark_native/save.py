@@ -47,6 +47,7 @@ from shardline.datasource.shard_sink.target import WriteTarget, find_shard, reso
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.spark_native.blob_paths import hadoop_url, reaches_object, was_reached
+from shardline.datasource.spark_native.classic_session import check_classic
 from shardline.datasource.spark_native.footers import DescribedPart, PartDescriber
 from shardline.datasource.spark_native.jvm import (
     clone_session,
@@ -169,6 +170,7 @@ def save(
         Determinate: It certainly did not happen.
         Indeterminate: It may have happened: with `txn`, call again with the same.
     """
+    check_classic(frame, "save", "frame.write.format('shard')")
     given = {name: _option(value) for name, value in (options or {}).items()}
     given |= dict(storage or {})
     named = {"path": path, "location": location, "shard": shard}

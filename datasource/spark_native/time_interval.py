@@ -42,6 +42,7 @@ from shardline.datasource.shard_sink.frame_columns import assign_roles
 from shardline.datasource.shard_sink.target import WriteTarget, find_shard, resolve_target
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.shard_source.partition_planner import open_client
+from shardline.datasource.spark_native.classic_session import check_classic
 from shardline.datasource.spark_native.micro_batch import source_of
 from shardline.datasource.spark_native.save import plan_native_write, stage_in_driver
 from shardline.datasource.spark_native.small_results import (
@@ -159,6 +160,7 @@ def compare_and_append(
         Determinate: It certainly did not happen.
         Indeterminate: It may have happened: call again with the same writer and number.
     """
+    check_classic(frame, "compare_and_append", "frame.write.format('shard')")
     name, sequence = writer
     given = _sink_options(path, location, shard, storage)
     staged = stage_interval(frame, given)

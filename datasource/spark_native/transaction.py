@@ -36,6 +36,7 @@ from shardline.datasource.shard_sink.target import find_shard, resolve_target
 from shardline.datasource.shard_sink.writers import ShardBatchWriter
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.shard_source.partition_planner import open_client
+from shardline.datasource.spark_native.classic_session import check_classic
 from shardline.datasource.spark_native.micro_batch import covers_of
 from shardline.datasource.spark_native.read import snapshot
 from shardline.datasource.spark_native.save import plan_native_write
@@ -70,6 +71,7 @@ def transaction(
     Raises:
         InvalidUsage: An argument is wrong.
     """
+    check_classic(spark, "transaction", "shardline.client, which needs no session,")
     given = {"location": location, **(storage or {})}
     client = open_client(parse_sink({**given, "shard": _ANY}), create=True)
     writer, sequence = (None, None) if txn is None else txn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +21,7 @@ from shardline.app.settings.config import RuntimeSettings
 from shardline.app.sql.queries import SubscribeRequest, parse_subscribe
 from shardline.app.transport.websocket_client import connect
 from shardline.datasource.errors import InvalidUsage
+from shardline.jobs import ask
 from shardline.jobs.ask import main, subscribe_text
 from support.fakes.sites import Site, index, project, source
 
@@ -266,3 +268,18 @@ def test_times_and_ids_of_a_subscription_need_the_quotes_of_the_shell_only(
 ) -> None:
     """Each word is as the shell passes it: without the quotes in which a user has put it."""
     assert parse_subscribe(f"SUBSCRIBE {subscribe_text(words)}") == asked
+
+
+def test_a_subscription_ends_when_its_reader_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As `| head` does: that is no error."""
+    batches = iter([{"upper": n, "rows": []} for n in range(100_000)])
+    monkeypatch.setattr(ask, "application_address", lambda _: None)
+    monkeypatch.setattr(ask, "follow_subscription", lambda *_: batches)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8") as pipe:  # noqa: PTH123 - a descriptor
+        monkeypatch.setattr("sys.stdout", pipe)
+        assert main(["subscribe", "--data", str(tmp_path), "v"]) == 0
+    assert next(batches, None) is not None, "it has ended at once"

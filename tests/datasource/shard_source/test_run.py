@@ -286,6 +286,20 @@ def test_a_shard_that_went_back_is_told(world: World) -> None:
         Query(client, checkpoint).step()
 
 
+def test_a_shard_that_went_back_behind_what_was_committed_is_told(world: World) -> None:
+    """Nothing is left to plan again, and what comes next would be taken for what was read."""
+    client = world.client(BLOBS)
+    fill(client)
+    checkpoint = Checkpoint()
+    query = Query(client, checkpoint)
+    query.drain()
+    assert not query.step(), "it rests at the upper"
+    checkpoint.offsets[-1] = checkpoint.offsets[-1].replace('"frontier": 60', '"frontier": 90')
+
+    with pytest.raises(Determinate, match="SHARD_WENT_BACK"):
+        Query(client, checkpoint).step()
+
+
 def test_a_shard_made_again_is_refused(world: World) -> None:
     """The same name is not the same shard."""
     client = world.client(BLOBS)

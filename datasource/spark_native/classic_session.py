@@ -1,0 +1,34 @@
+"""Our own functions for Spark need its classic session: they call the driver's JVM.
+
+    check_classic(frame, "save", "frame.write.format('shard')")
+
+A session of Spark Connect has none, and says so by an error that names an attribute of PySpark.
+"""
+
+from __future__ import annotations
+
+from shardline.datasource.errors import InvalidUsage
+
+__all__ = ["check_classic"]
+
+_CONNECT = "pyspark.sql.connect."
+
+
+def check_classic(given: object, function: str, instead: str) -> None:
+    """Refuse a session or a frame of Spark Connect.
+
+    Args:
+        given: What a function was called with.
+        function: Its name.
+        instead: What works in such a session, as a sentence goes on behind "use".
+
+    Raises:
+        InvalidUsage: `CLASSIC_SESSION_NEEDED`: it is of Spark Connect.
+    """
+    if type(given).__module__.startswith(_CONNECT):
+        raise InvalidUsage(
+            f"shardline.{function} calls the JVM of a classic session of Spark, and this one is of "
+            "Spark Connect",
+            code="CLASSIC_SESSION_NEEDED",
+            hint=f"use {instead}, or a classic session",
+        )
