@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardline.app.execution.host import Host
+from shardline.app.execution.observations import Failed
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sink_holds import hold_name
 from shardline.app.storage.sinks.others import forget_collected
@@ -129,6 +130,7 @@ def test_a_target_that_is_emptied_while_a_sink_runs_is_not_given_more(
             host.client.drop("copy")
         source.step(20, (2, "b", 1))
         assert reports.stalled().error.startswith("[TARGET_WENT_BACK]")
+    assert not any(isinstance(one, Failed) for one in reports.all), "it would be started again"
     with running(host, sink, life(2)) as reports:
         assert reports.stalled().error.startswith("[TARGET_WENT_BACK]")
 
