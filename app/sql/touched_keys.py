@@ -70,6 +70,12 @@ WITH_COLUMNS_BELOW: Final = frozenset(
 )
 """Operators that return each column of their child as it is, for each row by itself."""
 
+_NUMBERING: Final = frozenset(
+    {"DenseRank", "Lag", "Lead", "NTile", "PercentRank", "Rank", "RowNumber"}
+)
+"""Spark's functions over windows that have no meaning without an order."""
+
+_AS_THEY_COME: Final = "a LIMIT for each key, of rows in no order of the query's"
 _INCOMPARABLE: Final = "a column below it whose values cannot be compared, nor rows added up"
 """Why an operator is not computed anew by key, if it is because of a variant or a geometry."""
 
@@ -214,6 +220,8 @@ class Regions:
     def _why_refused(self, node: QueryNode) -> str:
         if node.kind == "Aggregate":
             return refusal(self._spark, node.plan)
+        if _goes_by_the_order_of_rows(node):
+            return _AS_THEY_COME
         return _INCOMPARABLE if node in self._incomparable else ""
 
     def _follows(self, node: QueryNode) -> bool:
@@ -230,6 +238,8 @@ class Regions:
         # With all that has the key in common; else the one operator, if its sources have changes.
         for is_source in (self._is_plain, lambda _: True):
             nodes, sources = _until(top, is_source)
+            if any(map(_goes_by_the_order_of_rows, nodes)):
+                return None
             decided = self._is_decided(top, nodes, sources)
             if inner and decided:
                 return None
@@ -342,6 +352,20 @@ def _until(
             nodes += below[0]
             sources += below[1]
     return nodes, sources
+
+
+def _goes_by_the_order_of_rows(node: QueryNode) -> bool:
+    """True of a window that numbers rows as they come.
+
+    No query can ask for one. Spark makes it of a correlated LIMIT whose order is not just below it.
+    Over the rows of some keys alone they would come otherwise; and Spark does not analyse it again.
+    """
+    if node.kind != "Window" or not node.plan.orderSpec().isEmpty():
+        return False
+    functions = (
+        one.child().windowFunction() for one in read_sequence(node.plan.windowExpressions())
+    )
+    return any(one.getClass().getSimpleName() in _NUMBERING for one in functions)
 
 
 def _candidates(top: QueryNode) -> Iterator[tuple[list[tuple[QueryNode, Any]], list[int]]]:

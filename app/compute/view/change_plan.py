@@ -154,6 +154,8 @@ class ChangePlan:
         states: States of the query's aggregates, each before those that read it.
         contents: The query over contents of its states, and of inputs that it reads beside them.
         over_states: The same; None if it reads inputs.
+        chooses: True if a state has rows that are no better than others that it has not: of equal
+            ones a LIMIT lets any through.
     """
 
     def __init__(
@@ -196,6 +198,7 @@ class ChangePlan:
         self.states: list[State] = []
         rules = StateRules(session, self._operators, normal, needed_rows(judged, tree))
         self._query = self._with_states(self.query, rules)
+        self.chooses = any(isinstance(state, LimitState) for state in self.states)
         below = [node for state in self.states for node in _below(state)]
         self._regions = Regions(session, self._query, below=below).by_top
         self._touched = TouchedRule(session, rules.exact, self._operators)

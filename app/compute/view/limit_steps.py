@@ -19,7 +19,13 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from shardline.app.compute.view.change_operators import NotIncremental
 from shardline.app.compute.view.change_times import read_times
 from shardline.app.compute.view.input_changes import find_input_changes
-from shardline.app.compute.view.kept_jobs import KeptJobs, ShardRows
+from shardline.app.compute.view.kept_jobs import (
+    RESULT_BYTES_MAX,
+    RESULT_ROWS_MAX,
+    KeptJobs,
+    ShardRows,
+    is_too_much,
+)
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.output_contents import correct_in_memory
 from shardline.datasource.frames import SmallTarget, StagedInterval, small_target
@@ -75,12 +81,14 @@ class LimitSteps:
         """
         at = state.upper.time
         assert at is not None, shard.name
-        few = shard.few(state, at, group.schema)
-        if few is None:
-            raise NotIncremental(_MANY)
         target = small_target(group.changes, shard.options)
         plan = step.plan.source_contents(group)
-        held, changes = _contents(few.table), []
+        few = shard.few(state, at, group.schema)
+        if few is None:
+            held = _collected(target, _as_updates(shard.contents(step.session, state, at)))
+        else:
+            held = _contents(few.table)
+        changes = []
         for time in self._times(group, step):
             rows = self._rows(target, plan, group, step, time)
             moved = correct_in_memory(rows, held)
@@ -103,16 +111,18 @@ class LimitSteps:
     ) -> pa.Table:
         """The rows that come through at a time, consolidated."""
         session, given = step.session, step.few_at(plan, time)
-        if given is None:
-            raise NotIncremental(_MANY)
 
         def over_frames(contents: Mapping[str, DataFrame]) -> DataFrame:
             rows = plan.over(session, {}, contents)
             # Each is at one time, which is told apart from the plan: that is kept.
-            return rows.withColumns({TS: _number(0), DIFF: _number(1)})
+            return _as_updates(rows)
 
         def over(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
             return over_frames({leaf.name: one for leaf, one in frames.items()})
+
+        if given is None:
+            # Of few rows the history may be long: Spark adds it up.
+            return _collected(target, over_frames(step.contents_at(plan.before, time)))
 
         def frame() -> DataFrame:
             contents = step.contents_at(plan.before, time)
@@ -124,6 +134,22 @@ class LimitSteps:
         if rows is None:
             raise NotIncremental(_MANY)
         return consolidate(rows.drop_columns([TS]))
+
+
+def _as_updates(rows: DataFrame) -> DataFrame:
+    return rows.withColumns({TS: _number(0), DIFF: _number(1)})
+
+
+def _collected(target: SmallTarget, updates: DataFrame) -> pa.Table:
+    """Updates by a job of Spark's, consolidated.
+
+    Raises:
+        NotIncremental: They are too many for this process.
+    """
+    rows = target.collect(updates, rows_max=RESULT_ROWS_MAX, bytes_max=RESULT_BYTES_MAX)
+    if rows is None or is_too_much(rows):
+        raise NotIncremental(_MANY)
+    return consolidate(rows.drop_columns([TS]))
 
 
 def _contents(rows: pa.Table) -> pa.Table:

@@ -349,26 +349,35 @@ class View:
         self, session: SparkSession, step: Recompute, states: Sequence[ShardState]
     ) -> Correction:
         """What the output lacks at the time of a step that runs the query anew, staged."""
-        if self._reason == _FIRST and not self._query.is_temporal:
+        if not self._query.is_temporal:
             try:
-                result = self._first_over_states(session, step.at, states)
+                result = self._anew_over_states(session, step.at, states)
                 if result is not None:
                     return self._corrections.of(session, result, step.lower)
             except Exception as found:  # noqa: BLE001 - raised again if it is not known
                 # At which row it fails, and how that is told, the query itself says.
                 self._states.recompute_after(found, lower=step.at + 1, used=True)
+        # Before the append: what the query chooses is in no state. See `ViewStates`.
+        self._states.drop_choices()
         result = self._query.anew(session, step.at, states)
         return self._corrections.of(session, result, step.lower)
 
-    def _first_over_states(
+    def _anew_over_states(
         self, session: SparkSession, at: int, states: Sequence[ShardState]
     ) -> Result | None:
-        """The rows at a time over states that are made now; None if the view can have none then."""
-        # The next step makes them anyhow: inputs are read once, and their rows added up once.
+        """The rows at a time over states that are made now; None if the query itself is to be run.
+
+        Of a first step: the next one makes them anyhow, and so inputs are read once, and their rows
+        added up once. And where states choose among equal rows, of every step.
+        """
         if self._description.strategy != "incremental":
             return None
         known = self._starts.at_rest(session, at, states)
-        if known is None or not known.plan.states or not self._states.settle(known):
+        if known is None or not known.plan.states:
+            return None
+        if not known.plan.chooses and self._reason != _FIRST:
+            return None
+        if not self._states.settle(known):
             return None
         return result_over(known, known.plan.contents, at, self._schema, self._one_task)
 

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, StepPlan
 from shardline.app.compute.view.evaluate import analyse_query, with_times
 from shardline.app.compute.view.kept_plan import plan_of
+from shardline.app.compute.view.limit_rule import LimitState
 from shardline.app.compute.view.state_rules import needed_rows
 from shardline.app.compute.view.temporal_rule import DUE
 from shardline.app.compute.view.touched_keys import OUTPUT
@@ -400,6 +401,11 @@ class _Steps:
         for state in changes.states:
             moved = changed & state.source.inputs
             if moved:
+                if isinstance(state, LimitState):
+                    # It has no plan over changes: it is compared with the first rows, of which few
+                    # are needed.
+                    changed.add(state.name)
+                    continue
                 self._add(changes.source_step(state, moved), name)
                 shard = self._names[state.name]
                 key = tuple(f"k{place}" for place, _ in enumerate(self._keys[shard], 1))

@@ -18,6 +18,11 @@ step, whatever it was:
 
 The last three cannot be if all is well, and are reported (`ViewReports.report_doubt`).
 
+The state of a LIMIT is a choice: of equal rows any may come through, and the query run anew may
+choose others. An output of one choice, followed by changes of another, would be wrong for ever. So
+such a view is run anew over its states. Where it cannot be, the states of its LIMITs are dropped
+before; and a step in which one is made, and differs, is run anew.
+
 A state is not appended to in a step that leaves it as it is. So it may end long before the output
 does, and that is remembered, or found out from the inputs' history.
 
@@ -33,6 +38,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 
 from shardline.app.compute.errors import data_error_text
 from shardline.app.compute.view.accumulators import NEGATIVE
@@ -122,6 +128,10 @@ class ViewStates:
         self._limits = LimitSteps(host, one_task, jobs)
         self._timed: list[StateShard] = []
         """Those of temporal filters, once a step has shown which they are."""
+        self._choosing: list[StateShard] = []
+        """Those of LIMITs, likewise."""
+        self._has_chosen = False
+        """True if one of them was made in a step."""
 
     def drop(self) -> None:
         """Drop all states."""
@@ -129,6 +139,12 @@ class ViewStates:
         # believed of the one that is made in its place.
         self._resting.clear()
         for shard in self._shards:
+            shard.drop()
+
+    def drop_choices(self) -> None:
+        """Drop the states of LIMITs, as far as they are known."""
+        for shard in self._choosing:
+            self._resting.pop(shard.name, None)
             shard.drop()
 
     def recompute_after(self, error: Exception, *, lower: int, used: bool) -> None:
@@ -150,6 +166,10 @@ class ViewStates:
         if used and "[NULL_VALUE]" in str(error):
             # If it is of the output, the query run anew says so.
             self.refusal = "a state would have NULL where its operator has none"
+            return
+        if isinstance(error, AnalysisException):
+            # Of what was put together of the query's plan: the query itself says if it is wrong.
+            self.refusal = "Spark refuses the plan of the step"
             return
         lost, negative = find_unreadable_part(error) is not None, NEGATIVE in str(error)
         damaged = used and (lost or negative)
@@ -214,13 +234,15 @@ class ViewStates:
             False if the step must be recomputed.
         """
         self.refusal = "a state could not follow"
-        pairs = zip(self._shards, step.plan.states, strict=False)
-        self._timed = [shard for shard, group in pairs if isinstance(group, TemporalState)]
+        self._look_at(step.plan)
         try:
             for shard, group in zip(self._shards, step.plan.states, strict=False):
                 if not self._bring_along(shard, group, step):
                     # Those before it have moved already, and stay: the next step reads them as of
                     # its start, as after a crash here.
+                    return False
+                if self._has_chosen:
+                    self.refusal = "what a LIMIT lets through was chosen anew"
                     return False
                 # Before any that reads it: what is wrong in one would be appended to the next.
                 if step.checked and not self._is_right(shard, group, step):
@@ -236,6 +258,7 @@ class ViewStates:
         Returns:
             False if another writer was at one of them.
         """
+        self._look_at(step.plan)
         pairs = list(zip(self._shards, step.plan.states, strict=False))
         there: list[ShardState] = []
         # All of them, before one can fail: of an attempt that was to begin later, and of which no
@@ -252,6 +275,13 @@ class ViewStates:
                 return False
             step.states[group.name] = (shard, settled)
         return True
+
+    def _look_at(self, plan: ChangePlan) -> None:
+        """Note which states are of which kind."""
+        pairs = list(zip(self._shards, plan.states, strict=False))
+        self._timed = [shard for shard, group in pairs if isinstance(group, TemporalState)]
+        self._choosing = [shard for shard, group in pairs if isinstance(group, LimitState)]
+        self._has_chosen = False
 
     def _there(self, shard: StateShard, group: State) -> ShardState:
         """A state, which is made without contents if it is not there."""
@@ -325,6 +355,7 @@ class ViewStates:
             "a view's state is made from its inputs",
             extra={"context": {"state": shard.name, "rows": staged.rows}},
         )
+        self._has_chosen |= isinstance(group, LimitState) and (at == 0 or staged.rows > 0)
         # Not to the step's end: the view needs the state's change in the step, known from here on.
         is_first = shard.append(staged, at, step.lower, at=step.lower - 1)
         return shard.look(group.schema) if is_first else None
