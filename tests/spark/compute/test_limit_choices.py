@@ -14,6 +14,7 @@ import pytest
 
 from shardline.app import testing as app_testing
 from shardline.app.compute.view import output_correction
+from shardline.app.compute.view.view_states import ViewStates
 from shardline.app.execution.object_shards import drop_object_shard
 from shardline.app.protocol.objects import state_shards
 from shardline.testing import Lab, assert_follows_changes
@@ -107,6 +108,27 @@ def test_a_step_that_is_cheaper_anew_is_of_one_choice(
     assert ways(lab)[2] == "recompute"
 
 
+def test_the_choice_of_the_query_itself_is_left_before_anything_follows_from_states(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """States cannot be settled for a moment: another writer is at one of them."""
+    table, anew = Table(lab, 400), [False]
+    monkeypatch.setattr(app_testing._AlwaysFollow, "follows", lambda *_: not anew[0])
+    settle = ViewStates.settle
+    monkeypatch.setattr(ViewStates, "settle", lambda *given: not anew[0] and settle(*given))
+    for time in range(1, 6):
+        anew[0] = time == 2
+        table.take_away_one_that_is_shown(time)
+        table.check(time)
+    assert ways(lab)[1:] == [
+        "incremental",
+        "recompute",
+        "recompute",
+        "incremental",
+        "incremental",
+    ]
+
+
 def test_states_that_are_lost_are_not_chosen_behind_what_is_shown(lab: Lab) -> None:
     """What is made in their place may be of other rows: then all of it is shown."""
     table = Table(lab, 400)
@@ -157,6 +179,7 @@ def test_a_limit_of_each_key_that_spark_numbers_as_rows_come_is_run_anew(
     """
     rows = [(k, 10 * k + place, "abc"[place]) for k in range(4) for place in range(3)]
     with Lab(spark, sql, follow_changes=True) as lab:
+        assert lab.plan("v").strategy == "recompute"
         lab.push("t", rows, at=1)
         lab.push("u", [(k,) for k in range(5)], at=1)
         lab.advance(2)
