@@ -20,8 +20,8 @@ What a caller relies on:
     Reports: Started, Hydrated, Progress (write: how far the target is), Measured, Health of the
     namespace `sink`, and Failed or Ended as the last one.
     A sink whose input was replaced, or whose target has lost rows, is stalled, and stays so until
-    it is stopped: it does not fail, since it would be started again after each pause, for ever, and
-    nothing would be different.
+    it is stopped or the target is back: it does not fail, since it would be started again after
+    each pause, for ever, and nothing would be different.
     A sink waits for the right to write before it touches anything: hold, progress or target.
 
 Invariants:
@@ -68,9 +68,11 @@ from shardline.app.storage.sinks.readable_times import ReadableSpan, ReadableTim
 from shardline.app.storage.sinks.reports import SinkReports
 from shardline.app.storage.sinks.rows import check_columns, delay_updates, shape_rows
 from shardline.app.storage.sinks.stalls import (
+    TARGET_WENT_BACK,
     SinkStalled,
     input_replaced,
     input_went_back,
+    target_came_back,
     target_went_back,
 )
 from shardline.app.storage.sinks.target import (
@@ -104,6 +106,9 @@ _HOLD_MS: Final = 10_000
 
 _REPLACED_MS: Final = 5_000
 """For so long a sink that fails looks for another input of the same name, if its own is gone."""
+
+_BACK_MS: Final = 2_000
+"""Pause between two looks at whether a target is back."""
 
 _IN_STEPS: Final[Mapping[str, str]] = {"maxFilesPerTrigger": "256"}
 """Parts of the change that one micro-batch takes at most: a sink that comes back after a week
@@ -218,9 +223,19 @@ class _SinkRun:
             )
 
     def _stall(self, error: SinkStalled) -> None:
-        """Say once why nothing is written any more, and wait to be stopped."""
+        """Say once why nothing is written any more, and wait to be stopped, or for the target."""
         self._reports.stalled(error)
-        self._stopping.wait()
+        while not self._host.clock.wait(self._stopping, _BACK_MS):
+            if error.code == TARGET_WENT_BACK and self._is_target_back():
+                self._reports.failed(target_came_back(self._sink), fenced=self._is_fenced())
+                return
+
+    def _is_target_back(self) -> bool:
+        """True if a target that had lost what it was given has it again: it was away."""
+        given = None if self._progress is None else self._progress.given
+        with suppress(Exception):  # whatever it is, it is asked again
+            return given is not None and self._target is not None and self._target.has_taken(given)
+        return False
 
     def _begin(self) -> StreamingQuery | None:
         """Start the query; None if the sink was stopped before, or has nothing more to do."""
@@ -275,8 +290,7 @@ class _SinkRun:
         passes_errors = first > wanted
         if passes_errors or not may_continue(self._checkpoint, committed, held.since):
             _log.info(
-                "the checkpoint of a sink does not fit its target, or the hold on its input: it is "
-                "made anew",
+                "the checkpoint of a sink fits its target or its hold no more: it is made anew",
                 extra={"context": {"sink": sink.name, "committed": str(committed)}},
             )
             # Safe: everything that counts is in `committed`, and the new query starts from there.

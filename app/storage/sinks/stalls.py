@@ -6,15 +6,28 @@ would change nothing.
     input_replaced      the input was dropped and made again
     input_went_back     the input is an older copy than the target
     target_went_back    the target is an older copy than the accounts, or another target
+    target_came_back    it was only away: the sink is started again
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from shardline.app.protocol.objects import SinkDescription
-from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier
 
-__all__ = ["SinkStalled", "input_replaced", "input_went_back", "target_went_back"]
+__all__ = [
+    "TARGET_WENT_BACK",
+    "SinkStalled",
+    "input_replaced",
+    "input_went_back",
+    "target_came_back",
+    "target_went_back",
+]
+
+TARGET_WENT_BACK: Final = "TARGET_WENT_BACK"
+"""Code of the one that may end by itself."""
 
 
 class SinkStalled(InvalidUsage):
@@ -60,9 +73,18 @@ def target_went_back(sink: SinkDescription, given: Frontier) -> SinkStalled:
         f"sink '{sink.name}' has given its target rows of times up to {given}, and it has them no "
         "more: it was emptied or restored from a copy, or it is another one, since a relative path "
         "counts from the folder in which the application was started",
-        code="TARGET_WENT_BACK",
-        hint="bring the target back; or drop the sink, empty its target and create it again; "
-        f"{_not_again(sink)}",
+        code=TARGET_WENT_BACK,
+        hint="bring the target back, and it goes on; or drop the sink, empty its target and create "
+        "it again",
+    )
+
+
+def target_came_back(sink: SinkDescription) -> Determinate:
+    """The error by which a sink is started again whose target was away for a while."""
+    return Determinate(
+        f"the target of sink '{sink.name}' has again what it was given",
+        code="TARGET_CAME_BACK",
+        hint="nothing is to be done: the sink goes on",
     )
 
 

@@ -135,6 +135,25 @@ def test_a_target_that_is_emptied_while_a_sink_runs_is_not_given_more(
         assert reports.stalled().error.startswith("[TARGET_WENT_BACK]")
 
 
+def test_a_target_that_was_away_goes_on_when_it_is_back(
+    host: Host, source: Input, tmp_path: Path
+) -> None:
+    """A folder that was moved, or not mounted: nobody has to restart the sink."""
+    sink, folder = parquet(tmp_path), Path(parquet(tmp_path).options["path"])
+    with running(host, sink) as reports:
+        reports.reached(source.step(10, (1, "a", 1)))
+        folder.rename(tmp_path / "away")
+        folder.write_text("in its place")
+        source.step(20, (2, "b", 1))
+        assert reports.stalled().error.startswith("[TARGET_WENT_BACK]")
+        folder.unlink()
+        (tmp_path / "away").rename(folder)
+        assert "TARGET_CAME_BACK" in reports.failure().error
+    with running(host, sink, life(2)) as reports:
+        reports.reached(source.step(30, (3, "c", 1)))
+    assert diffs(host.spark, sink) == [(1, "a", 10, 1), (2, "b", 20, 1), (3, "c", 30, 1)]
+
+
 def test_a_folder_that_is_emptied_before_its_first_rows_is_taken_anew(
     host: Host, source: Input, tmp_path: Path
 ) -> None:
