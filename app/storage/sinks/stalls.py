@@ -70,9 +70,9 @@ def target_went_back(sink: SinkDescription, given: Frontier) -> SinkStalled:
         given: Up to where it was given rows.
     """
     return SinkStalled(
-        f"sink '{sink.name}' has given its target rows of times up to {given}, and it has them no "
-        "more: it was emptied or restored from a copy, or it is another one, since a relative path "
-        "counts from the folder in which the application was started",
+        f"sink '{sink.name}' has given its target{_named(sink)} rows of times up to {given}, and it "
+        "has them no more: it was emptied or restored from a copy, or it is another one, since a "
+        "relative path counts from the folder in which the application was started",
         code=TARGET_WENT_BACK,
         hint="bring the target back, and it goes on; or drop the sink, empty its target and create "
         "it again",
@@ -86,6 +86,13 @@ def target_came_back(sink: SinkDescription) -> Determinate:
         code="TARGET_CAME_BACK",
         hint="nothing is to be done: the sink goes on",
     )
+
+
+def _named(sink: SinkDescription) -> str:
+    """The path or the shard of a target, as its user wrote it; "" if it has neither."""
+    options = {name.lower(): text for name, text in sink.options.items()}
+    name = options.get("path") or options.get("shard")
+    return "" if name is None else f" '{name}'"
 
 
 def _not_again(sink: SinkDescription) -> str:
