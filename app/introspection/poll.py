@@ -140,16 +140,16 @@ class ShardPoller:
         self._for_a_while(self._shards, self._inspect, _INSPECTED, _INSPECT_MS)
         if self._tick % _AUDIT_TICKS == 0:
             # They are asked about first: a person has put them back, and waits to see it.
-            for name in [name for name, lost in self._lost.items() if lost]:
-                self._audit(name)
+            lost = deque(name for name, parts in self._lost.items() if parts)
+            self._for_a_while(lost, self._audit, len(lost), _AUDIT_MS)
             self._for_a_while(self._audits, self._audit, len(self._audits), _AUDIT_MS)
         self._tick += 1
 
     def _for_a_while(
-        self, names: deque[str], do: Callable[[str], None], most: int, until_ms: float
+        self, names: deque[str], do: Callable[[str], None], most: int, longest_ms: float
     ) -> None:
-        """Do something with the names whose turn it is, one at least."""
-        until_ms += self._client.clock.elapsed_ms()
+        """Do something with the names whose turn it is, so many at most, and one at least."""
+        until_ms = self._client.clock.elapsed_ms() + longest_ms
         for _ in range(min(most, len(names))):
             # It goes to the end first: one that cannot be read keeps back no other.
             names.rotate(-1)

@@ -30,7 +30,7 @@ Where a store has no time stamps, such processes leave deleting to others. Obser
 the grace only, because clocks tick differently. When it is over they read the floor again, *after*
 the request in question: if s is not below the floor then, nothing at s was ever deleted. A head
 observed at t is such an observation for every s >= head, because no floor is above the head. That
-is why an append after another append, or after a read, costs one create.
+is why an append after another append, or after a read, costs one create, and on a disk a look.
 
 The age of an observation is that by the clock by which it is greatest (`instant`), that of the
 store included: a machine that was paused by its hypervisor believes that no time has passed. The
@@ -224,8 +224,8 @@ class NumberedLog(Consensus):
         view = self._observations(shard)
         newest = view.head
         if view.head_at == NEVER or view.head_seqno < before:
-            # Appending after a record that is not there would leave a gap for ever. Otherwise no
-            # request is needed: had the head moved on, the create below would find its key taken.
+            # Appending after a record that is not there would leave a gap for ever. Otherwise none
+            # has to be found: had the head moved on, the create below would find its key taken.
             newest = self.head(shard)
             view = self._observations(shard)
         if (0 if newest is None else newest.seqno) != before:

@@ -234,7 +234,7 @@ class ViewStates:
             False if the step must be recomputed.
         """
         self.refusal = "a state could not follow"
-        self._look_at(step.plan)
+        self._note_kinds(step.plan)
         try:
             for shard, group in zip(self._shards, step.plan.states, strict=False):
                 if not self._bring_along(shard, group, step):
@@ -258,7 +258,7 @@ class ViewStates:
         Returns:
             False if another writer was at one of them.
         """
-        self._look_at(step.plan)
+        self._note_kinds(step.plan)
         pairs = list(zip(self._shards, step.plan.states, strict=False))
         there: list[ShardState] = []
         # All of them, before one can fail: of an attempt that was to begin later, and of which no
@@ -276,8 +276,8 @@ class ViewStates:
             step.states[group.name] = (shard, settled)
         return True
 
-    def _look_at(self, plan: ChangePlan) -> None:
-        """Note which states are of which kind."""
+    def _note_kinds(self, plan: ChangePlan) -> None:
+        """Note which states have times of their own, and which choose; none has chosen yet."""
         pairs = list(zip(self._shards, plan.states, strict=False))
         self._timed = [shard for shard, group in pairs if isinstance(group, TemporalState)]
         self._choosing = [shard for shard, group in pairs if isinstance(group, LimitState)]

@@ -170,9 +170,9 @@ class Harvester:
         Spark numbers an execution first, and plans it before it tells the store: one that another
         thread has begun later may be there sooner.
         """
-        newest = self._next - _REREAD_MAX
-        self._missing = {number for number in self._missing if number >= newest}
-        again = [number for number in self._going if number >= newest]
+        oldest = self._next - _REREAD_MAX
+        self._missing = {number for number in self._missing if number >= oldest}
+        again = [number for number in self._going if number >= oldest]
         self._going.clear()
         for execution in self._store.since(min([*again, *self._missing, self._next])):
             key = micro_batch_of(execution.description)

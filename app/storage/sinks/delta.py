@@ -27,7 +27,7 @@ from shardline.app.protocol.fingerprint import accepted_fingerprints, fingerprin
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.formats import path_option
 from shardline.app.storage.sinks.interval import Interval, frontier_of
-from shardline.app.storage.sinks.target import Written, cached_rows, target_taken
+from shardline.app.storage.sinks.target import Written, cached_rows, evolving, target_taken
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.java_names import java_class
 
@@ -102,10 +102,7 @@ class DeltaTarget:
         """Append the rows under the interval's number, which the table takes once."""
         app = self._app(fingerprint(self._sink))
         numbered = {"txnAppId": app, "txnVersion": str(interval.number)}
-        # What the input has got comes into the table as well, once that has rows of this sink.
-        evolves = "mergeschema" in {name.lower() for name in self._options}
-        if not evolves and self.committed() is not None:
-            numbered["mergeSchema"] = "true"
+        numbered |= evolving(self._options, self.committed())
         with cached_rows(rows) as frame:
             frame.write.format("delta").options(**self._options, **numbered).mode("append").save()
             return Written(frame.count())

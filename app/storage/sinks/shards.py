@@ -28,7 +28,7 @@ from shardline.app.protocol.fingerprint import accepted_fingerprints, fingerprin
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sinks.interval import Interval, frontier_of
 from shardline.app.storage.sinks.rows import DELETED
-from shardline.app.storage.sinks.target import Written, cached_rows, target_taken
+from shardline.app.storage.sinks.target import Written, cached_rows, evolving, target_taken
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frames import save
 from shardline.datasource.frontier import Frontier
@@ -96,7 +96,8 @@ class ShardTarget:
         """Append the rows under the interval's number."""
         # No covered range of Spark's offsets: the number is a time of the input, and the rows begin
         # where the shard ends. How Spark cuts them into micro-batches may change with a checkpoint.
-        options: dict[str, Any] = {**self._evolving(), **self._options, "txnRange": ""}
+        options: dict[str, Any] = {**self._options, "txnRange": ""}
+        options |= evolving(self._options, self.committed())
         with cached_rows(rows.drop(TS) if DELETED in rows.columns else rows) as frame:
             save(frame, txn=(self._app, interval.number), options=options)
             count = frame.count()
@@ -110,16 +111,6 @@ class ShardTarget:
         upper = self._client.state(self._shard).upper
         if upper < interval.upper:
             self._client.writer(self._shard).compare_and_append(None, upper, interval.upper)
-
-    def _evolving(self) -> dict[str, str]:
-        """The option by which the shard takes what the input has got, unless its user has set it.
-
-        The contents of a copy that leaves columns out are not those of the original; and rows that
-        it has without them could not be taken back.
-        """
-        if "mergeschema" in {name.lower() for name in self._options} or self.committed() is None:
-            return {}
-        return {"mergeSchema": "true"}
 
     def _known_writers(self) -> Mapping[str, Writer]:
         client = self._client

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardline.app.protocol.objects import SinkDescription
+from shardline.app.storage.formats import path_option
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier
 
@@ -90,8 +91,8 @@ def target_came_back(sink: SinkDescription) -> Determinate:
 
 def _named(sink: SinkDescription) -> str:
     """The path or the shard of a target, as its user wrote it; "" if it has neither."""
-    options = {name.lower(): text for name, text in sink.options.items()}
-    name = options.get("path") or options.get("shard")
+    shards = (text for name, text in sink.options.items() if name.lower() == "shard")
+    name = path_option(sink.options) or next(shards, None)
     return "" if name is None else f" '{name}'"
 
 

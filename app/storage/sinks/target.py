@@ -41,6 +41,7 @@ __all__ = [
     "cached_rows",
     "check_package",
     "check_sink",
+    "evolving",
     "guarantee",
     "interval_ms",
     "missing_package",
@@ -109,6 +110,21 @@ def cached_rows(rows: DataFrame) -> Iterator[DataFrame]:
         yield persisted
     finally:
         persisted.unpersist()
+
+
+def evolving(options: Mapping[str, str], committed: Frontier | None) -> dict[str, str]:
+    """The option by which a table takes what the input has got; none if its user has set it.
+
+    Rows that a target has without these columns could not be taken back. One that has no rows of
+    the sink may have been named by mistake, and is not given any.
+
+    Args:
+        options: Of the target, as its user wrote them.
+        committed: How far the target is; None if it has nothing of the sink.
+    """
+    if committed is None or "mergeschema" in {name.lower() for name in options}:
+        return {}
+    return {"mergeSchema": "true"}
 
 
 def target_taken(target: str, sink: str, way_out: str) -> InvalidUsage:

@@ -14,6 +14,7 @@ import pytest
 
 from shardline.app import testing as app_testing
 from shardline.app.compute.view import output_correction
+from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.view_states import ViewStates
 from shardline.app.execution.object_shards import drop_object_shard
 from shardline.app.protocol.objects import state_shards
@@ -127,6 +128,25 @@ def test_the_choice_of_the_query_itself_is_left_before_anything_follows_from_sta
         "incremental",
         "incremental",
     ]
+
+
+def test_a_state_that_is_ahead_of_the_choice_of_the_query_itself_is_dropped(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """States have followed the step, which is given up only then, and cannot be settled."""
+    table, is_given_up = Table(lab, 400), [False]
+    settle, append = ViewStates.settle, View._append_change
+
+    def given_up(view: View, *given: Any) -> Any:
+        return view._give_up("it is too much") if is_given_up[0] else append(view, *given)
+
+    monkeypatch.setattr(View, "_append_change", given_up)
+    monkeypatch.setattr(ViewStates, "settle", lambda *given: not is_given_up[0] and settle(*given))
+    for time in range(1, 6):
+        is_given_up[0] = time == 2
+        table.take_away_one_that_is_shown(time)
+        table.check(time)
+    assert ways(lab)[2:] == ["recompute", "recompute", "incremental", "incremental"]
 
 
 def test_states_that_are_lost_are_not_chosen_behind_what_is_shown(lab: Lab) -> None:

@@ -6,7 +6,7 @@ import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,26 +14,11 @@ from shardline.app.execution.host import Host
 from shardline.app.execution.observations import Failed
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sink_holds import hold_name
-from shardline.app.storage.sinks.others import forget_collected
 from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.datasource.frontier import Frontier
-from support.spark.sinks import Input, diffs, host_of, life, parquet, running
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from support.spark.sinks import Input, diffs, life, parquet, running
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def host(spark: SparkSession, location: str, tmp_path: Path) -> Host:
-    return host_of(spark, location, tmp_path / "checkpoints")
-
-
-@pytest.fixture
-def source(host: Host) -> Input:
-    forget_collected()
-    return Input(host.client)
 
 
 def copy(**changes: Any) -> SinkDescription:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -12,17 +11,14 @@ from shardline.app.execution.host import Host
 from shardline.app.execution.observations import Failed, Health, Progress
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sinks import readable_times
-from shardline.app.storage.sinks.others import collected, forget_collected
+from shardline.app.storage.sinks.others import collected
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.maintenance.retention import apply_retention
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.reads import Inputs
 from support.profiles import one_of
-from support.spark.sinks import Input, Reports, diffs, host_of, life, parquet, running
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from support.spark.sinks import Input, Reports, diffs, life, parquet, running
 
 pytestmark = pytest.mark.spark
 
@@ -46,17 +42,6 @@ class Errors:
         before = self._client.state("below_errors").upper
         writer = self._client.writer("below_errors")
         writer.compare_and_append(table if rows else None, before, Frontier(upper))
-
-
-@pytest.fixture
-def host(spark: SparkSession, location: str, tmp_path: Path) -> Host:
-    forget_collected()
-    return host_of(spark, location, tmp_path / "checkpoints")
-
-
-@pytest.fixture
-def source(host: Host) -> Input:
-    return Input(host.client)
 
 
 @pytest.fixture

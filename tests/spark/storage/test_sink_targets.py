@@ -28,7 +28,6 @@ from shardline.app.storage.sink_query import run_sink
 from shardline.app.storage.sinks import delta
 from shardline.app.storage.sinks.files import FileTarget
 from shardline.app.storage.sinks.interval import Interval
-from shardline.app.storage.sinks.others import forget_collected
 from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.app.storage.sinks.target import Written
 from shardline.datasource.errors import Fenced, InvalidUsage
@@ -37,7 +36,7 @@ from shardline.datasource.java_names import java_class
 from shardline.datasource.types.schema import ShardSchema
 from support.processes.sink_worker import CHANGES, described, incarnation
 from support.profiles import one_of, some_of
-from support.spark.sinks import SCHEMA, Input, diffs, host_of, life, parquet, parts, read, running
+from support.spark.sinks import SCHEMA, Input, diffs, life, parquet, parts, read, running
 from support.tree import ROOT
 
 if TYPE_CHECKING:
@@ -46,17 +45,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def host(spark: SparkSession, location: str, tmp_path: Path) -> Host:
-    return host_of(spark, location, tmp_path / "checkpoints")
-
-
-@pytest.fixture
-def source(host: Host) -> Input:
-    forget_collected()
-    return Input(host.client)
 
 
 @pytest.mark.parametrize("format_", some_of(["json", "csv", "orc", "xml"], {"json"}))

@@ -25,29 +25,16 @@ from shardline.app.storage import sink_query as sink_module
 from shardline.app.storage.sink_holds import drop_sink, hold_name
 from shardline.app.storage.sink_query import run_sink
 from shardline.app.storage.sinks.interval import may_continue
-from shardline.app.storage.sinks.others import collected, forget_collected, register_function
+from shardline.app.storage.sinks.others import collected, register_function
 from shardline.datasource.errors import Fenced
 from shardline.datasource.frontier import EMPTY, Frontier
 from support.profiles import one_of
-from support.spark.sinks import Input, Reports, diffs, host_of, life, parquet, read, running
+from support.spark.sinks import Input, Reports, diffs, life, parquet, read, running
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from shardline.datasource.spark_native.plan_rule import NativeReads
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def host(spark: SparkSession, location: str, tmp_path: Path) -> Host:
-    return host_of(spark, location, tmp_path / "checkpoints")
-
-
-@pytest.fixture
-def source(host: Host) -> Input:
-    forget_collected()
-    return Input(host.client)
 
 
 def hold_of(source: Input) -> int | None:
