@@ -98,6 +98,13 @@ _SESSION_SETTINGS: Mapping[str, str] = {
 _WRITER_OPTIONS: Mapping[str, str] = {
     "compression": "zstd",
     "parquet.compression.codec.zstd.level": "1",
+    # A dictionary of what hardly repeats makes a file greater and its reads slower, and this writer
+    # does not look ahead: it gives one up when it is full, by default with 1 MB. A small one stays
+    # in a processor's cache, too. TPC-H lineitem: 4 % fewer bytes, read in 0.95 of the time.
+    "parquet.dictionary.page.size": str(256 << 10),
+    # By default 20,000, which are small pages of numbers, and each is decompressed by a call of its
+    # own. Filters skip whole pages, so there is a limit.
+    "parquet.page.row.count.limit": str(1 << 16),
     # A bloom filter takes -0.0 and 0.0 for two values, and SQL for one.
     "parquet.bloom.filter.enabled": "false",
     # Nothing else would tell of a damaged value: these parts have no checksum of the whole file.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 
@@ -151,6 +152,39 @@ def test_values_are_protected_whatever_the_session_writes_elsewhere(
 
     with client.reader("in") as reader, pytest.raises(Corrupt, match=part.key):
         reader.snapshot()
+
+
+def test_dictionaries_end_early_and_pages_are_large(
+    spark: SparkSession, location: str, tmp_path: Path
+) -> None:
+    """At their defaults, the writer's dictionary would hold this column, and a page 20,000 rows."""
+    rows, times = 400_000, 4
+    frame = spark.range(0, rows, 1, 1).selectExpr(f"id div {times} as id", "id % 7 as few")
+    assert rows // times * 8 < 1 << 20, "all of its values fit"
+    datasource.save(frame, f"{location}/in")
+    (key,) = parquet_files(location)
+    file = tmp_path / "part.parquet"
+    file.write_bytes(stored.read(location, key))
+    group = pq.ParquetFile(file).metadata.row_group(0)
+    encodings = {group.column(i).path_in_schema: group.column(i).encodings for i in range(2)}
+    assert ["PLAIN" in encodings[name] for name in ("id", "few")] == [True, False]
+    assert most_rows_of_a_page(spark, file) == 1 << 16
+
+
+def most_rows_of_a_page(spark: SparkSession, file: Path) -> int:
+    """By the index of the pages of the file's first column."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    path = jvm.org.apache.hadoop.fs.Path(str(file))
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
+    reader = jvm.org.apache.parquet.hadoop.ParquetFileReader.open(conf, path)
+    try:
+        block = reader.getFooter().getBlocks().get(0)
+        index = reader.readOffsetIndex(block.getColumns().get(0))
+        firsts: list[int] = [index.getFirstRowIndex(i) for i in range(index.getPageCount())]
+        return max(b - a for a, b in itertools.pairwise([*firsts, int(block.getRowCount())]))
+    finally:
+        reader.close()
 
 
 def test_a_numbered_save_happens_once(spark: SparkSession, location: str) -> None:
