@@ -104,7 +104,7 @@ class Transaction:
     Attributes:
         committed_at: Time of the commit. None before it, if there was nothing to commit, or if it
             was so long ago that its writer has committed again since.
-        already: True if a transaction with this writer and sequence had been committed before: then
+        was_committed_before: True if one with this writer and sequence had been committed: then
             this one has no effect, and rows that are passed to it are not even staged.
     """
 
