@@ -13,9 +13,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from shardline.app.cli.admin.command import parse, run
+from shardline.app.cli.terminal import open_console
 from shardline.datasource.errors import ShardError
 
 __all__ = ["main"]
@@ -24,7 +23,7 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run with `arguments` (those of the process by default) and return the exit status."""
     try:
-        return run(parse(arguments), Console(highlight=False))
+        return run(parse(arguments), open_console())
     except KeyboardInterrupt:
         print(
             "interrupted: a change that was under way may have been made; "

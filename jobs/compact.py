@@ -16,9 +16,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from shardline.app.cli.storage_options import add_option_argument, storage_options
+from shardline.app.cli.terminal import open_console
 from shardline.app.spark_session import open_session
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, ShardError
@@ -28,6 +27,7 @@ from shardline.installation import PROGRAM
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from rich.console import Console
 
 __all__ = ["main", "merge_shards"]
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     try:
-        return merge_shards(spark, given, Console(highlight=False, markup=False))
+        return merge_shards(spark, given, open_console(markup=False))
     except KeyboardInterrupt:
         # What was merged is, and the rest is as it was: nothing of a merge is seen before its end.
         return 130

@@ -20,10 +20,9 @@ import threading
 from collections.abc import Sequence
 from queue import SimpleQueue
 
-from rich.console import Console
-
 from shardline.app.cli.storage_options import add_option_argument, storage_options
 from shardline.app.cli.tables import size, utc
+from shardline.app.cli.terminal import open_console
 from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.background import BackgroundThread
 from shardline.datasource.client import ShardClient
@@ -57,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _rounds(
     client: ShardClient, shards: Sequence[str] | None, period_ms: int, rounds: int | None
 ) -> int:
-    console = Console(highlight=False, markup=False)
+    console = open_console(markup=False)
     keeper = Maintainer(client, shards, period_ms=period_ms)
     stopped = threading.Event()
     signals: SimpleQueue[int] = SimpleQueue()

@@ -1,8 +1,9 @@
 """The console of a job is the user's terminal, also below `spark-submit`.
 
 `spark-submit` reads the output of its Python process and prints it itself, so that process never
-has a terminal of its own, and would never show colours or live tables. So the parent's standard
-output decides.
+has a terminal of its own, and would never show colours or live tables. So below `spark-submit` the
+parent's standard output decides, and only there: any other parent may be a shell with a terminal
+that has sent this output to a file.
 
 The terminal is for what a person must read; everything else is in the log, which `open_log` opens
 where the settings say.
@@ -29,6 +30,11 @@ from shardline.datasource.errors import InvalidUsage, ShardError
 __all__ = ["LOG_HELP", "exit_on_sigterm", "open_console", "open_log", "report_error"]
 
 _PIPE_COLUMNS: Final = 200
+_UNKNOWN_COLUMNS: Final = 80
+
+_BELOW_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"
+"""`spark-submit` sets it for its Python process."""
+
 _TERMINATED: Final = 128 + signal.SIGTERM
 
 LOG_HELP: Final = (
@@ -72,20 +78,23 @@ def open_log(settings: Settings) -> LogFile:
     return start_log(log.file, settings.demo.data, log.level, size=size, files=log.files)
 
 
-def open_console() -> Console:
+def open_console(*, markup: bool = True) -> Console:
     """Open a console on standard output: as wide as the terminal.
 
     Without a terminal it is so wide that nothing is cut, as who reads a pipe cannot widen it.
+
+    Args:
+        markup: Whether tags in brackets are styles, and no text.
     """
     if isinstance(sys.stdout, TextIOWrapper):
         # Into a pipe, Python would otherwise write blocks, and lines would come late.
         sys.stdout.reconfigure(line_buffering=True)
     if sys.stdout.isatty():
-        return Console(highlight=False)
-    columns = _parent_columns()
-    if columns is None:
-        return Console(highlight=False, force_terminal=False, width=_PIPE_COLUMNS)
-    return Console(highlight=False, force_terminal=True, width=columns)
+        return Console(highlight=False, markup=markup)
+    columns = _parent_columns() if _BELOW_SUBMIT in os.environ else None
+    width = _PIPE_COLUMNS if columns is None else columns
+    is_terminal = columns is not None
+    return Console(highlight=False, markup=markup, force_terminal=is_terminal, width=width)
 
 
 def _parent_columns() -> int | None:
@@ -96,7 +105,8 @@ def _parent_columns() -> int | None:
     except OSError:
         return None
     try:
-        return os.get_terminal_size(file).columns if os.isatty(file) else None
+        # Some terminals do not say how wide they are, which is 0; a console of no width is mute.
+        return (os.get_terminal_size(file).columns or _UNKNOWN_COLUMNS) if os.isatty(file) else None
     except OSError:
         return None
     finally:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from rich.console import Console
 from rich.progress import TextColumn
 
 from shardline.app.cli.admin import command
@@ -17,6 +18,7 @@ from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.types.schema import ShardSchema
+from shardline.jobs import admin
 from shardline.jobs.admin import main
 
 if TYPE_CHECKING:
@@ -87,9 +89,14 @@ LOOKS = [
 
 @pytest.mark.parametrize(("words", "status"), LOOKS)
 def test_every_look_fits_into_80_columns_and_changes_nothing(
-    url: str, capsys: pytest.CaptureFixture[str], words: str, status: int
+    url: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    status: int,
 ) -> None:
     """Status 0 if there is nothing to do, 1 if there is; no file is touched; JSON says the same."""
+    monkeypatch.setattr(admin, "open_console", lambda: Console(highlight=False, width=80))
     before = contents(url)
     assert main([url, *words.split()]) == status
     out = capsys.readouterr().out

@@ -1,0 +1,51 @@
+"""The console of a job: as wide as what shows it, and styled only where that is a terminal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import termios
+from collections.abc import Callable, Iterator
+
+import pytest
+from rich.console import Console
+
+from shardline.app.cli.terminal import open_console
+
+
+@pytest.fixture
+def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Says how many columns the terminal has on which the parent process writes; this one does not.
+
+    The parent is a process that waits: whoever has started the tests has another output.
+    """
+    ours, its = os.openpty()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=its) as process:
+        monkeypatch.setattr(os, "getppid", lambda: process.pid)
+        yield lambda columns: termios.tcsetwinsize(its, (40, columns))
+        process.kill()
+    os.close(ours)
+    os.close(its)
+
+
+def looks(console: Console) -> tuple[bool, int]:
+    return console.is_terminal, console.width
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(97, 97), (0, 80)])
+def test_below_spark_submit_the_terminal_is_its_own(
+    monkeypatch: pytest.MonkeyPatch, parent: Callable[[int], None], columns: int, shown: int
+) -> None:
+    """Also one that does not say how wide it is: a console of no columns shows nothing."""
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "12345")
+    parent(columns)
+    assert looks(open_console()) == (True, shown)
+
+
+def test_a_file_or_pipe_has_no_styles_though_a_shell_with_a_terminal_has_opened_it(
+    monkeypatch: pytest.MonkeyPatch, parent: Callable[[int], None]
+) -> None:
+    """Nothing is broken into lines there: names are copied out of it."""
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    parent(97)
+    assert looks(open_console()) == (False, 200)
