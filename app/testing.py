@@ -69,8 +69,11 @@ from shardline.datasource.shard_sink.envelope import EnvelopeConverter
 from shardline.datasource.shard_sink.frame_columns import assign_roles
 from shardline.datasource.shard_sink.target import find_shard, resolve_target
 from shardline.datasource.shard_sink.writers import ShardBatchWriter
+from shardline.datasource.spark_native.small_results import to_arrow
 from shardline.datasource.spark_native.time_interval import Interval
 from shardline.datasource.spark_native.types import struct_of
+from shardline.datasource.types.arrow_to_spark import neutral_type
+from shardline.datasource.types.cast_to_schema import check_data
 from shardline.datasource.types.schema import DIFF, TS
 from shardline.datasource.write import Staged
 
@@ -142,6 +145,7 @@ class Lab:
         self.client = ShardClient.open(str(self._folder / "shards"), clock=self.clock)
         self._pending: list[tuple[int, str, pa.Table, int]] = []
         self._reached = 0
+        self._stopped_at: int | None = None
         self._follows = follow_changes
         self._steps: list[Stepped] = []
         writes = threading.Event()
@@ -197,12 +201,16 @@ class Lab:
             diff: Number of copies; -1 removes the rows, those of an upsert source by their keys.
 
         Raises:
-            InvalidUsage: There is no such source, the rows do not fit it, or `at` is in the past.
+            InvalidUsage: There is no such source, the rows do not fit it, `at` is in the past, or
+                an `advance` has failed.
         """
         found = self._resolved.descriptions.get(source)
         if not isinstance(found, SourceDescription):
             known = [d.name for d in self._sources]
             raise unknown_name("source", source, known)
+        self._check_usable()
+        _check_whole("at", at)
+        _check_whole("diff", diff)
         if at < self._reached:
             raise InvalidUsage(
                 f"rows of '{source}' at {at}, which is settled",
@@ -214,15 +222,21 @@ class Lab:
     def advance(self, to: int) -> None:
         """Advance all sources to `to`, and let the views follow.
 
+        If that fails, the lab can be read as it was, and advances no further.
+
         Raises:
-            InvalidUsage: `to` is not after the last `advance`.
+            InvalidUsage: `to` is not after the last `advance`, or that has failed.
         """
+        self._check_usable()
+        _check_whole("to", to)
         if to <= self._reached:
             raise InvalidUsage(
                 f"cannot advance to {to}",
                 code="TIME_PASSED",
                 hint=f"advance to {self._reached + 1} or later",
             )
+        # Until the end: what fails between leaves some objects at `to` and others behind it.
+        self._stopped_at = to
         self.clock.move(to)
         due = [one for one in self._pending if one[0] < to]
         self._pending = [one for one in self._pending if one[0] >= to]
@@ -231,7 +245,7 @@ class Lab:
             self._append(source, sorted(mine, key=lambda one: one[0]), to)
         for view in self._views:
             view.advance(self._spark, Interval(self._reached, to, starts=self._reached == 0))
-        self._reached = to
+        self._reached, self._stopped_at = to, None
 
     def contents(self, name: str, as_of: int | None = None) -> DataFrame:
         """The contents of a source or view at a time, by default right before the last `advance`.
@@ -286,6 +300,14 @@ class Lab:
 
     # -- inside ----------------------------------------------------------------------------------
 
+    def _check_usable(self) -> None:
+        if self._stopped_at is not None:
+            raise InvalidUsage(
+                f"the advance to {self._stopped_at} has failed half-way",
+                code="LAB_FAILED",
+                hint="mend its error, and begin with a new Lab",
+            )
+
     def _observe(self, observation: Observation) -> None:
         if isinstance(observation, Stepped):
             self._steps.append(observation)
@@ -327,11 +349,11 @@ class Lab:
             self._upsert(source, due, to)
             return
         updates = [
-            {**row, TS: at, DIFF: diff} for at, rows, diff in due for row in rows.to_pylist()
+            rows.append_column(TS, _repeat(at, rows)).append_column(DIFF, _repeat(diff, rows))
+            for at, rows, diff in due
         ]
+        table = pa.concat_tables(updates) if updates else None
         writer = self.client.writer(source.name)
-        columns = writer.schema.arrow.append(pa.field(TS, pa.int64()))
-        table = pa.Table.from_pylist(updates, columns.append(pa.field(DIFF, pa.int64())))
         outcome = writer.compare_and_append(table, Frontier(self._reached), Frontier(to))
         assert isinstance(outcome, Appended), outcome
 
@@ -400,7 +422,37 @@ class Lab:
             if unknown is not None:
                 raise unknown_name("column", unknown, names)
             rows = self._spark.createDataFrame(listed, struct_of(schema.record))
-        return rows.select(*schema.names).toArrow().cast(schema.arrow)
+        found = to_arrow(rows.select(*schema.names))
+        columns = [_cast(found[field.name], field) for field in schema.arrow]
+        return check_data(pa.table(columns, schema.names), schema)
+
+
+def _repeat(value: int, rows: pa.Table) -> pa.Array:
+    return pa.repeat(pa.scalar(value, pa.int64()), rows.num_rows)
+
+
+def _cast(values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    """Values in the type of a column, if they are exactly values of it."""
+    # Arrow's casts take what is below a NULL for a value: only where the type is another one.
+    if neutral_type(values.type).equals(neutral_type(field.type)):
+        return values
+    try:
+        return values.cast(field.type)
+    except pa.ArrowException as error:
+        raise InvalidUsage(
+            f"column '{field.name}' is {field.type}, and the rows have {values.type}: {error}",
+            code="WRONG_TYPE",
+            hint="cast it in the frame, or give rows of the source's types",
+        ) from error
+
+
+def _check_whole(what: str, number: object) -> None:
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise InvalidUsage(
+            f"{what} is {number!r}",
+            code="WRONG_TYPE",
+            hint="times are whole numbers of milliseconds, and copies are counted",
+        )
 
 
 def assert_follows_changes(lab: Lab, view: str, *, of: Iterable[str] = ()) -> None:

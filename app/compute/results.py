@@ -5,6 +5,7 @@
     json_rows(table)                   a list of values for each row, for an encoder of JSON
     as_csv(table)                      a header, then a line for each row
     rows_of(table), value_text(value)  the rows as Python values; one value as a person reads it
+    relabel(columns, schema)           columns whose types have other labels, as a table of `schema`
     too_large(limit_bytes)             the error for a result beyond its limit
 
 Invariants:
@@ -21,7 +22,7 @@ import csv
 import datetime as dt
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ __all__ = [
     "as_json",
     "from_ipc",
     "json_rows",
+    "relabel",
     "rows_of",
     "to_ipc",
     "too_large",
@@ -181,6 +183,17 @@ def value_text(value: Any) -> str:
         case _:
             text = str(value)
     return text
+
+
+def relabel(columns: Sequence[pa.ChunkedArray], schema: pa.Schema) -> pa.Table:
+    """Columns as a table of `schema`, from which only labels differ: time zones of timestamps."""
+    # Not where nothing differs: Arrow refuses to cast a struct to its own type if it is NULL
+    # somewhere and has fields that never are.
+    labelled = [
+        column if column.type.equals(field.type) else column.cast(field.type)
+        for column, field in zip(columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(labelled, schema=schema)
 
 
 def too_large(limit_bytes: int) -> InvalidUsage:

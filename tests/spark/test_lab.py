@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from chispa import assert_df_equality
 
+from shardline.app.compute.view.maintained_view import View
 from shardline.app.project.project import Project
 from shardline.app.testing import Lab, assert_follows_changes
 from shardline.datasource.errors import Determinate, InvalidUsage
@@ -171,8 +173,48 @@ def test_mistakes_are_told(spark: SparkSession) -> None:
             lab.contents("large", as_of=25)
         with pytest.raises(InvalidUsage, match="did you mean 'price'"):
             lab.push("orders", [{"id": 1, "customer": 1, "prize": 1}], at=11)
+        for wrong in ({"at": 10.5}, {"at": 11, "diff": True}, {"at": "11"}):
+            with pytest.raises(InvalidUsage, match="whole numbers"):
+                lab.push("orders", [(1, 1, 1)], **wrong)
+        with pytest.raises(InvalidUsage, match=r"column 'price' is int32.*string"):
+            lab.push("orders", spark.sql("SELECT 1 AS id, 2 AS customer, 'x' AS price"), at=11)
     with pytest.raises(InvalidUsage, match="SYNTAX"):
         Lab(spark, "CREATE SOURCE x;")
+
+
+def test_after_an_advance_that_fails_a_lab_is_read_only(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of its objects have moved and others have not: it says so, and not what comes of it."""
+    with Lab(spark, SQL) as lab:
+        lab.push("orders", [(1, 10, 100)], at=5)
+        lab.advance(10)
+        with monkeypatch.context() as broken:
+            broken.setattr(View, "advance", lambda *_: pytest.fail("as of a full disk"))
+            with pytest.raises(pytest.fail.Exception, match="full disk"):
+                lab.advance(20)
+        for use in (partial(lab.advance, 30), partial(lab.push, "orders", [(2, 10, 100)], at=30)):
+            with pytest.raises(InvalidUsage, match="advance to 20 has failed"):
+                use()
+        assert lab.contents("orders").count() == 1
+
+
+def test_rows_have_the_types_of_their_source(spark: SparkSession) -> None:
+    """Below a NULL there are none, also where a field must have one; others are cast exactly."""
+    sql = """
+        CREATE SOURCE s USING json OPTIONS (path 'nowhere')
+          SCHEMA (id INT, at STRUCT<x: INT NOT NULL, y: STRING>);
+    """
+    with Lab(spark, sql) as lab:
+        lab.push("s", [(1, None), (2, (3, None))], at=1)
+        lab.push("s", spark.sql("SELECT 4L AS id, named_struct('x', 5, 'y', 'z') AS at"), at=1)
+        lab.advance(2)
+        rows = lab.contents("s").selectExpr("id", "at.x", "at.y", "at IS NULL").collect()
+        assert sorted(map(tuple, rows)) == [
+            (1, None, None, True),
+            (2, 3, None, False),
+            (4, 5, "z", False),
+        ]
 
 
 PLANS = """

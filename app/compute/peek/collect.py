@@ -30,7 +30,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.util import _load_from_socket, _local_iterator_from_socket
 from typing_extensions import override
 
-from shardline.app.compute.results import too_large
+from shardline.app.compute.results import relabel, too_large
 from shardline.datasource.java_names import java_class
 
 __all__ = ["cancel_group", "collect", "job_group"]
@@ -110,7 +110,7 @@ def collect(frame: DataFrame, limit_bytes: int, group: str) -> pa.Table:
     _finish(serving, limit_bytes)
     if not batches:
         return schema.empty_table()
-    return pa.Table.from_batches(batches).cast(schema)
+    return relabel(pa.Table.from_batches(batches).columns, schema)
 
 
 def _finish(serving: Any, limit_bytes: int) -> None:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from shardline.app.compute.results import relabel
 from shardline.datasource.conditions import (
     And,
     Compare,
@@ -73,12 +74,8 @@ class Select:
     def shaped(self, table: pa.Table, schema: pa.Schema) -> pa.Table:
         """The result, made of rows that have the columns; `schema` is the object's for Spark."""
         wanted = [schema.field(name).with_name(new) for name, new in self._pairs]
-        # Only labels differ (time zones of timestamps): values stay as they are.
-        columns = [
-            table.column(name).cast(field.type)
-            for (name, _), field in zip(self._pairs, wanted, strict=True)
-        ]
-        found = pa.Table.from_arrays(columns, schema=pa.schema(wanted))
+        picked = [table.column(name) for name, _ in self._pairs]
+        found = relabel(picked, pa.schema(wanted))
         return found if self.limit is None else found.slice(0, self.limit)
 
     @property

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from shardline.app.cli.result_table import result_table
-from shardline.app.compute.results import as_csv, as_json, from_ipc, json_rows, to_ipc
+from shardline.app.compute.results import as_csv, as_json, from_ipc, json_rows, relabel, to_ipc
 
 TABLE = pa.table(
     {
@@ -170,3 +170,15 @@ def test_a_terminal_shows_what_fits() -> None:
     assert "[red]x" in text
     assert "22" not in text
     assert "and 1 more" in text
+
+
+def test_columns_get_other_labels_and_keep_their_values() -> None:
+    """Also a struct that is NULL and has a field that never is, which Arrow casts to no type."""
+    struct = pa.struct([pa.field("x", pa.int64(), nullable=False)])
+    structs = pa.chunked_array([pa.array([None, {"x": 1}], struct)])
+    times = pa.chunked_array([pa.array([0, 1], pa.timestamp("us", "Europe/Berlin"))])
+    schema = pa.schema([("s", struct), ("t", pa.timestamp("us", "UTC"))])
+    found = relabel([structs, times], schema)
+    assert found.schema == schema
+    assert found["s"].to_pylist() == [None, {"x": 1}]
+    assert found["t"].cast(pa.int64()).to_pylist() == [0, 1]
