@@ -69,6 +69,7 @@ from shardline.datasource.shard_sink.envelope import EnvelopeConverter
 from shardline.datasource.shard_sink.frame_columns import assign_roles
 from shardline.datasource.shard_sink.target import find_shard, resolve_target
 from shardline.datasource.shard_sink.writers import ShardBatchWriter
+from shardline.datasource.spark_native.leases import LEASE_KEEPER
 from shardline.datasource.spark_native.small_results import to_arrow
 from shardline.datasource.spark_native.time_interval import Interval
 from shardline.datasource.spark_native.types import struct_of
@@ -146,6 +147,7 @@ class Lab:
         self._pending: list[tuple[int, str, pa.Table, int]] = []
         self._reached = 0
         self._stopped_at: int | None = None
+        self._is_closed = False
         self._follows = follow_changes
         self._steps: list[Stepped] = []
         writes = threading.Event()
@@ -184,6 +186,9 @@ class Lab:
         trace: TracebackType | None,
     ) -> None:
         """Remove the shards."""
+        self._is_closed = True
+        # First: afterwards whoever gives them up finds their shards gone, and says so.
+        LEASE_KEEPER.release(self.client.location.url)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     # -- for tests -------------------------------------------------------------------------------
@@ -251,10 +256,12 @@ class Lab:
         """The contents of a source or view at a time, by default right before the last `advance`.
 
         Raises:
-            InvalidUsage: There is no such object, or it cannot be read at that time.
+            InvalidUsage: There is no such object, or it cannot be read at that time; or the lab's
+                block has ended.
             Determinate: The query of the view, or of one that it is made of, fails at that time;
                 the error has its message.
         """
+        self._check_open()
         if name not in self._resolved.schemas:
             raise unknown_name("object", name, self._resolved.schemas)
         at = max(self._reached - 1, 0) if as_of is None else as_of
@@ -300,7 +307,16 @@ class Lab:
 
     # -- inside ----------------------------------------------------------------------------------
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InvalidUsage(
+                "the lab is closed, and its shards are gone",
+                code="LAB_CLOSED",
+                hint="look at contents inside of its `with` block, or collect them there",
+            )
+
     def _check_usable(self) -> None:
+        self._check_open()
         if self._stopped_at is not None:
             raise InvalidUsage(
                 f"the advance to {self._stopped_at} has failed half-way",
@@ -455,7 +471,7 @@ def _check_whole(what: str, number: object) -> None:
         )
 
 
-def assert_follows_changes(lab: Lab, view: str, *, of: Iterable[str] = ()) -> None:
+def assert_follows_changes(lab: Lab, view: str, *, of: str | Iterable[str] = ()) -> None:
     """Assert that a view can follow the changes of its inputs, so that a change costs what it is.
 
     A view fails that would be recomputed at each change, and one that would be at the changes of
@@ -464,14 +480,14 @@ def assert_follows_changes(lab: Lab, view: str, *, of: Iterable[str] = ()) -> No
     Args:
         lab: Of the project.
         view: The view.
-        of: Inputs whose changes it must follow; none for all of them.
+        of: Inputs whose changes it must follow, or one input; none for all of them.
 
     Raises:
         AssertionError: It cannot; names the operators because of which, each with the reason.
         InvalidUsage: There is no such view, or it has no such input.
     """
     plan = lab.plan(view)
-    wanted = tuple(of) or plan.inputs
+    wanted = ((of,) if isinstance(of, str) else tuple(of)) or plan.inputs
     for name in wanted:
         if name not in plan.inputs:
             raise unknown_name("input", name, plan.inputs)

@@ -32,7 +32,7 @@ def bad_row_lines(answer: Mapping[str, Any]) -> Iterator[str]:
             sources = " and ".join(source["source"] for source in answer["sources"])
             yield f"no errors: no bad row of {sources} makes reads of {name} fail"
             if [name] != [source["source"] for source in answer["sources"]]:
-                yield f"    those of its own query, if there are any, are rows of {name}_errors"
+                yield "    those of a view's own query are apart, as rows of <view>_errors"
         return
     if answer["commit"]:
         done = answer.get("retracted", 0)

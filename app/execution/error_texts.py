@@ -217,10 +217,11 @@ def frames_of(traceback: TracebackType | None) -> list[Frame]:
 def users_frame(frames: Sequence[Frame]) -> Frame | None:
     """The user's own frame that is nearest to an error; None if there is none.
 
-    A user's is neither Spark's nor ours; one of an installed package counts if there is no other.
+    A user's is neither Spark's nor ours; one of an installed package counts if there is no other,
+    and none of Python itself: those are between ours and Spark's, too.
     """
-    own = [frame for frame in frames if not _is_machinery(frame)]
-    users = [frame for frame in own if not _is_library(frame.file)]
+    own = [frame for frame in frames if not (_is_machinery(frame) or _is_pythons(frame.file))]
+    users = [frame for frame in own if not _is_package(frame.file)]
     return _last(users) or _last(own)
 
 
@@ -265,7 +266,14 @@ def _is_machinery(frame: Frame) -> bool:
     return any(Path(file).is_relative_to(room.resolve()) for room in rooms)
 
 
-def _is_library(file: str) -> bool:
-    """True if a file is of an installed package or of Python itself."""
-    installed = re.search(r"/(?:site|dist)-packages/|/lib/python\d|\\Lib\\", file)
-    return installed is not None or file.startswith(sysconfig.get_path("stdlib"))
+def _is_package(file: str) -> bool:
+    """True if a file is of an installed package."""
+    return re.search(r"[/\\](?:site|dist)-packages[/\\]", file) is not None
+
+
+def _is_pythons(file: str) -> bool:
+    """True if a file is of Python itself."""
+    if _is_package(file):
+        return False
+    inside = re.search(r"/lib/python\d|\\Lib\\", file)
+    return inside is not None or file.startswith(sysconfig.get_path("stdlib"))

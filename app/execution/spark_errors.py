@@ -46,7 +46,9 @@ _FILE = re.compile(
 
 _LEASE_LOST = "LEASE_LOST"
 
-UNREADABLE_HINT: Final = "put the part back, or repair the shard with fsck: nothing was skipped"
+UNREADABLE_HINT: Final = (
+    "put the part back from a backup; fsck names all that are gone: nothing was skipped"
+)
 """Hint for a part that cannot be read."""
 
 

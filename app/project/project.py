@@ -122,15 +122,15 @@ class Project:
         return cls.load(origin.folder, origin.variables)
 
     @classmethod
-    def load(cls, folder: Path, variables: Mapping[str, str] | None = None) -> Project:
+    def load(cls, folder: Path | str, variables: Mapping[str, str] | None = None) -> Project:
         """Read every `*.sql` file below `folder`, and its settings.
 
         See `read_texts` and `read_identity`.
         """
-        given = dict(variables or {})
+        given, place = dict(variables or {}), Path(folder)
         # Absolute: it may be read again when the process works elsewhere.
-        origin = ProjectOrigin(folder.absolute(), given)
-        return cls._parse(read_texts(folder, given), read_identity(folder), origin)
+        origin = ProjectOrigin(place.absolute(), given)
+        return cls._parse(read_texts(place, given), read_identity(place), origin)
 
     @classmethod
     def parse(cls, texts: Mapping[str, str], identity: ProjectIdentity | None = None) -> Project:

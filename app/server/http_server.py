@@ -9,6 +9,7 @@ a line in the log of a thread that has ended.
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -82,7 +83,8 @@ def listen(host: str, port: int = 0, *, preferred: int = 0) -> socket.socket:
         preferred: Where any port will do, the one that is taken if it is free; 0 for none.
 
     Raises:
-        InvalidUsage: The address cannot be bound.
+        InvalidUsage: The address cannot be bound: `ADDRESS_TAKEN`, or `INVALID_ADDRESS` for one
+            that this machine does not have.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     if port == 0 and preferred:
@@ -91,10 +93,13 @@ def listen(host: str, port: int = 0, *, preferred: int = 0) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
+        is_taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
         raise InvalidUsage(
             f"cannot listen on {host}:{port}: {error.strerror}",
-            code="ADDRESS_TAKEN",
-            hint="choose another port, or 0 for any that is free",
+            code="ADDRESS_TAKEN" if is_taken else "INVALID_ADDRESS",
+            hint="choose another port, or 0 for any that is free"
+            if is_taken
+            else "choose an address of this machine, such as 127.0.0.1",
         ) from None
 
 
@@ -113,6 +118,7 @@ def serve(
         sockets: Options of uvicorn for WebSockets.
 
     Raises:
-        InvalidUsage: The address cannot be bound.
+        InvalidUsage: The address cannot be bound: `ADDRESS_TAKEN`, or `INVALID_ADDRESS` for one
+            that this machine does not have.
     """
     return RunningServer(app, listen(host, port), sockets)

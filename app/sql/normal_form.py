@@ -60,6 +60,17 @@ _REWRITE: Final = (
 )
 """In the optimizer's order, as those before; between them subqueries are worked on themselves."""
 
+_SIMPLIFY: Final = ("BooleanSimplification", "SimplifyBinaryComparison", "SimplifyConditionals")
+"""They bring NOT down to IN; in the optimizer they come long before subqueries are rewritten."""
+
+_SIMPLIFY_MAX: Final = 8
+"""Most passes of them: each brings NOT down by one operator at least."""
+
+_PATTERNS: Final = "org.apache.spark.sql.catalyst.trees.TreePattern"
+
+_SEES_NO_NULL: Final = frozenset({"Alias", "And", "CaseWhen", "If", "Or"})
+"""Expressions that mean the same, or what Spark makes of it, if an IN below has no value."""
+
 _SUBQUERIES: Final = frozenset({"Exists", "ListQuery", "ScalarSubquery"})
 """Catalyst's expressions of subqueries, by their classes."""
 
@@ -134,9 +145,50 @@ def _tried(change: Callable[[Any], Any], plan: Any) -> Any:
 
 def _without_subqueries(spark: SparkSession, plan: Any) -> Any:
     """A plan with joins in the place of subqueries, as far as there are rules for them."""
+    found = _with_nots_at_in(spark, plan)
+    if found is None:
+        return plan
+    plan = found
     pulled = _with_values_last(spark, _applied(spark, _PULL_UP, plan))
     joined = _applied(spark, _REWRITE, _with_flat_subqueries(spark, pulled))
     return _with_single_rows(spark, joined)
+
+
+def _with_nots_at_in(spark: SparkSession, plan: Any) -> Any | None:
+    """A plan whose `x IN (SELECT …)` may become a join; None if that would lose what NULL means.
+
+    The join says false where IN has no value, as there is a NULL among the rows, and Spark's rule
+    makes a difference for NOT right above alone. Anywhere below NOT, false and NULL are two things.
+    """
+    pattern = java_class(spark, _PATTERNS).IN_SUBQUERY()
+    if not plan.containsPattern(pattern):
+        return plan
+    for _ in range(_SIMPLIFY_MAX):
+        if _has_nots_at_in(plan, pattern):
+            return plan
+        plan = _applied(spark, _SIMPLIFY, plan)
+    return None
+
+
+def _has_nots_at_in(plan: Any, pattern: Any) -> bool:
+    """True if no IN of a plan is below an expression for which NULL and false are two things."""
+    if kind_of(plan) == INPUT:
+        return True
+    own = read_sequence(plan.expressions())
+    return all(_is_at_in(one, pattern) for one in own) and all(
+        _has_nots_at_in(one, pattern) for one in read_sequence(plan.children())
+    )
+
+
+def _is_at_in(expression: Any, pattern: Any) -> bool:
+    kind = kind_of(expression)
+    # Those inside of a subquery are looked at when it is rewritten itself.
+    if kind in {"InSubquery", *_SUBQUERIES} or not expression.containsPattern(pattern):
+        return True
+    below = read_sequence(expression.children())
+    if kind == "Not":
+        return kind_of(below[0]) in {"InSubquery", *_SUBQUERIES}
+    return kind in _SEES_NO_NULL and all(_is_at_in(one, pattern) for one in below)
 
 
 def _with_values_last(spark: SparkSession, plan: Any) -> Any:

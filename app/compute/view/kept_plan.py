@@ -48,7 +48,7 @@ __all__ = [
     "Leaf",
     "Operator",
     "Operators",
-    "calls_python",
+    "calls_user_functions",
     "columns_of",
     "plan_of",
     "shared_plan",
@@ -56,6 +56,16 @@ __all__ = [
 ]
 
 _PATTERNS: Final = "org.apache.spark.sql.catalyst.trees.TreePattern"
+
+_USER_FUNCTIONS: Final = (
+    "PYTHON_UDF",
+    "SCALA_UDF",
+    "SQL_SCALAR_FUNCTION",
+)
+"""Patterns of Catalyst for functions that may be others by the next start, with the same name."""
+
+_SQL_TABLE_FUNCTION: Final = "SQLFunctionNode"
+"""Operator of a table function of SQL, which has no pattern."""
 _LOGICAL: Final = "org.apache.spark.sql.catalyst.plans.logical"
 
 
@@ -121,8 +131,8 @@ class KeptPlan:
         self._operators = Operators(session)
         self.usable = True
         """True if `over` can be used: no expression has a query of its own."""
-        self.calls_python = False
-        """True if the query calls functions of Python."""
+        self.calls_user_functions = False
+        """True if the query calls functions of a user: of Python, Java or Scala, or of SQL."""
         self.columns: StructType
         """Columns of the result."""
         self._root = self._analyse(session, query)
@@ -135,11 +145,14 @@ class KeptPlan:
         # Those inside of expressions have inputs, too, which are no leaves of the plan.
         self.usable = bool(analysed.subqueriesAll().isEmpty())
         patterns = java_class(session, _PATTERNS)
-        self.calls_python = bool(analysed.containsPattern(patterns.PYTHON_UDF()))
-        # Table functions have no pattern of their own, and are within LATERAL mostly.
-        if not self.calls_python and analysed.containsPattern(patterns.GENERATOR()):
+        self.calls_user_functions = any(
+            analysed.containsPattern(getattr(patterns, name)()) for name in _USER_FUNCTIONS
+        )
+        self.calls_user_functions |= _SQL_TABLE_FUNCTION in str(analysed.toString())
+        # Table functions of Python have no pattern of their own, and are within LATERAL mostly.
+        if not self.calls_user_functions and analysed.containsPattern(patterns.GENERATOR()):
             plans = (analysed, *read_sequence(analysed.subqueriesAll()))
-            self.calls_python = any(map(_has_table_function, plans))
+            self.calls_user_functions = any(map(_has_table_function, plans))
         return self._operators.over(query_tree(analysed))
 
     def fits(self, frames: Mapping[str, DataFrame]) -> bool:
@@ -259,8 +272,8 @@ def _has_table_function(plan: Any) -> bool:
     return any(map(_has_table_function, read_sequence(plan.children())))
 
 
-def calls_python(spark: SparkSession, query: str, inputs: Iterable[ShardState]) -> bool:
-    """True if a query calls functions of Python.
+def calls_user_functions(spark: SparkSession, query: str, inputs: Iterable[ShardState]) -> bool:
+    """True if a query calls functions of a user; see `KeptPlan`.
 
     Args:
         spark: The session that knows the functions; it is not changed.
@@ -269,7 +282,7 @@ def calls_python(spark: SparkSession, query: str, inputs: Iterable[ShardState]) 
     """
     schemas = {state.name: ShardSchema.parse(state.schemas[state.schema_id]) for state in inputs}
     columns = {name: struct_of(schema.record) for name, schema in schemas.items()}
-    return KeptPlan(clone_of(spark), query, columns).calls_python
+    return KeptPlan(clone_of(spark), query, columns).calls_user_functions
 
 
 def state_leaf(session: SparkSession, name: str, schema: StructType) -> QueryNode:

@@ -44,7 +44,7 @@ from shardline.app.compute.view.input_changes import (
     volume_of_shards,
 )
 from shardline.app.compute.view.kept_jobs import KeptJobs
-from shardline.app.compute.view.kept_plan import calls_python
+from shardline.app.compute.view.kept_plan import calls_user_functions
 from shardline.app.compute.view.next_step import (
     Done,
     FollowChanges,
@@ -82,7 +82,7 @@ _log = logging.getLogger(__name__)
 
 _FIRST: Final = "its first contents"
 _CHEAPER_ANEW: Final = "its query run anew is the cheaper way"
-_FUNCTIONS: Final = "its functions of Python may be others than when it last ran"
+_FUNCTIONS: Final = "its users' functions may be others than when it last ran"
 """Reasons to recompute that may end between two steps of a micro-batch; no others may."""
 
 _RACES_MAX: Final = 64
@@ -120,7 +120,7 @@ class View:
         self._sink = ViewSink(host.client, description, inputs.shards, gate, inputs.determinants)
         self._gate, self._is_made = gate, False
         self._has_old_functions: bool | None = None
-        """True until the query is run anew, if it calls functions of Python: the body of one is in
+        """True until the query is run anew, if it calls functions of users: the body of one is in
         no definition, and what another one has made it could not retract. None if not known."""
         self._reports = ViewReports(host, incarnation, description, self._as_of)
         sizes = ShardFanOut(host.client, description.inputs)
@@ -183,7 +183,7 @@ class View:
             self._sink.make()
             self._is_made = True
         if self._has_old_functions is None:
-            self._has_old_functions = self.calls_python
+            self._has_old_functions = self.calls_user_functions
             if self._has_old_functions:
                 self._states.drop()
 
@@ -569,10 +569,10 @@ class View:
         return self._query.is_temporal
 
     @cached_property
-    def calls_python(self) -> bool:
-        """True if the query calls functions of Python, which may do anything."""
+    def calls_user_functions(self) -> bool:
+        """True if the query calls functions of users, which may do anything."""
         states = self._host.client.readable(*self._description.inputs)
-        return calls_python(self._host.spark, self._description.query, states)
+        return calls_user_functions(self._host.spark, self._description.query, states)
 
     def behind_ms(self, states: Sequence[ShardState]) -> int | None:
         """Milliseconds that the output is behind all inputs; None before it has caught up once.

@@ -4,7 +4,7 @@ In a group a view has no streaming query. So what that did for it is done here: 
 inputs are brought forward behind its output, its jobs are named for introspection and can be
 cancelled, and it has a session of its own, since steps change settings and run side by side.
 
-    own query      it hydrates, has failed lately, is slow, or calls functions of Python
+    own query      it hydrates, has failed lately, is slow, or calls users' functions
     in a group     it has followed its inputs, and its steps are short
 
 Invariants:

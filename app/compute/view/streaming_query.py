@@ -182,7 +182,7 @@ class RunningView:
 
     def _is_for_groups(self, states: Sequence[ShardState]) -> bool:
         """True if no step of it is long, as far as that can be known before one was taken."""
-        return volume_of_shards(states).rows <= _LITTLE and not self._view.calls_python
+        return volume_of_shards(states).rows <= _LITTLE and not self._view.calls_user_functions
 
     def _start_query(self, as_of: int) -> None:
         self._trigger = TriggerQuery(
@@ -478,7 +478,7 @@ class RunningView:
             and behind_ms <= 2 * interval_ms
             and (self._step_ms <= max(interval_ms, _CALM_MS) or self._may_be_short(states))
             and self._membership.may_join()
-            and not self._view.calls_python
+            and not self._view.calls_user_functions
         )
 
     def _may_be_short(self, states: Sequence[ShardState]) -> bool:

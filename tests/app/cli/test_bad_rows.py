@@ -51,7 +51,7 @@ def test_a_view_without_bad_rows_may_fail_by_itself() -> None:
     two = [source(), source(source="t")]
     assert said(id="v", sources=two).splitlines() == [
         "no errors: no bad row of s and t makes reads of v fail",
-        "    those of its own query, if there are any, are rows of v_errors",
+        "    those of a view's own query are apart, as rows of <view>_errors",
     ]
 
 

@@ -65,20 +65,25 @@ def test_each_evaluation_has_its_own_rows(spark: SparkSession, name: str) -> Non
         assert found
 
 
-def test_functions_of_python_are_known(spark: SparkSession) -> None:
+def test_functions_of_users_are_known(spark: SparkSession) -> None:
     """Of rows and of tables, wherever they are: who calls one is kept apart from other views."""
     session = spark.newSession()
     session.udf.register("more", udf(lambda n: n + 1, "bigint"))
     session.udtf.register("both", UserDefinedTableFunction(Both, "n BIGINT"))
+    session.sql("CREATE TEMPORARY FUNCTION f(n BIGINT) RETURNS BIGINT RETURN n + 1")
+    session.sql("CREATE TEMPORARY FUNCTION g(n BIGINT) RETURNS TABLE(m BIGINT) RETURN SELECT n + 1")
     columns = {"t": StructType().add("a", "long")}
     for query, calls in {
         "SELECT a + 1 AS b, explode(array(a)) FROM t": False,
         "SELECT more(a) AS b FROM t": True,
         "SELECT a FROM t WHERE more(a) > 1": True,
+        "SELECT f(a) AS b FROM t": True,
+        "SELECT a FROM t WHERE a IN (SELECT f(a) FROM t)": True,
+        "SELECT a, m FROM t, LATERAL g(a)": True,
         "SELECT a, n FROM t, LATERAL both(a)": True,
         "SELECT a FROM t UNION ALL SELECT n FROM t, LATERAL both(a) WHERE n > 1": True,
     }.items():
-        assert KeptPlan(session, query, columns).calls_python is calls, query
+        assert KeptPlan(session, query, columns).calls_user_functions is calls, query
 
 
 class Both:

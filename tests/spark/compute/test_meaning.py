@@ -140,9 +140,11 @@ def test_settings_of_meaning_are_told_when_unusual(spark: SparkSession) -> None:
     session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.ansi.enabled", "false")
     session.conf.set("spark.sql.caseSensitive", "true")
+    session.conf.set("spark.sql.jsonGenerator.ignoreNullFields", "false")
     session.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")
     assert query_settings(session) == (
         "spark.sql.ansi.enabled=false",
         "spark.sql.caseSensitive=true",
+        "spark.sql.jsonGenerator.ignoreNullFields=false",
         "spark.sql.legacy.timeParserPolicy=LEGACY",
     )

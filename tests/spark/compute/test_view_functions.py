@@ -315,7 +315,7 @@ def test_a_function_that_has_changed_is_taken_for_all_rows(
             right = [(n, price) for n, _, price in rows] if strategy == "linear" else sums.items()
             assert contents(bench.client, "v", lower) == Counter(right)
     told = Counter((one.way, one.reason) for one in bench.told(Stepped))
-    assert told["recompute", "its functions of Python may be others than when it last ran"] == 2
+    assert told["recompute", "its users' functions may be others than when it last ran"] == 2
     assert told[strategy, ""] == 4
 
 

@@ -172,7 +172,7 @@ def the_first_screen_says_what_is_frozen(page: Page, lost: dict[str, list[Path]]
     expect(said).to_contain_text("Because of it counts_by_k and counts_out are not fresh.")
     expect(object_row(page, "counts_out")).to_contain_text("counts is frozen")
     beside = page.get_by_role("region", name="Chosen object")
-    expect(beside).to_contain_text("put the part back, or repair the shard with fsck")
+    expect(beside).to_contain_text("put the part back from a backup")
     page.screenshot(path=pictures_folder() / "freezing-first.png")
 
 

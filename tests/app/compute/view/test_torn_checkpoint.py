@@ -30,7 +30,7 @@ CHECKPOINT = {
 class Rendered:
     """A view that calls Python, and so has a streaming query of its own."""
 
-    calls_python, is_temporal = True, False
+    calls_user_functions, is_temporal = True, False
 
     def __init__(self, *_: object) -> None:
         """Nothing is planned."""

@@ -1,0 +1,76 @@
+"""IN with a NULL among its rows has no value, which is not false, also where views follow changes.
+
+Spark's rule for subqueries makes a join of IN, which says false then. It is right where NOT stands
+right above, and the optimizer brings NOT down before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+
+from shardline.app.testing import Lab
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+INPUTS = """
+CREATE SOURCE a USING json OPTIONS (path 'nowhere') SCHEMA (k INT, x INT);
+CREATE SOURCE b USING json OPTIONS (path 'nowhere') SCHEMA (y INT);
+"""
+
+QUERIES = {
+    "plain": "SELECT k, x FROM a WHERE x NOT IN (FROM b)",
+    "not_and": "SELECT k, x FROM a WHERE NOT (x IN (FROM b) AND k > 1)",
+    "not_or": "SELECT k, x FROM a WHERE NOT (x IN (FROM b) OR k > 10)",
+    "not_or_two": "SELECT k, x FROM a WHERE NOT (x IN (FROM b) OR k IN (SELECT y + 100 FROM b))",
+    "not_deep": "SELECT k, x FROM a WHERE NOT (k > 2 AND NOT (k < 9 OR NOT x IN (FROM b)))",
+    "is_false": "SELECT k, x FROM a WHERE (x IN (FROM b)) = false OR k > 10",
+    "same": "SELECT k, x FROM a WHERE (x IN (FROM b)) = (k > 1)",
+    "is_null": "SELECT k, x FROM a WHERE (x IN (FROM b)) IS NULL",
+    "within": "SELECT k FROM a WHERE k IN (SELECT k FROM a WHERE NOT (x IN (FROM b) OR k > 5))",
+    "selected": "SELECT k, x, NOT (x IN (FROM b) AND k > 1) AS w FROM a",
+    "a_case": "SELECT k, x FROM a WHERE CASE WHEN k > 1 THEN x NOT IN (FROM b) ELSE false END",
+    "an_if": "SELECT k, if(NOT (x IN (FROM b) AND k > 0), 'out', 'in') AS w FROM a",
+}
+
+Step: TypeAlias = dict[str, list[tuple[int | None, ...]]]
+
+STEPS: list[Step] = [
+    {"a": [(2, 2)], "b": [(None,), (7,)]},
+    {"a": [(3, 4), (3, 7), (1, 5), (4, None)]},
+    {"a": [(12, 8)], "b": [(8,)]},
+]
+
+LAST: Step = {"b": [(None,)]}
+"""What goes again."""
+
+
+def rows_of(frame: DataFrame) -> Counter[tuple[object, ...]]:
+    return Counter(map(tuple, frame.collect()))
+
+
+def test_no_value_is_not_false(spark: SparkSession) -> None:
+    """At each time, and without the NULL again at the end."""
+    views = "".join(f"CREATE MATERIALIZED VIEW {name} AS {QUERIES[name]};" for name in QUERIES)
+    there: dict[str, Counter[tuple[int | None, ...]]] = {"a": Counter(), "b": Counter()}
+    columns = {"a": "k INT, x INT", "b": "y INT"}
+    with Lab(spark, INPUTS + views, follow_changes=True) as lab:
+        for number, step in enumerate([*STEPS, LAST], 1):
+            diff = 1 if number <= len(STEPS) else -1
+            for name, rows in step.items():
+                lab.push(name, rows, at=number, diff=diff)
+                for row in rows:
+                    there[name][row] += diff
+            lab.advance(number + 1)
+            for name, kind in columns.items():
+                now = list(there[name].elements())
+                spark.createDataFrame(now, kind).createOrReplaceTempView(name)
+            for name, query in QUERIES.items():
+                assert rows_of(lab.contents(name)) == rows_of(spark.sql(query)), (number, name)
+        ways = {name: {one.way for one in lab.steps(name)} for name in QUERIES}
+    assert ["incremental" in ways[name] for name in ("not_and", "not_or", "is_false")] == [True] * 3
