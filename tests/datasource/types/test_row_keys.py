@@ -174,13 +174,34 @@ def test_garbage_under_nulls_is_not_looked_at() -> None:
         assert order.starts.tolist() == [0]
 
 
+@pytest.mark.parametrize("words", [0, 2, 512])
 @given(st.lists(st.binary(max_size=40), max_size=30), st.binary(max_size=20))
 @bounded
-def test_text_is_sorted_by_bytes_beyond_shared_prefixes(texts: list[bytes], prefix: bytes) -> None:
-    """Long common beginnings and trailing zero bytes included."""
-    some = [prefix + t for t in texts] + [t + b"\0" for t in texts]
-    table = pa.table({"c": pa.array(some, pa.binary())})
-    assert order_rows(table, ["c"]).apply(table)["c"].to_pylist() == sorted(some)
+def test_text_is_sorted_by_bytes_beyond_shared_prefixes(
+    words: int, texts: list[bytes], prefix: bytes
+) -> None:
+    """Long common beginnings and trailing zero bytes included, also behind the first words."""
+    shared = [prefix + t for t in texts] + [t + b"\0" for t in texts]
+    some = [(text, number % 2) for number, text in enumerate(shared + shared)]
+    table = pa.table({"c": pa.array([c for c, _ in some], pa.binary()), "n": [n for _, n in some]})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rowkey, "_WORDS_MAX", words)
+        order = order_rows(table, ["c", "n"])
+    found = order.apply(table)
+    assert list(zip(*found.to_pydict().values(), strict=True)) == sorted(some)
+    distinct = len(some) if order.starts is None else len(order.starts)
+    assert distinct == len(set(some))
+
+
+def test_long_texts_are_not_compared_word_by_word() -> None:
+    """Whatever their length, and NULL beside them."""
+    long = "x" * 1_000_000
+    table = pa.table({"c": [long, None, long + "b", long, None, long + "a"]})
+    assert len(rowkey.sort_words(rowkey.surrogate(table["c"].chunk(0)))) < 1_000
+    order = order_rows(table, ["c"])
+    assert order.starts is not None
+    assert order.starts.tolist() == [0, 2, 4, 5]
+    assert order.apply(table)["c"].to_pylist() == [None, None, long, long, long + "a", long + "b"]
 
 
 def test_columns_beyond_the_offset_limit_are_sorted_and_taken(
