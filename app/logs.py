@@ -22,6 +22,7 @@ import json
 import logging
 import logging.handlers
 import os
+import sys
 import traceback
 from datetime import UTC, datetime
 from pathlib import Path
@@ -115,13 +116,22 @@ class LogFile(logging.handlers.WatchedFileHandler):
         super().__init__(file, encoding="utf-8")
         self._size = size
         self._files = files
+        self._has_failed = False
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self.write_line(self.format(record), record.created)
+        except OSError as error:
+            # Once, and not with a traceback for each record: a full disk says nothing of any.
+            if not self._has_failed:
+                self._has_failed = True
+                cause = error.strerror or str(error)
+                sys.stderr.write(f"the log '{self.baseFilename}' cannot be written: {cause}\n")
         except Exception:  # noqa: BLE001 - as every handler of the standard library
             self.handleError(record)
+        else:
+            self._has_failed = False
 
     def write_line(self, line: str, at_s: float) -> None:
         """Write a line that is JSON already.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -165,6 +166,30 @@ def test_a_line_that_comes_after_the_end_is_no_traceback(
     logger.info("later")
     assert [line["msg"] for line in lines(file)] == ["later"]
     assert capsys.readouterr().err == ""
+
+
+def test_a_full_disk_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not once for each record, and again after it had room."""
+    log = LogFile(tmp_path / "log.jsonl")
+    record = logging.makeLogRecord({"msg": "a record"})
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    said = []
+    for _ in range(2):
+        with monkeypatch.context() as full:
+            full.setattr(log, "write_line", refuse)
+            log.emit(record)
+            log.emit(record)
+        log.emit(record)
+        said.append(capsys.readouterr().err)
+    log.close()
+    line = f"the log '{tmp_path}/log.jsonl' cannot be written: No space left on device\n"
+    assert said == [line, line]
+    assert (tmp_path / "log.jsonl").read_text() == "a record\n" * 2
 
 
 def test_two_processes_on_one_log_lose_no_line(tmp_path: Path) -> None:
