@@ -180,15 +180,35 @@ def _has_nots_at_in(plan: Any, pattern: Any) -> bool:
     )
 
 
-def _is_at_in(expression: Any, pattern: Any) -> bool:
+def _is_at_in(expression: Any, pattern: Any, *, sees_null: bool = False) -> bool:
     kind = kind_of(expression)
     # Those inside of a subquery are looked at when it is rewritten itself.
-    if kind in {"InSubquery", *_SUBQUERIES} or not expression.containsPattern(pattern):
+    if kind in _SUBQUERIES or not expression.containsPattern(pattern):
         return True
     below = read_sequence(expression.children())
-    if kind == "Not":
-        return kind_of(below[0]) in {"InSubquery", *_SUBQUERIES}
-    return kind in _SEES_NO_NULL and all(_is_at_in(one, pattern) for one in below)
+    if kind == "Not" and kind_of(below[0]) == "InSubquery":
+        return _is_at_in(below[0], pattern, sees_null=sees_null)
+    if kind == "InSubquery":
+        return not sees_null and all(_is_at_in(one, pattern, sees_null=True) for one in below)
+    deeper = sees_null or kind not in _SEES_NO_NULL
+    conditions = _conditions(kind, len(below))
+    return all(
+        _is_at_in(one, pattern, sees_null=deeper and place not in conditions)
+        for place, one in enumerate(below)
+    )
+
+
+def _conditions(kind: str, count: int) -> range:
+    """Places of the children of an expression that are conditions: NULL is false there."""
+    match kind:
+        case "If":
+            return range(1)
+        case "CaseWhen":  # conditions and values in turn, and a last value without a condition
+            return range(0, count - 1, 2)
+        case "AggregateExpression":  # the function and its FILTER
+            return range(1, count)
+        case _:
+            return range(0)
 
 
 def _with_values_last(spark: SparkSession, plan: Any) -> Any:

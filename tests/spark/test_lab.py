@@ -14,6 +14,7 @@ from shardline.app.compute.view.maintained_view import View
 from shardline.app.project.project import Project
 from shardline.app.testing import Lab, assert_follows_changes
 from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.spark_native.leases import LEASE_KEEPER
 from support.tree import ROOT
 
 if TYPE_CHECKING:
@@ -197,6 +198,22 @@ def test_after_an_advance_that_fails_a_lab_is_read_only(
             with pytest.raises(InvalidUsage, match="advance to 20 has failed"):
                 use()
         assert lab.contents("orders").count() == 1
+
+
+def test_a_lab_that_is_closed_says_so_and_leaves_no_lease(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the end of the process each would be given up, of shards that are gone."""
+    with Lab(spark, SQL) as lab:
+        lab.push("orders", [(1, 10, 100)], at=5)
+        lab.advance(10)
+        lab.contents("large").collect()
+    for use in (partial(lab.contents, "large"), partial(lab.advance, 20)):
+        with pytest.raises(InvalidUsage, match="LAB_CLOSED"):
+            use()
+    with caplog.at_level("WARNING"):
+        LEASE_KEEPER.release(lab.client.location.url)
+    assert not caplog.records
 
 
 def test_rows_have_the_types_of_their_source(spark: SparkSession) -> None:

@@ -56,6 +56,7 @@ __all__ = [
 ]
 
 _PATTERNS: Final = "org.apache.spark.sql.catalyst.trees.TreePattern"
+_LOGICAL: Final = "org.apache.spark.sql.catalyst.plans.logical"
 
 _USER_FUNCTIONS: Final = (
     "PYTHON_UDF",
@@ -66,7 +67,6 @@ _USER_FUNCTIONS: Final = (
 
 _SQL_TABLE_FUNCTION: Final = "SQLFunctionNode"
 """Operator of a table function of SQL, which has no pattern."""
-_LOGICAL: Final = "org.apache.spark.sql.catalyst.plans.logical"
 
 
 _SHARED_MAX: Final = 512

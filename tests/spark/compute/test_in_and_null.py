@@ -35,6 +35,9 @@ QUERIES = {
     "within": "SELECT k FROM a WHERE k IN (SELECT k FROM a WHERE NOT (x IN (FROM b) OR k > 5))",
     "selected": "SELECT k, x, NOT (x IN (FROM b) AND k > 1) AS w FROM a",
     "a_case": "SELECT k, x FROM a WHERE CASE WHEN k > 1 THEN x NOT IN (FROM b) ELSE false END",
+    "deeper": "SELECT k FROM a WHERE k > (SELECT count(*) FROM b WHERE y IN (SELECT x FROM a))",
+    "filtered": "SELECT count(*) FILTER (WHERE NOT (x IN (FROM b) AND k > 1)) AS n FROM a",
+    "summed": "SELECT k, sum(if(x NOT IN (FROM b), 1, 10)) AS n FROM a GROUP BY k",
     "an_if": "SELECT k, if(NOT (x IN (FROM b) AND k > 0), 'out', 'in') AS w FROM a",
 }
 
