@@ -47,7 +47,7 @@ from shardline.app.sql.temporal_filters import (
 from shardline.app.sql.touched_keys import judge
 from shardline.datasource.clock import IdGenerator
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.frames import as_active
+from shardline.datasource.frames import as_active, clone_of
 from shardline.datasource.java_names import java_class
 
 if TYPE_CHECKING:
@@ -144,8 +144,11 @@ class Catalyst:
     """A session's analyzer, with views for objects. A context manager; for one thread."""
 
     def __init__(self, spark: SparkSession, ids: IdGenerator) -> None:
-        self._spark = spark
-        self._session: Any = spark._jsparkSession  # noqa: SLF001 - the analyzer is on that side
+        # As views run in: with what is registered in the session, and without its variables, which
+        # are in no definition.
+        self._spark = clone_of(spark)
+        # The analyzer is on that side.
+        self._session: Any = self._spark._jsparkSession  # noqa: SLF001
         self._prefix = f"_check_{ids.token().hex()}"
         self._stack = contextlib.ExitStack()
         self._fingerprint: SessionFingerprint | None = None

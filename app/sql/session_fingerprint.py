@@ -10,8 +10,8 @@ made before is right again.
 
 Invariants:
     There is one only where nothing is left that could mean something else: settings are in it, and
-    all functions are Spark's own. A function of a user, or a variable of the session, can be
-    replaced by another one of the same name, which nothing would show.
+    all functions are Spark's own. A function of a user can be replaced by another one of the same
+    name, which nothing would show. Variables are not in the sessions that views run in.
 """
 
 from __future__ import annotations
@@ -61,12 +61,10 @@ class SessionFingerprint:
         settings = json.dumps(sorted(spark.conf.getAll.items()))
         # Settings may have passwords of stores.
         self._settings = hashlib.sha256(settings.encode()).hexdigest()
-        has_variables = not state.catalogManager().tempVariableManager().isEmpty()
         # Which function a name means then depends on a path that is no setting (`SET PATH`).
-        has_path = spark.conf.get("spark.sql.path.enabled", "false") == "true" or bool(
+        self._is_undecided = spark.conf.get("spark.sql.path.enabled", "false") == "true" or bool(
             spark.conf.get("spark.sql.defaultPath", "")
         )
-        self._is_undecided = has_variables or has_path
         names = [
             str(name)
             for registry in (state.functionRegistry(), state.tableFunctionRegistry())

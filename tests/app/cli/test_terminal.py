@@ -12,6 +12,9 @@ from rich.console import Console
 
 from shardline.app.cli.terminal import open_console
 
+# The parent is one, whose output is a terminal.
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:

@@ -9,6 +9,7 @@ import pytest
 
 from shardline.app.project.project import CheckedProject, Project
 from shardline.app.sql.catalyst import Catalyst
+from shardline.app.sql.problems import InvalidProject
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +27,7 @@ CREATE INDEX fast ON large (N);
 
 @pytest.fixture
 def session(spark: SparkSession) -> SparkSession:
-    """A session of its own: functions, variables and settings go with it."""
+    """A session of its own: functions and settings go with it."""
     return spark.newSession()
 
 
@@ -69,22 +70,28 @@ def hide_own(session: SparkSession) -> None:
     session.sql("CREATE TEMPORARY FUNCTION abs(n INT) RETURNS STRING RETURN 'x'")
 
 
-def declare_variable(session: SparkSession) -> None:
-    """A query may read one as if it were a column."""
-    session.sql("DECLARE VARIABLE v INT = 1")
-
-
-@pytest.mark.parametrize("change", [set_precision, hide_own, declare_variable])
+@pytest.mark.parametrize("change", [set_precision, hide_own])
 def test_a_session_that_may_mean_something_else_is_asked(
     session: SparkSession, asked: list[str], change: Callable[[SparkSession], None]
 ) -> None:
-    """Settings, functions and variables."""
+    """Settings and functions."""
     first = check(session)
     change(session)
     asked.clear()
     found = check(session, first)
     assert asked
     assert found == check(session)
+
+
+def test_variables_of_the_session_are_not_there_for_views(session: SparkSession) -> None:
+    """A view runs in a session of its own, and in the next process they have other values."""
+    session.sql("DECLARE VARIABLE least INT DEFAULT 0")
+    texts = {
+        "a.sql": TEXT.format(function="abs"),
+        "b.sql": "CREATE MATERIALIZED VIEW v AS SELECT n + least AS x FROM t;",
+    }
+    with pytest.raises(InvalidProject, match="least"):
+        Project.parse(texts).check(session)
 
 
 def test_a_function_of_a_user_may_have_been_replaced(session: SparkSession) -> None:
