@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
 
 from shardline.app.sql.catalyst import Catalyst
 from shardline.app.sql.strategy import choose_strategy
@@ -14,6 +13,8 @@ from support.spark.benchmark_queries import NEXMARK, NEXMARK_TABLES, TPCH, TPCH_
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -27,8 +28,7 @@ def strategies(
         for name, columns in tables.items():
             catalyst.add(name, catalyst.columns(columns))
             # By its own name, too, which the queries have: a view of the analyzer like its others.
-            view = SparkSession.active().table(catalyst.views[name])
-            view.createOrReplaceTempView(name)
+            catalyst._spark.table(catalyst.views[name]).createOrReplaceTempView(name)
             catalyst.views[f"{name} itself"] = name
         for name, text in queries.items():
             plan = catalyst.query(text)
