@@ -62,6 +62,7 @@ from shardline.app.storage.reading import POSITION, write_options
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
+from shardline.datasource.frames import to_arrow
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.ids import new_id
 from shardline.datasource.shard.commands.append import Appended
@@ -70,7 +71,6 @@ from shardline.datasource.shard_sink.frame_columns import assign_roles
 from shardline.datasource.shard_sink.target import find_shard, resolve_target
 from shardline.datasource.shard_sink.writers import ShardBatchWriter
 from shardline.datasource.spark_native.leases import LEASE_KEEPER
-from shardline.datasource.spark_native.small_results import to_arrow
 from shardline.datasource.spark_native.time_interval import Interval
 from shardline.datasource.spark_native.types import struct_of
 from shardline.datasource.types.arrow_to_spark import neutral_type

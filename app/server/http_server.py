@@ -93,14 +93,11 @@ def listen(host: str, port: int = 0, *, preferred: int = 0) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        is_taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
-        raise InvalidUsage(
-            f"cannot listen on {host}:{port}: {error.strerror}",
-            code="ADDRESS_TAKEN" if is_taken else "INVALID_ADDRESS",
-            hint="choose another port, or 0 for any that is free"
-            if is_taken
-            else "choose an address of this machine, such as 127.0.0.1",
-        ) from None
+        code, hint = "INVALID_ADDRESS", "choose an address of this machine, such as 127.0.0.1"
+        if error.errno in {errno.EADDRINUSE, errno.EACCES}:
+            code, hint = "ADDRESS_TAKEN", "choose another port, or 0 for any that is free"
+        text = f"cannot listen on {host}:{port}: {error.strerror}"
+        raise InvalidUsage(text, code=code, hint=hint) from None
 
 
 def serve(

@@ -162,9 +162,8 @@ class Catalyst:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._stack:
-            for view in self.views.values():
-                self._spark.catalog.dropTempView(view)
+        # Its views go with its session.
+        self._stack.close()
 
     def add(self, name: str, schema: str) -> None:
         """Make an empty temporary view for an object, with columns in JSON; its name: `views`."""

@@ -3,14 +3,15 @@
     normal_form(spark, plan)      the same query; `plan` itself if nothing is to be done
 
 `x IN (SELECT …)`, EXISTS and their negations are semi and anti joins, or inside of OR a join that
-adds a column (`ExistenceJoin`). A subquery that gives a value for an outer row is a left join, and
-one without outer columns that always has one row an inner join with it. DISTINCT is an aggregate
-without functions, INTERSECT and EXCEPT are a semi and an anti join below one, and their forms with
-ALL count rows. An outer join whose added rows a filter leaves out is an inner one. What aggregates
+adds a column (`ExistenceJoin`). NOT is brought down to IN first, as Spark's rule tells NULL from
+false only there. A subquery that gives a value for an outer row is a left join, and one without
+outer columns that always has one row an inner join with it. DISTINCT is an aggregate without
+functions, INTERSECT and EXCEPT are a semi and an anti join below one, and their forms with ALL
+count rows. An outer join whose added rows a filter leaves out is an inner one. What aggregates
 group by are columns. A join is over the columns that are read, if one that is not could not be
-compared. Catalyst's optimizer does all that by rules of its own, which are applied here
-one by one: the whole optimizer adds shapes that depend on statistics. Only rows without outer
-columns are joined here. Rules for changes then have little to know.
+compared. Catalyst's optimizer does all that by rules of its own, which are applied here one by one:
+the whole optimizer adds shapes that depend on statistics. Only rows without outer columns are
+joined here. Rules for changes then have little to know.
 
 Subqueries are worked off from the outside in, and rewritten from the inside out, as the optimizer
 does: what refers to an outer row is pulled up out of a subquery first, which then stands for itself
@@ -33,7 +34,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from shardline.app.sql.distinct_values import with_distinct_values
-from shardline.app.sql.plan_nodes import conjunction, conjuncts, kind_of, with_changed
+from shardline.app.sql.plan_nodes import (
+    conjunction,
+    conjuncts,
+    kind_of,
+    tree_pattern,
+    with_changed,
+)
 from shardline.app.sql.strategy import INPUT
 from shardline.app.sql.unread_columns import without_unread_columns
 from shardline.datasource.java_names import (
@@ -66,10 +73,9 @@ _SIMPLIFY: Final = ("BooleanSimplification", "SimplifyBinaryComparison", "Simpli
 _SIMPLIFY_MAX: Final = 8
 """Most passes of them: each brings NOT down by one operator at least."""
 
-_PATTERNS: Final = "org.apache.spark.sql.catalyst.trees.TreePattern"
-
-_SEES_NO_NULL: Final = frozenset({"Alias", "And", "CaseWhen", "If", "Or"})
-"""Expressions that mean the same, or what Spark makes of it, if an IN below has no value."""
+_NULL_IS_HARMLESS: Final = frozenset({"Alias", "And", "CaseWhen", "If", "Or"})
+"""Expressions below which an IN may say false for NULL: a condition passes no row either way, and
+what is selected is what Spark's own rule makes of it."""
 
 _SUBQUERIES: Final = frozenset({"Exists", "ListQuery", "ScalarSubquery"})
 """Catalyst's expressions of subqueries, by their classes."""
@@ -145,55 +151,55 @@ def _tried(change: Callable[[Any], Any], plan: Any) -> Any:
 
 def _without_subqueries(spark: SparkSession, plan: Any) -> Any:
     """A plan with joins in the place of subqueries, as far as there are rules for them."""
-    found = _with_nots_at_in(spark, plan)
-    if found is None:
+    simple = _with_not_next_to_in(spark, plan)
+    if simple is None:
         return plan
-    plan = found
-    pulled = _with_values_last(spark, _applied(spark, _PULL_UP, plan))
+    pulled = _with_values_last(spark, _applied(spark, _PULL_UP, simple))
     joined = _applied(spark, _REWRITE, _with_flat_subqueries(spark, pulled))
     return _with_single_rows(spark, joined)
 
 
-def _with_nots_at_in(spark: SparkSession, plan: Any) -> Any | None:
+def _with_not_next_to_in(spark: SparkSession, plan: Any) -> Any | None:
     """A plan whose `x IN (SELECT …)` may become a join; None if that would lose what NULL means.
 
     The join says false where IN has no value, as there is a NULL among the rows, and Spark's rule
     makes a difference for NOT right above alone. Anywhere below NOT, false and NULL are two things.
     """
-    pattern = java_class(spark, _PATTERNS).IN_SUBQUERY()
+    pattern = tree_pattern(spark, "IN_SUBQUERY")
     if not plan.containsPattern(pattern):
         return plan
     for _ in range(_SIMPLIFY_MAX):
-        if _has_nots_at_in(plan, pattern):
+        if _may_be_false_for_null(plan, pattern):
             return plan
         plan = _applied(spark, _SIMPLIFY, plan)
     return None
 
 
-def _has_nots_at_in(plan: Any, pattern: Any) -> bool:
-    """True if no IN of a plan is below an expression for which NULL and false are two things."""
+def _may_be_false_for_null(plan: Any, pattern: Any) -> bool:
+    """True if no IN of a plan is in an expression for which NULL and false are two things."""
     if kind_of(plan) == INPUT:
         return True
     own = read_sequence(plan.expressions())
-    return all(_is_at_in(one, pattern) for one in own) and all(
-        _has_nots_at_in(one, pattern) for one in read_sequence(plan.children())
+    return all(_is_null_harmless(one, pattern) for one in own) and all(
+        _may_be_false_for_null(one, pattern) for one in read_sequence(plan.children())
     )
 
 
-def _is_at_in(expression: Any, pattern: Any, *, sees_null: bool = False) -> bool:
+def _is_null_harmless(expression: Any, pattern: Any, *, null_matters: bool = False) -> bool:
     kind = kind_of(expression)
     # Those inside of a subquery are looked at when it is rewritten itself.
     if kind in _SUBQUERIES or not expression.containsPattern(pattern):
         return True
     below = read_sequence(expression.children())
     if kind == "Not" and kind_of(below[0]) == "InSubquery":
-        return _is_at_in(below[0], pattern, sees_null=sees_null)
+        return _is_null_harmless(below[0], pattern, null_matters=null_matters)
     if kind == "InSubquery":
-        return not sees_null and all(_is_at_in(one, pattern, sees_null=True) for one in below)
-    deeper = sees_null or kind not in _SEES_NO_NULL
+        inside = (_is_null_harmless(one, pattern, null_matters=True) for one in below)
+        return not null_matters and all(inside)
+    deeper = null_matters or kind not in _NULL_IS_HARMLESS
     conditions = _conditions(kind, len(below))
     return all(
-        _is_at_in(one, pattern, sees_null=deeper and place not in conditions)
+        _is_null_harmless(one, pattern, null_matters=deeper and place not in conditions)
         for place, one in enumerate(below)
     )
 

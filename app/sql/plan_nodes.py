@@ -8,6 +8,7 @@ column_named(spark, …)   an expression as a column
 with_changed(spark, …)   a node with its children changed
 kind_of(node)            the name of a node's class: `Filter`, `EqualTo`
 spark_type(spark, …)     the type of an expression
+tree_pattern(spark, …)   what `containsPattern` of a node takes, which answers without a walk
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ __all__ = [
     "is_plan",
     "kind_of",
     "spark_type",
+    "tree_pattern",
     "with_changed",
 ]
 
@@ -49,6 +51,11 @@ _SUBQUERIES: Final = frozenset({"Exists", "LateralSubquery", "ListQuery", "Scala
 def kind_of(node: Any) -> str:
     """The name of the class of an operator or expression, as Spark has it."""
     return str(node.getClass().getSimpleName())
+
+
+def tree_pattern(spark: SparkSession, name: str) -> Any:
+    """A pattern of Catalyst, such as `IN_SUBQUERY`: a node knows those that it has within."""
+    return getattr(java_class(spark, "org.apache.spark.sql.catalyst.trees.TreePattern"), name)()
 
 
 def spark_type(spark: SparkSession, expression: Any) -> DataType:

@@ -30,9 +30,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from shardline.app.sql.plan_nodes import deepest, kind_of, with_changed
+from shardline.app.sql.plan_nodes import deepest, kind_of, tree_pattern, with_changed
 from shardline.app.sql.strategy import CLOCKS, INPUT
-from shardline.datasource.java_names import java_class, read_sequence
+from shardline.datasource.java_names import read_sequence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +50,6 @@ __all__ = [
 
 _WORD: Final = re.compile(r"\b(now|current_timestamp)\b", re.IGNORECASE)
 
-_PATTERNS: Final = "org.apache.spark.sql.catalyst.trees.TreePattern"
 
 _DAY_US: Final = 86_400_000_000
 
@@ -154,7 +153,7 @@ def has_clock_word(text: str) -> bool:
 
 def uses_clock(spark: SparkSession, node: Any) -> bool:
     """True if an operator or an expression, or anything below it, depends on the run."""
-    current = java_class(spark, _PATTERNS).CURRENT_LIKE()
+    current = tree_pattern(spark, "CURRENT_LIKE")
     return bool(node.containsPattern(current))
 
 

@@ -220,7 +220,10 @@ def _text_words(key: pa.Array) -> list[Words]:
 
 
 def _ranks(key: pa.Array, rows: Offsets) -> Numbers:
-    """The places of whole values among those of `rows`: equal ones, mostly, have one hash."""
+    """The places of whole values among those of `rows`.
+
+    By a dictionary: values that tie for so long are equal mostly, which their hash tells at once.
+    """
     found = key.take(pa.array(rows)).fill_null(b"").dictionary_encode()
     order = pc.array_sort_indices(found.dictionary).to_numpy()
     places = np.empty(len(order), np.int64)

@@ -40,6 +40,7 @@ from shardline.datasource.frames import (
     collect_interval,
     small_target,
     stage_interval,
+    to_arrow,
 )
 from shardline.datasource.state import ShardState, Volume
 
@@ -205,7 +206,7 @@ class GroupSteps:
 
         def ordinary() -> pa.Table | None:
             found = lost(merged.frames(session))
-            return None if found is None else found.limit(1).toArrow()
+            return None if found is None else to_arrow(found.limit(1))
 
         key = (step.plan, group.name, "lost")
         rows = self._jobs.rows(StepJob(key, session, merged.few_rows, lost, ordinary, 1))

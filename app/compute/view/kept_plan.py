@@ -22,12 +22,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from shardline.app.compute.view.evaluate import analyse_query
+from shardline.app.sql.plan_nodes import tree_pattern
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.datasource.frames import clone_of, empty_frame, frame_of, struct_of
 from shardline.datasource.java_names import (
@@ -55,14 +57,9 @@ __all__ = [
     "state_leaf",
 ]
 
-_PATTERNS: Final = "org.apache.spark.sql.catalyst.trees.TreePattern"
 _LOGICAL: Final = "org.apache.spark.sql.catalyst.plans.logical"
 
-_USER_FUNCTIONS: Final = (
-    "PYTHON_UDF",
-    "SCALA_UDF",
-    "SQL_SCALAR_FUNCTION",
-)
+_USER_FUNCTIONS: Final = ("PYTHON_UDF", "SCALA_UDF", "SQL_SCALAR_FUNCTION")
 """Patterns of Catalyst for functions that may be others by the next start, with the same name."""
 
 _SQL_TABLE_FUNCTION: Final = "SQLFunctionNode"
@@ -131,8 +128,6 @@ class KeptPlan:
         self._operators = Operators(session)
         self.usable = True
         """True if `over` can be used: no expression has a query of its own."""
-        self.calls_user_functions = False
-        """True if the query calls functions of a user: of Python, Java or Scala, or of SQL."""
         self.columns: StructType
         """Columns of the result."""
         self._root = self._analyse(session, query)
@@ -142,18 +137,25 @@ class KeptPlan:
         empty = {name: empty_frame(session, given) for name, given in self._columns.items()}
         result = analyse_query(session, query, empty)
         self.columns, analysed = result.schema, plan_of(result)
+        self._session, self._analysed = session, analysed
         # Those inside of expressions have inputs, too, which are no leaves of the plan.
         self.usable = bool(analysed.subqueriesAll().isEmpty())
-        patterns = java_class(session, _PATTERNS)
-        self.calls_user_functions = any(
-            analysed.containsPattern(getattr(patterns, name)()) for name in _USER_FUNCTIONS
-        )
-        self.calls_user_functions |= _SQL_TABLE_FUNCTION in str(analysed.toString())
-        # Table functions of Python have no pattern of their own, and are within LATERAL mostly.
-        if not self.calls_user_functions and analysed.containsPattern(patterns.GENERATOR()):
-            plans = (analysed, *read_sequence(analysed.subqueriesAll()))
-            self.calls_user_functions = any(map(_has_table_function, plans))
         return self._operators.over(query_tree(analysed))
+
+    @cached_property
+    def calls_user_functions(self) -> bool:
+        """True if the query calls functions of a user: of Python, Java or Scala, or of SQL."""
+        analysed = self._analysed
+
+        def has(name: str) -> bool:
+            return bool(analysed.containsPattern(tree_pattern(self._session, name)))
+
+        if any(map(has, _USER_FUNCTIONS)) or _SQL_TABLE_FUNCTION in str(analysed.toString()):
+            return True
+        # Table functions of Python have no pattern of their own, and are within LATERAL mostly.
+        if not has("GENERATOR"):
+            return False
+        return any(map(_has_table_function, (analysed, *read_sequence(analysed.subqueriesAll()))))
 
     def fits(self, frames: Mapping[str, DataFrame]) -> bool:
         """True if the frames have the columns that the plan was made for."""

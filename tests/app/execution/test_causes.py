@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from typing_extensions import override
 
 from shardline.app.execution.causes import find_cause
+from shardline.app.execution.error_texts import Frame, users_frame
 from shardline.app.logs import LOGGED_HINT
 from shardline.app.storage.sinks.interval import Interval
 from shardline.app.storage.sinks.others import FunctionTarget, register_function
@@ -369,6 +371,14 @@ def test_a_users_function_that_we_have_called_is_named() -> None:
     with pytest.raises(KeyError) as direct:
         hand_over(rows, 1)
     assert said(direct.value) == ("KeyError: 'b'", LOGGED_HINT)
+
+
+def test_pythons_own_library_is_no_place_of_a_fault() -> None:
+    """It is between our frames and Spark's; a package that a user has installed is one."""
+    own = Frame(contextlib.__file__, 158, "__exit__")
+    package = Frame("/x/lib/python3.11/site-packages/prices/city.py", 3, "share")
+    assert users_frame([own]) is None
+    assert users_frame([package, own]) == package
 
 
 def test_secrets_and_long_rows_are_left_out() -> None:

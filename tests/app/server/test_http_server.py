@@ -34,6 +34,12 @@ def test_a_preferred_port_that_is_taken_is_no_error() -> None:
             serve(Starlette(), port=taken)
 
 
+def test_an_address_of_another_machine_is_told_apart() -> None:
+    """No other port would help. 192.0.2.0/24 is of documents alone."""
+    with pytest.raises(InvalidUsage, match=r"INVALID_ADDRESS.*address of this machine"):
+        listen("192.0.2.1")
+
+
 def test_a_port_that_is_asked_for_comes_before_the_preferred_one() -> None:
     """What was set is so."""
     with socket.create_server(("127.0.0.1", 0)) as probe:

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark]
 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_null_struct_has_no_fields_that_could_be_null(spark: SparkSession, ordered: bool) -> None:
-    """Where fields of it never are NULL, `toArrow` of PySpark 4.3 fails."""
+    """PySpark's `toArrow` (4.3) fails for one whose fields never are NULL."""
     frame = spark.range(3).selectExpr(
         "id", "if(id = 1, NULL, named_struct('x', id, 'at', timestamp_seconds(id))) AS s"
     )
