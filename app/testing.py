@@ -59,6 +59,7 @@ from shardline.app.protocol.view_plan import ViewPlan, obstacles
 from shardline.app.storage.envelope import in_source_order, stage_replacements
 from shardline.app.storage.kafka import DELETED, is_kafka
 from shardline.app.storage.reading import POSITION, write_options
+from shardline.datasource.arguments import whole_number
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
@@ -214,9 +215,8 @@ class Lab:
             known = [d.name for d in self._sources]
             raise unknown_name("source", source, known)
         self._check_usable()
-        _check_whole("at", at)
-        _check_whole("diff", diff)
-        if at < self._reached:
+        _check_copies(found, whole_number("diff", diff))
+        if whole_number("at", at) < self._reached:
             raise InvalidUsage(
                 f"rows of '{source}' at {at}, which is settled",
                 code="TIME_PASSED",
@@ -233,8 +233,7 @@ class Lab:
             InvalidUsage: `to` is not after the last `advance`, or that has failed.
         """
         self._check_usable()
-        _check_whole("to", to)
-        if to <= self._reached:
+        if whole_number("to", to) <= self._reached:
             raise InvalidUsage(
                 f"cannot advance to {to}",
                 code="TIME_PASSED",
@@ -432,15 +431,22 @@ class Lab:
             rows = self._spark.createDataFrame(rows)
         if not isinstance(rows, DataFrame):
             listed, names = list(rows), schema.names
+            # Spark takes keys as they are spelt, and NULL for a column that no key names.
             given = (key for one in listed if isinstance(one, Mapping) for key in one)
-            # Spark would leave it out, and take NULL for the column that was meant.
-            unknown = next((key for key in given if key not in names), None)
-            if unknown is not None:
-                raise unknown_name("column", unknown, names)
+            _check_known(given, names, names)
             rows = self._spark.createDataFrame(listed, struct_of(schema.record))
+        else:
+            _check_known(map(str.lower, rows.columns), map(str.lower, schema.names), schema.names)
         found = to_arrow(rows.select(*schema.names))
         columns = [_cast(found[field.name], field) for field in schema.arrow]
         return check_data(pa.table(columns, schema.names), schema)
+
+
+def _check_known(given: Iterable[str], known: Iterable[str], names: Sequence[str]) -> None:
+    """Refuse rows with a column that is not in the source, whose columns are `names`."""
+    unknown = next(iter(set(given) - set(known)), None)
+    if unknown is not None:
+        raise unknown_name("column", unknown, names)
 
 
 def _repeat(value: int, rows: pa.Table) -> pa.Array:
@@ -462,12 +468,14 @@ def _cast(values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         ) from error
 
 
-def _check_whole(what: str, number: object) -> None:
-    if not isinstance(number, int) or isinstance(number, bool):
+def _check_copies(source: SourceDescription, diff: int) -> None:
+    if diff == 0 or (source.envelope == "upsert" and diff not in (1, -1)):
         raise InvalidUsage(
-            f"{what} is {number!r}",
-            code="WRONG_TYPE",
-            hint="times are whole numbers of milliseconds, and copies are counted",
+            f"{diff} copies of rows are pushed to '{source.name}'",
+            code="INVALID_ARGUMENT",
+            hint="an upsert source has one row of each key: diff is 1, or -1 to delete"
+            if source.envelope == "upsert"
+            else "diff is the number of copies to add, or below 0 to remove",
         )
 
 

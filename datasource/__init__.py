@@ -39,6 +39,7 @@ rests on, then `client`. Each room has a page of its own (its `__init__`).
     append_attempts              repeats an append until its outcome is known; for write
     clock, ids                   the only source of time and of randomness
     waiting                      looks or tries again until it succeeds or its budget is spent
+    arguments                    kinds of arguments of Python's callers, and options made of them
     option_parser                values of options, from text; says which value it wanted
     java_names                   finds classes of the JVM by name, once each
     background                   makes the threads of all rooms, and ends them

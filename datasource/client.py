@@ -21,6 +21,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TypeVar
 
+from shardline.datasource.arguments import Pathname, names_of, text_of, whole_number
 from shardline.datasource.clock import Clock, IdGenerator, SystemClock, SystemIds
 from shardline.datasource.drop_shard import drop_shard
 from shardline.datasource.errors import Fenced, InvalidUsage
@@ -93,7 +94,7 @@ class ShardClient:
     @classmethod
     def open(
         cls,
-        url: str,
+        url: Pathname,
         options: Mapping[str, str] | None = None,
         *,
         create: bool = True,
@@ -119,7 +120,7 @@ class ShardClient:
         settings = settings or ShardSettings()
         clock, ids = clock or SystemClock(), ids or SystemIds()
         location = open_location(
-            url,
+            text_of("url", url),
             options or {},
             clock=clock,
             ids=ids,
@@ -200,13 +201,14 @@ class ShardClient:
             InvalidUsage: The shard exists with another schema or another key; or a key column is
                 not in the schema.
         """
-        schema.check_key(tuple(key))
+        key = names_of("key", key)
+        schema.check_key(key)
         machine = self.machine(name)
         fresh = initial_state(
             shard=new_id("s", self.ids),
             name=name,
             schema=schema,
-            key=tuple(key),
+            key=key,
             comment=comment,
             version=CODE_VERSION,
             now_ms=self.clock.now_ms(),
@@ -218,7 +220,7 @@ class ShardClient:
             machine.apply(partial(reinitialise, fresh=fresh, first_time=first_time))
             state = machine.state()
         # Always: another process may have made it at the same time, with another schema.
-        self._check_same(state, schema, tuple(key))
+        self._check_same(state, schema, key)
         if times_by and not state.times_by:
             self.note_times_by(name, times_by)
             state = self.state(name)
@@ -271,6 +273,7 @@ class ShardClient:
             purpose: Who reads and what for; shown by `inspect`.
         """
         self.state(name)
+        since = None if since is None else whole_number("since", since)
         return open_reader(
             self.machine(name),
             since=since,
@@ -295,6 +298,7 @@ class ShardClient:
             InvalidUsage: The hold is new and history at `since` is gone.
         """
         self.state(name)
+        since = None if since is None else whole_number("since", since)
         handle = open_since_hold(
             self.machine(name),
             hold,

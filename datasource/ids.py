@@ -38,14 +38,14 @@ def is_id(text: str, kind: Kind) -> bool:
     return _ID.fullmatch(text) is not None and text[0] == kind
 
 
-def check_owner_name(role: str, name: str) -> str:
+def check_owner_name(role: str, name: object) -> str:
     """Return `name` if it can name a critical reader or a durable writer.
 
     Raises:
         InvalidUsage: It is empty, longer than 200 characters, or holds control characters or
             lone surrogates.
     """
-    if _OWNER.fullmatch(name) is None:
+    if not isinstance(name, str) or _OWNER.fullmatch(name) is None:
         raise InvalidUsage(
             f"{name!r} cannot name a {role}",
             code="INVALID_NAME",

@@ -29,6 +29,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from shardline.datasource.append_attempts import AppendAttempts, Decided, Redirect
+from shardline.datasource.arguments import wrong_kind
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import MINIMUM, Frontier
 from shardline.datasource.ids import new_id
@@ -278,8 +279,9 @@ class WriteHandle:
     def _stage(self, updates: Updates | None) -> Staged:
         if updates is None:
             return Staged((), self.machine.clock.now_ms(), 0, 0)
-        many = [updates] if isinstance(updates, pa.Table | pa.RecordBatch) else updates
-        return self.stager().stage(many)
+        if isinstance(updates, pa.Table | pa.RecordBatch):
+            return self.stager().stage([updates])
+        return self.stager().stage(map(_check_arrow, updates))
 
     def _append(
         self,
@@ -432,4 +434,12 @@ def other_range(shard: str, writer: str, sequence: int, found: OtherRange) -> In
         hint="a checkpoint was rolled back, restored from a copy or made anew: put back the one "
         "that has the last commit, offsets and commits; or begin with a new checkpoint (and a new "
         "txnAppId) where the shard's rows end; or, to write all rows again, into another shard",
+    )
+
+
+def _check_arrow(rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
+    if isinstance(rows, pa.RecordBatch | pa.Table):
+        return rows
+    raise wrong_kind(
+        "updates", rows, "give a pyarrow Table or RecordBatch, or several: pa.Table.from_pylist(…)"
     )

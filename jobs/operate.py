@@ -55,16 +55,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given.verb == "errors":
             return _errors(given, console)
-        where = application_address(given)
-        for name in given.names:
-            done = run_action(where, given.verb, name)
-            said = _DONE[given.verb][0 if done["changed"] else 1]
-            console.print(said.format(name, name), markup=False, highlight=False)
+        return _operate(given, console)
     except KeyboardInterrupt:
         return 130
     except ShardError as error:
         return report_error(error)
-    return 0
+
+
+def _operate(given: argparse.Namespace, console: Console) -> int:
+    """Act on each of the objects; the exit status.
+
+    One that is refused, such as a name that is misspelt, keeps nobody else from it.
+    """
+    where = application_address(given)
+    refused: dict[str, ShardError] = {}
+    for name in given.names:
+        try:
+            done = run_action(where, given.verb, name)
+        except InvalidUsage as error:
+            refused.setdefault(str(error), error)
+            continue
+        said = _DONE[given.verb][0 if done["changed"] else 1]
+        console.print(said.format(name, name), markup=False, highlight=False)
+    return max((report_error(error) for error in refused.values()), default=0)
 
 
 def _errors(given: argparse.Namespace, console: Console) -> int:

@@ -215,9 +215,13 @@ def _check_fits(name: str, rows: ShardSchema, schema: ShardSchema, prefix: str) 
         given = Field(field.name, mine.type, field.nullable, field.metadata)
         one, other = (ShardSchema(Record((f,))) for f in (given, field))
         if isinstance(evolve(one, other), Incompatible):
+            widens = not isinstance(evolve(other, one), Incompatible)
             raise InvalidUsage(
                 f"column '{prefix}{field.name}' is {type_text(mine.type)} in the frame and "
                 f"{type_text(field.type)} in shard '{name}'",
                 code="WRONG_TYPE",
-                hint="cast it, or set mergeSchema to true if the shard's type can be widened",
+                hint="cast it, or set mergeSchema to true: the shard's type can be widened"
+                if widens
+                else f"cast it to {type_text(field.type)}: the shard's type cannot become the "
+                "frame's",
             )

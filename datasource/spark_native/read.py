@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 
+from shardline.datasource.arguments import (
+    Pathname,
+    Time,
+    names_of,
+    option_text,
+    place_options,
+    time_text,
+)
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import TIME_MIN, Frontier
 from shardline.datasource.lease import Lease
@@ -47,15 +54,12 @@ __all__ = [
     "updates_in_driver",
 ]
 
-Time = int | str | datetime
-"""Milliseconds since the epoch, or a date-time, in the session's time zone if it names none."""
-
 
 def snapshot(
     spark: SparkSession,
-    path: str | None = None,
+    path: Pathname | None = None,
     *,
-    location: str | None = None,
+    location: Pathname | None = None,
     shard: str | None = None,
     as_of: Time | None = None,
     columns: Sequence[str] | None = None,
@@ -89,15 +93,15 @@ def snapshot(
     """
     check_classic(spark, "snapshot", "spark.read.format('shard')")
     given = _format_options(spark, (path, location, shard), storage, options)
-    given |= {} if as_of is None else {"timestampAsOf": _text(as_of)}
+    given |= {} if as_of is None else {"timestampAsOf": time_text("as_of", as_of)}
     return _read(spark, given, columns, where, by_driver)
 
 
 def changes(
     spark: SparkSession,
-    path: str | None = None,
+    path: Pathname | None = None,
     *,
-    location: str | None = None,
+    location: Pathname | None = None,
     shard: str | None = None,
     start: Time | None = None,
     end: Time | None = None,
@@ -122,8 +126,8 @@ def changes(
     given = _format_options(spark, (path, location, shard), storage, options) | {
         "readChangeFeed": "true"
     }
-    given |= {} if start is None else {"startingTimestamp": _text(start)}
-    given |= {} if end is None else {"endingTimestamp": _text(end)}
+    given |= {} if start is None else {"startingTimestamp": time_text("start", start)}
+    given |= {} if end is None else {"endingTimestamp": time_text("end", end)}
     return _read(spark, given, columns, where, by_driver)
 
 
@@ -240,27 +244,18 @@ def updates_in_driver(
 
 def _format_options(
     spark: SparkSession,
-    place: tuple[str | None, str | None, str | None],
+    place: tuple[Pathname | None, Pathname | None, str | None],
     storage: Mapping[str, str] | None,
     options: Mapping[str, object] | None,
 ) -> dict[str, str]:
     """The arguments as options of the format."""
-    named = dict(zip(("path", "location", "shard"), place, strict=True))
     zone = spark.conf.get("spark.sql.session.timeZone")
     return {
         "timeZone": zone or "UTC",
-        **{name: _option(value) for name, value in (options or {}).items()},
+        **{name: option_text(value) for name, value in (options or {}).items()},
         **(storage or {}),
-        **{name: value for name, value in named.items() if value is not None},
+        **place_options(*place),
     }
-
-
-def _option(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _text(time: Time) -> str:
-    return time.isoformat() if isinstance(time, datetime) else str(time)
 
 
 def _read(
@@ -272,7 +267,7 @@ def _read(
 ) -> DataFrame:
     parsed = parse_source(given)
     if columns is not None:
-        parsed = replace(parsed, columns=tuple(columns))
+        parsed = replace(parsed, columns=names_of("columns", columns))
     client = open_client(parsed)
     shape = RowShape.now(parsed, [current_schema(client.state(name)) for name in parsed.inputs])
     # Around the plan and the `keep` that follows: a lease that the plan shares with an older frame

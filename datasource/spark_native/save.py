@@ -32,6 +32,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import LongType, StructField
 
+from shardline.datasource.arguments import (
+    Pathname,
+    names_of,
+    option_text,
+    place_options,
+    writer_number,
+)
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Indeterminate, InvalidUsage, MissingBlob, ShardError
 from shardline.datasource.ids import check_owner_name, new_id
@@ -136,9 +143,9 @@ _FEW_FILES = 16
 
 def save(
     frame: DataFrame,
-    path: str | None = None,
+    path: Pathname | None = None,
     *,
-    location: str | None = None,
+    location: Pathname | None = None,
     shard: str | None = None,
     mode: Mode = "append",
     txn: tuple[str, int] | None = None,
@@ -178,13 +185,14 @@ def save(
         Indeterminate: It may have happened: with `txn`, call again with the same.
     """
     check_classic(frame, "save", "frame.write.format('shard')")
-    given = {name: _option(value) for name, value in (options or {}).items()}
+    given = {name: option_text(value) for name, value in (options or {}).items()}
     given |= dict(storage or {})
-    named = {"path": path, "location": location, "shard": shard}
-    given |= {name: value for name, value in named.items() if value is not None}
-    given |= {"key": ",".join(key)} if key is not None else {}
+    given |= place_options(path, location, shard)
+    given |= {"key": ",".join(names_of("key", key))} if key is not None else {}
     given |= {"mergeSchema": "true"} if merge_schema else {}
-    given |= {"txnAppId": txn[0], "txnVersion": str(txn[1])} if txn is not None else {}
+    if txn is not None:
+        writer, number = writer_number("txn", txn)
+        given |= {"txnAppId": writer, "txnVersion": str(number)}
     given = with_range_of_micro_batch(given, frame.sparkSession)
     parsed = parse_sink(given)
     if mode == "append" and parsed.save_mode in (None, "append"):
@@ -212,10 +220,6 @@ def with_range_of_micro_batch(options: Mapping[str, str], spark: SparkSession) -
         return dict(options)
     covers = covers_of(spark)
     return {**options, "txnCovers": covers} if covers else dict(options)
-
-
-def _option(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def plan_native_write(

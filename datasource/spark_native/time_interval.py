@@ -28,6 +28,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from shardline.datasource.arguments import Pathname, place_options, whole_number, writer_number
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
@@ -123,12 +124,12 @@ def interval_of_offsets(begun: Mapping[str, Any], ended: Mapping[str, Any]) -> I
 
 def compare_and_append(
     frame: DataFrame,
-    path: str | None = None,
+    path: Pathname | None = None,
     *,
     lower: int,
     upper: int | None,
     writer: tuple[str, int],
-    location: str | None = None,
+    location: Pathname | None = None,
     shard: str | None = None,
     storage: Mapping[str, str] | None = None,
 ) -> WriteResult:
@@ -161,7 +162,9 @@ def compare_and_append(
         Indeterminate: It may have happened: call again with the same writer and number.
     """
     check_classic(frame, "compare_and_append", "frame.write.format('shard')")
-    name, sequence = writer
+    name, sequence = writer_number("writer", writer)
+    lower = whole_number("lower", lower)
+    upper = None if upper is None else whole_number("upper", upper)
     given = _sink_options(path, location, shard, storage)
     staged = stage_interval(frame, given)
     covers = of_interval(lower, upper)
@@ -169,14 +172,12 @@ def compare_and_append(
 
 
 def _sink_options(
-    path: str | None,
-    location: str | None,
+    path: Pathname | None,
+    location: Pathname | None,
     shard: str | None,
     storage: Mapping[str, str] | None,
 ) -> SinkOptions:
-    named = {"path": path, "location": location, "shard": shard}
-    given = {name: value for name, value in named.items() if value is not None}
-    return parse_sink({**(storage or {}), **given})
+    return parse_sink({**(storage or {}), **place_options(path, location, shard)})
 
 
 def stage_interval(

@@ -29,6 +29,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 
+from shardline.datasource.arguments import Pathname, text_of, writer_number
 from shardline.datasource.ids import new_id
 from shardline.datasource.parts.stage import Staged
 from shardline.datasource.shard_sink.frame_columns import assign_roles
@@ -50,7 +51,7 @@ _ANY: str = "any"
 
 def transaction(
     spark: SparkSession,
-    location: str,
+    location: Pathname,
     *,
     txn: tuple[str, int] | None = None,
     isolation: Isolation = "snapshot",
@@ -72,9 +73,9 @@ def transaction(
         InvalidUsage: An argument is wrong.
     """
     check_classic(spark, "transaction", "shardline.client, which needs no session,")
-    given = {"location": location, **(storage or {})}
+    given = {"location": text_of("location", location), **(storage or {})}
     client = open_client(parse_sink({**given, "shard": _ANY}), create=True)
-    writer, sequence = (None, None) if txn is None else txn
+    writer, sequence = (None, None) if txn is None else writer_number("txn", txn)
     begun = client.transaction(
         isolation=isolation,
         writer=writer,

@@ -41,7 +41,7 @@ def shard_directory(name: str) -> str:
         InvalidUsage: `name` is empty, consists of dots and slashes only, has a `..` segment,
             control characters or lone surrogates, or is too long.
     """
-    if not name.strip() or not name.strip("./") or ".." in name.split("/"):
+    if not _is_text(name) or not name.strip() or not name.strip("./") or ".." in name.split("/"):
         raise _refused(name, "a shard's name is not empty, has no '..' and is more than '/'")
     if has_control(name):
         raise _refused(name, "control characters are not allowed in a shard's name")
@@ -68,6 +68,10 @@ def shard_name(directory: str) -> str:
         if not has_control(name) and shard_directory(name) == directory:
             return name
     raise _not_a_shard(directory)
+
+
+def _is_text(name: object) -> bool:
+    return isinstance(name, str)
 
 
 def has_control(text: str) -> bool:
@@ -97,7 +101,7 @@ def check_segments(what: str, path: str) -> tuple[str, ...]:
     return segments
 
 
-def _refused(name: str, hint: str) -> InvalidUsage:
+def _refused(name: object, hint: str) -> InvalidUsage:
     return InvalidUsage(f"{name!r} cannot name a shard", code="INVALID_NAME", hint=hint)
 
 

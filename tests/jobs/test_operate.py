@@ -108,3 +108,28 @@ def test_no_url_is_taken_for_the_folder_of_an_application(
     for words in (["pause", "v"], ["errors", "s"], ["errors", "s", "--location", URL]):
         assert operate.main([*words, "--data", URL]) == 2
         assert "[NOT_A_FOLDER]" in capsys.readouterr().err
+
+
+def test_a_name_that_is_refused_keeps_nobody_else_from_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those behind it are paused, and what was refused is said once for each reason."""
+    asked = list[str]()
+
+    def act(_: object, verb: str, name: str) -> dict[str, bool]:
+        asked.append(f"{verb} {name}")
+        if name.startswith("no"):
+            raise InvalidUsage(f"there is no object '{name}'", code="UNKNOWN_OBJECT")
+        return {"changed": True}
+
+    monkeypatch.setattr(operate, "application_address", lambda _: None)
+    monkeypatch.setattr(operate, "run_action", act)
+    assert operate.main(["pause", "a", "no", "b", "no", "nor"]) == 2
+    assert asked == ["pause a", "pause no", "pause b", "pause no", "pause nor"]
+    told = capsys.readouterr()
+    assert told.out.splitlines() == [
+        "paused a: `resume a` lets it go on",
+        "paused b: `resume b` lets it go on",
+    ]
+    assert [line.split("'")[1] for line in told.err.splitlines()] == ["no", "nor"]
+    assert operate.main(["resume", "a"]) == 0

@@ -128,6 +128,8 @@ def test_rows_of_one_key_in_one_micro_batch_replace_one_another(spark: SparkSess
         lab.push("marked", [(2, False, "any")], at=2, diff=-1)
         lab.push("ids", [(1,), (2,), (2,)], at=1)
         lab.push("ids", [(1,)], at=2, diff=-1)
+        with pytest.raises(InvalidUsage, match="one row of each key"):
+            lab.push("ids", [(7,)], at=3, diff=2)
         lab.advance(10)
         assert held(lab, "plain", 1) == [(1, 3, "b"), (3, 0, "z"), (4, 1, "soon gone")]
         assert held(lab, "plain") == [(1, 3, "b"), (3, 0, "z")]
@@ -175,8 +177,15 @@ def test_mistakes_are_told(spark: SparkSession) -> None:
         with pytest.raises(InvalidUsage, match="did you mean 'price'"):
             lab.push("orders", [{"id": 1, "customer": 1, "prize": 1}], at=11)
         for wrong in ({"at": 10.5}, {"at": 11, "diff": True}, {"at": "11"}):
-            with pytest.raises(InvalidUsage, match="whole numbers"):
+            with pytest.raises(InvalidUsage, match="whole number"):
                 lab.push("orders", [(1, 1, 1)], **wrong)
+        with pytest.raises(InvalidUsage, match="0 copies"):
+            lab.push("orders", [(1, 1, 1)], at=11, diff=0)
+        extra = spark.sql("SELECT 1 AS id, 2 AS customer, 3 AS price, 4 AS prise")
+        for given in (extra, extra.toArrow()):
+            with pytest.raises(InvalidUsage, match="did you mean 'price'"):
+                lab.push("orders", given, at=11)
+        lab.push("orders", spark.sql("SELECT 1 AS ID, 2 AS customer, 3 AS PRICE"), at=11)
         with pytest.raises(InvalidUsage, match=r"column 'price' is int32.*string"):
             lab.push("orders", spark.sql("SELECT 1 AS id, 2 AS customer, 'x' AS price"), at=11)
     with pytest.raises(InvalidUsage, match="SYNTAX"):

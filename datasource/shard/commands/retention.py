@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import msgspec
 
+from shardline.datasource.arguments import whole_number
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import TIME_MAX, Frontier
 from shardline.datasource.shard.commands.transition import Transition
@@ -29,7 +30,7 @@ __all__ = ["apply_policy", "checked_retention", "set_retention"]
 
 def checked_retention(name: str, retain_ms: int | None) -> int | None:
     """Return `retain_ms` if it can be the policy of shard `name`; errors as `set_retention`."""
-    if retain_ms is not None and not 0 <= retain_ms <= TIME_MAX:
+    if retain_ms is not None and not 0 <= whole_number("retain_ms", retain_ms) <= TIME_MAX:
         raise InvalidUsage(
             f"shard '{name}' cannot retain {retain_ms} ms of history",
             code="INVALID_RETENTION",

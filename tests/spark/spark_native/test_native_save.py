@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -240,6 +242,31 @@ def test_a_saved_frame_must_fit(spark: SparkSession, location: str) -> None:
 
     assert datasource.snapshot(spark, f"{location}/in").where("z = 3").count() == 1
     assert before < parquet_files(location)
+
+
+def test_arguments_of_another_kind_are_taken_or_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A path of pathlib is one; a name for a list of names, or half a number, is told by name."""
+    path = tmp_path / "lake" / "in"
+    frame = spark.createDataFrame([(1, "a")], "id bigint, s string")
+    save = partial(datasource.save, frame, path)
+    append = partial(datasource.compare_and_append, frame, path, lower=0)
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (partial(save, key="id"), r"key=\['id'\]"),
+        (partial(save, txn="daily"), "'txn' cannot be 'daily'"),
+        (partial(save, txn=("daily", None)), "'txn' cannot be"),
+        (partial(append, upper=None, writer="daily"), "'writer' cannot be"),
+        (partial(append, upper="5", writer=("daily", 1)), "'upper' cannot be '5'"),
+        (partial(datasource.snapshot, spark, path, columns="id"), r"columns=\['id'\]"),
+        (partial(datasource.changes, spark, path, start=1.5), "'start' cannot be 1.5"),  # type: ignore[arg-type]
+        (partial(datasource.transaction, spark, tmp_path, txn="x"), "'txn' cannot be"),  # type: ignore[arg-type]
+    ]
+    save(key=["id"])
+    for call, told in wrong:
+        with pytest.raises(InvalidUsage, match=told):
+            call()
+    assert datasource.snapshot(spark, path).collect() == [(1, "a")]
 
 
 def test_nulls_where_none_may_be(spark: SparkSession, location: str) -> None:

@@ -1,0 +1,145 @@
+"""Checks the kinds of arguments that callers of Python give, and makes options of them.
+
+Type hints stop nobody in a notebook: a path of `pathlib` in place of a text, one column's name
+where a list of names belongs (a list of its letters, to Python), half of a writer's number. Each is
+either taken for what was meant, or refused by a sentence with the argument's name before anything
+is done.
+
+    text_of           a text, or a path of `pathlib`
+    names_of          a list of names
+    writer_number     name and number of a durable writer
+    whole_number      a time, or a count
+    place_options, option_text, time_text    arguments as options of `format("shard")`
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, TypeAlias
+
+from shardline.datasource.errors import InvalidUsage
+
+__all__ = [
+    "Pathname",
+    "Time",
+    "names_of",
+    "option_text",
+    "place_options",
+    "text_of",
+    "time_text",
+    "whole_number",
+    "writer_number",
+    "wrong_kind",
+]
+
+Pathname: TypeAlias = "str | os.PathLike[str]"
+"""A URL or a path, as text or as `pathlib` has it."""
+
+Time = int | str | datetime
+"""Milliseconds since the epoch, or a date-time, in the session's time zone if it names none."""
+
+
+_URL_IN_PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""A URL that was made a path."""
+
+_SHOWN_MAX: Final = 60
+"""Characters of a wrong value that a message has."""
+
+
+def text_of(argument: str, value: object) -> str:
+    """A text, or a path as text.
+
+    Args:
+        argument: What the caller calls it.
+        value: What was given.
+
+    Raises:
+        InvalidUsage: It is something else.
+    """
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise wrong_kind(argument, value, "give a text or a pathlib.Path")
+    if text is not value and _URL_IN_PATH.match(text):
+        # pathlib makes one slash of two: it would be a folder `s3:` of this machine.
+        raise wrong_kind(argument, value, "give a URL as a text: a path has lost its '//'")
+    return text
+
+
+def names_of(argument: str, value: object) -> tuple[str, ...]:
+    """Names, of columns or shards, from any sequence of texts that is not a text itself.
+
+    Raises:
+        InvalidUsage: It is one text, or has something else than texts.
+    """
+    if isinstance(value, str):
+        raise wrong_kind(argument, value, f"give a list of names: {argument}=[{value!r}]")
+    names = tuple(value) if isinstance(value, Sequence) else None
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise wrong_kind(argument, value, "give a list of names")
+    return names
+
+
+def writer_number(argument: str, value: object) -> tuple[str, int]:
+    """The name and the number of a durable writer.
+
+    Raises:
+        InvalidUsage: It is not a pair of a text and a whole number.
+    """
+    match value:
+        case (str() as name, int() as number) if not isinstance(number, bool):
+            return name, number
+    raise wrong_kind(argument, value, f'give a name and a number: {argument}=("orders-in", 17)')
+
+
+def whole_number(argument: str, value: object) -> int:
+    """A whole number, which True is not.
+
+    Raises:
+        InvalidUsage: It is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong_kind(argument, value, "give a whole number; times are in milliseconds")
+    return value
+
+
+def place_options(path: object, location: object, shard: object) -> dict[str, str]:
+    """The options that name a shard, of those of three arguments that are not None.
+
+    Raises:
+        InvalidUsage: One of them is no text and no path.
+    """
+    named = {"path": path, "location": location, "shard": shard}
+    return {name: text_of(name, value) for name, value in named.items() if value is not None}
+
+
+def option_text(value: object) -> str:
+    """A value as the text of an option: `true` for True, as Spark's `option` has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def time_text(argument: str, time: object) -> str:
+    """A time as the text of an option.
+
+    Raises:
+        InvalidUsage: It is no number of milliseconds, text or date-time.
+    """
+    if isinstance(time, datetime):
+        return time.isoformat()
+    if isinstance(time, bool) or not isinstance(time, int | str):
+        raise wrong_kind(argument, time, "give milliseconds since the epoch or a date-time")
+    return str(time)
+
+
+def wrong_kind(argument: str, value: object, hint: str) -> InvalidUsage:
+    """The error of an argument that is of no kind that is understood."""
+    return InvalidUsage(
+        f"'{argument}' cannot be {_shown(value)}", code="INVALID_ARGUMENT", hint=hint
+    )
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN_MAX else f"{shown[: _SHOWN_MAX - 3]}..."

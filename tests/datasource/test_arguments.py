@@ -1,0 +1,106 @@
+"""Arguments of a kind that a function does not take: named, and nothing is done."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardline.datasource.arguments import (
+    names_of,
+    option_text,
+    place_options,
+    time_text,
+    whole_number,
+    writer_number,
+)
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
+from support.models.shards import World, rows, schema_of, table
+
+Call = Callable[[ShardClient], object]
+
+
+def test_a_path_of_pathlib_opens_a_location(tmp_path: Path) -> None:
+    """A location and a shard are found by a path as by its text."""
+    made = ShardClient.open(tmp_path)
+    assert made.location.id == ShardClient.open(str(tmp_path)).location.id
+    assert place_options(tmp_path / "orders", None, None) == {"path": f"{tmp_path}/orders"}
+    assert place_options(None, tmp_path, "orders") == {"location": str(tmp_path), "shard": "orders"}
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda _: ShardClient.open(None), "'url' cannot be None"),  # type: ignore[arg-type]
+        (lambda _: ShardClient.open(b"/x"), "'url' cannot be b'/x'"),  # type: ignore[arg-type]
+        (lambda _: ShardClient.open(Path("s3://lake/x")), "has lost its '//'"),
+        (lambda c: c.create("new", schema_of(), key="id"), r"key=['id']"),
+        (lambda c: c.create("new", schema_of(), key=[1]), "'key' cannot be [1]"),
+        (lambda c: c.create("new", schema_of(), retain_ms="1h"), "'retain_ms' cannot be '1h'"),
+        (lambda c: c.state(None), "None cannot name a shard"),
+        (lambda c: c.writer("orders", 7), "7 cannot name a writer"),
+        (lambda c: c.hold("orders", None), "None cannot name"),
+        (lambda c: c.reader("orders", since="2026"), "'since' cannot be '2026'"),
+        (lambda c: c.hold("orders", "me", since=1.5), "'since' cannot be 1.5"),
+        (lambda c: c.writer("orders").append_now([{"id": 1}]), "pyarrow Table"),
+        (lambda c: c.writer("orders").append_now([table((1, "a")), None]), "cannot be None"),
+    ],
+)
+def test_a_wrong_kind_is_refused_by_its_name(world: World, call: Any, told: str) -> None:
+    """Nothing is made and nothing is appended."""
+    client = world.client()
+    client.create("orders", schema_of(), key=["id"])
+    with pytest.raises(InvalidUsage, match=re.escape(told)):
+        call(client)
+    assert client.shards() == ["orders"]
+    assert client.state("orders").upper.time == 0
+
+
+def test_an_iterable_of_tables_is_appended(world: World) -> None:
+    """What is checked one by one is still taken one by one."""
+    client = world.client()
+    client.create("orders", schema_of(), key=["id"])
+    client.writer("orders").append_now(one for one in (table((1, "a")), table((2, "b"))))
+    with client.reader("orders") as reader:
+        assert rows(reader.snapshot()) == {(1, "a"): 1, (2, "b"): 1}
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: writer_number("txn", "x"), "'txn' cannot be 'x'"),
+        (lambda: writer_number("txn", ("x", 1.0)), "cannot be ('x', 1.0)"),
+        (lambda: writer_number("txn", ("x", True)), "cannot be ('x', True)"),
+        (lambda: writer_number("txn", ("x", 1, 2)), "txn=("),
+        (lambda: names_of("columns", "id"), "columns=['id']"),
+        (lambda: names_of("columns", {"id"}), "a list of names"),
+        (lambda: whole_number("at", True), "'at' cannot be True"),
+        (lambda: time_text("as_of", 1.5), "'as_of' cannot be 1.5"),
+        (lambda: time_text("as_of", False), "'as_of' cannot be False"),
+        (lambda: place_options(5, None, None), "'path' cannot be 5"),
+        (lambda: names_of("columns", [7] * 500), "[7, 7, 7, 7"),
+    ],
+)
+def test_each_kind_says_what_it_takes(call: Any, told: str) -> None:
+    """The argument, what it was, and what it may be, in a few words."""
+    with pytest.raises(InvalidUsage, match=re.escape(told)) as refused:
+        call()
+    assert refused.value.code == "INVALID_ARGUMENT"
+    assert len(str(refused.value)) < 200
+
+
+def test_what_is_right_is_taken() -> None:
+    """Texts of options, and pairs, lists and times as they are."""
+    assert writer_number("txn", ("in", 3)) == ("in", 3)
+    assert names_of("key", ["a", "b"]) == ("a", "b")
+    assert names_of("key", ()) == ()
+    assert [option_text(one) for one in (True, False, 3, "x")] == ["true", "false", "3", "x"]
+    moment = datetime(2026, 11, 28, 12, tzinfo=UTC)
+    assert time_text("as_of", moment) == "2026-11-28T12:00:00+00:00"
+    assert time_text("as_of", "2026-11-28") == "2026-11-28"
+    assert time_text("as_of", 17) == "17"
