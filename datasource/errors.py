@@ -120,6 +120,6 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InvalidUsage:
     """
     names = sorted(known)
     near = nearest_name(name, names)
-    hint = f"did you mean '{near}'?" if near else f"known names: {', '.join(names)}"
+    hint = f"did you mean '{near}'?" if near else f"known names: {', '.join(names) or 'none'}"
     code = f"UNKNOWN_{kind.upper().replace(' ', '_')}"
     return InvalidUsage(f"unknown {kind} '{name}'", code=code, hint=hint)

@@ -185,7 +185,8 @@ class _Routes:
         routed = [route.path_format for route in request.app.routes]
         return JSONResponse(openapi(self._services.relations.declared, routed))
 
-    async def catalog(self, _request: Request) -> Response:
+    async def catalog(self, request: Request) -> Response:
+        _parameters(request)
         declared = self._services.relations.declared.values()
         return _json(
             {
@@ -204,7 +205,7 @@ class _Routes:
         )
 
     async def relation(self, request: Request) -> Response:
-        asked = request.query_params
+        asked = _parameters(request, "object", "where", "as_of", "from")
         relations, name = self._services.relations, request.path_params["name"]
         about, where = asked.get("object"), _filter_of(asked.get("where"))
         as_of = _moment_of("as_of", asked.get("as_of"))
@@ -220,12 +221,14 @@ class _Routes:
 
         return _json(await asyncio.to_thread(read))
 
-    async def objects(self, _request: Request) -> Response:
+    async def objects(self, request: Request) -> Response:
+        _parameters(request)
         rows = await asyncio.to_thread(self._services.relations.rows, "objects")
         return _json({"objects": rows})
 
     async def object(self, request: Request) -> Response:
         name = request.path_params["name"]
+        _parameters(request)
         return _json(await asyncio.to_thread(_about, self._services.relations, name))
 
     async def sql(self, request: Request) -> Response:
@@ -308,6 +311,22 @@ async def _disconnected(request: Request, given_up: threading.Event) -> None:
         message = await request.receive()
         if message["type"] == "http.disconnect":
             given_up.set()
+
+
+def _parameters(request: Request, *known: str) -> Mapping[str, str]:
+    """The query parameters of a request, each of them known and given once.
+
+    One that was passed over would have chosen rows: an answer without it is another one.
+    """
+    given = request.query_params.multi_items()
+    for name, _ in given:
+        if name not in known:
+            raise unknown_name("parameter", name, known)
+        if sum(name == other for other, _ in given) > 1:
+            raise InvalidUsage(
+                f"parameter '{name}' is given twice", code="DUPLICATE_PARAMETER", hint="give one"
+            )
+    return dict(given)
 
 
 def _filter_of(text: str | None) -> dict[str, Scalar] | None:
