@@ -274,6 +274,7 @@ class ShardClient:
         """
         self.state(name)
         since = None if since is None else whole_number("since", since)
+        lease_ms = None if lease_ms is None else whole_number("lease_ms", lease_ms)
         return open_reader(
             self.machine(name),
             since=since,

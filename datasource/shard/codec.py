@@ -13,6 +13,7 @@ the version before it may drop them without harm.
 
 Invariants:
     apply_diff(diff(a, b), a) == b, for any two states of one shard.
+    What is encoded can be decoded: it was, before it is written.
     Decoding never guesses: damaged bytes raise `Corrupt`, newer ones `InvalidUsage`.
 """
 
@@ -46,6 +47,7 @@ __all__ = [
     "decode_record",
     "decode_rollup",
     "diff",
+    "encode_checked",
     "encode_record",
     "encode_rollup",
 ]
@@ -208,8 +210,29 @@ def apply_diff(state: ShardState, record: Record) -> ShardState:
 
 
 def encode_record(record: Record) -> bytes:
-    """The bytes of a log entry."""
-    return _encoder.encode(record)
+    """The bytes of a log entry; errors as `encode_checked`."""
+    return encode_checked(record, _records)
+
+
+def encode_checked(value: object, decoder: msgspec.json.Decoder[V]) -> bytes:
+    """Encode a value as JSON that `decoder` takes back, in some microseconds.
+
+    Encoding checks no types, and decoding does: a float where a whole number belongs, or True,
+    would be written, acknowledged, and make everything behind it unreadable for ever.
+
+    Raises:
+        InvalidUsage: `decoder` would not take it; the message says which field.
+    """
+    data = _encoder.encode(value)
+    try:
+        decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise InvalidUsage(
+            f"an argument is of the wrong kind, and nothing was written: {error}",
+            code="INVALID_ARGUMENT",
+            hint="give times, sizes and numbers as whole numbers (int), names and comments as text",
+        ) from error
+    return data
 
 
 def decode_record(data: bytes, what: str) -> Record:

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from shardline.datasource.errors import Corrupt
 from shardline.datasource.shard.batch import Run
+from shardline.datasource.shard.codec import encode_checked
 from shardline.datasource.shard.commands.txns import Commit
 from shardline.datasource.types.schema import DIFF, ShardSchema
 
@@ -69,8 +70,11 @@ class Payload(msgspec.Struct, frozen=True, omit_defaults=True):
     lease_ms: int | None = None
 
     def encode(self) -> bytes:
-        """The bytes for a row's `data`."""
-        return msgspec.json.encode(self)
+        """The bytes for a row's `data`; errors as `encode_checked`."""
+        return encode_checked(self, _payloads)
+
+
+_payloads: Final = msgspec.json.Decoder(Payload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class Row:
             Corrupt: This code cannot decode it.
         """
         try:
-            return msgspec.json.decode(self.data or b"", type=Payload)
+            return _payloads.decode(self.data or b"")
         except msgspec.MsgspecError as error:
             raise Corrupt(
                 f"row {self.id} of a transactions shard, for shard '{self.name}' at {self.at}, "

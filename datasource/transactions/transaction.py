@@ -38,6 +38,7 @@ from typing import Final, Literal, Self, TypeVar
 
 import pyarrow as pa
 
+from shardline.datasource.arguments import whole_number
 from shardline.datasource.difference import Difference
 from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
 from shardline.datasource.frontier import TIME_MIN
@@ -127,6 +128,8 @@ class Transaction:
                 code="INVALID_IDENTITY",
                 hint="give both: the name of the writer, and a number that grows",
             )
+        if sequence is not None:
+            sequence = whole_number("sequence", sequence)
         self.committed_at: int | None = None
         self.was_committed_before = False
         self._txns = txns

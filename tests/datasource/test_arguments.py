@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ from shardline.datasource.arguments import (
 )
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.transactions.commit_loop import Identity
 from support.models.shards import World, rows, schema_of, table
 
-Call = Callable[[ShardClient], object]
+FAR = Frontier(2e15)  # type: ignore[arg-type]
 
 
 def test_a_path_of_pathlib_opens_a_location(tmp_path: Path) -> None:
@@ -68,6 +70,48 @@ def test_an_iterable_of_tables_is_appended(world: World) -> None:
     client.writer("orders").append_now(one for one in (table((1, "a")), table((2, "b"))))
     with client.reader("orders") as reader:
         assert rows(reader.snapshot()) == {(1, "a"): 1, (2, "b"): 1}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c: c.set_retention("orders", 7 * 86_400e3),
+        lambda c: c.set_retention("orders", True),
+        lambda c: c.hold("orders", "me", since=0.0),
+        lambda c: c.hold("orders", "me", purpose=5),
+        lambda c: c.reader("orders", since=0.0),
+        lambda c: c.reader("orders", lease_ms=6e4),
+        lambda c: c.reader("orders", purpose=5),
+        lambda c: c.note_times_by("orders", 5),
+        lambda c: c.create("orders", schema_of(), key=["id"], times_by=5),
+        lambda c: c.create("new", schema_of(), comment=5),
+        lambda c: c.writer("orders", "w").append_now(table((2, "b")), sequence=1.0),
+        lambda c: c.writer("orders", "w").append_now(table((2, "b")), sequence=True),
+        lambda c: c.writer("orders").compare_and_append(None, c.state("orders").upper, FAR),
+        lambda c: c.transaction(writer="w", sequence=2.0),
+        lambda c: c.transactions().advance(2e15),
+        lambda c: c.transactions().commit([], identity=Identity("w", 1.0)),  # type: ignore[arg-type]
+    ],
+    ids=count(),
+)
+def test_nothing_is_written_that_cannot_be_read(world: World, call: Any) -> None:
+    """JSON has no whole numbers: a log with `5.0` in it was acknowledged, and not readable."""
+    client = world.client()
+    client.create("orders", schema_of(), key=["id"])
+    client.writer("orders").append_now(table((1, "a")))
+    client.create("others", schema_of())
+    client.transactions().register("others")
+    before = client.state("orders")
+    with pytest.raises(InvalidUsage, match=r"int|whole|text|str"):
+        call(client)
+    assert world.client().state("orders") == client.state("orders") == before
+    for one in (world.client(), client):
+        assert one.exists("new") is False
+        one.transactions().advance()
+        assert one.transactions().registered() == ["others"]
+        with one.reader("orders") as reader:
+            assert rows(reader.snapshot()) == {(1, "a"): 1}
+    client.writer("orders").append_now(table((2, "b")))
 
 
 @pytest.mark.parametrize(
