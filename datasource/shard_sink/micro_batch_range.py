@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os.path
+import posixpath
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -107,7 +109,7 @@ def checkpoint_files(folder: str, options: ShardOptions) -> CheckpointReader | N
     credentials.
     """
     try:
-        url, location = canonical_url(folder), canonical_url(options.location)
+        url, location = canonical_url(_as_hadoop_reads(folder)), canonical_url(options.location)
         scheme, _, path = url.partition("://")
         if scheme == "file":
             return _local_files(Path(path))
@@ -125,6 +127,22 @@ def checkpoint_files(folder: str, options: ShardOptions) -> CheckpointReader | N
             return None
 
     return read
+
+
+def _as_hadoop_reads(folder: str) -> str:
+    """A folder without `..`, `.` and empty segments, taken out as Hadoop's `Path` does it.
+
+    A location with `..` in it is refused; but it is Spark that reads the checkpoint, and so the
+    folder is where Hadoop finds it.
+    """
+    scheme, separator, rest = folder.partition("://")
+    if not separator:
+        head, colon, path = folder.partition(":")
+        if colon and head.lower() == "file":
+            return f"file:{posixpath.normpath(path)}"
+        return folder and os.path.abspath(folder)  # noqa: PTH100 - `..` as Hadoop does it, by the text alone
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}://{authority}" + (posixpath.normpath(slash + path) if slash else "")
 
 
 def _local_files(folder: Path) -> CheckpointReader:

@@ -139,6 +139,25 @@ def test_a_checkpoint_alone_says_what_runs(tmp_path: Path) -> None:
     assert covered_by_running_batch(1, files) == ""
 
 
+def test_a_checkpoint_is_where_hadoop_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a path with dots and empty segments; only a location's may have none."""
+    folder = checkpoint(tmp_path / "jobs" / "c")
+    options = parse_sink({"location": str(tmp_path), "shard": SHARD})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for place in (
+        "../jobs/c",
+        "./../jobs//c/",
+        f"{tmp_path}/away/../jobs/./c",
+        f"file:{tmp_path}/jobs/x/../c",
+        f"file://{tmp_path}/jobs//c",
+    ):
+        found = covered_by_micro_batch(QUERY, 1, checkpoint_files(place, options))
+        assert found == covers(folder) != of_query(QUERY, None), place
+
+
 def test_places_that_cannot_be_read(tmp_path: Path) -> None:
     """A store of another kind than the shard's, one that nobody knows, a folder that is not."""
     options = parse_sink({"location": str(tmp_path), "shard": SHARD})
@@ -161,7 +180,8 @@ def test_a_checkpoint_in_the_shards_bucket(tmp_path: Path) -> None:
                 objects.put(str(path.relative_to(folder)), path.read_bytes())
         given = {"location": f"s3://{bucket}/lake", "shard": SHARD, **server.options}
         options = parse_sink(given)
-        for url in (place, f"s3a://{bucket}/checkpoint/"):
+        dotted = f"s3a://{bucket}/lake/../checkpoint"
+        for url in (place, f"s3a://{bucket}/checkpoint/", dotted):
             found = covered_by_micro_batch(QUERY, 1, checkpoint_files(url, options))
             assert found == covers(folder)
         missing = checkpoint_files(f"s3://{bucket}/elsewhere", options)
