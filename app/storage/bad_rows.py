@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 from shardline.app.protocol.objects import SourceDescription
 from shardline.datasource.errors import Determinate, InvalidUsage
 
-__all__ = ["DECODED_FORMATS", "ON_BAD_ROW", "OnBadRow", "on_bad_row", "stopped_error"]
+__all__ = ["DECODED_FORMATS", "ON_BAD_ROW", "OnBadRow", "on_bad_row", "plain_path", "stopped_error"]
 
 OnBadRow: TypeAlias = Literal["stop", "keep", "skip"]
 
@@ -75,6 +75,11 @@ def on_bad_row(description: SourceDescription) -> OnBadRow:
     )
 
 
+def plain_path(url: str) -> str:
+    """A file as a person types it: Spark names one of this machine with the escapes of a URL."""
+    return unquote(urlsplit(url).path) if url.startswith("file:") else url
+
+
 def stopped_error(source: str, count: int, raw: str, file: str | None) -> Determinate:
     """The error of a source that stops at a micro-batch because of bad rows.
 
@@ -85,8 +90,7 @@ def stopped_error(source: str, count: int, raw: str, file: str | None) -> Determ
         file: The file that has it; None if that is not known.
     """
     shown = raw if len(raw) <= _SHOWN_MAX else f"{raw[:_SHOWN_MAX]}…"
-    # As a person types it: Spark names a file of this machine with the escapes of a URL.
-    plain = unquote(urlsplit(file).path) if file and file.startswith("file:") else file
+    plain = plain_path(file) if file else None
     place = f" in {plain}" if plain else ""
     rows = "1 row cannot be decoded" if count == 1 else f"{count} rows cannot be decoded, one of"
     said = f"{rows}{place}: {shown}" if count == 1 else f"{rows} them{place}: {shown}"

@@ -307,7 +307,7 @@ class Ingestion:
         # Before anything is read: staging may take hours, and Spark is not asking meanwhile.
         timeline.begin()
         first = timeline.bound.last is None  # the commit changes it
-        with staging.reading.decoded(frame) as decoded:
+        with staging.reading.decoded(frame, number) as decoded:
             if staging.reading.bad_rows == "stop" and decoded.counts.errors:
                 # Before anything is staged or bound: the corrected file is read as this very
                 # micro-batch.

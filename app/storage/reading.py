@@ -2,7 +2,7 @@
 
     reading = Reading.open(host, description, origin)
     reading.stream.writeStream.foreachBatch(…)
-    with reading.decoded(frame) as decoded:               in `foreachBatch`
+    with reading.decoded(frame, number) as decoded:       in `foreachBatch`
 
 By itself Spark makes nulls of a row that it cannot decode, drops it or fails, and its rows have no
 order. A source needs both: bad rows as data, and an order in which one row replaces another.
@@ -39,12 +39,18 @@ from pyspark.storagelevel import StorageLevel
 from shardline import datasource
 from shardline.app.execution.host import Host
 from shardline.app.protocol.objects import SourceDescription
-from shardline.app.storage.bad_rows import DECODED_FORMATS, ON_BAD_ROW, OnBadRow, on_bad_row
+from shardline.app.storage.bad_rows import (
+    DECODED_FORMATS,
+    ON_BAD_ROW,
+    OnBadRow,
+    on_bad_row,
+    plain_path,
+)
 from shardline.app.storage.generators import register, spark_format, with_start
 from shardline.app.storage.kafka import is_kafka, with_defaults, with_marks
 from shardline.app.storage.reclock import Origin
-from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.frames import struct_of
+from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.frames import empty_files, struct_of
 from shardline.datasource.java_names import java_class
 from shardline.datasource.schema import DIFF, TS, ShardSchema
 from shardline.datasource.sink import (
@@ -73,6 +79,9 @@ _FILES: Final = _TEXT | {"avro", "orc", "parquet", "text"}
 
 _INFERRED: Final = _TEXT | {"avro", "orc", "parquet"}
 """Formats whose columns Spark infers from the files if the source does not name them."""
+
+_BINARY: Final = frozenset({"avro", "orc", "parquet"})
+"""Formats whose files begin with some bytes, also where they have no rows."""
 
 _OURS: Final = {"orderingcolumn": "orderingColumn", "deletecolumn": "deleteColumn"}
 """Options of a source that are about its envelope, and not for Spark's format."""
@@ -184,7 +193,7 @@ class Reading:
         return self.description.envelope in ("upsert", "debezium")
 
     @contextmanager
-    def decoded(self, frame: DataFrame) -> Iterator[Decoded]:
+    def decoded(self, frame: DataFrame, number: int) -> Iterator[Decoded]:
         """Decode a micro-batch; its rows may be used until the context ends.
 
         Rows that are needed twice, to be counted and to be staged, are cached until then: a source
@@ -192,7 +201,13 @@ class Reading:
 
         Args:
             frame: As `foreachBatch` was given it.
+            number: Spark's number of the micro-batch.
+
+        Raises:
+            Determinate: `FAILED_READ_FILE`: a file has no byte, and its format is one of which no
+                file has none.
         """
+        self._refuse_empty_files(frame, number)
         rows = frame.withColumn(POSITION, _position(frame)) if self.replaces_by_key else frame
         if self.replaces_by_key and is_kafka(self.description.format):
             rows = with_marks(rows, ordered=self.options.ordering_column is not None)
@@ -205,6 +220,29 @@ class Reading:
             yield Decoded(kept.drop(_CHANGED, _BLOCK, _SIZE), found)
         finally:
             kept.unpersist()
+
+    def _refuse_empty_files(self, frame: DataFrame, number: int) -> None:
+        """Stop before a file that somebody has opened and not written yet.
+
+        Spark leaves it out and takes it for read, so that its rows would never come.
+        """
+        if self.description.format.lower() not in _BINARY or self._ignores_corrupt_files(frame):
+            return
+        empty = empty_files(frame, number)
+        if empty:
+            path = plain_path(empty[0])
+            raise Determinate(
+                f"{path} has 0 bytes, which is no file of format {self.description.format}"
+                + (f", and so have {len(empty) - 1} others" if len(empty) > 1 else ""),
+                code="FAILED_READ_FILE",
+                hint="write the whole file, and the source goes on by itself; to write files "
+                "elsewhere and move them here keeps it from being seen half-written",
+            )
+
+    def _ignores_corrupt_files(self, frame: DataFrame) -> bool:
+        given = {name.lower(): text for name, text in self.description.options.items()}
+        default = frame.sparkSession.conf.get("spark.sql.files.ignoreCorruptFiles")
+        return given.get("ignorecorruptfiles", str(default)).strip().lower() == "true"
 
     @staticmethod
     def first_bad_row(decoded: Decoded) -> tuple[str, str | None]:

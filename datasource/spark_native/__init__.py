@@ -49,7 +49,7 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
     query_statistics       a streaming query's statistics on its page in Spark's UI
 
     classic_session        refuses sessions without a JVM in reach
-    jvm                    classes inside of Spark
+    jvm, running_batch     classes inside of Spark; the micro-batch that calls `foreachBatch`
     compiled_java          loads the Java classes of this package without a jar
 
 `ShardScanRule.java` and `ShardWriteRule.java` are the rules themselves, compiled when they are
@@ -60,6 +60,6 @@ May use: `shard_source` and `shard_sink`, whose plans and commits these are, `tr
 `client`, `parts`, and what these rest on.
 
 Never: chooses parts or holds; chooses a time but in `load_plans`; returns rows that Arrow fetch
-would not return. Of the Python modules only `jvm` names classes inside of Spark,
+would not return. Of the Python modules only `jvm` and `running_batch` name classes inside of Spark,
 and `part_errors` a function inside of PySpark.
 """

@@ -22,7 +22,7 @@ from shardline.datasource.shard_source.fetch_task import ShardPartition
 from shardline.datasource.shard_source.options import SourceOptions, parse_source
 from shardline.datasource.spark_native.classic_session import check_classic
 from shardline.datasource.spark_native.frames import make_native_frame
-from shardline.datasource.spark_native.jvm import (
+from shardline.datasource.spark_native.running_batch import (
     MicroBatch,
     current_micro_batch,
     micro_batch_sources,

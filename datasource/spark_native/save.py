@@ -58,12 +58,12 @@ from shardline.datasource.spark_native.classic_session import check_classic
 from shardline.datasource.spark_native.footers import DescribedPart, PartDescriber
 from shardline.datasource.spark_native.jvm import (
     clone_session,
-    current_micro_batch,
     delete_directory,
     is_observed,
 )
 from shardline.datasource.spark_native.local_sync import sync_path
 from shardline.datasource.spark_native.micro_batch import covers_of
+from shardline.datasource.spark_native.running_batch import current_micro_batch
 from shardline.datasource.spark_native.task_files import TaskFiles, WrittenFile, WrittenFiles
 from shardline.datasource.spark_native.types import (
     can_cast_in_place,

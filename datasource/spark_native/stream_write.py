@@ -39,11 +39,11 @@ from shardline.datasource.shard_sink.writers import check_stream
 from shardline.datasource.shard_source.options import parse_sink
 from shardline.datasource.spark_native.interrupts import is_interrupt
 from shardline.datasource.spark_native.jvm import (
-    current_micro_batch,
     from_folder_of_jvm,
     read_map,
     session_of,
 )
+from shardline.datasource.spark_native.running_batch import current_micro_batch
 from shardline.datasource.spark_native.save import NativeWrite, plan_native_write
 from shardline.datasource.spark_native.task_files import TaskFiles
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from shardline.app.execution.observations import Failed, Health, Hydrated, Measured, Started
@@ -553,6 +554,26 @@ def test_a_path_that_is_a_file(runtime: Runtime, inbox: Path) -> None:
     for _ in range(2):
         with running(runtime, description) as source:
             source.wait_for_rows((1, "a"), (2, "b"))
+
+
+def test_a_file_that_is_not_written_yet_is_waited_for(runtime: Runtime, inbox: Path) -> None:
+    """Spark takes one of 0 bytes for read; of formats whose files have a head it is no file."""
+    for name, row in (("a", 1), ("b", 2)):
+        pq.write_table(pa.table({"id": pa.array([row], pa.int32()), "s": [name]}), inbox / name)
+    whole = (inbox / "b").read_bytes()
+    (inbox / "b").write_bytes(b"")
+    parquet = csv(inbox, format="parquet", options={"path": str(inbox)})
+    with running(runtime, parquet) as source:
+        wait_until("a failure", lambda: bool(source.failures()), 60)
+        said = f"[FAILED_READ_FILE] {inbox}/b has 0 bytes"
+        assert said in source.failures()[0].error
+        assert not source.bindings()
+    lenient = {"path": str(inbox), "ignoreCorruptFiles": "true"}
+    with running(runtime, csv(inbox, name="lenient", format="parquet", options=lenient)) as source:
+        source.wait_for_rows((1, "a"))
+    (inbox / "b").write_bytes(whole)
+    with running(runtime, parquet) as source:
+        source.wait_for_rows((1, "a"), (2, "b"))
 
 
 @pytest.mark.parametrize("step", one_of(2, ["_bind", "_append_errors"]))
