@@ -14,6 +14,7 @@ compute worker and its `render`, with Spark in the place of timely dataflow.
     cached_frames    frames cached by Spark so that filters on floats find every row
     results          rows as bytes, JSON, CSV
     errors           which errors of Spark are data; reports of all others
+    expression_errors  errors that an expression of Spark has thrown at a row
     user_functions   errors that a user's Python function has raised at a row
 
 May use: `execution`, `lane`, `protocol`, `settings`, `sql`, and the public face of `datasource`.

@@ -9,8 +9,9 @@ other failures are of the moment, and the view is restarted.
 Spark distinguishes them by SQLSTATE: class 22 is about data, 21 about the number of rows (a scalar
 subquery that returns several), P0 is raised by the query itself. Some conditions that depend on
 rows share their SQLSTATE with others that do not, and are listed by name. An exception of a Python
-function has one condition with everything else that ends its process: there the stack trace decides
-(`shardline.app.compute.user_functions`).
+function has one condition with everything else that ends its process, and many exceptions of
+Spark's own expressions have none: there the stack trace decides (`user_functions` and
+`expression_errors` of `shardline.app.compute`).
 
 Invariants:
     The kept text of an error is the same for the same rows and the same functions, wherever and
@@ -24,6 +25,7 @@ import logging
 import re
 from typing import Final
 
+from shardline.app.compute.expression_errors import error_thrown_at_row
 from shardline.app.compute.user_functions import error_raised_at_row
 from shardline.app.execution.error_texts import describe_frame, raised, users_frame
 from shardline.app.execution.host import Incarnation
@@ -76,7 +78,13 @@ _BY_NAME: Final = frozenset(
 _TRANSIENT: Final = re.compile(r"failed due to: java\.(?:io|net|nio)\.|OutOfMemoryError")
 """Resources that a function of the JVM lacked: nothing about rows follows from that."""
 
+_DECIDED: Final = (*_CLASSES, "XX")
+"""Beginnings of SQLSTATEs that decide alone: those about data, and Spark's own mistakes."""
+
 _PYTHON: Final = "PYTHON_EXCEPTION"
+
+_EXPRESSION: Final = "EXPRESSION_FAILED"
+"""Our code for an exception of Java at a row, which has none of its own."""
 
 _OURS: Final = ("[NEGATIVE_MULTIPLICITY]", "[DIFF_OVERFLOW]", "[NULL_VALUE]")
 """Errors of our own reads and writes inside of Spark: damage or a race, not caused by the query."""
@@ -103,10 +111,19 @@ def data_error_text(error: BaseException) -> str | None:
     raised_text = error_raised_at_row(text)
     if raised_text is not None:
         return _kept_text(_PYTHON, raised_text + _place(text))
-    for match in _CONDITION.finditer(text):
+    found = list(_CONDITION.finditer(text))
+    for match in found:
         if _is_about_rows(match) and not match["text"].startswith(_OURS):
             return _kept_text(match["code"], match["text"])
-    return None
+    if any(match["state"].startswith(_DECIDED) or _name_of(match) in _BY_NAME for match in found):
+        return None  # one of ours, or of a function that lacked something
+    thrown_text = error_thrown_at_row(error)
+    if thrown_text is None:
+        return None
+    condition = _CONDITION.search(thrown_text)
+    if condition is not None:
+        return _kept_text(condition["code"], condition["text"])
+    return _kept_text(_EXPRESSION, thrown_text)
 
 
 def _place(text: str) -> str:
@@ -118,8 +135,11 @@ def _place(text: str) -> str:
 def _is_about_rows(match: re.Match[str]) -> bool:
     if match["state"].startswith(_CLASSES):
         return True
-    name = match["code"].partition(".")[0]
-    return name in _BY_NAME and _TRANSIENT.search(match["text"]) is None
+    return _name_of(match) in _BY_NAME and _TRANSIENT.search(match["text"]) is None
+
+
+def _name_of(match: re.Match[str]) -> str:
+    return match["code"].partition(".")[0]
 
 
 def _kept_text(code: str, message: str) -> str:

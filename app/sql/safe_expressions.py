@@ -72,7 +72,6 @@ _SAFE: Final = frozenset(
         "StringTrimRight",
         "Substring",
         "TruncDate",
-        "TruncTimestamp",
         "Upper",
         "WeekDay",
         "WeekOfYear",
@@ -122,6 +121,8 @@ def _is_safe(spark: SparkSession, expression: Any) -> bool:
             given, wanted = expression.child().dataType(), expression.dataType()
             if str(given.typeName()) in _TIMES and str(wanted.typeName()) == "date":
                 return True
+            if str(wanted.typeName()) in _TIMES and given != wanted:
+                return False  # Spark upcasts dates and times that microseconds cannot count
             return bool(scala_object(spark, _CAST).canUpCast(given, wanted))
         case "Like":
             # Only what follows an escape can be wrong in a pattern.

@@ -224,10 +224,16 @@ def _unreadable(case: _Case) -> Judgement | None:
         many = "1 error" if one.errors == 1 else f"{one.errors} errors"
         detail = f": {one.error.rstrip('.') if paused else one.error}" if one.error else ""
         text = f"its contents have {many}{detail}{paused}"
+        # It may not have run in this process: then only the shard says what they are.
+        shown = (
+            f"`errors {one.name}` shows them"
+            if one.kind == "source"
+            else f"query `{one.name}_errors`, which has them"
+        )
         if not paused:
-            return Judgement("unreadable", text, one.hint)
+            return Judgement("unreadable", text, one.hint or ("" if one.error else shown))
         # Paused it takes nothing in that could take its errors back.
-        to_do = f"{one.hint or f'`errors {one.name}` shows them'}; {_resume(one)}"
+        to_do = f"{one.hint or shown}; {_resume(one)}"
         return Judgement("unreadable", text, to_do, lasts=True)
     source = case.erring[0]
     because = f"{names_of(case.erring)} {'has' if len(case.erring) == 1 else 'have'} errors"

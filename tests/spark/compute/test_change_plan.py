@@ -497,6 +497,11 @@ SAFE_OVER = (
         ("-a > 1", False),
         ("year(CAST(t AS DATE)) = 2026 AND substring(s, 1, 2) IN ('a', 'b')", True),
         ("CAST(s AS DATE) = DATE '2026-01-01'", False),
+        # Microseconds count fewer years than days do, and a zone is before the first of them.
+        ("t > CAST(t AS DATE)", False),
+        ("date_trunc('HOUR', t) = TIMESTAMP '2026-01-01 12:00:00'", False),
+        ("t > CAST(t AS TIMESTAMP_NTZ)", False),
+        ("t > DATE '2026-01-01'", True),
     ],
 )
 def test_what_cannot_fail_is_in_a_list(spark: SparkSession, expression: str, safe: bool) -> None:

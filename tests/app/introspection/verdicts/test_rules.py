@@ -81,7 +81,13 @@ def judged(one: Situation, *others: Situation) -> Judgement:
             replace(SOURCE, errors=2, finished=True),
             "unreadable",
             "its contents have 2 errors",
-            "",
+            "`errors flights` shows them",
+        ),
+        (
+            replace(VIEW, errors=1, phase="created", created=True),
+            "unreadable",
+            "its contents have 1 error",
+            f"query `{VIEW.name}_errors`, which has them",
         ),
         (
             replace(SOURCE, status="paused", phase="paused"),
