@@ -61,6 +61,7 @@ from shardline.app.execution.live_errors import EMPTY_CATALOG, Catalog
 from shardline.app.execution.query_start import start_slot, wait_until_initialised
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sink_holds import hold_name, release_former
+from shardline.app.storage.sinks.input_hold import hold_input, unchanged_until
 from shardline.app.storage.sinks.interval import Interval, end_of, may_continue
 from shardline.app.storage.sinks.open_target import open_target
 from shardline.app.storage.sinks.progress import SinkProgress
@@ -89,7 +90,6 @@ from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.read import latest_readable
 from shardline.datasource.schema import TS
 from shardline.datasource.since_hold import SinceHandle
-from shardline.datasource.state import plan_changes
 
 __all__ = ["check_sink", "run_sink"]
 
@@ -262,12 +262,7 @@ class _SinkRun:
         committed = self._progress.committed
         # The hold stands before anything is waited for, noted or read: without it the input's
         # history could be merged away between here and the stream's first plan.
-        held = host.client.hold(
-            sink.on,
-            hold_name(sink.name),
-            since=wanted if committed is None else max(wanted - 1, 0),
-            purpose=f"sink {sink.name}",
-        )
+        held = hold_input(host.client, sink, wanted, committed)
         if committed is None:
             # An incarnation that waited here before has moved the hold on past times with errors.
             kept = max(wanted, held.since.time or 0)
@@ -276,7 +271,7 @@ class _SinkRun:
             first = self._wait_until_readable(wanted, None)
         if first is None:
             return None
-        self._pass_idle_time(self._progress, self._target)
+        self._pass_idle_time(self._progress, self._target, held)
         committed = self._progress.committed
         as_of = first if committed is None else max((committed.time or 0) - 1, 0)
         self._first_time = as_of
@@ -346,7 +341,8 @@ class _SinkRun:
         if committed is not None:
             self._reports.hydrated()
             self._reports.progress(committed)
-            if self._unchanged_until(committed) is not None:  # else a micro-batch comes and reports
+            # Else a micro-batch comes, and reports.
+            if unchanged_until(host.client, sink.on, committed) is not None:
                 self._reports.running()
         return query
 
@@ -365,16 +361,6 @@ class _SinkRun:
         )
 
     # -- where to begin ----------------------------------------------------------------------
-
-    def _unchanged_until(self, committed: Frontier) -> Frontier | None:
-        """The frontier up to which nothing has changed since `committed`; None if something has."""
-        (state,) = self._host.client.readable(self._sink.on)
-        assert committed.time is not None, "a finished sink has no query"
-        if state.upper.is_empty:
-            return None
-        if state.upper <= committed:
-            return committed
-        return None if plan_changes(state, committed.time, state.upper.time) else state.upper
 
     def _check_input(self, progress: SinkProgress, target: Target) -> None:
         """Refuse to go on with another input than the one whose changes the target has.
@@ -427,12 +413,12 @@ class _SinkRun:
         if there != committed:
             progress.record(interval, 0, given=there)
 
-    def _pass_idle_time(self, progress: SinkProgress, target: Target) -> None:
+    def _pass_idle_time(self, progress: SinkProgress, target: Target, held: SinceHandle) -> None:
         """Move past times without changes while the sink was away: they cause no micro-batch."""
         committed = progress.committed
         if committed is None or committed == EMPTY:
             return
-        until = self._unchanged_until(committed)
+        until = unchanged_until(self._host.client, self._sink.on, committed, held)
         if until is not None and until > committed:
             interval = Interval(committed.time or 0, self._readable_span(committed, until).upper)
             self._check()

@@ -6,6 +6,7 @@ targets that take them.
     target           the contract of a target; formats, options and guarantees: start here
     interval         the times of a micro-batch, and whether a checkpoint fits its target
     progress         how far a sink is, in a shard of its own
+    input_hold       the hold on the input, and whether that has changed meanwhile
     readable_times   where errors of the input cut an interval
     stalls           what of input and target does not fit, so that a person must decide
     rows             updates as the rows of an envelope

@@ -4,6 +4,7 @@ To go on would leave rows out, or bring them twice, and nothing later would show
 would change nothing.
 
     input_replaced      the input was dropped and made again
+    history_forgotten   the input no longer has the changes that the target lacks
     input_went_back     the input is an older copy than the target
     target_went_back    the target is an older copy than the accounts, or another target
     target_came_back    it was only away: the sink is started again
@@ -21,6 +22,7 @@ from shardline.datasource.frontier import Frontier
 __all__ = [
     "TARGET_WENT_BACK",
     "SinkStalled",
+    "history_forgotten",
     "input_replaced",
     "input_went_back",
     "target_came_back",
@@ -60,6 +62,25 @@ def input_went_back(sink: SinkDescription, there: Frontier, upper: Frontier) -> 
         code="INPUT_WENT_BACK",
         hint="restore the target to the same moment; or drop the sink, empty its target and "
         f"create it again; {_not_again(sink)}",
+    )
+
+
+def history_forgotten(sink: SinkDescription, committed: Frontier, since: Frontier) -> SinkStalled:
+    """The error of a sink that was away for longer than its input keeps history.
+
+    Args:
+        sink: The sink.
+        committed: How far its target is.
+        since: Where the input's history begins.
+    """
+    return SinkStalled(
+        f"the target of sink '{sink.name}' has everything up to {committed}, and '{sink.on}' knows "
+        f"its changes from {since} on only: the sink was dropped, or its hold ended, for longer "
+        "than that keeps its history",
+        code="HISTORY_GONE",
+        hint="drop the sink, empty its target and create it again, or give it another one; a sink "
+        f"that is paused keeps its hold, and RETAIN HISTORY of '{sink.on}' says for how long one "
+        f"may be dropped; {_not_again(sink)}",
     )
 
 

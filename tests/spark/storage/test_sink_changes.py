@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 from shardline.app.execution.host import Host
 from shardline.app.execution.observations import Failed
 from shardline.app.protocol.objects import SinkDescription
-from shardline.app.storage.sink_holds import hold_name
+from shardline.app.storage.sink_holds import drop_sink, hold_name
 from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.shard.commands.readers import expire_leased
+from shardline.datasource.shard.commands.retention import apply_policy
 from support.spark.sinks import Input, diffs, life, parquet, running
 
 pytestmark = pytest.mark.spark
@@ -218,3 +221,55 @@ def test_an_owner_that_is_damaged_is_read_from_its_copy(
         error = reports.failure().error
     assert "_shardline.json is not there, or is damaged" in error
     assert diffs(host.spark, sink) == [(1, "a", 10, 1), (2, "b", 20, 1)]
+
+
+# --- a sink that was away for longer than its input keeps history ---------------------------------
+
+
+def away(source: Input) -> int:
+    """Let the input forget what was before its newest contents; where its history begins then."""
+    for reader in source.client.state("in").leased:  # of the stream, which may not have ended yet
+        source.client.machine("in").apply(partial(expire_leased, reader=reader))
+    source.client.set_retention("in", 0)
+    source.client.machine("in").apply(apply_policy)
+    since = source.client.state("in").since.time
+    assert since is not None
+    return since
+
+
+def test_a_sink_that_was_away_without_a_change_goes_on(
+    host: Host, source: Input, tmp_path: Path
+) -> None:
+    """Its input has forgotten times that the target lacks, and nothing had happened then."""
+    sink = parquet(tmp_path)
+    with running(host, sink) as reports:
+        reports.reached(source.step(10, (1, "a", 1)))
+    drop_sink(host.client, sink)
+    shutil.rmtree(host.checkpoints)
+    source.step(500)
+    assert away(source) > 11
+    with running(host, sink, life(2)) as reports:
+        reports.reached(source.step(600, (1, "a", -1)))
+    assert diffs(host.spark, sink) == [(1, "a", 10, 1), (1, "a", 600, -1)]
+
+
+def test_a_sink_that_misses_what_its_input_has_forgotten_is_stalled(
+    host: Host, source: Input, tmp_path: Path
+) -> None:
+    """A person decides: nothing is left out, and it holds nothing meanwhile."""
+    sink = parquet(tmp_path)
+    with running(host, sink) as reports:
+        reports.reached(source.step(10, (1, "a", 1)))
+    drop_sink(host.client, sink)
+    shutil.rmtree(host.checkpoints)
+    source.step(20, (2, "b", 1))
+    source.step(500, (2, "b", -1))
+    assert away(source) == 500
+    with running(host, sink, life(2)) as reports:
+        said = reports.stalled()
+        assert said.error.startswith("[HISTORY_GONE] the target of sink 'out' has everything up to")
+        assert "empty its target" in said.hint
+        assert "RETAIN HISTORY" in said.hint
+        assert reports.all == [said], "it does not fail: it would be started again for ever"
+        assert hold_name("out") not in source.client.state("in").critical
+    assert diffs(host.spark, sink) == [(1, "a", 10, 1)]
