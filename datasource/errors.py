@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from typing_extensions import override
 
 __all__ = [
+    "STORE_REFUSALS",
     "Corrupt",
     "Determinate",
     "Fenced",
@@ -29,6 +30,10 @@ __all__ = [
     "nearest_name",
     "unknown_name",
 ]
+
+
+STORE_REFUSALS: Final = frozenset({"ACCESS_DENIED", "BUCKET_NOT_FOUND", "WRONG_REGION"})
+"""Codes of what a store refuses to this process: they say nothing about what is there."""
 
 
 class ShardError(Exception):

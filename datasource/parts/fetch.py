@@ -21,7 +21,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob
+from shardline.datasource.errors import STORE_REFUSALS, Corrupt, InvalidUsage, MissingBlob
 from shardline.datasource.filters.parser import Where
 from shardline.datasource.parts.part_file import (
     damaged_part_error,
@@ -176,6 +176,8 @@ class Fetcher:
         except (pa.ArrowException, OSError, KeyError, ValueError, InvalidUsage) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # the store's trouble, not the part's
+            if isinstance(error, InvalidUsage) and error.code in STORE_REFUSALS:
+                raise  # the same: to restore the part, or to go without it, would be wrong
             raise damaged_part_error(part, str(error)) from error
 
     def _row_groups_to_read(

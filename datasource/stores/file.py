@@ -72,6 +72,8 @@ _AT_FDCWD: Final = -100
 _AT_SYMLINK_FOLLOW: Final = 0x400
 _TMPFILE_FLAGS: Final = os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC
 _TMP_AGE_MS: Final = 24 * 60 * 60 * 1000
+_READING: Final = frozenset({"list", "open", "read"})
+
 _NOT_WRITABLE: Final = {errno.EACCES, errno.EPERM, errno.EROFS}
 _NO_TMPFILE: Final = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}
 _NO_LINKS: Final = {errno.EOPNOTSUPP, errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.EXDEV}
@@ -470,8 +472,8 @@ class FileObjects(Objects):
         if error.errno in _NOT_WRITABLE:
             return InvalidUsage(
                 what,
-                code="LOCATION_NOT_WRITABLE" if verb != "read" else "ACCESS_DENIED",
-                hint="check owner and permissions of the directory",
+                code="ACCESS_DENIED" if verb in _READING else "LOCATION_NOT_WRITABLE",
+                hint="check owner and permissions, of the directories above it, too",
             )
         if error.errno in {errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EISDIR}:
             return InvalidUsage(

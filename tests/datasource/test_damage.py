@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import Corrupt, MissingBlob
+from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.parts.fetch import Fetcher
 from shardline.datasource.parts.part_file import decode_inline
@@ -87,6 +87,20 @@ def test_a_missing_part_is_an_error_in_every_way_of_reading(client: ShardClient,
     with pytest.raises(MissingBlob, match=rf"MISSING_BLOB.*{part.key}.*10 rows.*restore"):
         ways(client)[way]()  # type: ignore[operator]
     assert isinstance(verify_part(client.location.blob, part), MissingBlob)
+
+
+@pytest.mark.parametrize("way", range(3))
+def test_a_part_that_may_not_be_read_is_not_damaged(
+    client: ShardClient, way: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store's refusal comes as it is: to restore the part from a backup would not help."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise InvalidUsage("cannot open it", code="ACCESS_DENIED", hint="check the owner")
+
+    monkeypatch.setattr(type(client.location.blob), "open", refuse)
+    with pytest.raises(InvalidUsage, match=r"^\[ACCESS_DENIED\] cannot open it.*check the owner$"):
+        ways(client)[way]()  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("summed", [True, False])

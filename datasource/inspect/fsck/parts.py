@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob
+from shardline.datasource.errors import STORE_REFUSALS, Corrupt, InvalidUsage, MissingBlob
 from shardline.datasource.inspect.fsck.findings import Findings
 from shardline.datasource.parts.collect_stats import exact_part_stats
 from shardline.datasource.parts.nan_bounds import float_paths, trusts_bounds
@@ -144,6 +144,8 @@ def _examine(
     except (pa.ArrowException, OSError, KeyError, ValueError, InvalidUsage, Corrupt) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the store's trouble, not the part's
+        if isinstance(error, InvalidUsage) and error.code in STORE_REFUSALS:
+            raise
         why = error.detail if isinstance(error, (InvalidUsage, Corrupt)) else str(error)
         facts.found.add("PART_UNREADABLE", part.key, f"part '{part.key}': {why:.300}")
     return facts

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob
+from shardline.datasource.errors import STORE_REFUSALS, Corrupt, InvalidUsage, MissingBlob
 from shardline.datasource.inspect.fsck.findings import Findings, ShardCheck
 from shardline.datasource.inspect.fsck.listing import Listing, list_shard
 from shardline.datasource.inspect.fsck.log import ReplayedLog, ShardObjects, replay_log
@@ -252,6 +252,8 @@ class _Examiner:
                 if all(whole):
                     self.found.add("PART_UNREADABLE", subject, f"{subject}: {error.detail}")
             except (Corrupt, InvalidUsage) as error:
+                if error.code in STORE_REFUSALS:
+                    raise  # nothing is known of its contents
                 code = _UNMERGED.get(error.code, "PART_UNREADABLE")
                 self.found.add(code, subject, f"{subject}: {error.detail}")
 

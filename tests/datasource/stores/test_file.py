@@ -388,6 +388,17 @@ def test_a_location_that_is_not_writable_is_refused(
         )
 
 
+@pytest.mark.parametrize("name", ["open", "scandir"])
+def test_what_may_not_be_read_is_told_apart_from_what_may_not_be_written(
+    objects: FileObjects, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A list and a look are reads."""
+    objects.create("a/b", b"x")
+    _fail(monkeypatch, name, errno.EACCES)
+    with pytest.raises(InvalidUsage, match=r"\[ACCESS_DENIED\].*Permission denied.*permissions"):
+        objects.get("a/b") if name == "open" else list(objects.entries("a"))
+
+
 def test_a_location_below_a_file_is_refused(tmp_path: Path) -> None:
     """A file stands where a directory is needed: refused, and the file is untouched."""
     (tmp_path / "file").write_bytes(b"mine")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,16 +19,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
+from shardline.datasource.client import ShardClient
+from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.inspect.fsck import check_location
 from shardline.datasource.inspect.fsck.findings import Findings
 from shardline.datasource.inspect.fsck.states import check_state
+from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard.codec import Record, diff, encode_record, encode_rollup
 from shardline.datasource.shard.commands.readers import pin_critical
 from shardline.datasource.shard.state import RollupRef, ShardState, is_tombstone
 from shardline.datasource.stores.entry import encode_entry, entry_key
 from shardline.datasource.stores.metered import Metered
+from shardline.datasource.stores.open import open_objects
 from shardline.datasource.stores.ranged import open_ranged
 from shardline.datasource.stores.shard_names import shard_directory
 from support.faults.damage import OTHER, SHARD, Lake
@@ -34,7 +41,6 @@ from support.profiles import examples, one_of
 from support.strategies.commands import histories
 
 if TYPE_CHECKING:
-    from shardline.datasource.client import ShardClient
     from shardline.datasource.stores.location import BlobEntry
     from shardline.datasource.stores.objects import Objects
 
@@ -400,6 +406,27 @@ def test_contents_that_cannot_be_read_are_a_finding_of_their_shard(world: World)
     assert found == {"before": [], "dates": ["PART_UNREADABLE"], "other": []}
 
 
+class Guarded(Metered):
+    """A store that refuses to read parts, as a disk does after a restore by another user."""
+
+    @override
+    def open(
+        self, key: str, size_bytes: int | None = None, via: Objects | None = None
+    ) -> pa.NativeFile | None:
+        if "/part/" in key:
+            raise InvalidUsage(f"cannot open '{key}'", code="ACCESS_DENIED", hint="check the owner")
+        return super().open(key, size_bytes, via)
+
+
+def test_a_part_that_may_not_be_read_is_no_damage(world: World) -> None:
+    """What there is nobody can say who may not look: no advice to write the shard anew."""
+    client = world.client(replace(TINY, inline_part_bytes=0))
+    client.create(SHARD, schema_of())
+    client.writer(SHARD).append_now(table((1, "a")))
+    with pytest.raises(InvalidUsage, match=r"ACCESS_DENIED.*check the owner"):
+        check_location(Guarded(world.objects(), world.clock), world.clock, deep=True)
+
+
 class Unordered(Metered):
     """A store that lists a directory piece by piece, the parts long before the log."""
 
@@ -499,3 +526,29 @@ def test_a_report_survives_json(lake: Lake) -> None:
     text = msgspec.json.encode(report)
     assert msgspec.json.decode(text, type=type(report)) == report
     assert {"location", "at_ms", "deep", "findings", "shards"} == set(msgspec.json.decode(text))
+
+
+def test_a_backup_that_was_made_while_the_shard_was_written_is_whole(tmp_path: Path) -> None:
+    """The log first, as documented: rollups of records behind its end are none of the copy's."""
+    settings = replace(TINY, rollup_every=8)
+
+    def append(location: Path, count: int, settings: ShardSettings) -> ShardClient:
+        client = ShardClient.open(location, settings=settings)
+        for number in range(count):
+            client.writer(SHARD).append_now(table((number, "v")))
+        return client
+
+    live, backup = tmp_path / "live", tmp_path / "backup"
+    ShardClient.open(live, settings=settings).create(SHARD, schema_of())
+    append(live, 21, settings)
+    shutil.copytree(live, backup, ignore=shutil.ignore_patterns("part", "rollup"))
+    append(live, 20, settings)
+    for folder in ("part", "rollup"):
+        shutil.copytree(live / SHARD / folder, backup / SHARD / folder, dirs_exist_ok=True)
+    # Its own records pass those seqnos, without rollups of their own there.
+    restored = append(backup, 60, replace(TINY, rollup_every=1000))
+    with restored.reader(SHARD) as reader:
+        assert reader.snapshot().num_rows == 81
+    objects = open_objects(str(backup), {}, clock=SystemClock(), ids=SystemIds())
+    report = check_location(objects, SystemClock(), deep=True)
+    assert [f.code for shard in report.shards for f in shard.findings] == []
