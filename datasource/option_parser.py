@@ -27,6 +27,7 @@ __all__ = [
     "parse_duration",
     "parse_flag",
     "parse_names",
+    "parse_retention",
     "parse_size",
     "parse_time",
     "parse_zone",
@@ -278,3 +279,13 @@ def parse_duration(text: str) -> int:
     if whole is None or any(unit not in _UNITS for _, unit in terms):
         raise UnparsableOption("a duration such as 500ms, 10s, 5min, 1h or '7 days'")
     return sum(int(count) * _UNITS[unit] for count, unit in terms)
+
+
+def parse_retention(text: str) -> int:
+    """Milliseconds for which history is kept, from a duration with a unit, or 0.
+
+    A number alone is milliseconds elsewhere. Here who writes 7 means days, and would lose them.
+    """
+    if text.strip().isdigit() and int(text) != 0:
+        raise UnparsableOption("a duration with its unit, such as '7 days' or 36h")
+    return parse_duration(text)

@@ -19,7 +19,7 @@ from typing import Final, get_args
 from sqlglot import TokenType
 
 from shardline.app.protocol.objects import Envelope
-from shardline.app.settings.durations import parse_duration_ms
+from shardline.app.settings.durations import parse_retention_ms
 from shardline.app.sql.problems import TextProblem, did_you_mean
 from shardline.app.sql.tokens import Cursor
 from shardline.app.storage.formats import canonical_format
@@ -203,7 +203,7 @@ def _retain(cursor: Cursor, clauses: Clauses) -> None:
     offset = cursor.offset
     text = cursor.string("a duration")
     try:
-        clauses.retain_ms = parse_duration_ms(text)
+        clauses.retain_ms = parse_retention_ms(text)
     except InvalidUsage as error:
         raise TextProblem(offset, error.detail, error.hint, error.code) from None
 

@@ -26,7 +26,7 @@ from shardline.app.protocol.objects import (
     SourceDescription,
     ViewDescription,
 )
-from shardline.app.settings.durations import parse_duration_ms
+from shardline.app.settings.durations import parse_duration_ms, parse_retention_ms
 from shardline.app.sql.problems import Script, TextProblem, did_you_mean
 from shardline.app.sql.references import read_query
 from shardline.app.sql.tokens import statements_of
@@ -168,7 +168,8 @@ def _retain_ms(retain: str | int | None) -> int | None:
     if retain is None:
         return None
     try:
-        return parse_duration_ms(str(retain))
+        parse = parse_duration_ms if isinstance(retain, int) else parse_retention_ms
+        return parse(str(retain))
     except InvalidUsage as error:
         raise TextProblem(0, error.detail, error.hint, error.code) from None
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.option_parser import UnparsableOption, parse_duration
+from collections.abc import Callable
 
-__all__ = ["parse_duration_ms"]
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.option_parser import (
+    UnparsableOption,
+    parse_duration,
+    parse_retention,
+)
+
+__all__ = ["parse_duration_ms", "parse_retention_ms"]
 
 
 def parse_duration_ms(text: str, *others: str) -> int:
@@ -18,8 +24,17 @@ def parse_duration_ms(text: str, *others: str) -> int:
     Raises:
         InvalidUsage: `INVALID_DURATION`: it is no duration.
     """
+    return _parsed(text, parse_duration, others)
+
+
+def parse_retention_ms(text: str, *others: str) -> int:
+    """As `parse_duration_ms`, for how long history is kept: a number has a unit, or is 0."""
+    return _parsed(text, parse_retention, others)
+
+
+def _parsed(text: str, parse: Callable[[str], int], others: tuple[str, ...]) -> int:
     try:
-        return parse_duration(text)
+        return parse(text)
     except UnparsableOption as hint:
         raise InvalidUsage(
             f"'{text}' is no duration",

@@ -37,7 +37,7 @@ from shardline.datasource.shard.commands.readers import heartbeat
 from shardline.datasource.shard.plan import plan_changes, plan_snapshot
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.fetch_task import PlanLease, ShardPartition, read_partition
-from shardline.datasource.shard_source.options import SourceOptions
+from shardline.datasource.shard_source.options import SourceOptions, check_batch
 from shardline.datasource.shard_source.partition_planner import (
     PartitionPlanner,
     open_client,
@@ -64,7 +64,12 @@ class ShardBatchReader(DataSourceReader):
     """
 
     def __init__(self, options: SourceOptions, shape: RowShape) -> None:
-        """Store options and row shape; no I/O."""
+        """Store options and row shape; no I/O.
+
+        Raises:
+            InvalidUsage: An option means nothing to a batch read of contents.
+        """
+        check_batch(options)
         self._options = options
         self._row_shape = shape
 

@@ -24,6 +24,7 @@ from shardline.datasource.option_parser import (
     parse_duration,
     parse_flag,
     parse_names,
+    parse_retention,
     parse_size,
     parse_time,
     parse_zone,
@@ -37,6 +38,7 @@ __all__ = [
     "ShardOptions",
     "SinkOptions",
     "SourceOptions",
+    "check_batch",
     "parse_sink",
     "parse_source",
 ]
@@ -361,7 +363,7 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         key=given.value("key", parse_names),
         comment=given.text("comment") or "",
         merge_schema=given.value("mergeSchema", parse_flag) or False,
-        retain_ms=given.value("retainHistory", parse_duration),
+        retain_ms=given.value("retainHistory", parse_retention),
         envelope=given.choice("envelope", get_args(Envelope)) or "append",
         ordering_column=given.text("orderingColumn"),
         delete_column=given.text("deleteColumn"),
@@ -401,6 +403,26 @@ def _check_envelope(parsed: SinkOptions) -> None:
                 f"option '{name}' means nothing with envelope '{parsed.envelope}'",
                 code="INVALID_OPTION",
                 hint=f"set envelope to {' or '.join(envelopes)}, or leave '{name}' out",
+            )
+
+
+def check_batch(parsed: SourceOptions) -> None:
+    """Refuse options of streams and change feeds for a batch read of contents.
+
+    Raises:
+        InvalidUsage: One is set; contents have one time, and it would be passed over.
+    """
+    times = {
+        "startingTimestamp": parsed.starting_timestamp,
+        "endingTimestamp": parsed.ending_timestamp,
+    }
+    for name, time in times.items():
+        if time is not None and not parsed.read_change_feed:
+            raise InvalidUsage(
+                f"option '{name}' means nothing to a batch read of contents",
+                code="INVALID_OPTION",
+                hint="set readChangeFeed to true for the changes from one time to another, or "
+                "timestampAsOf for the contents at a time",
             )
 
 

@@ -112,7 +112,9 @@ def _planned(
     try:
         given = with_range_of_micro_batch(given, frame.sparkSession)
         saving = plan_native_write(frame, parse_sink(given))
-    except ShardError:
+    except ShardError as error:
+        if _OPTION in str(error):
+            raise  # the workers are not given this option as it is
         # Nothing was written: the workers' planner comes to the same refusal, in its own words.
         return None, given
     except Exception as error:

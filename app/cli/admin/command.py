@@ -28,7 +28,7 @@ from shardline.app.cli.admin.plan_views import outcome_view
 from shardline.app.cli.admin.usages import shard_usage_view, usage_view
 from shardline.app.cli.admin.views import fsck_view, holders_view
 from shardline.app.cli.storage_options import add_option_argument, storage_options
-from shardline.app.settings.durations import parse_duration_ms
+from shardline.app.settings.durations import parse_retention_ms
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import InvalidUsage, unknown_name
@@ -229,7 +229,7 @@ def _sweep(given: CommandArguments) -> Sweep:
 
 def _retention(given: CommandArguments) -> SetRetention:
     said = given.duration.strip().lower()
-    retain_ms = None if said == "none" else parse_duration_ms(said, "none")
+    retain_ms = None if said == "none" else parse_retention_ms(said, "none")
     return SetRetention(given.shard, retain_ms)
 
 

@@ -12,7 +12,7 @@ def only_problem(project: Project) -> str:
     return str(problem)
 
 
-@pytest.mark.parametrize("retain", [-5, "-6 days", "5 fortnights"])
+@pytest.mark.parametrize("retain", [-5, "-6 days", "5 fortnights", "7"])
 def test_a_retention_is_a_duration(retain: str | int) -> None:
     """Else it would fail in the middle of an application, when it is set."""
     project = Project().source("s", "rate", retain=retain)

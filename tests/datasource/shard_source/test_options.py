@@ -6,7 +6,7 @@ import pytest
 
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.settings import ShardSettings
-from shardline.datasource.shard_source.options import parse_sink, parse_source
+from shardline.datasource.shard_source.options import check_batch, parse_sink, parse_source
 from support.models.shards import schema_of
 
 PLACE = {"path": "/lake/orders"}
@@ -247,6 +247,24 @@ def test_options_that_contradict_are_refused(given: dict[str, str], said: str) -
 
     with pytest.raises(InvalidUsage, match=said):
         parse_source({**place, **given})
+
+
+@pytest.mark.parametrize("given", [{"startingTimestamp": "5"}, {"endingTimestamp": "5"}])
+def test_times_of_changes_mean_nothing_to_contents(given: dict[str, str]) -> None:
+    """A batch read that passed them over would return rows that nobody has asked for."""
+    place = {"location": "/lake", "shard": "in"}
+    with pytest.raises(InvalidUsage, match=f"'{next(iter(given))}' means nothing.*readChangeFeed"):
+        check_batch(parse_source({**place, **given}))
+    check_batch(parse_source({**place, **given, "readChangeFeed": "true"}))
+
+
+@pytest.mark.parametrize("text", ["7", " 300000 "])
+def test_history_is_kept_for_a_time_with_a_unit(text: str) -> None:
+    """Who writes 7 means days: as milliseconds they would be let go."""
+    with pytest.raises(InvalidUsage, match=r"retainHistory.*a duration with its unit"):
+        parse_sink({**PLACE, "retainHistory": text})
+    for fine, ms in (("0", 0), ("7 days", 7 * 86_400_000), ("5ms", 5)):
+        assert parse_sink({**PLACE, "retainHistory": fine}).retain_ms == ms
 
 
 def test_several_shards_are_named_once_below_one_location() -> None:

@@ -415,6 +415,7 @@ def test_a_large_frame(spark: SparkSession, location: str, read_rows: Read) -> N
         ({"timestampAsOf": "yesterday"}, r"\[INVALID_OPTION\] option 'timestampAsOf'"),
         ({"columns": "nam"}, r"\[UNKNOWN_COLUMN\].*'nam'.*'name'"),
         ({"readChangeFeed": "maybe"}, r"\[INVALID_OPTION\].*true or false"),
+        ({"startingTimestamp": 5}, r"\[INVALID_OPTION\] option 'startingTimestamp' means nothing"),
         ({"leaseMs": "0"}, r"\[INVALID_SETTING\]"),
         ({"s3.endpont": "x"}, r"did you mean 's3.endpoint'"),
         ({"maxRowsPerTrigger": "0"}, r"\[INVALID_OPTION\].*at least 1"),

@@ -182,6 +182,13 @@ def test_refusals_are_the_same(
     assert not parquet_files(location)
 
 
+def test_a_wrong_value_of_native_writes_is_refused(spark: SparkSession, location: str) -> None:
+    """It is taken out before the workers see it."""
+    wrong = spark.range(3).write.format("shard").option("nativeWrites", "maybe").mode("append")
+    with pytest.raises(Exception, match=r"\[INVALID_OPTION\] option 'nativeWrites' cannot be"):
+        wrong.save(f"{location}/out")
+
+
 def test_an_error_of_the_query_is_sparks_own(spark: SparkSession, location: str) -> None:
     """Its class and condition, and the part that was written before it is deleted."""
     rows = spark.range(0, MANY, 1, 1).selectExpr("id", f"1 / (id - {MANY - 1}) AS x")
