@@ -298,6 +298,13 @@ def _project(
         if request.method != "POST":
             return JSONResponse(await compare.get())
         sent = await read_body(request, _Texts, _PROJECT_MAX)
+        if not sent.dry_run and not any(text.strip() for text in sent.files.values()):
+            # A client that has failed to read its files would stop everything that runs.
+            raise InvalidUsage(
+                "the project has no text",
+                code="EMPTY_PROJECT",
+                hint="send its files; one with a comment alone stops everything, if that is meant",
+            )
         change = partial(
             application.change,
             sent.files,

@@ -169,6 +169,26 @@ class Changed:
         return Plan((), (), {}, {})
 
 
+NOTHING = {"all.sql": "-- no objects"}
+
+
+def test_a_project_without_text_is_refused() -> None:
+    """Who failed to read its files must not stop everything; nothing is even tried."""
+    application: Any = Changed()
+    seen: list[Acted] = []
+    routes = application_routes(application, TOKEN, seen.append)
+    services = Services(World().relations, Mock(), routes=routes)
+    with serve(create_app(services, Access(TOKEN))) as running:
+        for files in ({}, {"a.sql": " \n"}):
+            connection = connect(running)
+            headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+            connection.request("POST", "/api/v1/project", json.dumps({"files": files}), headers)
+            answer = connection.getresponse()
+            assert (answer.status, json.load(answer)["error"]["code"]) == (400, "EMPTY_PROJECT")
+            connection.close()
+    assert seen == []
+
+
 def test_what_drops_objects_and_changes_a_project_is_recorded() -> None:
     """Each object that was to be dropped, and whose project it was; not what only says so."""
     application: Any = Changed()
@@ -193,13 +213,13 @@ def test_what_drops_objects_and_changes_a_project_is_recorded() -> None:
             ("drop", "a", "done"),
             ("drop", "b", "done"),
         ]
-        assert ask("/api/v1/project", files={}, project=named) == [
+        assert ask("/api/v1/project", files=NOTHING, project=named) == [
             ("apply_project", "flights", "done")
         ]
-        assert ask("/api/v1/project", files={}) == [("apply_project", "", "done")]
+        assert ask("/api/v1/project", files=NOTHING) == [("apply_project", "", "done")]
         application.error = InvalidUsage("no", code="NO", hint="no")
         assert ask("/api/v1/drop", names=["a"], commit=True) == [("drop", "a", "refused")]
-        assert ask("/api/v1/project", files={}) == [("apply_project", "", "refused")]
+        assert ask("/api/v1/project", files=NOTHING) == [("apply_project", "", "refused")]
         application.error = Indeterminate("who knows", code="TIMEOUT", hint="look")
         assert ask("/api/v1/drop", names=["a"], commit=True) == [("drop", "a", "unknown")]
 

@@ -148,7 +148,11 @@ function drawAsOf(page) {
     "lost",
     `The application does not answer. The page is as of ${clockInZone(server.at)}.`,
     html`<strong>As of ${drawTimeInZone(server.at)}, ${span(since)} ago</strong>
-      <span class="more">The application does not answer. When it does, this goes on by itself.</span>`,
+      <span class="more"
+        >The application does not answer.<span class="wide-only">
+          When it does, this goes on by itself.</span
+        ></span
+      >`,
   );
 }
 

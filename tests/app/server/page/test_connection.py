@@ -114,3 +114,24 @@ def test_a_machine_that_has_slept_does_not_show_the_past_as_now(open_page: OpenP
         }"""
     )
     assert told == [True, False, True]
+
+
+def test_on_a_telephone_a_lost_connection_is_said_to_its_end(open_page: OpenPage) -> None:
+    """The time, and that nothing answers: both within the strip, which is as high as before."""
+    seen = open_page("demo", look="narrow")
+    goes_on(seen.page)
+    strip = seen.page.locator(".as-of-inside")
+    height = strip.evaluate("e => e.clientHeight")
+    seen.world.stop_server()
+    expect(seen.page.locator(".as-of.lost")).to_be_visible()
+    outer = strip.bounding_box()
+    assert outer is not None
+    for text in (re.compile(r"^As of .* ago$"), "The application does not answer."):
+        inner = strip.get_by_text(text).bounding_box()
+        assert inner is not None
+        assert inner["width"] > 0
+        assert inner["x"] + inner["width"] <= outer["x"] + outer["width"]
+        assert outer["y"] <= inner["y"]
+        assert inner["y"] + inner["height"] <= outer["y"] + outer["height"]
+    assert strip.evaluate("e => e.clientHeight") == height
+    seen.picture("connection-lost")
