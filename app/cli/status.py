@@ -43,6 +43,9 @@ __all__ = [
 ]
 
 _REFRESH_MS: Final = 1_000
+_NARROW: Final = 70
+"""Below this width it has names, verdicts and lags alone."""
+
 _WIDE: Final = 110
 """Least width of a terminal, in columns, at which the table has sizes and times of changes."""
 
@@ -276,7 +279,10 @@ def status_table(
 ) -> RenderableType:
     """Lay out the table: a line for each object, and below it why it is not well."""
     rows = _columns(seen, width, before)
-    table = plain_table("object", "kind", "verdict", *rows, right=rows, fold=("object",))
+    kind = width >= _NARROW
+    texts = ("kind", "verdict") if kind else ("verdict",)
+    # The verdict with its reason and remedy is folded, too: cut, it would say something else.
+    table = plain_table("object", *texts, *rows, right=rows, fold=("object", "verdict"))
     for position, one in enumerate(seen.objects):
         words = Text(one.verdict, style=_STYLES[one.tone])
         if one.ready_at is not None:
@@ -284,7 +290,8 @@ def status_table(
         for style, text in (("", one.because), ("dim", _remedy(one))):
             if text and one.tone in ("bad", "wait"):
                 words.append(f"\n{text}", style=style)
-        table.add_row(one.name, one.kind, words, *(values[position] for values in rows.values()))
+        named = (one.name, one.kind) if kind else (one.name,)
+        table.add_row(*named, words, *(values[position] for values in rows.values()))
     return table if seen.objects else Padding(Text("nothing to show", style="dim"), (0, 0))
 
 
@@ -295,7 +302,10 @@ def _remedy(one: ObjectStatus) -> str:
 def _columns(seen: SystemStatus, width: int, before: SystemStatus | None) -> dict[str, list[str]]:
     """The columns that say something, by name, each with a text for every object."""
     every = seen.objects
-    found = {"lag": [_lag(one) for one in every], "rows": [_count(one.rows) for one in every]}
+    found = {"lag": [_lag(one) for one in every]}
+    if width < _NARROW:
+        return found  # names, verdicts and what to do need all the rest of it
+    found["rows"] = [_count(one.rows) for one in every]
     if before is not None:
         rates = _rates(seen, before)
         found["rows/s"] = [rates.get(one.name, "") for one in every]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -78,6 +79,10 @@ def age(ms: int) -> str:
     return f"{ms} ms" if ms < _SECOND_MS else span(ms)
 
 
+_NAME_WIDTH: Final = 8
+"""Characters of a name that are on one line at least, however narrow the terminal is."""
+
+
 def plain_table(
     *columns: str,
     right: Iterable[str] = (),
@@ -100,6 +105,8 @@ def plain_table(
             justify="right" if column in numbers else "left",
             no_wrap=column in numbers,
             overflow="fold" if column in folded else "ellipsis",
+            # Else numbers, which are never broken, would take all of a narrow terminal.
+            min_width=_NAME_WIDTH if column in folded else None,
         )
     return table
 

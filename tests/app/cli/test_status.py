@@ -96,6 +96,23 @@ def test_a_narrow_terminal_has_fewer_columns() -> None:
     assert max(len(line) for line in text.splitlines()) <= 80
 
 
+@pytest.mark.parametrize("width", [40, 60])
+def test_a_very_narrow_terminal_has_what_matters(width: int) -> None:
+    """Names, verdicts, reasons and remedies, whole; numbers give way."""
+    cause = replace(BROKEN, because="its since is 1795907357000", to_do="make room at /var/lib")
+    seen = seen_with(FRESH, replace(cause, name="a_rather_long_name_of_a_view"))
+    text = text_of(seen, width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+    words = "".join(text.split())
+    for whole in ("delays", "stalled", "1795907357000"):
+        assert whole in words
+    shown = iter(words)
+    assert all(letter in shown for letter in "a_rather_long_name_of_a_view")
+    assert "errors" not in text
+    assert "lag" in text
+
+
 @pytest.mark.parametrize(
     ("filters", "names"),
     [
