@@ -27,9 +27,17 @@ from shardline.datasource.waiting import RetryPolicy
 
 if TYPE_CHECKING:
     from shardline.datasource.clock import Clock, IdGenerator
+    from shardline.datasource.stores.location import Location
     from shardline.datasource.stores.objects import CreateOutcome, Objects
 
-__all__ = ["FORMAT_VERSION", "IfMissing", "Marker", "ensure_location", "ensure_same_location"]
+__all__ = [
+    "FORMAT_VERSION",
+    "IfMissing",
+    "Marker",
+    "ensure_location",
+    "ensure_same_location",
+    "refuse_location",
+]
 
 FORMAT_VERSION: Final = 1
 """Version of the layout below a location: which objects there are and how logs are read."""
@@ -114,6 +122,23 @@ def ensure_same_location(
             "one was deleted, or a copy of another one was put in its place",
             code="LOCATION_REPLACED",
             hint="open it again: in a session of Spark, start that again",
+        )
+
+
+def refuse_location(location: Location, directory: str) -> None:
+    """Refuse to make a shard in a folder that is a location: two sorts of things in one.
+
+    It happens where the last part of a path is forgotten, and neither could be deleted or repaired
+    without the other.
+
+    Raises:
+        InvalidUsage: There is the marker of a location.
+    """
+    if location.blob.get(f"{directory}/{_MARKER}") is not None:
+        raise InvalidUsage(
+            f"'{location.url}/{directory}' is a location, and cannot be a shard as well",
+            code="IS_LOCATION",
+            hint="name the shard behind it: LOCATION/SHARD",
         )
 
 

@@ -304,3 +304,18 @@ def test_diffs_of_nothing_are_nothing(client: ShardClient) -> None:
     client.writer(SHARD).append_now(updates((1, "a", 5, 0), (2, "b", 5, 2)))
     with client.reader(SHARD) as reader:
         assert rows(reader.snapshot()) == Counter({(2, "b"): 2})
+
+
+def test_a_shard_is_not_made_of_a_location(tmp_path: Path) -> None:
+    """Who forgets the last part of a path would mix its files with those of all shards there."""
+    inner = ShardClient.open(tmp_path / "lake")
+    inner.create(SHARD, schema_of())
+    inner.writer(SHARD).append_now(OK)
+    there = sorted(path.name for path in (tmp_path / "lake").iterdir())
+    outer = ShardClient.open(tmp_path)
+    with pytest.raises(InvalidUsage, match=r"IS_LOCATION.*lake' is a location.*LOCATION/SHARD"):
+        outer.create("lake", schema_of())
+    assert not outer.exists("lake")
+    assert sorted(path.name for path in (tmp_path / "lake").iterdir()) == there
+    outer.create("lake2", schema_of())
+    assert outer.create("lake2", schema_of()).name == "lake2"
