@@ -114,7 +114,7 @@ def summarize(judgements: Mapping[str, Judgement]) -> Summary:
     fresh = sum(j.verdict in _FINE for j in judgements.values())
     bad = sum(j.tone == "bad" for j in judgements.values())
     if not total:
-        return Summary("There are no objects yet.", 0, 0, 0)
+        return Summary("There are no objects.", 0, 0, 0)
     if fresh == total:
         every = "The one object is fresh." if total == 1 else f"All {total} objects are fresh."
         return Summary(every, total, fresh, bad)

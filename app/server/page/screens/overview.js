@@ -58,7 +58,7 @@ export const screen = {
           )}
           ${drawVerdictTable(page, verdicts, lags, chosen, isKnown)}`
         : empty(
-            "Nothing runs here yet.",
+            "Nothing runs here.",
             html`<code>./spark-submit.sh run PROJECT</code> creates the objects of a project.`,
           )}
     `;

@@ -280,7 +280,7 @@ def test_the_order_of_objects_does_not_matter(reverse: bool) -> None:
 @pytest.mark.parametrize(
     ("objects", "words"),
     [
-        ([], "There are no objects yet."),
+        ([], "There are no objects."),
         ([SOURCE], "The one object is fresh."),
         ([SOURCE, VIEW, SINK], "All 3 objects are fresh."),
         (

@@ -104,7 +104,7 @@ def test_what_is_well_looks_calm(open_page: OpenPage, situation: str) -> None:
     expect(headline(seen.page)).to_have_text(str(summary["summary"]))
     expect(seen.page.locator(".tone-bad")).to_have_count(0)
     if situation == "empty":
-        expect(seen.page.get_by_text("Nothing runs here yet.")).to_be_visible()
+        expect(seen.page.get_by_text("Nothing runs here.")).to_be_visible()
     else:
         expect(node(seen.page, "flights")).to_be_visible()
     seen.picture(f"first-{situation}")

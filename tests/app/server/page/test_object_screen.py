@@ -118,6 +118,8 @@ def test_an_object_that_is_dropped_leaves_its_history(open_page: OpenPage) -> No
     seen.world.tell(Dropped(id="planes_out", at_ms=seen.world.clock.now_ms()))
     expect(seen.page.get_by_role("heading", level=1)).to_contain_text("There is no object")
     expect(panel(seen.page, "History")).to_contain_text("healthy")
+    expect(seen.page.get_by_text("One of its name was dropped")).to_be_visible()
+    expect(panel(seen.page, "History")).not_to_contain_text("until now")
 
 
 def test_an_object_that_waits_to_be_created_is_shown_as_such(open_page: OpenPage) -> None:

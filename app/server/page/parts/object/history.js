@@ -112,8 +112,11 @@ function details(text) {
   }
 }
 
-/** @param {Page} page */
-export function drawHistory(page) {
+/**
+ * @param {Page} page
+ * @param {number} [ended]  When the object was dropped; undefined of one that is there.
+ */
+export function drawHistory(page, ended) {
   const kind = page.query.get("history") ?? "";
   const rows = kind === "status" ? statusChanges(page) : verdictChanges(page);
   const missing = page.error(kind === "status" ? "statusHistory" : "verdictHistory");
@@ -121,7 +124,7 @@ export function drawHistory(page) {
   const shown = all ? rows : rows.slice(0, SHOWN);
   const content = shown.length
     ? html`<ol class="history">
-          ${shown.map((row, at) => drawChange(page, row, rows[at - 1]?.at))}
+          ${shown.map((row, at) => drawChange(page, row, rows[at - 1]?.at ?? ended))}
         </ol>
         ${
           rows.length > SHOWN
@@ -189,7 +192,7 @@ function newestFirst(changes) {
 /**
  * @param {Page} page
  * @param {Change} change
- * @param {number | undefined} until  When the next one came; undefined of the newest.
+ * @param {number | undefined} until  When the next one came; or the object was dropped; else undefined of the newest.
  */
 function drawChange(page, change, until) {
   return html`<li>

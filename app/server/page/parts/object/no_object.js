@@ -33,12 +33,13 @@ function drawNoObject(page) {
   const dropped = (page.rows("statusHistory") ?? [])
     .filter((row) => row.status === "dropped")
     .map((row) => moment(row.occurred_at) ?? 0);
+  const end = dropped.length ? Math.max(...dropped) : undefined;
   const then = page.asOf === undefined ? "" : " at this time";
   return html`<div class="object-screen no-object">
     <header class="object-head">
       <h1>There is no object <span class="name">${visible(page.name)}</span>${then}</h1>
-      ${dropped.length
-        ? html`<p>One of its name was dropped, at ${drawTime(Math.max(...dropped))}.</p>` : nothing}
+      ${end === undefined
+        ? nothing : html`<p>One of its name was dropped, at ${drawTime(end)}.</p>`}
       ${
         near.length
           ? html`<p>Names that are near:</p>
@@ -51,7 +52,7 @@ function drawNoObject(page) {
       }
     </header>
     ${page.rows("verdictHistory")?.length
-      ? html`<div class="panels">${drawHistory(page)}</div>` : nothing}
+      ? html`<div class="panels">${drawHistory(page, end)}</div>` : nothing}
   </div>`;
 }
 
