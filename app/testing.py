@@ -59,7 +59,7 @@ from shardline.app.protocol.view_plan import ViewPlan, obstacles
 from shardline.app.storage.envelope import in_source_order, stage_replacements
 from shardline.app.storage.kafka import DELETED, is_kafka
 from shardline.app.storage.reading import POSITION, write_options
-from shardline.datasource.arguments import whole_number
+from shardline.datasource.arguments import text_of, whole_number, wrong_kind
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
@@ -139,6 +139,8 @@ class Lab:
             InvalidUsage: The project has problems.
         """
         parsed = Project.parse({"test.sql": project}) if isinstance(project, str) else project
+        if not isinstance(parsed, Project):
+            raise wrong_kind("project", project, "give its SQL, or Project.load(folder)")
         self._spark = spark
         self._resolved: CheckedProject = parsed.check(spark)
         self.clock = LabClock()
@@ -210,7 +212,7 @@ class Lab:
             InvalidUsage: There is no such source, the rows do not fit it, `at` is in the past, or
                 an `advance` has failed.
         """
-        found = self._resolved.descriptions.get(source)
+        found = self._resolved.descriptions.get(text_of("source", source))
         if not isinstance(found, SourceDescription):
             known = [d.name for d in self._sources]
             raise unknown_name("source", source, known)
@@ -263,7 +265,7 @@ class Lab:
         self._check_open()
         if name not in self._resolved.schemas:
             raise unknown_name("object", name, self._resolved.schemas)
-        at = max(self._reached - 1, 0) if as_of is None else as_of
+        at = max(self._reached - 1, 0) if as_of is None else whole_number("as_of", as_of)
         if at >= self._reached:
             raise InvalidUsage(
                 f"'{name}' has no contents at {at} yet",
@@ -429,6 +431,8 @@ class Lab:
         schema = parse_ddl_schema(self._resolved.schemas[source.name])
         if isinstance(rows, pa.Table):
             rows = self._spark.createDataFrame(rows)
+        if not isinstance(rows, DataFrame | Iterable):
+            raise wrong_kind("rows", rows, "give a frame, an Arrow table, or a list of rows")
         if not isinstance(rows, DataFrame):
             listed, names = list(rows), schema.names
             # Spark takes keys as they are spelt, and NULL for a column that no key names.

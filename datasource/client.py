@@ -21,7 +21,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TypeVar
 
-from shardline.datasource.arguments import Pathname, names_of, text_of, whole_number
+from shardline.datasource.arguments import Pathname, names_of, text_of, whole_number, wrong_kind
 from shardline.datasource.clock import Clock, IdGenerator, SystemClock, SystemIds
 from shardline.datasource.drop_shard import drop_shard
 from shardline.datasource.errors import Fenced, InvalidUsage
@@ -202,6 +202,8 @@ class ShardClient:
             InvalidUsage: The shard exists with another schema or another key; a key column is not
                 in the schema; or its place is that of a location.
         """
+        if not isinstance(schema, ShardSchema):
+            raise wrong_kind("schema", schema, "give ShardSchema.from_arrow(…) of an Arrow schema")
         key = names_of("key", key)
         schema.check_key(key)
         machine = self.machine(name)

@@ -27,6 +27,7 @@ from typing import Self
 
 import pyarrow as pa
 
+from shardline.datasource.arguments import whole_number
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.lease import Lease, LeaseRenewer, take_lease
@@ -267,7 +268,7 @@ class ReadHandle:
 
     def _readable(self, as_of: int | None, timeout_ms: float) -> tuple[ShardState, int]:
         state = self._look()
-        at = latest_readable(state) if as_of is None else as_of
+        at = latest_readable(state) if as_of is None else whole_number("as_of", as_of)
         self.check(state, at)
         # Checked above already: for a time before the since this wait would be in vain.
         found = self.machine.wait_for_upper_past(at, timeout_ms, self._look)

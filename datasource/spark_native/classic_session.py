@@ -7,10 +7,13 @@ A session of Spark Connect has none, and says so by an error that names an attri
 
 from __future__ import annotations
 
+from pyspark.sql import DataFrame, SparkSession
+
 from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["check_classic"]
 
+_KINDS = (DataFrame, SparkSession)
 _CONNECT = "pyspark.sql.connect."
 
 
@@ -23,8 +26,15 @@ def check_classic(given: object, function: str, instead: str) -> None:
         instead: What works in such a session, as a sentence goes on behind "use".
 
     Raises:
-        InvalidUsage: `CLASSIC_SESSION_NEEDED`: it is of Spark Connect.
+        InvalidUsage: `CLASSIC_SESSION_NEEDED`: it is of Spark Connect; or it is neither a session
+            nor a frame.
     """
+    if not isinstance(given, _KINDS) and not type(given).__module__.startswith(_CONNECT):
+        raise InvalidUsage(
+            f"shardline.{function} was given {type(given).__name__} first",
+            code="INVALID_ARGUMENT",
+            hint="its first argument is a session or a frame of Spark",
+        )
     if type(given).__module__.startswith(_CONNECT):
         raise InvalidUsage(
             f"shardline.{function} calls the JVM of a classic session of Spark, and this one is of "

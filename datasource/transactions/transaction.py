@@ -515,6 +515,13 @@ class Transaction:
                 code="KEY_NEEDED",
                 hint="a key is given when a shard is made; overwrite does without",
             )
+        missing = [column for column in key if column not in data.column_names]
+        if missing:
+            raise InvalidUsage(
+                f"the rows for shard '{name}' have no column '{missing[0]}', which is of its key",
+                code="MISSING_COLUMN",
+                hint=f"give the columns {', '.join(key)}",
+            )
         carriers = carrier_schema(schema, key)
         kept = data if live else data.select(list(key))
         for column in carriers.arrow:

@@ -42,6 +42,9 @@ def test_a_path_of_pathlib_opens_a_location(tmp_path: Path) -> None:
         (lambda _: ShardClient.open(b"/x"), "'url' cannot be b'/x'"),  # type: ignore[arg-type]
         (lambda _: ShardClient.open(Path("s3://lake/x")), "has lost its '//'"),
         (lambda c: c.create("new", schema_of(), key="id"), r"key=['id']"),
+        (lambda c: c.create("new", schema_of().arrow), "ShardSchema.from_arrow"),
+        (lambda c: c.reader("orders").snapshot("2026-01-01"), "'as_of' cannot be '2026-01-01'"),
+        (lambda c: c.reader("orders").snapshot(float("nan")), "'as_of' cannot be nan"),
         (lambda c: c.create("new", schema_of(), key=[1]), "'key' cannot be [1]"),
         (lambda c: c.create("new", schema_of(), retain_ms="1h"), "'retain_ms' cannot be '1h'"),
         (lambda c: c.state(None), "None cannot name a shard"),

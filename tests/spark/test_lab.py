@@ -179,6 +179,12 @@ def test_mistakes_are_told(spark: SparkSession) -> None:
         for wrong in ({"at": 10.5}, {"at": 11, "diff": True}, {"at": "11"}):
             with pytest.raises(InvalidUsage, match="whole number"):
                 lab.push("orders", [(1, 1, 1)], **wrong)
+        with pytest.raises(InvalidUsage, match="'as_of' cannot be 'x'"):
+            lab.contents("large", "x")  # type: ignore[arg-type]
+        with pytest.raises(InvalidUsage, match="'rows' cannot be 5"):
+            lab.push("orders", 5, at=11)
+        with pytest.raises(InvalidUsage, match="'source' cannot be None"):
+            lab.push(None, [], at=11)  # type: ignore[arg-type]
         with pytest.raises(InvalidUsage, match="0 copies"):
             lab.push("orders", [(1, 1, 1)], at=11, diff=0)
         extra = spark.sql("SELECT 1 AS id, 2 AS customer, 3 AS price, 4 AS prise")
@@ -188,6 +194,8 @@ def test_mistakes_are_told(spark: SparkSession) -> None:
         lab.push("orders", spark.sql("SELECT 1 AS ID, 2 AS customer, 3 AS PRICE"), at=11)
         with pytest.raises(InvalidUsage, match=r"column 'price' is int32.*string"):
             lab.push("orders", spark.sql("SELECT 1 AS id, 2 AS customer, 'x' AS price"), at=11)
+    with pytest.raises(InvalidUsage, match=r"Project.load\(folder\)"):
+        Lab(spark, Path("queries"))  # type: ignore[arg-type]
     with pytest.raises(InvalidUsage, match="SYNTAX"):
         Lab(spark, "CREATE SOURCE x;")
 

@@ -244,6 +244,8 @@ def test_keys_are_upserted_and_deleted(world: World) -> None:
     with client.transaction() as t:
         t.upsert("x", table((0, "zero"), (1, "one"), (2, "two")))
     with client.transaction() as t:
+        with pytest.raises(InvalidUsage, match=r"MISSING_COLUMN.*no column 'id'"):
+            t.delete("x", table((1, "whatever")).select(["v"]))
         t.delete("x", table((1, "whatever")).select(["id"]))
         with pytest.raises(InvalidUsage, match="WRITTEN_BEFORE"):
             t.upsert("x", table((0, "again")))
