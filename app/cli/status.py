@@ -282,7 +282,7 @@ def status_table(
     kind = width >= _NARROW
     texts = ("kind", "verdict") if kind else ("verdict",)
     # The verdict with its reason and remedy is folded, too: cut, it would say something else.
-    table = plain_table("object", *texts, *rows, right=rows, fold=("object", "verdict"))
+    table = plain_table("object", *texts, *rows, right=rows, fold=("object", "verdict"), least=8)
     for position, one in enumerate(seen.objects):
         words = Text(one.verdict, style=_STYLES[one.tone])
         if one.ready_at is not None:

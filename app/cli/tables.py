@@ -79,14 +79,11 @@ def age(ms: int) -> str:
     return f"{ms} ms" if ms < _SECOND_MS else span(ms)
 
 
-_NAME_WIDTH: Final = 8
-"""Characters of a name that are on one line at least, however narrow the terminal is."""
-
-
 def plain_table(
     *columns: str,
     right: Iterable[str] = (),
     fold: Iterable[str] = (),
+    least: int | None = None,
     title: str | None = None,
 ) -> Table:
     """An empty table in the style of all output.
@@ -95,6 +92,8 @@ def plain_table(
         columns: Their heads.
         right: Columns that hold numbers.
         fold: Columns of names, which are folded where they do not fit, and never cut.
+        least: Characters of a name that are on one line at least, also on a narrow terminal; None
+            for any.
         title: Above the table; None for none.
     """
     table = Table(box=None, title=title, title_justify="left", title_style="bold", pad_edge=False)
@@ -106,7 +105,7 @@ def plain_table(
             no_wrap=column in numbers,
             overflow="fold" if column in folded else "ellipsis",
             # Else numbers, which are never broken, would take all of a narrow terminal.
-            min_width=_NAME_WIDTH if column in folded else None,
+            min_width=least if column in folded else None,
         )
     return table
 
@@ -131,6 +130,10 @@ def is_helper(name: str, names: Container[str]) -> bool:
     return name.startswith("_") or (beside is not None and beside in names)
 
 
+_NAME_WIDTH: Final = 8
+"""Characters of a shard's name on one line, at least."""
+
+
 def location_view(report: LocationReport, *, helpers: bool = True) -> RenderableType:
     """All shards of a location, one line each; without `helpers` their number instead."""
     names = {shard.name for shard in report.shards}
@@ -141,7 +144,9 @@ def location_view(report: LocationReport, *, helpers: bool = True) -> Renderable
         many += f" and {left} that the runtime keeps for itself (--all shows them)"
     head = Text(f"{report.location}\n{many}, looked at {utc(report.at_ms)} UTC\n")
     numbers = ("rows", "parts", "size", "holders")
-    table = plain_table("shard", *numbers, "since", "upper", right=numbers, fold=("shard",))
+    table = plain_table(
+        "shard", *numbers, "since", "upper", right=numbers, fold=("shard",), least=_NAME_WIDTH
+    )
     for shard in shards:
         if shard.dropped:
             table.add_row(escape(shard.name), *[""] * 4, "dropped", "")

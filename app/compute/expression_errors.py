@@ -3,8 +3,8 @@
     error_thrown_at_row(error) -> "PatternSyntaxException: Unclosed group near index 1 ("
 
 Not all that Spark's expressions say about a value is a condition of class 22: a pattern in a column
-that is none is a `PatternSyntaxException` of Java, `sequence` has an exception without a condition,
-and `to_number` one of the class for wrong queries. A view that met such a row as a failure of the
+that is none is an exception of Java alone, the function "sequence" has one without a condition, and
+"to_number" one of the class for wrong queries. A view that met such a row as a failure of the
 moment would meet it again at each start, also when the row is long gone.
 
 So the stack trace decides. The exception is of a row if it was thrown while a value was computed:
