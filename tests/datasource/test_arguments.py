@@ -27,6 +27,11 @@ from support.models.shards import World, rows, schema_of, table
 FAR = Frontier(2e15)  # type: ignore[arg-type]
 
 
+def snapshot(client: ShardClient, as_of: Any) -> object:
+    with client.reader("orders") as reader:
+        return reader.snapshot(as_of)
+
+
 def test_a_path_of_pathlib_opens_a_location(tmp_path: Path) -> None:
     """A location and a shard are found by a path as by its text."""
     made = ShardClient.open(tmp_path)
@@ -43,8 +48,8 @@ def test_a_path_of_pathlib_opens_a_location(tmp_path: Path) -> None:
         (lambda _: ShardClient.open(Path("s3://lake/x")), "has lost its '//'"),
         (lambda c: c.create("new", schema_of(), key="id"), r"key=['id']"),
         (lambda c: c.create("new", schema_of().arrow), "ShardSchema.from_arrow"),
-        (lambda c: c.reader("orders").snapshot("2026-01-01"), "'as_of' cannot be '2026-01-01'"),
-        (lambda c: c.reader("orders").snapshot(float("nan")), "'as_of' cannot be nan"),
+        (lambda c: snapshot(c, "2026-01-01"), "'as_of' cannot be '2026-01-01'"),
+        (lambda c: snapshot(c, float("nan")), "'as_of' cannot be nan"),
         (lambda c: c.create("new", schema_of(), key=[1]), "'key' cannot be [1]"),
         (lambda c: c.create("new", schema_of(), retain_ms="1h"), "'retain_ms' cannot be '1h'"),
         (lambda c: c.state(None), "None cannot name a shard"),
