@@ -217,8 +217,9 @@ class Lab:
             known = [d.name for d in self._sources]
             raise unknown_name("source", source, known)
         self._check_usable()
-        _check_copies(found, whole_number("diff", diff))
-        if whole_number("at", at) < self._reached:
+        at, diff = whole_number("at", at), whole_number("diff", diff)
+        _check_copies(found, diff)
+        if at < self._reached:
             raise InvalidUsage(
                 f"rows of '{source}' at {at}, which is settled",
                 code="TIME_PASSED",
@@ -235,7 +236,8 @@ class Lab:
             InvalidUsage: `to` is not after the last `advance`, or that has failed.
         """
         self._check_usable()
-        if whole_number("to", to) <= self._reached:
+        to = whole_number("to", to)
+        if to <= self._reached:
             raise InvalidUsage(
                 f"cannot advance to {to}",
                 code="TIME_PASSED",

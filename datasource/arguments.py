@@ -18,7 +18,8 @@ import os
 import re
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final, TypeAlias
+from operator import index
+from typing import Final, SupportsIndex, TypeAlias
 
 from shardline.datasource.errors import InvalidUsage
 
@@ -89,20 +90,20 @@ def writer_number(argument: str, value: object) -> tuple[str, int]:
         InvalidUsage: It is not a pair of a text and a whole number.
     """
     match value:
-        case (str() as name, int() as number) if not isinstance(number, bool):
-            return name, number
+        case (str() as name, SupportsIndex() as number) if not isinstance(number, bool):
+            return name, index(number)
     raise wrong_kind(argument, value, f'give a name and a number: {argument}=("orders-in", 17)')
 
 
 def whole_number(argument: str, value: object) -> int:
-    """A whole number, which True is not.
+    """A whole number of Python's, also from one of NumPy's; True is none, nor is 5.0.
 
     Raises:
         InvalidUsage: It is something else.
     """
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise wrong_kind(argument, value, "give a whole number; times are in milliseconds")
-    return value
+    return index(value)
 
 
 def place_options(path: object, location: object, shard: object) -> dict[str, str]:
@@ -128,9 +129,9 @@ def time_text(argument: str, time: object) -> str:
     """
     if isinstance(time, datetime):
         return time.isoformat()
-    if isinstance(time, bool) or not isinstance(time, int | str):
+    if isinstance(time, bool) or not isinstance(time, SupportsIndex | str):
         raise wrong_kind(argument, time, "give milliseconds since the epoch or a date-time")
-    return str(time)
+    return time if isinstance(time, str) else str(index(time))
 
 
 def wrong_kind(argument: str, value: object, hint: str) -> InvalidUsage:

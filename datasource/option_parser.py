@@ -27,6 +27,7 @@ __all__ = [
     "parse_duration",
     "parse_flag",
     "parse_names",
+    "parse_number",
     "parse_retention",
     "parse_size",
     "parse_time",
@@ -269,6 +270,14 @@ def parse_size(text: str) -> int:
     if match is None or int(match[1]) < 1:
         raise UnparsableOption("a size such as 1048576, 512k or 1g")
     return int(match[1]) * _SIZES[match[2]]
+
+
+def parse_number(text: str) -> int:
+    """A whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise UnparsableOption("a whole number, such as 17") from None
 
 
 def parse_duration(text: str) -> int:

@@ -29,7 +29,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from shardline.datasource.append_attempts import AppendAttempts, Decided, Redirect
-from shardline.datasource.arguments import wrong_kind
+from shardline.datasource.arguments import whole_number, wrong_kind
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import MINIMUM, Frontier
 from shardline.datasource.ids import new_id
@@ -379,6 +379,7 @@ class WriteHandle:
             Determinate: Others took every number; or as `AppendAttempts.run`.
         """
         if sequence is not None:
+            sequence = whole_number("sequence", sequence)
             self.sequence = max(self.sequence, sequence)
             return *self._attempts(replace(request, sequence=sequence), parts).run(), sequence
         for _ in range(_NUMBERS_MAX):

@@ -223,10 +223,10 @@ def encode_checked(value: object, decoder: msgspec.json.Decoder[V]) -> bytes:
     Raises:
         InvalidUsage: `decoder` would not take it; the message says which field.
     """
-    data = _encoder.encode(value)
     try:
+        data = _encoder.encode(value)
         decoder.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, TypeError) as error:
         raise InvalidUsage(
             f"an argument is of the wrong kind, and nothing was written: {error}",
             code="INVALID_ARGUMENT",

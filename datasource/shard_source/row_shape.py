@@ -164,7 +164,8 @@ class RowShape:
                     f"column '{field.name}' of shard '{name}' is {present}, and was {former} when "
                     "the frame was loaded",
                     code="SCHEMA_CHANGED",
-                    hint="load it again (restart the query): nothing was read under the old schema",
+                    hint="load it again (restart the query), without a schema of your own: a shard "
+                    "says what it has; nothing was read",
                 )
 
     def rows(self, index: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

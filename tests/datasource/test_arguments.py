@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shardline.datasource.arguments import (
@@ -22,7 +24,7 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.transactions.commit_loop import Identity
-from support.models.shards import World, rows, schema_of, table
+from support.models.shards import SETTINGS, World, rows, schema_of, table
 
 FAR = Frontier(2e15)  # type: ignore[arg-type]
 
@@ -122,6 +124,19 @@ def test_nothing_is_written_that_cannot_be_read(world: World, call: Any) -> None
     client.writer("orders").append_now(table((2, "b")))
 
 
+def test_a_refused_number_is_not_counted_from(world: World) -> None:
+    """The handle goes on, and what it had staged is deleted."""
+    client = world.client(replace(SETTINGS, inline_part_bytes=0))
+    client.create("orders", schema_of(), key=["id"])
+    writer = client.writer("orders", "w")
+    with pytest.raises(InvalidUsage, match=r"'sequence' cannot be 7\.0"):
+        writer.append_now(table((1, "a")), sequence=7.0)  # type: ignore[arg-type]
+    assert not [one for one in client.location.entries("orders") if "/part/" in one.key]
+    writer.append_now(table((1, "a")))
+    writer.append_now(table((2, "b")), sequence=np.int64(5))  # type: ignore[arg-type]
+    assert world.client().state("orders").writers["w"].last == 5
+
+
 @pytest.mark.parametrize(
     ("call", "told"),
     [
@@ -155,4 +170,6 @@ def test_what_is_right_is_taken() -> None:
     moment = datetime(2026, 11, 28, 12, tzinfo=UTC)
     assert time_text("as_of", moment) == "2026-11-28T12:00:00+00:00"
     assert time_text("as_of", "2026-11-28") == "2026-11-28"
-    assert time_text("as_of", 17) == "17"
+    assert time_text("as_of", 17) == time_text("as_of", np.int64(17)) == "17"
+    assert type(whole_number("at", np.int64(17))) is int
+    assert writer_number("txn", ("in", np.int32(3))) == ("in", 3)

@@ -30,7 +30,10 @@ __all__ = ["apply_policy", "checked_retention", "set_retention"]
 
 def checked_retention(name: str, retain_ms: int | None) -> int | None:
     """Return `retain_ms` if it can be the policy of shard `name`; errors as `set_retention`."""
-    if retain_ms is not None and not 0 <= whole_number("retain_ms", retain_ms) <= TIME_MAX:
+    if retain_ms is None:
+        return None
+    retain_ms = whole_number("retain_ms", retain_ms)
+    if not 0 <= retain_ms <= TIME_MAX:
         raise InvalidUsage(
             f"shard '{name}' cannot retain {retain_ms} ms of history",
             code="INVALID_RETENTION",
@@ -49,7 +52,7 @@ def set_retention(state: ShardState, now_ms: int, *, retain_ms: int | None) -> T
         InvalidUsage: It is negative, or greater than any time.
     """
     del now_ms
-    checked_retention(state.name, retain_ms)
+    retain_ms = checked_retention(state.name, retain_ms)
     if is_tombstone(state) or state.retain_ms == retain_ms:
         return Transition(None, result=False)
     return Transition(msgspec.structs.replace(state, retain_ms=retain_ms), result=True)
