@@ -273,3 +273,22 @@ def test_a_sink_that_misses_what_its_input_has_forgotten_is_stalled(
         assert reports.all == [said], "it does not fail: it would be started again for ever"
         assert hold_name("out") not in source.client.state("in").critical
     assert diffs(host.spark, sink) == [(1, "a", 10, 1)]
+
+
+def test_a_hold_that_a_crash_has_left_ahead_of_the_target_proves_nothing(
+    host: Host, source: Input, tmp_path: Path
+) -> None:
+    """Killed between its new hold and the look behind it, a sink does not skip what it lacks."""
+    sink = parquet(tmp_path)
+    with running(host, sink) as reports:
+        reports.reached(source.step(10, (1, "a", 1)))
+    drop_sink(host.client, sink)
+    shutil.rmtree(host.checkpoints)
+    source.step(20, (2, "b", 1))
+    source.step(500, (2, "b", -1))
+    assert away(source) == 500
+    source.client.hold("in", hold_name("out"))
+    with running(host, sink, life(2)) as reports:
+        assert reports.stalled().error.startswith("[HISTORY_GONE] the target of sink 'out'")
+        assert hold_name("out") not in source.client.state("in").critical
+    assert diffs(host.spark, sink) == [(1, "a", 10, 1)]
