@@ -53,8 +53,7 @@ from shardline.datasource.shard.state import ShardState, is_tombstone
 from shardline.datasource.since_hold import SinceHandle, open_since_hold
 from shardline.datasource.stores.location import Location
 from shardline.datasource.stores.open import open_location
-from shardline.datasource.stores.probe import refuse_location
-from shardline.datasource.stores.shard_names import shard_directory, shard_name
+from shardline.datasource.stores.shard_names import shard_name
 from shardline.datasource.transactions.protocol import Transactions
 from shardline.datasource.transactions.redirected_append import commit_append
 from shardline.datasource.transactions.rows import TRANSACTIONS
@@ -207,8 +206,6 @@ class ShardClient:
         key = names_of("key", key)
         schema.check_key(key)
         machine = self.machine(name)
-        if machine.refresh() is None:
-            refuse_location(self.location, shard_directory(name))
         fresh = initial_state(
             shard=new_id("s", self.ids),
             name=name,

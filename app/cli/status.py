@@ -23,7 +23,7 @@ from rich.live import Live
 from rich.padding import Padding
 from rich.text import Text
 
-from shardline.app.cli.tables import plain_table, size
+from shardline.app.cli.tables import NAME_WIDTH, plain_table, size
 from shardline.app.introspection.verdicts.wording import span
 from shardline.app.protocol.object_state import Tone, Verdict
 from shardline.app.server.client import get_json
@@ -282,7 +282,9 @@ def status_table(
     kind = width >= _NARROW
     texts = ("kind", "verdict") if kind else ("verdict",)
     # The verdict with its reason and remedy is folded, too: cut, it would say something else.
-    table = plain_table("object", *texts, *rows, right=rows, fold=("object", "verdict"), least=8)
+    table = plain_table(
+        "object", *texts, *rows, right=rows, fold=("object", "verdict"), least=NAME_WIDTH
+    )
     for position, one in enumerate(seen.objects):
         words = Text(one.verdict, style=_STYLES[one.tone])
         if one.ready_at is not None:

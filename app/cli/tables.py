@@ -25,6 +25,7 @@ from shardline.app.introspection.verdicts.wording import amount, span
 from shardline.datasource.report import HolderReport, LocationReport, ShardReport
 
 __all__ = [
+    "NAME_WIDTH",
     "age",
     "facts_table",
     "is_helper",
@@ -79,6 +80,10 @@ def age(ms: int) -> str:
     return f"{ms} ms" if ms < _SECOND_MS else span(ms)
 
 
+NAME_WIDTH: Final = 8
+"""Characters of a name on one line, at least, where a table has many columns of numbers."""
+
+
 def plain_table(
     *columns: str,
     right: Iterable[str] = (),
@@ -130,10 +135,6 @@ def is_helper(name: str, names: Container[str]) -> bool:
     return name.startswith("_") or (beside is not None and beside in names)
 
 
-_NAME_WIDTH: Final = 8
-"""Characters of a shard's name on one line, at least."""
-
-
 def location_view(report: LocationReport, *, helpers: bool = True) -> RenderableType:
     """All shards of a location, one line each; without `helpers` their number instead."""
     names = {shard.name for shard in report.shards}
@@ -145,7 +146,7 @@ def location_view(report: LocationReport, *, helpers: bool = True) -> Renderable
     head = Text(f"{report.location}\n{many}, looked at {utc(report.at_ms)} UTC\n")
     numbers = ("rows", "parts", "size", "holders")
     table = plain_table(
-        "shard", *numbers, "since", "upper", right=numbers, fold=("shard",), least=_NAME_WIDTH
+        "shard", *numbers, "since", "upper", right=numbers, fold=("shard",), least=NAME_WIDTH
     )
     for shard in shards:
         if shard.dropped:

@@ -53,7 +53,7 @@ _NEVER: Final = re.compile(
 _WRAPPED: Final = re.compile(
     r".*(?:^Caused by: |^: |Lost task [^\n]*?\(TID \d+\) \([^\n()]*\): )", re.DOTALL | re.MULTILINE
 )
-"""What stands before the class of an exception: of a job, of a cause, of a call from Python."""
+"""The text before the class of an exception: of a job, of a cause, of a call from Python."""
 
 _THROWN: Final = re.compile(
     r"(?P<kind>(?:[a-z]\w*\.)+[A-Z][\w$]*)(?:: (?P<message>.*))?", re.DOTALL | re.ASCII

@@ -82,6 +82,7 @@ from shardline.datasource.stores.location import (
     Location,
     VersionedData,
 )
+from shardline.datasource.stores.probe import refuse_location
 from shardline.datasource.stores.shard_names import names_hint, shard_directory, shard_name
 from shardline.datasource.waiting import poll_until
 
@@ -172,6 +173,7 @@ class Machine:
         """Write `initial` as the shard's first record if it has none; return the shard's state.
 
         Raises:
+            InvalidUsage: Its folder is that of a location.
             Indeterminate: The record may have been written. Calling again is safe.
         """
         with self._commit_lock:
@@ -187,6 +189,7 @@ class Machine:
             )
             # A shard in a location without a marker is one that no other process finds.
             self.location.check()
+            refuse_location(self.location, self.directory)
             # No `_flight` as in `_commit_group`: no other thread's command depends on this record,
             # and a caller that is interrupted here finds it, or makes it, by calling again.
             outcome = self._compare_and_set(None, record)

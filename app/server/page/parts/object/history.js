@@ -192,7 +192,8 @@ function newestFirst(changes) {
 /**
  * @param {Page} page
  * @param {Change} change
- * @param {number | undefined} until  When the next one came; or the object was dropped; else undefined of the newest.
+ * @param {number | undefined} until  When the next one came, or the object was dropped; undefined of
+ *   the newest one of an object that is there.
  */
 function drawChange(page, change, until) {
   return html`<li>
