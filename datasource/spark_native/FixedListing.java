@@ -1,30 +1,129 @@
 package shardline_jvm;
 
+import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
-import org.apache.spark.sql.execution.datasources.FileStatusCache;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.util.CaseInsensitiveMap;
+import org.apache.spark.sql.execution.datasources.NoopCache$;
+import org.apache.spark.sql.execution.datasources.PartitionPath;
+import org.apache.spark.sql.execution.datasources.PartitionSpec;
+import org.apache.spark.sql.execution.datasources.PartitioningAwareFileIndex;
+import org.apache.spark.sql.types.StructType;
 import scala.Option;
+import scala.collection.immutable.Seq;
+import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * The files of a native frame, which no REFRESH of a view or a path lists anew.
+ * The files of a native frame, as the plan of the read knows them: no file is looked at.
  *
- * <p>Spark empties the cache of a frame's listing for a refresh, and looks at each file again. A file
- * that is missing then has no rows, with a warning in the log and no error, and the times of change,
- * by which native frames carry the times of parts, are those of the file system. What a frame reads
- * is fixed when it is made.
+ * <p>No REFRESH of a view or a path lists them anew. Spark's own list would leave out a file that is
+ * missing by then, with a warning in the log and no error.
+ *
+ * <p>What is the same in all rows of a file, and stands in none of them, is a partition's value to
+ * Spark. It puts that into batches of columns once for each, and leaves out files by it.
  */
-public class FixedListing extends FileStatusCache {
-  private final Map statuses = new HashMap();
+public class FixedListing extends PartitioningAwareFileIndex {
+  private final String files;
+  private final PartitionSpec partitions;
+  private final scala.collection.mutable.LinkedHashMap statuses =
+      new scala.collection.mutable.LinkedHashMap();
+  private final scala.collection.immutable.Map folders;
+  private final Seq all;
+  private final Seq paths;
+  private final long bytes;
 
-  public Option getLeafFiles(Path path) {
-    return Option.apply(statuses.get(path));
+  /**
+   * Lists files.
+   *
+   * @param constants Whole numbers that each file has one of: names and types.
+   * @param files Of each file its size, its constants and its path, separated by characters 0.
+   */
+  public FixedListing(
+      SparkSession session, CaseInsensitiveMap options, StructType constants, String files) {
+    super(session, options, Option.empty(), NoopCache$.MODULE$);
+    this.files = files;
+    Map byValues = new LinkedHashMap();
+    List listed = new ArrayList();
+    List named = new ArrayList();
+    String[] texts = files.isEmpty() ? new String[0] : files.split("\0");
+    long sum = 0;
+    for (int at = 0; at < texts.length; at += constants.length() + 2) {
+      List values = new ArrayList();
+      for (int number = 1; number <= constants.length(); number++) {
+        values.add(Long.valueOf(texts[at + number]));
+      }
+      Path path = new Path(texts[at + constants.length() + 1]);
+      long size = Long.parseLong(texts[at]);
+      FileStatus status = new FileStatus(size, false, 1, 1 << 27, 0, path);
+      sum += size;
+      named.add(path);
+      listed.add(status);
+      statuses.put(path, status);
+      if (!byValues.containsKey(values)) {
+        byValues.put(values, new ArrayList());
+      }
+      ((List) byValues.get(values)).add(status);
+    }
+    bytes = sum;
+    all = CollectionConverters.asScala(listed).toList();
+    paths = CollectionConverters.asScala(named).toList();
+    List parts = new ArrayList();
+    Map inside = new HashMap();
+    for (Object one : byValues.entrySet()) {
+      Map.Entry entry = (Map.Entry) one;
+      // Spark finds a partition's files by its folder. These have none of their own.
+      Path folder = new Path("/" + parts.size());
+      Object[] own = ((List) entry.getKey()).toArray();
+      parts.add(new PartitionPath(new GenericInternalRow(own), folder));
+      inside.put(folder, ((List) entry.getValue()).toArray(new FileStatus[0]));
+    }
+    partitions = new PartitionSpec(constants, CollectionConverters.asScala(parts).toList());
+    folders =
+        (scala.collection.immutable.Map)
+            scala.collection.immutable.Map$.MODULE$.from(CollectionConverters.asScala(inside));
   }
 
-  public void putLeafFiles(Path path, FileStatus[] files) {
-    statuses.put(path, files);
+  public PartitionSpec partitionSpec() {
+    return partitions;
   }
 
-  public void invalidateAll() {}
+  public scala.collection.mutable.LinkedHashMap leafFiles() {
+    return statuses;
+  }
+
+  public scala.collection.immutable.Map leafDirToChildrenFiles() {
+    return folders;
+  }
+
+  public Seq allFiles() {
+    return all;
+  }
+
+  public Seq rootPaths() {
+    return paths;
+  }
+
+  public long sizeInBytes() {
+    return bytes;
+  }
+
+  public void refresh() {}
+
+  /** Spark computes equal scans of a query once, and finds what is cached by an equal plan. */
+  public boolean equals(Object other) {
+    return other instanceof FixedListing
+        && files.equals(((FixedListing) other).files)
+        && partitions.partitionColumns().equals(
+            ((FixedListing) other).partitions.partitionColumns());
+  }
+
+  public int hashCode() {
+    return files.hashCode();
+  }
 }

@@ -20,7 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from shardline.datasource.java_names import (
     class_in,
@@ -34,7 +34,6 @@ from shardline.datasource.spark_native.interrupts import is_interrupt
 from shardline.datasource.spark_native.row_files import batches_with_rows
 
 __all__ = [
-    "METADATA",
     "File",
     "FileFormat",
     "LivenessToken",
@@ -58,8 +57,6 @@ __all__ = [
     "relation",
     "select_text",
     "session_of",
-    "with_change_time",
-    "written_time",
 ]
 
 _SQL: Final = "org.apache.spark.sql"
@@ -69,27 +66,6 @@ _HADOOP: Final = "org.apache.hadoop.fs"
 
 _CAUSES_MAX: Final = 20
 
-METADATA: Final = "_metadata"
-"""Spark's name for what it knows of a row's file; of a column of the files, if one is called so."""
-
-_CHANGED: Final = "file_modification_time"
-
-
-def written_time(changed: str = f"{METADATA}.{_CHANGED}") -> str:
-    """SQL expression of the `File.time` of a row's file in a `relation`: a constant of each file.
-
-    It is sent as the file's time of change. The `coalesce` tells Spark that it is never null.
-
-    Args:
-        changed: SQL text of the file's time of change.
-    """
-    return f"coalesce(unix_millis({changed}), 0L)"
-
-
-def with_change_time(frame: DataFrame, name: str) -> DataFrame:
-    """A `relation` with the time of change of each row's file, whatever its columns are called."""
-    return frame.select("*", frame.metadataColumn(METADATA).getField(_CHANGED).alias(name))
-
 
 @dataclass(frozen=True, slots=True)
 class File:
@@ -98,12 +74,12 @@ class File:
     Attributes:
         path: URL for Hadoop.
         size_bytes: Its size; a file that is shorter fails to open.
-        time: Result of `written_time` for its rows, in ms.
+        constants: Of each constant of the `relation` the value that all of its rows have.
     """
 
     path: str
     size_bytes: int
-    time: int | None = None
+    constants: tuple[int, ...] = ()
 
 
 class FileFormat:
@@ -188,34 +164,37 @@ class LivenessToken:
 
 
 def relation(
-    spark: SparkSession, files: Sequence[File], schema: StructType, file_format: FileFormat
+    spark: SparkSession,
+    files: Sequence[File],
+    schema: StructType,
+    file_format: FileFormat,
+    constants: Sequence[str] = (),
 ) -> DataFrame:
     """The rows of Parquet `files` under exactly `schema`, nullability included.
 
     Touches no file, not even for a `REFRESH`. A file that is missing when it is read is an error
     that names it.
+
+    Args:
+        spark: The session that reads.
+        files: The files, each with its constants.
+        schema: The columns that are read from the files.
+        file_format: The format of all scans of the frame.
+        constants: Names of further columns, behind the others: whole numbers that no file has.
     """
     session = spark._jsparkSession  # noqa: SLF001 - no public door
     none = scala_object(spark, "scala.None")
-    statuses = java_object(spark, "FixedListing")
-    paths = java_class(spark, "java.util.ArrayList")()
-    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - no public door
-    for file in files:
-        path, listed = _listed(jvm_of(spark), gateway, file)
-        statuses.putLeafFiles(path, listed)
-        paths.add(path)
-    index = java_class(spark, f"{_SOURCES}.InMemoryFileIndex")(
-        session,
-        java_class(spark, "PythonUtils").toSeq(paths),
-        file_format.options,
-        none,
-        statuses,
-        none,
-        none,
+    columns = java_type(
+        spark, StructType([StructField(name, LongType(), nullable=False) for name in constants])
     )
+    # One call for all of them, whose number has no bound.
+    listed = "\0".join(
+        "\0".join([*map(str, (file.size_bytes, *file.constants)), file.path]) for file in files
+    )
+    index = java_object(spark, "FixedListing", session, file_format.options, columns, listed)
     source = java_class(spark, f"{_SOURCES}.HadoopFsRelation")(
         index,
-        java_type(spark, StructType([])),
+        columns,
         java_type(spark, schema),
         none,
         file_format.java,
@@ -235,16 +214,6 @@ def java_type(spark: SparkSession, schema: StructType) -> Any:
 def _struct(jvm: Any, json: str) -> Any:
     """A type in the JVM."""
     return class_in(jvm, f"{_SQL}.types.DataType").fromJson(json)
-
-
-@lru_cache(maxsize=1 << 12)
-def _listed(jvm: Any, gateway: Any, file: File) -> tuple[Any, Any]:
-    """The path of `file` and its entry in a listing: the same for all frames that read it."""
-    make_status = class_in(jvm, f"{_HADOOP}.FileStatus")
-    path = class_in(jvm, f"{_HADOOP}.Path")(file.path)
-    listed = gateway.new_array(make_status, 1)
-    listed[0] = make_status(file.size_bytes, False, 1, 1 << 27, file.time or 0, path)
-    return path, listed
 
 
 def local_relation(

@@ -29,6 +29,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from shardline.datasource.spark_native.compiled_java import java_object
+from shardline.datasource.spark_native.jvm import as_active
 
 __all__ = ["BROADCASTS", "KeptBroadcasts"]
 
@@ -94,13 +95,17 @@ class KeptBroadcasts:
             # Not under the lock: another query's rows need not wait for this job. Two queries that
             # want the same at once make it twice.
             try:
-                made = java_object(spark, _CLASS, make()._jdf)  # noqa: SLF001 - no public door
+                with as_active(spark):
+                    made = java_object(spark, _CLASS, make()._jdf)  # noqa: SLF001 - no public door
             except (Py4JError, PySparkException) as error:
                 _log.debug("keys of retractions are not kept", exc_info=error)
                 return None
             found = _Broadcast(rows, made)
             self._store(identity, found)
-        return DataFrame(found.java.frame(spark._jsparkSession), spark)  # noqa: SLF001 - as above
+        # Here, too: a node of a plan is of the session that is active when it is made, and a thread
+        # may have none.
+        with as_active(spark):
+            return DataFrame(found.java.frame(spark._jsparkSession), spark)  # noqa: SLF001 - above
 
     def _store(self, identity: Hashable, made: _Broadcast) -> None:
         with self._lock:

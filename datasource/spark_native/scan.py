@@ -1,7 +1,7 @@
 """Builds scans of Spark's Parquet reader: one for all parts that can be read in the same way.
 
     rows       the wanted columns under the wanted types
-    `_ts`      read; for parts that a commit stamped, a constant from the part's metadata
+    `_ts`      read; for parts that a commit stamped, a constant of the file
     `_diff`    read only where a part has other diffs than 1
 
 The plan grows with the number of schemas that parts were written with, and with parts whose rows
@@ -19,15 +19,11 @@ from pyspark.sql.types import LongType, StructField, StructType
 from shardline.datasource.parts.nan_bounds import float_paths, trusts_bounds
 from shardline.datasource.shard.batch import Part
 from shardline.datasource.shard.plan import PlannedPart, TimeFilter
-from shardline.datasource.spark_native.consolidate import fresh_name
 from shardline.datasource.spark_native.jvm import (
-    METADATA,
     File,
     FileFormat,
     known_nullability,
     relation,
-    with_change_time,
-    written_time,
 )
 from shardline.datasource.spark_native.types import (
     can_spark_read,
@@ -63,9 +59,6 @@ FLOAT_OPTIONS: Mapping[str, str] = {
     "parquet.filter.dictionary.enabled": "false",
 }
 """Options beside `READ_OPTIONS` for frames with columns of floating-point numbers."""
-
-_LAST_STAMP = 2**53
-"""Greatest time (ms) that a file's time of change can carry: Spark keeps it in microseconds."""
 
 _FILTERED_SCANS = 32
 """Scans of one plan with a time filter, at most; further parts are fetched by Arrow."""
@@ -125,7 +118,6 @@ class Scanner:
             and part.inline is None
             and not planned.audit
             and planned.share == (0, 1)
-            and (part.ts is None or 0 <= part.ts < _LAST_STAMP)
             and can_spark_read(self.schemas[part.schema], self.target)
         )
 
@@ -184,26 +176,28 @@ class Scanner:
         fields = list(struct_of(record).fields)
         if kind.counted:
             fields.append(StructField(DIFF, LongType(), nullable=False))
-        if kind.times is not None or (with_ts and not kind.stamped):
+        if not kind.stamped and (with_ts or kind.times is not None):
             fields.append(StructField(TS, LongType(), nullable=False))
+        # Spark puts a constant of a file into batches once, and leaves out files by it.
+        constants = [TS] if kind.stamped else []
         files = [
-            File(f"{self.root}/{part.key}", part.size_bytes, part.ts if kind.stamped else None)
+            File(
+                f"{self.root}/{part.key}",
+                part.size_bytes,
+                () if part.ts is None or not kind.stamped else (part.ts,),
+            )
             for part in parts
         ]
-        frame = relation(self.spark, files, StructType(fields), self.file_format)
-        time = written_time() if kind.stamped else TS
-        taken = [field.name for field in fields]
-        if kind.stamped and METADATA in map(str.lower, taken):
-            changed = fresh_name("_shardline_changed", taken)
-            frame, time = with_change_time(frame, changed), written_time(changed)
+        frame = relation(self.spark, files, StructType(fields), self.file_format, constants)
         if not kind.trusted:
             frame = self._without_pushdown(frame, record)
         if kind.times is not None:
             frame = frame.where(_passes(kind.times, sum(part.rows for part in parts)))
         own = [_as(field.name, field.dataType, wanted) for field, wanted in self._pairs(fields)]
-        times = [f"{time} AS {TS}" if kind.stamped else TS] if with_ts else []
+        times = [TS] if with_ts else []
         diffs = [DIFF if kind.counted else f"1L AS {DIFF}"] if with_diff else []
         items = [*own, *times, *diffs]
+        taken = [*(field.name for field in fields), *constants]
         names = list(map(sql_name, taken))
         # Not `items == names`: comparing a column makes a column.
         if all(isinstance(item, str) for item in items) and items == names:

@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from typing_extensions import override
 
 from shardline import datasource
+from shardline.datasource.java_names import java_class
 from shardline.datasource.lease import Lease
 from shardline.datasource.rows.updates import stamp
 from shardline.datasource.shard_sink.writers import batch_writer
@@ -100,6 +101,25 @@ def test_a_second_read_collects_no_keys(
     assert numbers_in(again) == list(range(8, 20))
     # Keys that are broadcast anew are a stage of their own.
     assert stages_of(spark, datasource.snapshot(session, shard)) == 1
+
+
+@pytest.mark.parametrize("of_first", [False, True])
+def test_a_thread_without_an_active_session(
+    spark: SparkSession, shard: str, broadcasts: KeptBroadcasts, *, of_first: bool
+) -> None:
+    """As any thread that a user starts is in the JVM until it has run something."""
+    sessions = java_class(spark, "org.apache.spark.sql.classic.SparkSession")
+    if not of_first:
+        datasource.snapshot(spark, shard)
+    sessions.clearActiveSession()
+    try:
+        frame = datasource.snapshot(spark, shard)
+        sessions.clearActiveSession()
+        assert len(broadcasts) == 1
+        assert KEPT in plan_of(frame)
+        assert numbers_in(frame) == list(range(5, 20))
+    finally:
+        sessions.setActiveSession(spark._jsparkSession)
 
 
 @pytest.mark.usefixtures("broadcasts")
