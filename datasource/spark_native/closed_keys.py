@@ -93,6 +93,13 @@ class ClosedKeys:
             closed: What `of` gives, to be broadcast.
             older: True if all updates are from before every retraction; otherwise they have `_ts`.
         """
+        return updates.join(closed, self._is_closed(older=older), "left_anti")
+
+    def taken_back(self, updates: DataFrame, closed: DataFrame) -> DataFrame:
+        """The others of these updates, which have `_ts`."""
+        return updates.join(closed, self._is_closed(older=False), "left_semi")
+
+    def _is_closed(self, *, older: bool) -> Column:
         same = F.lit(True)
         for number, name in enumerate(self.key):
             same &= quoted(name).eqNullSafe(F.col(self._named(f"_shardline_k{number}")))
@@ -100,8 +107,7 @@ class ClosedKeys:
         # that the keys must be equal, too; and this tells it only where the hash was found.
         time = F.expr(_ALWAYS) if older else quoted(TS)
         later = F.when(same, time).otherwise(F.expr(_NEVER)) < F.col(self._named("_shardline_time"))
-        found = (self._hash() == F.col(self._named("_shardline_hash"))) & later
-        return updates.join(closed, found, "left_anti")
+        return (self._hash() == F.col(self._named("_shardline_hash"))) & later
 
     def _named(self, name: str) -> str:
         return fresh_name(name, self.taken)

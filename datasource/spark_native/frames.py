@@ -38,12 +38,19 @@ from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.spark_native.arrow_fallback import fetch_by_tasks, fetch_in_driver
 from shardline.datasource.spark_native.blob_paths import hadoop_url
 from shardline.datasource.spark_native.closed_keys import ClosedKeys, can_close
+from shardline.datasource.spark_native.closed_rows import CLOSED_ROWS, number_rows
 from shardline.datasource.spark_native.consolidate import can_consolidate, consolidate, repeat_rows
 from shardline.datasource.spark_native.jvm import FileFormat, LivenessToken, empty_frame
 from shardline.datasource.spark_native.kept_broadcast import BROADCASTS
 from shardline.datasource.spark_native.part_errors import remember_plan
 from shardline.datasource.spark_native.row_shape import apply_row_shape
-from shardline.datasource.spark_native.scan import FLOAT_OPTIONS, READ_OPTIONS, ScanKind, Scanner
+from shardline.datasource.spark_native.scan import (
+    FLOAT_OPTIONS,
+    READ_OPTIONS,
+    RowNumbers,
+    ScanKind,
+    Scanner,
+)
 from shardline.datasource.spark_native.touched_rows import (
     TouchedRows,
     hashed_columns,
@@ -51,7 +58,7 @@ from shardline.datasource.spark_native.touched_rows import (
     is_worth_splitting,
     most_retractions,
 )
-from shardline.datasource.spark_native.types import conform, project, sql_name, struct_of
+from shardline.datasource.spark_native.types import ROW_INDEX, conform, project, sql_name, struct_of
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["NativeFrame", "make_native_frame"]
@@ -309,27 +316,70 @@ class _FrameBuilder:
         kept = [self._inline_updates(sample, inline, scanner, with_ts=True)] if inline else []
         keys = ClosedKeys(sample.key, (*scanner.target.names, TS, DIFF))
         what = ("closed keys", *sample.key)
-        closed = self._lookup_table(what, scanner, retracting, kept, keys.of, with_ts=True)
 
-        def add(passes: Callable[[int, int], bool], *, timed: bool, closable: bool) -> None:
-            """Add what the parts of certain times add and no later retraction takes back."""
-            chosen = _chosen(scans, lambda part: passes(*(part.time_bounds or (first, last))))
-            found = scanner.scan(chosen, with_ts=timed, with_ones=False)
-            for (kind, parts), frame in zip(chosen.items(), found, strict=True):
-                added = frame.where(f"{DIFF} > 0") if kind.counted else frame
-                if closable:
-                    added = keys.left(added, closed, older=not timed)
+        def collect_keys() -> DataFrame:
+            return self._lookup_table(what, scanner, retracting, kept, keys.of, with_ts=True)
+
+        def add(frames: Iterable[DataFrame], chosen: Mapping[ScanKind, Sequence[Part]]) -> None:
+            for frame, parts in zip(frames, chosen.values(), strict=True):
                 counted = any(part.diff_max > 1 for part in parts)
-                self._add(sample, self._untouched(sample, added, counted=counted))
+                self._add(sample, self._untouched(sample, frame, counted=counted))
 
         # Most rows are from before the first retraction, and those that the last one brings have
         # none after it: neither need a time, and the latter no look at the keys.
-        add(lambda _, end: end < first, timed=False, closable=True)
-        add(lambda begin, end: begin < last and end >= first, timed=True, closable=True)
-        add(lambda begin, end: begin >= last and end >= first, timed=False, closable=False)
+        closable = _chosen(scans, lambda part: (part.time_bounds or (first, last))[0] < last)
+        newest = _chosen(scans, lambda part: (part.time_bounds or (first, last))[0] >= last)
+        add(_added(scanner, newest), newest)
+        if not kept:
+            by_number = self._open_rows(retracting, closable, scanner, keys, collect_keys)
+            if by_number is not None:
+                add(by_number, closable)
+                return
+        closed = collect_keys()
+        older = _chosen(closable, lambda part: (part.time_bounds or (first, last))[1] < first)
+        between = _chosen(closable, lambda part: (part.time_bounds or (first, last))[1] >= first)
+        for chosen, timed in ((older, False), (between, True)):
+            found = _added(scanner, chosen, with_ts=timed)
+            add((keys.left(one, closed, older=not timed) for one in found), chosen)
         for frame in kept:
             added = keys.left(frame.where(f"{DIFF} > 0"), closed, older=False)
             self._add(sample, self._untouched(sample, added, counted=True))
+
+    def _open_rows(
+        self,
+        retracting: Mapping[ScanKind, Sequence[Part]],
+        closable: Mapping[ScanKind, Sequence[Part]],
+        scanner: Scanner,
+        keys: ClosedKeys,
+        collect_keys: Callable[[], DataFrame],
+    ) -> list[DataFrame] | None:
+        """What `closable` adds and `retracting` does not take back, by the numbers of rows.
+
+        Returns:
+            A frame for each scan; None if the rows are to be looked up by key.
+        """
+        numbers, rows = number_rows(closable, keys.taken)
+
+        def closed_numbers() -> DataFrame:
+            closed, number = collect_keys(), F.col(numbers.name) + F.col(ROW_INDEX)
+            return reduce(
+                DataFrame.unionAll,
+                [
+                    keys.taken_back(one, closed).select(number)
+                    for one in _added(scanner, closable, with_ts=True, numbers=numbers)
+                ],
+            )
+
+        read = [
+            (kind, *(part.key for part in parts))
+            for kind, parts in (*retracting.items(), *closable.items())
+        ]
+        identity = (scanner.root, *keys.key, scanner.target.json, len(retracting), *read)
+        bits = CLOSED_ROWS.find(self.spark, identity, rows, closed_numbers)
+        if bits is None:
+            return None
+        found = _added(scanner, closable, numbers=numbers)
+        return [bits.open_rows(one, numbers) for one in found]
 
     def _lookup_table(
         self,
@@ -435,6 +485,21 @@ def _chosen(
     """The scans of those parts that pass; none without any."""
     found = {kind: list(filter(passes, parts)) for kind, parts in scans.items()}
     return {kind: parts for kind, parts in found.items() if parts}
+
+
+def _added(
+    scanner: Scanner,
+    chosen: Mapping[ScanKind, Sequence[Part]],
+    *,
+    with_ts: bool = False,
+    numbers: RowNumbers | None = None,
+) -> list[DataFrame]:
+    """What parts add, without their retractions: a frame for each scan, `_diff` if not always 1."""
+    found = scanner.scan(chosen, with_ts=with_ts, with_ones=False, numbers=numbers)
+    return [
+        frame.where(f"{DIFF} > 0") if kind.counted else frame
+        for kind, frame in zip(chosen, found, strict=True)
+    ]
 
 
 def _filtered(sample: ShardPartition, rows: DataFrame) -> DataFrame:

@@ -3,6 +3,7 @@
     rows       the wanted columns under the wanted types
     `_ts`      read; for parts that a commit stamped, a constant of the file
     `_diff`    read only where a part has other diffs than 1
+    numbers    of rows, if wanted: Spark counts them in each file, from a constant of the file
 
 The plan grows with the number of schemas that parts were written with, and with parts whose rows
 must be filtered by time one by one, never with the number of parts.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
@@ -26,6 +28,7 @@ from shardline.datasource.spark_native.jvm import (
     relation,
 )
 from shardline.datasource.spark_native.types import (
+    ROW_INDEX,
     can_spark_read,
     project,
     quoted,
@@ -36,7 +39,7 @@ from shardline.datasource.spark_native.types import (
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import Record
 
-__all__ = ["FLOAT_OPTIONS", "READ_OPTIONS", "ScanKind", "Scanner", "is_counted"]
+__all__ = ["FLOAT_OPTIONS", "READ_OPTIONS", "RowNumbers", "ScanKind", "Scanner", "is_counted"]
 
 READ_OPTIONS: Mapping[str, str] = {
     # If the session sets one of them, rows of a missing or damaged part vanish without an error.
@@ -90,6 +93,19 @@ class ScanKind:
     stamped: bool
     trusted: bool
     times: TimeFilter | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowNumbers:
+    """Numbers of the rows of parts: the sum of two columns, the other one being `ROW_INDEX`.
+
+    Attributes:
+        name: Name of the column with the number of the first row of a row's part.
+        first: That number by the key of the part.
+    """
+
+    name: str
+    first: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -156,6 +172,7 @@ class Scanner:
         *,
         with_ts: bool,
         with_ones: bool = True,
+        numbers: RowNumbers | None = None,
     ) -> list[DataFrame]:
         """The updates of the parts: target columns, `_ts` if wanted, `_diff`; a frame per scan.
 
@@ -163,40 +180,53 @@ class Scanner:
             alike: The first result of `split`.
             with_ts: True adds `_ts`.
             with_ones: True adds `_diff` also where it is 1 in every row.
+            numbers: Adds the two columns of the rows' numbers.
         """
-        return [
-            self._scan(kind, parts, with_ts=with_ts, with_diff=with_ones or kind.counted)
-            for kind, parts in alike.items()
-        ]
+        found = []
+        for kind, parts in alike.items():
+            with_diff = with_ones or kind.counted
+            found.append(self._scan(kind, parts, numbers, with_ts=with_ts, with_diff=with_diff))
+        return found
 
     def _scan(
-        self, kind: ScanKind, parts: Sequence[Part], *, with_ts: bool, with_diff: bool
+        self,
+        kind: ScanKind,
+        parts: Sequence[Part],
+        numbers: RowNumbers | None,
+        *,
+        with_ts: bool,
+        with_diff: bool,
     ) -> DataFrame:
         record = read_record(self.schemas[kind.schema].record, self.target.record)
         fields = list(struct_of(record).fields)
         if kind.counted:
             fields.append(StructField(DIFF, LongType(), nullable=False))
-        if not kind.stamped and (with_ts or kind.times is not None):
+        needs_ts = with_ts or kind.times is not None
+        if needs_ts and not kind.stamped:
             fields.append(StructField(TS, LongType(), nullable=False))
+        if numbers:
+            fields.append(StructField(ROW_INDEX, LongType()))
         # Spark puts a constant of a file into batches once, and leaves out files by it.
-        constants = [TS] if kind.stamped else []
+        constants: dict[str, list[int]] = {}
+        if needs_ts and kind.stamped:
+            constants[TS] = [part.ts or 0 for part in parts]
+        if numbers:
+            constants[numbers.name] = [numbers.first[part.key] for part in parts]
+        of_parts = zip(*constants.values(), strict=True) if constants else repeat(())
         files = [
-            File(
-                f"{self.root}/{part.key}",
-                part.size_bytes,
-                () if part.ts is None or not kind.stamped else (part.ts,),
-            )
-            for part in parts
+            File(f"{self.root}/{part.key}", part.size_bytes, tuple(values))
+            for part, values in zip(parts, of_parts, strict=False)
         ]
-        frame = relation(self.spark, files, StructType(fields), self.file_format, constants)
+        frame = relation(self.spark, files, StructType(fields), self.file_format, [*constants])
         if not kind.trusted:
             frame = self._without_pushdown(frame, record)
         if kind.times is not None:
             frame = frame.where(_passes(kind.times, sum(part.rows for part in parts)))
         own = [_as(field.name, field.dataType, wanted) for field, wanted in self._pairs(fields)]
-        times = [TS] if with_ts else []
-        diffs = [DIFF if kind.counted else f"1L AS {DIFF}"] if with_diff else []
-        items = [*own, *times, *diffs]
+        times = [sql_name(TS)] if with_ts else []
+        diffs = [sql_name(DIFF) if kind.counted else f"1L AS {DIFF}"] if with_diff else []
+        number = [sql_name(ROW_INDEX), sql_name(numbers.name)] if numbers else []
+        items = [*own, *times, *diffs, *number]
         taken = [*(field.name for field in fields), *constants]
         names = list(map(sql_name, taken))
         # Not `items == names`: comparing a column makes a column.

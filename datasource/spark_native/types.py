@@ -36,6 +36,7 @@ from shardline.datasource.types.spark_types import (
 )
 
 __all__ = [
+    "ROW_INDEX",
     "can_cast_in_place",
     "can_spark_read",
     "conform",
@@ -81,15 +82,15 @@ def project(frame: DataFrame, items: Sequence[str | Column]) -> DataFrame:
     return frame.select([F.expr(item) if isinstance(item, str) else item for item in items])
 
 
-_ROW_INDEX: Final = "_tmp_metadata_row_index"
-"""Of Spark's Parquet reader: in the place of a column's values it gives positions of rows."""
+ROW_INDEX: Final = "_tmp_metadata_row_index"
+"""A column that Spark's Parquet reader makes: positions of rows in their file, from 0."""
 
 
 def can_spark_read(written: ShardSchema, target: ShardSchema) -> bool:
     """True if Spark can read parts of schema `written` as rows of `target`."""
     return all(
         _is_readable(field.type)
-        and field.name.lower() != _ROW_INDEX
+        and field.name.lower() != ROW_INDEX
         and (field.name not in written or _is_widened(written.field(field.name), field))
         for field in target.record.fields
     )
