@@ -201,16 +201,19 @@ def find(folder: Path) -> ApplicationAddress:
     One that follows another runtime is found where there is no other.
 
     Raises:
-        InvalidUsage: `NOT_RUNNING`: the folder has no such file.
+        InvalidUsage: `NOT_RUNNING`: the folder has no such file. `ADDRESS_UNREADABLE`: it has one
+            that this user may not read, or that is no address.
     """
     found = find_holder(folder) or _read(folder / _FOLLOWING)
-    if found is None:
-        raise InvalidUsage(
-            f"no application runs in '{folder}'",
-            code="NOT_RUNNING",
-            hint=f"start one with {PROGRAM} run, or name its folder with --data",
-        )
-    return found
+    if found is not None:
+        return found
+    for name in (_FILE, _FOLLOWING):
+        _refuse_unreadable(folder / name)
+    raise InvalidUsage(
+        f"no application runs in '{folder}'",
+        code="NOT_RUNNING",
+        hint=f"start one with {PROGRAM} run, or name its folder with --data",
+    )
 
 
 def find_holder(folder: Path) -> ApplicationAddress | None:
@@ -239,6 +242,29 @@ def _answers(where: ApplicationAddress) -> bool:
 
 def _read(file: Path) -> ApplicationAddress | None:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=ApplicationAddress)
+        return _decoded(file)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def _decoded(file: Path) -> ApplicationAddress:
+    return msgspec.json.decode(file.read_bytes(), type=ApplicationAddress)
+
+
+def _refuse_unreadable(file: Path) -> None:
+    """Raise `ADDRESS_UNREADABLE` if the file is there and cannot be read as an address."""
+    try:
+        _decoded(file)
+    except FileNotFoundError:
+        return
+    except (PermissionError, msgspec.DecodeError) as error:
+        raise InvalidUsage(
+            f"'{file}', by which commands find the application, cannot be read: {error}",
+            code="ADDRESS_UNREADABLE",
+            hint="run the command as the user that runs the application: its token is in the file"
+            if isinstance(error, PermissionError)
+            else "an application that runs writes it anew within seconds: run the command again; "
+            f"if none runs, start one with {PROGRAM} run",
+        ) from error
+    except OSError:
+        return  # the folder is none

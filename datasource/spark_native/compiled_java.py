@@ -65,7 +65,7 @@ def java_object(spark: SparkSession, name: str, *given: object) -> Any:
         arguments.add(one)
     with _loading:
         made = _loaded(jvm_of(spark), name, spark.version)
-    return made.getConstructors()[0].newInstance(arguments.toArray())
+    return made.newInstance(arguments.toArray())
 
 
 _loading: Final = threading.Lock()
@@ -75,6 +75,11 @@ load a class of its own."""
 
 @cache
 def _loaded(jvm: Any, name: str, version: str) -> Any:
+    """The constructor of a class."""
+    return _class(jvm, name, version).getConstructors()[0]
+
+
+def _class(jvm: Any, name: str, version: str) -> Any:
     source = files(__package__).joinpath(f"{name}.java").read_bytes()
     java = class_in(jvm, "java.lang.System").getProperty("java.specification.version")
     kept = _kept_at(name, hashlib.sha256(b"\n".join([source, version.encode(), java.encode()])))

@@ -105,10 +105,8 @@ class FileFormat:
 
     @cached_property
     def options(self) -> Any:
-        """The options in the JVM."""
-        given = java_class(self._spark, "PythonUtils").toScalaMap(self._options)
-        # Spark would wrap any other map in one of these itself, anew at each use.
-        return scala_object(self._spark, f"{_SQL}.catalyst.util.CaseInsensitiveMap").apply(given)
+        """The options in the JVM: the same for all frames, since nothing changes them."""
+        return _options(jvm_of(self._spark), tuple(self._options.items()))
 
     def token(self) -> LivenessToken:
         """A token that is alive while anything can read the files."""
@@ -203,6 +201,14 @@ def relation(
     )
     plan = scala_object(spark, f"{_SOURCES}.LogicalRelation").apply(source, False)
     return frame_of(spark, session, plan)
+
+
+@lru_cache(maxsize=1 << 4)
+def _options(jvm: Any, options: tuple[tuple[str, str], ...]) -> Any:
+    given = class_in(jvm, "PythonUtils").toScalaMap(dict(options))
+    # Spark would wrap any other map in one of these itself, anew at each use.
+    maps = getattr(class_in(jvm, f"{_SQL}.catalyst.util.CaseInsensitiveMap$"), "MODULE$")
+    return maps.apply(given)
 
 
 def java_type(spark: SparkSession, schema: StructType) -> Any:

@@ -209,9 +209,24 @@ def test_what_is_no_port_is_none(tmp_path: Path, content: str) -> None:
     assert last_port(tmp_path) == 0
 
 
+@pytest.mark.parametrize("name", ["application.json", "following.json"])
 @pytest.mark.parametrize("content", ["", "{}", "nonsense", '{"url": 1}'])
-def test_a_torn_file_is_no_application(tmp_path: Path, content: str) -> None:
-    """Whatever is in it, the answer is a sentence."""
-    (tmp_path / "application.json").write_text(content)
-    with pytest.raises(InvalidUsage, match=r"spark-submit\.sh run"):
+def test_a_torn_file_is_not_taken_for_none(tmp_path: Path, name: str, content: str) -> None:
+    """Its application may run, and writes it anew soon."""
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InvalidUsage, match=rf"ADDRESS_UNREADABLE.*{name}.*run the command again"):
+        find(tmp_path)
+
+
+def test_a_file_of_another_user_is_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The application runs, and this user may not talk to it."""
+    announce(tmp_path, HERE)
+
+    def refused(_: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refused)  # root may read every file
+    with pytest.raises(InvalidUsage, match=r"ADDRESS_UNREADABLE.*as the user that runs"):
         find(tmp_path)
