@@ -29,7 +29,9 @@ import scala.jdk.javaapi.CollectionConverters;
  * know this one.
  */
 public class RowBits {
-  private final Literal words;
+  private static final long NO_NUMBER = -1;
+
+  private Literal words;
 
   /**
    * Runs the frame, whose only column are the numbers.
@@ -41,6 +43,9 @@ public class RowBits {
     InternalRow[] found = numbers.queryExecution().executedPlan().executeCollect();
     for (int at = 0; at < found.length; at++) {
       long number = found[at].getLong(0);
+      if (number == NO_NUMBER) {
+        return;
+      }
       if (number < 0 || number >= rows) {
         throw new IllegalStateException("row " + number + " of " + rows);
       }
@@ -49,6 +54,11 @@ public class RowBits {
     words =
         new Literal(
             UnsafeArrayData.fromPrimitiveArray(bits), new ArrayType(DataTypes.LongType, false));
+  }
+
+  /** False if the frame has said that numbers cannot tell. */
+  public boolean canTell() {
+    return words != null;
   }
 
   /**

@@ -1,27 +1,28 @@
-"""Remembers which rows of parts are closed, so that later merged reads need not look up their keys.
+"""Remembers which rows of parts are closed, so that later merged reads need not find them again.
 
     CLOSED_ROWS.find(spark, identity, rows, make) -> bits, or None
     bits.open_rows(frame, numbers)                -> the rows of a frame that are not closed
 
-To look a row up by key takes reading the key, a hash and a look at a table far greater than a
-processor's caches: of two columns that is four times the scan. But parts never change, so the rows
-that certain retractions take back from certain parts are the same for ever. They are found by key
-once, and remembered by number, as one bit for each row; Spark's Parquet reader counts rows as it
-reads them (Delta's deletion vectors are such bits, in a file beside each part; these are in memory
-only, and made by the reader).
+To look each row up by key takes reading the key, a hash and a look at a table far greater than a
+processor's caches: of two columns that is four times the scan. To consolidate rows takes all of
+their columns and a shuffle. But parts never change, so the rows that certain retractions take back
+from certain parts are the same for ever. They are found once, and remembered by number, as one bit
+for each row; Spark's Parquet reader counts rows as it reads them (Delta's deletion vectors are such
+bits, in a file beside each part; these are in memory only, and made by the reader).
 
-    first read of a group of parts    by key; that it was read is remembered
-    second                            one job looks up all rows of the group by key, for the bits
+    first read of a group of parts    by key, or consolidated; that it was read is remembered
+    second                            one job finds the closed rows of the whole group, for the bits
     from then on                      the bits
 
-Finding them takes as long as a read of the keys of all rows. A group of which only a few rows are
-read, once before the next upsert, is not worth that, so the first read does without.
+The job takes as long as a read of the keys of all rows, or of all that retractions may concern. A
+group of which only a few rows are read, once before the next upsert, is not worth that, so the
+first read does without.
 
 Invariants:
     An identity stands for one set of rows, for ever: it names the parts and their order.
     What is kept refers to no file, no frame and no session: it keeps no lease.
-    A failure is not kept and raises nothing here: the caller reads by key, and the error comes when
-    its query runs.
+    A failure is not kept and raises nothing here: the caller reads without numbers, and the error
+    comes when its query runs.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class RowBits:
 
     Attributes:
         rows: How many rows are numbered.
-        java: The object in the JVM that has a bit for each.
+        java: The object in the JVM that has a bit for each; None if numbers cannot tell.
     """
 
     rows: int
@@ -107,11 +108,12 @@ class ClosedRows:
             spark: The session of the query.
             identity: What the numbers are of, as `repr` tells it apart.
             rows: How many rows are numbered.
-            make: Makes a frame of the numbers of closed rows, its only column.
+            make: Makes a frame of the numbers of closed rows, its only column. With `NO_NUMBER`
+                among them numbers cannot tell.
 
         Returns:
-            None at the first read, for groups that are too small or too large, and if the job
-            failed.
+            None at the first read, for groups that are too small or too large, if numbers cannot
+            tell, and if the job failed.
         """
         if not self._rows_least <= rows <= _ROWS_MOST:
             return None
@@ -132,9 +134,9 @@ class ClosedRows:
             except (Py4JError, PySparkException) as error:
                 _log.debug("closed rows are not kept", exc_info=error)
                 return None
-            found = RowBits(rows, made)
+            found = RowBits(rows, made) if made.canTell() else RowBits(0, None)
             self._store(digest, found)
-        return found
+        return None if found.java is None else found
 
     def _was_seen(self, digest: str) -> bool:
         """True if the group was read before. Remembers that it was."""

@@ -9,6 +9,7 @@ floating-point numbers inside of other values), `can_consolidate` is False, and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
@@ -19,7 +20,18 @@ from shardline.datasource.spark_native.types import quoted
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import Array, Atomic, Field, Record, SparkType
 
-__all__ = ["can_consolidate", "consolidate", "fresh_name", "net_changes", "repeat_rows"]
+__all__ = [
+    "NO_NUMBER",
+    "can_consolidate",
+    "consolidate",
+    "fresh_name",
+    "net_changes",
+    "repeat_rows",
+    "retracted_rows",
+]
+
+NO_NUMBER: Final = -1
+"""In the place of a row's number: see `retracted_rows`."""
 
 _SPAN = 16
 """Copies of a row are made in steps of 2 ** this: the longest array that a step needs."""
@@ -76,6 +88,37 @@ def net_changes(updates: DataFrame, schema: ShardSchema) -> DataFrame:
     keys, back = _grouping(updates, schema)
     summed = updates.groupBy(TS, *keys).agg(F.sum(DIFF).alias(DIFF))
     return summed.select(*back, TS, DIFF).where(F.col(DIFF) != 0)
+
+
+def retracted_rows(updates: DataFrame, schema: ShardSchema, number: str) -> DataFrame:
+    """The numbers of rows that retractions take back: of equal rows any, since they are equal.
+
+    What is left of the rows without them is the same as `consolidate` gives.
+
+    Args:
+        updates: The columns, `_diff`, and a column `number`; of retractions it does not count.
+        schema: All columns; `can_consolidate` is True for it.
+        number: Name of the column with the numbers, which are not negative.
+
+    Returns:
+        One column. `NO_NUMBER` is among them if numbers cannot tell: an update that adds several
+        copies of a row was taken back in part.
+    """
+    keys, _ = _grouping(updates, schema)
+    diff = F.col(DIFF)
+    rows, gone, most = "_shardline_rows", "_shardline_gone", "_shardline_most"
+    found = updates.groupBy(*keys).agg(
+        F.collect_list(F.when(diff > 0, quoted(number))).alias(rows),
+        F.try_sum(F.when(diff < 0, -diff).otherwise(F.lit(0).cast("bigint"))).alias(gone),
+        F.max(diff).alias(most),
+        F.try_sum(diff).alias(DIFF),
+    )
+    # A sum that is wrong is an error here, too; the read that follows says which.
+    taken = F.size(rows) - _checked()
+    closed = F.when(F.col(most) <= 1, F.slice(rows, F.lit(1), taken.cast("int"))).otherwise(
+        F.array(F.lit(NO_NUMBER).cast("bigint"))
+    )
+    return found.where(F.col(gone) > 0).select(F.explode(closed).alias(number))
 
 
 def _grouping(updates: DataFrame, schema: ShardSchema) -> tuple[list[Column], list[Column]]:

@@ -39,7 +39,12 @@ from shardline.datasource.spark_native.arrow_fallback import fetch_by_tasks, fet
 from shardline.datasource.spark_native.blob_paths import hadoop_url
 from shardline.datasource.spark_native.closed_keys import ClosedKeys, can_close
 from shardline.datasource.spark_native.closed_rows import CLOSED_ROWS, number_rows
-from shardline.datasource.spark_native.consolidate import can_consolidate, consolidate, repeat_rows
+from shardline.datasource.spark_native.consolidate import (
+    can_consolidate,
+    consolidate,
+    repeat_rows,
+    retracted_rows,
+)
 from shardline.datasource.spark_native.jvm import FileFormat, LivenessToken, empty_frame
 from shardline.datasource.spark_native.kept_broadcast import BROADCASTS
 from shardline.datasource.spark_native.part_errors import remember_plan
@@ -50,6 +55,10 @@ from shardline.datasource.spark_native.scan import (
     RowNumbers,
     ScanKind,
     Scanner,
+    adding_parts,
+    chosen_parts,
+    scan_added,
+    with_numbers,
 )
 from shardline.datasource.spark_native.touched_rows import (
     TouchedRows,
@@ -58,7 +67,7 @@ from shardline.datasource.spark_native.touched_rows import (
     is_worth_splitting,
     most_retractions,
 )
-from shardline.datasource.spark_native.types import ROW_INDEX, conform, project, sql_name, struct_of
+from shardline.datasource.spark_native.types import conform, project, sql_name, struct_of
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = ["NativeFrame", "make_native_frame"]
@@ -253,66 +262,131 @@ class _FrameBuilder:
             self.others += taken
             return
         sample = _sample_of(taken)
-        kept = [self._inline_updates(sample, inline, scanner)] if inline else []
         parts = [*chain.from_iterable(scans.values()), *(planned.part for planned in inline)]
         if can_close(parts, scanner.target, sample.key):
             self._close_group(taken, scanner)
-            return
-        columns = hashed_columns(scanner.target, sample.key)
-        if columns and is_worth_splitting(parts):
-            self._split_group(sample, scans, kept, scanner, columns)
-            return
-        updates = [*scanner.scan(scans, with_ts=False), *kept]
-        rows = consolidate(reduce(DataFrame.unionByName, updates), scanner.target)
-        self._add(sample, self._of_group(sample, rows))
+        else:
+            kept = [self._inline_updates(sample, inline, scanner)] if inline else []
+            self._merge_group(sample, scans, kept, scanner, parts)
 
-    def _split_group(
+    def _merge_group(
         self,
         sample: ShardPartition,
         scans: Mapping[ScanKind, Sequence[Part]],
         kept: Sequence[DataFrame],
         scanner: Scanner,
-        columns: Sequence[str],
+        parts: Sequence[Part],
     ) -> None:
-        """Add a group of which only the rows that a retraction may concern are consolidated.
+        """Add a group whose retractions take back single rows.
 
         Args:
             sample: One of the group's partitions.
             scans: The parts that Spark reads.
             kept: Updates that this process holds.
             scanner: Scans all columns of the shard.
-            columns: The columns to hash.
+            parts: All parts of the group.
         """
-        adding = _chosen(scans, lambda part: not part.retracts)
-        retracting = _chosen(scans, lambda part: part.retracts)
-        updates = [*scanner.scan(retracting, with_ts=False), *kept]
+        columns = hashed_columns(scanner.target, sample.key)
+        if not is_worth_splitting(parts):
+            columns = []
+        if not kept and self._open_group(sample, scans, scanner, columns):
+            return
+        if columns:
+            split, rows = self._split(scans, kept, scanner, columns)
+            for kind, frame in zip(adding_parts(scans), split.untouched(), strict=True):
+                self._add(sample, self._untouched(sample, frame, counted=kind.counted))
+            self._add(sample, self._of_group(sample, split.consolidated(rows)))
+            return
+        updates = [*scanner.scan(scans, with_ts=False), *kept]
+        consolidated = consolidate(reduce(DataFrame.unionByName, updates), scanner.target)
+        self._add(sample, self._of_group(sample, consolidated))
+
+    def _open_group(
+        self,
+        sample: ShardPartition,
+        scans: Mapping[ScanKind, Sequence[Part]],
+        scanner: Scanner,
+        columns: Sequence[str],
+    ) -> bool:
+        """Add a group whose rows were found before, by their numbers; False if they were not.
+
+        Args:
+            sample: One of the group's partitions.
+            scans: The parts of the group, all of which Spark reads.
+            scanner: Scans all columns of the shard.
+            columns: The columns to hash; empty if all rows have to be consolidated.
+        """
+        numbers, _ = number_rows(scans, (*scanner.target.names, TS, DIFF))
+
+        def retracted() -> DataFrame:
+            if columns:
+                split, rows = self._split(scans, (), scanner, columns, numbers)
+                return split.retracted(rows, numbers.name)
+            updates = with_numbers(scanner.scan(scans, with_ts=False, numbers=numbers), numbers)
+            together = reduce(DataFrame.unionByName, updates)
+            return retracted_rows(together, scanner.target, numbers.name)
+
+        found = self._open_rows(("retracted rows",), {}, scans, scanner, retracted)
+        if found is not None:
+            self._add_each(sample, found, scans)
+        return found is not None
+
+    def _add_each(
+        self,
+        sample: ShardPartition,
+        frames: Iterable[DataFrame],
+        chosen: Mapping[ScanKind, Sequence[Part]],
+    ) -> None:
+        """Add what scans of parts have, without retractions: they need no consolidation."""
+        for frame, parts in zip(frames, chosen.values(), strict=True):
+            counted = any(part.diff_max > 1 for part in parts)
+            self._add(sample, self._untouched(sample, frame, counted=counted))
+
+    def _split(
+        self,
+        scans: Mapping[ScanKind, Sequence[Part]],
+        kept: Sequence[DataFrame],
+        scanner: Scanner,
+        columns: Sequence[str],
+        numbers: RowNumbers | None = None,
+    ) -> tuple[TouchedRows, int]:
+        """A group of which only the rows that a retraction may concern are consolidated.
+
+        Args:
+            scans: The parts that Spark reads.
+            kept: Updates that this process holds.
+            scanner: Scans all columns of the shard.
+            columns: The columns to hash.
+            numbers: If all updates are to have their numbers.
+
+        Returns:
+            The updates, and about how many are touched.
+        """
+        adding, retracting = adding_parts(scans), chosen_parts(scans, lambda part: part.retracts)
         rows = sum(part.rows for part in chain.from_iterable(retracting.values()))
 
         def hashes(frames: Sequence[DataFrame]) -> DataFrame:
             return hashes_of(reduce(DataFrame.unionByName, frames), scanner.target, columns)
 
-        split = TouchedRows(
-            scanner.scan(adding, with_ts=False, with_ones=False),
-            reduce(DataFrame.unionByName, updates),
-            self._lookup_table(("hashes", *columns), scanner, retracting, kept, hashes),
-            scanner.target,
-            columns,
-        )
-        for kind, frame in zip(adding, split.untouched(), strict=True):
-            self._add(sample, self._untouched(sample, frame, counted=kind.counted))
-        self._add(sample, self._of_group(sample, split.consolidated(2 * rows)))
+        plain = scanner.scan(adding, with_ts=False, with_ones=False, numbers=numbers)
+        updates = [*scanner.scan(retracting, with_ts=False, numbers=numbers), *kept]
+        table = self._lookup_table(("hashes", *columns), scanner, retracting, kept, hashes)
+        if numbers is not None:
+            plain, updates = with_numbers(plain, numbers), with_numbers(updates, numbers)
+        together = reduce(DataFrame.unionByName, updates)
+        return TouchedRows(plain, together, table, scanner.target, columns), 2 * rows
 
     def _close_group(self, groups: Sequence[ShardPartition], scanner: Scanner) -> None:
         """Add groups whose retractions all take back whole keys: they need no consolidation."""
         sample = _sample_of(groups)
         scans, inline = scanner.split([p for group in groups for p in group.parts], with_ts=True)
         times = [
-            bounds
+            at
             for one in (*chain.from_iterable(scans.values()), *(p.part for p in inline))
-            if one.retracts and (bounds := one.time_bounds)
+            if one.retracts and (at := one.time_bounds)
         ]
         first, last = min(map(min, times)), max(map(max, times))
-        retracting = _chosen(scans, lambda part: part.retracts)
+        retracting = chosen_parts(scans, lambda part: part.retracts)
         kept = [self._inline_updates(sample, inline, scanner, with_ts=True)] if inline else []
         keys = ClosedKeys(sample.key, (*scanner.target.names, TS, DIFF))
         what = ("closed keys", *sample.key)
@@ -320,66 +394,72 @@ class _FrameBuilder:
         def collect_keys() -> DataFrame:
             return self._lookup_table(what, scanner, retracting, kept, keys.of, with_ts=True)
 
-        def add(frames: Iterable[DataFrame], chosen: Mapping[ScanKind, Sequence[Part]]) -> None:
-            for frame, parts in zip(frames, chosen.values(), strict=True):
-                counted = any(part.diff_max > 1 for part in parts)
-                self._add(sample, self._untouched(sample, frame, counted=counted))
+        def bounds(part: Part) -> tuple[int, int]:
+            return part.time_bounds or (first, last)
 
         # Most rows are from before the first retraction, and those that the last one brings have
         # none after it: neither need a time, and the latter no look at the keys.
-        closable = _chosen(scans, lambda part: (part.time_bounds or (first, last))[0] < last)
-        newest = _chosen(scans, lambda part: (part.time_bounds or (first, last))[0] >= last)
-        add(_added(scanner, newest), newest)
+        closable = chosen_parts(scans, lambda part: bounds(part)[0] < last)
+        newest = chosen_parts(scans, lambda part: bounds(part)[0] >= last)
+        self._add_each(sample, scan_added(scanner, newest), newest)
+
+        def closed_numbers() -> DataFrame:
+            closed, (numbers, _) = collect_keys(), number_rows(closable, keys.taken)
+            added = scan_added(scanner, closable, with_ts=True, numbers=numbers)
+            taken = [
+                keys.taken_back(one, closed).select(numbers.name)
+                for one in with_numbers(added, numbers)
+            ]
+            return reduce(DataFrame.unionAll, taken)
+
         if not kept:
-            by_number = self._open_rows(retracting, closable, scanner, keys, collect_keys)
+            by_number = self._open_rows(what, retracting, closable, scanner, closed_numbers)
             if by_number is not None:
-                add(by_number, closable)
+                self._add_each(sample, by_number, closable)
                 return
         closed = collect_keys()
-        older = _chosen(closable, lambda part: (part.time_bounds or (first, last))[1] < first)
-        between = _chosen(closable, lambda part: (part.time_bounds or (first, last))[1] >= first)
+        older = chosen_parts(closable, lambda part: bounds(part)[1] < first)
+        between = chosen_parts(closable, lambda part: bounds(part)[1] >= first)
         for chosen, timed in ((older, False), (between, True)):
-            found = _added(scanner, chosen, with_ts=timed)
-            add((keys.left(one, closed, older=not timed) for one in found), chosen)
+            added = scan_added(scanner, chosen, with_ts=timed)
+            left = (keys.left(one, closed, older=not timed) for one in added)
+            self._add_each(sample, left, chosen)
         for frame in kept:
-            added = keys.left(frame.where(f"{DIFF} > 0"), closed, older=False)
-            self._add(sample, self._untouched(sample, added, counted=True))
+            open_rows = keys.left(frame.where(f"{DIFF} > 0"), closed, older=False)
+            self._add(sample, self._untouched(sample, open_rows, counted=True))
 
     def _open_rows(
         self,
+        what: tuple[str, ...],
         retracting: Mapping[ScanKind, Sequence[Part]],
         closable: Mapping[ScanKind, Sequence[Part]],
         scanner: Scanner,
-        keys: ClosedKeys,
-        collect_keys: Callable[[], DataFrame],
+        closed_numbers: Callable[[], DataFrame],
     ) -> list[DataFrame] | None:
         """What `closable` adds and `retracting` does not take back, by the numbers of rows.
 
+        Args:
+            what: Tells how closed rows are found.
+            retracting: Parts that retract, beside those in `closable`.
+            closable: The parts to read.
+            scanner: Scans all columns of the shard.
+            closed_numbers: Makes a frame of the numbers of closed rows, as `number_rows` has them.
+
         Returns:
-            A frame for each scan; None if the rows are to be looked up by key.
+            A frame for each scan; None if the rows are not known by number.
         """
-        numbers, rows = number_rows(closable, keys.taken)
-
-        def closed_numbers() -> DataFrame:
-            closed, number = collect_keys(), F.col(numbers.name) + F.col(ROW_INDEX)
-            return reduce(
-                DataFrame.unionAll,
-                [
-                    keys.taken_back(one, closed).select(number)
-                    for one in _added(scanner, closable, with_ts=True, numbers=numbers)
-                ],
-            )
-
+        numbers, rows = number_rows(closable, (*scanner.target.names, TS, DIFF))
         read = [
             (kind, *(part.key for part in parts))
             for kind, parts in (*retracting.items(), *closable.items())
         ]
-        identity = (scanner.root, *keys.key, scanner.target.json, len(retracting), *read)
+        identity = (scanner.root, *what, scanner.target.json, len(retracting), *read)
         bits = CLOSED_ROWS.find(self.spark, identity, rows, closed_numbers)
         if bits is None:
             return None
-        found = _added(scanner, closable, numbers=numbers)
-        return [bits.open_rows(one, numbers) for one in found]
+        return [
+            bits.open_rows(one, numbers) for one in scan_added(scanner, closable, numbers=numbers)
+        ]
 
     def _lookup_table(
         self,
@@ -477,29 +557,6 @@ def _share_of(sample: ShardPartition, parts: Sequence[PlannedPart]) -> ShardPart
     wanted = {sample.schema_id, *(planned.part.schema for planned in parts)}
     schemas = {number: sample.schemas[number] for number in wanted}
     return replace(sample, schemas=schemas, parts=tuple(parts))
-
-
-def _chosen(
-    scans: Mapping[ScanKind, Sequence[Part]], passes: Callable[[Part], bool]
-) -> dict[ScanKind, list[Part]]:
-    """The scans of those parts that pass; none without any."""
-    found = {kind: list(filter(passes, parts)) for kind, parts in scans.items()}
-    return {kind: parts for kind, parts in found.items() if parts}
-
-
-def _added(
-    scanner: Scanner,
-    chosen: Mapping[ScanKind, Sequence[Part]],
-    *,
-    with_ts: bool = False,
-    numbers: RowNumbers | None = None,
-) -> list[DataFrame]:
-    """What parts add, without their retractions: a frame for each scan, `_diff` if not always 1."""
-    found = scanner.scan(chosen, with_ts=with_ts, with_ones=False, numbers=numbers)
-    return [
-        frame.where(f"{DIFF} > 0") if kind.counted else frame
-        for kind, frame in zip(chosen, found, strict=True)
-    ]
 
 
 def _filtered(sample: ShardPartition, rows: DataFrame) -> DataFrame:

@@ -11,11 +11,12 @@ must be filtered by time one by one, never with the number of parts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import LongType, StructField, StructType
 
 from shardline.datasource.parts.nan_bounds import float_paths, trusts_bounds
@@ -39,7 +40,18 @@ from shardline.datasource.spark_native.types import (
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import Record
 
-__all__ = ["FLOAT_OPTIONS", "READ_OPTIONS", "RowNumbers", "ScanKind", "Scanner", "is_counted"]
+__all__ = [
+    "FLOAT_OPTIONS",
+    "READ_OPTIONS",
+    "RowNumbers",
+    "ScanKind",
+    "Scanner",
+    "adding_parts",
+    "chosen_parts",
+    "is_counted",
+    "scan_added",
+    "with_numbers",
+]
 
 READ_OPTIONS: Mapping[str, str] = {
     # If the session sets one of them, rows of a missing or damaged part vanish without an error.
@@ -280,3 +292,37 @@ def _passes(times: TimeFilter, rows: int) -> str:
         for sign, bound in bounds
         if bound is not None
     )
+
+
+def chosen_parts(
+    scans: Mapping[ScanKind, Sequence[Part]], passes: Callable[[Part], bool]
+) -> dict[ScanKind, list[Part]]:
+    """The scans of those parts that pass; none without any."""
+    found = {kind: list(filter(passes, parts)) for kind, parts in scans.items()}
+    return {kind: parts for kind, parts in found.items() if parts}
+
+
+def with_numbers(frames: Iterable[DataFrame], numbers: RowNumbers) -> list[DataFrame]:
+    """Scans with the number of each row as one column, called as the first of the two."""
+    number = F.col(numbers.name) + F.col(ROW_INDEX)
+    return [frame.withColumn(numbers.name, number).drop(ROW_INDEX) for frame in frames]
+
+
+def adding_parts(scans: Mapping[ScanKind, Sequence[Part]]) -> dict[ScanKind, list[Part]]:
+    """The scans of parts without retractions."""
+    return chosen_parts(scans, lambda part: not part.retracts)
+
+
+def scan_added(
+    scanner: Scanner,
+    chosen: Mapping[ScanKind, Sequence[Part]],
+    *,
+    with_ts: bool = False,
+    numbers: RowNumbers | None = None,
+) -> list[DataFrame]:
+    """What parts add, without their retractions: a frame for each scan, `_diff` if not always 1."""
+    found = scanner.scan(chosen, with_ts=with_ts, with_ones=False, numbers=numbers)
+    return [
+        frame.where(f"{DIFF} > 0") if kind.counted else frame
+        for kind, frame in zip(chosen, found, strict=True)
+    ]

@@ -29,7 +29,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from shardline.datasource.shard.batch import Part
-from shardline.datasource.spark_native.consolidate import consolidate, fresh_name
+from shardline.datasource.spark_native.consolidate import consolidate, fresh_name, retracted_rows
 from shardline.datasource.spark_native.types import quoted
 from shardline.datasource.types.schema import DIFF, ShardSchema
 from shardline.datasource.types.spark_types import Atomic
@@ -120,20 +120,35 @@ class TouchedRows:
         Args:
             rows: About how many updates are touched; decides the number of tasks.
         """
-        names = [*map(quoted, self.schema.names)]
+        hashed = self._hashed(rows)
+        return consolidate(hashed, self.schema, (_hash_name(self.schema),))
+
+    def retracted(self, rows: int, number: str) -> DataFrame:
+        """The numbers of the rows that are taken back, as `retracted_rows` gives them.
+
+        Args:
+            rows: As of `consolidated`.
+            number: A column that all updates have.
+        """
+        return retracted_rows(self._hashed(rows, number), self.schema, number)
+
+    def _hashed(self, rows: int, *more: str) -> DataFrame:
+        """The touched rows with `_diff` and columns `more`, equal ones in one task.
+
+        They meet before they are aggregated for the first time: an aggregation on either side of a
+        shuffle would find nothing to add up on the first.
+        """
+        wanted = [*map(quoted, self.schema.names), F.col(DIFF), *map(quoted, more)]
         touched = [
             (frame if DIFF in frame.columns else frame.withColumn(DIFF, F.lit(1).cast("bigint")))
             for frame in (self._joined(one, "left_semi") for one in self.adding)
         ]
         updates = reduce(
-            DataFrame.unionByName, [one.select(*names, DIFF) for one in (*touched, self.retracting)]
+            DataFrame.unionByName, [one.select(*wanted) for one in (*touched, self.retracting)]
         )
-        # Equal rows meet in one task before they are aggregated for the first time: an aggregation
-        # on either side of a shuffle would find nothing to add up on the first.
         tasks = max(1, -(-rows // _ROWS_PER_TASK))
         name = _hash_name(self.schema)
-        hashed = updates.withColumn(name, _hash(self.columns)).repartition(tasks, name)
-        return consolidate(hashed, self.schema, (name,))
+        return updates.withColumn(name, _hash(self.columns)).repartition(tasks, name)
 
     def _joined(self, frame: DataFrame, how: str) -> DataFrame:
         return frame.join(self.hashes, _hash(self.columns) == F.col(_hash_name(self.schema)), how)

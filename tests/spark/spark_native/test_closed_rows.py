@@ -16,7 +16,7 @@ from shardline import datasource
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.java_names import java_class
 from shardline.datasource.shard_sink.writers import batch_writer
-from shardline.datasource.spark_native import closed_rows, frames
+from shardline.datasource.spark_native import closed_rows, frames, touched_rows
 from shardline.datasource.spark_native.closed_rows import ClosedRows
 from shardline.datasource.spark_native.compiled_java import java_object
 from shardline.datasource.spark_native.kept_broadcast import KeptBroadcasts
@@ -147,6 +147,97 @@ def test_any_history_of_a_key(
             assert counted(frame) == expected, as_of
         by_number += BITS in plan_of(found[-1])
     assert by_number >= len(kept) > 0
+
+
+@pytest.mark.parametrize("by_hash", [True, False])
+@pytest.mark.parametrize("seed", some_of(range(12), (2, 7)))
+def test_any_history_of_rows(
+    spark: SparkSession,
+    location: str,
+    kept: ClosedRows,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    *,
+    by_hash: bool,
+) -> None:
+    """Retractions of single rows, some of several equal ones: consolidated, then by number."""
+    if by_hash:
+        monkeypatch.setattr(touched_rows, "_LEAST_ROWS", 1)
+    chosen = random.Random(seed)
+    client = client_at(location, inline_part_bytes=0, compact_inline_bytes=0)
+    kinds = pa.schema([("a", pa.int64()), ("x", pa.float64()), ("s", pa.string())])
+    values = [None, 0.0, -0.0, float("nan"), 1.5]
+    there: Counter[str] = Counter()
+    rows_of: dict[str, tuple[Any, ...]] = {}
+    seen: dict[int, Counter[str]] = {}
+    for time in range(1, 7):
+        # Copies of one update come rarely: then numbers cannot tell.
+        added = [
+            ((chosen.choice([1, 2]), chosen.choice(values), chosen.choice(["x", None])), 1)
+            for _ in range(6 if time > 1 else 40)
+        ]
+        added += [((3, 1.5, "x"), 2)] if chosen.random() < 0.2 else []
+        gone = chosen.sample(sorted(there.elements()), min(4, there.total()))
+        updates = [*added, *((rows_of[name], -1) for name in gone)]
+        chosen.shuffle(updates)
+        for row, diff in updates:
+            rows_of[repr(row)] = row
+            there[repr(row)] += diff
+        columns = zip(*(row for row, _ in updates), strict=True)
+        table = pa.table([list(column) for column in columns], schema=kinds)
+        diffs = pa.array([diff for _, diff in updates], pa.int64())
+        put(client, "in", time, table.append_column("_diff", diffs))
+        seen[time] = +there
+    by_number = 0
+    for as_of, expected in seen.items():
+        found = [datasource.snapshot(spark, f"{location}/in", as_of=as_of) for _ in range(3)]
+        for frame in found:
+            assert Counter(repr(tuple(row)) for row in frame.collect()) == expected, as_of
+        by_number += BITS in plan_of(found[-1])
+    assert by_number > 0
+    assert len(kept) >= by_number
+
+
+def test_copies_that_are_taken_back_in_part(
+    spark: SparkSession, location: str, kept: ClosedRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers cannot tell; that is found once, and not by a job of each read."""
+    client = client_at(location, inline_part_bytes=0, compact_inline_bytes=0)
+    copies = numbers(1, 2, 3).append_column("_diff", pa.array([3, 2, 1]))
+    put(client, "in", 1, copies)
+    put(client, "in", 2, numbers(1, 3).append_column("_diff", pa.array([-1, -1])))
+    jobs = []
+    find_as_it_is: Any = kept.find
+
+    def find(*given: Any) -> object:
+        made: list[bool] = []
+        *others, make = given
+
+        def observed() -> DataFrame:
+            made.append(True)
+            frame: DataFrame = make()
+            return frame
+
+        found: object = find_as_it_is(*others, observed)
+        jobs.append(len(made))
+        assert found is None
+        return found
+
+    monkeypatch.setattr(kept, "find", find)
+    for _ in range(4):
+        frame = datasource.snapshot(spark, f"{location}/in")
+        assert sorted(row.a for row in frame.collect()) == [1, 1, 2, 2]
+    assert jobs == [0, 1, 0, 0]
+
+
+def test_a_row_that_was_taken_back_too_often(spark: SparkSession, location: str) -> None:
+    """By each read, and not only by the first."""
+    client = client_at(location, inline_part_bytes=0, compact_inline_bytes=0)
+    put(client, "in", 1, numbers(*range(5)))
+    put(client, "in", 2, numbers(7, 1).append_column("_diff", pa.array([-1, -1])))
+    for _ in range(3):
+        with pytest.raises(Exception, match="NEGATIVE_MULTIPLICITY"):
+            datasource.snapshot(spark, f"{location}/in").collect()
 
 
 def test_parts_of_an_older_schema(spark: SparkSession, location: str) -> None:
