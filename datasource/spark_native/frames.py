@@ -394,13 +394,13 @@ class _FrameBuilder:
         def collect_keys() -> DataFrame:
             return self._lookup_table(what, scanner, retracting, kept, keys.of, with_ts=True)
 
-        def bounds(part: Part) -> tuple[int, int]:
+        def times_of(part: Part) -> tuple[int, int]:
             return part.time_bounds or (first, last)
 
         # Most rows are from before the first retraction, and those that the last one brings have
         # none after it: neither need a time, and the latter no look at the keys.
-        closable = chosen_parts(scans, lambda part: bounds(part)[0] < last)
-        newest = chosen_parts(scans, lambda part: bounds(part)[0] >= last)
+        closable = chosen_parts(scans, lambda part: times_of(part)[0] < last)
+        newest = chosen_parts(scans, lambda part: times_of(part)[0] >= last)
         self._add_each(sample, scan_added(scanner, newest), newest)
 
         def closed_numbers() -> DataFrame:
@@ -418,8 +418,8 @@ class _FrameBuilder:
                 self._add_each(sample, by_number, closable)
                 return
         closed = collect_keys()
-        older = chosen_parts(closable, lambda part: bounds(part)[1] < first)
-        between = chosen_parts(closable, lambda part: bounds(part)[1] >= first)
+        older = chosen_parts(closable, lambda part: times_of(part)[1] < first)
+        between = chosen_parts(closable, lambda part: times_of(part)[1] >= first)
         for chosen, timed in ((older, False), (between, True)):
             added = scan_added(scanner, chosen, with_ts=timed)
             left = (keys.left(one, closed, older=not timed) for one in added)
@@ -477,7 +477,7 @@ class _FrameBuilder:
 
         Args:
             what: Tells it from anything else that is made of the same parts.
-            scanner: As in `_split_group`.
+            scanner: As in `_split`.
             retracting: The parts to make it of.
             held: Further updates to make it of, which this process holds.
             make: Makes it of the updates of the parts.
