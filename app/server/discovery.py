@@ -255,9 +255,9 @@ def _refuse_unreadable(file: Path) -> None:
     """Raise `ADDRESS_UNREADABLE` if the file is there and cannot be read as an address."""
     try:
         _decoded(file)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
-    except (PermissionError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError) as error:
         raise InvalidUsage(
             f"'{file}', by which commands find the application, cannot be read: {error}",
             code="ADDRESS_UNREADABLE",
@@ -266,5 +266,3 @@ def _refuse_unreadable(file: Path) -> None:
             else "an application that runs writes it anew within seconds: run the command again; "
             f"if none runs, start one with {PROGRAM} run",
         ) from error
-    except OSError:
-        return  # the folder is none

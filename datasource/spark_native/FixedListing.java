@@ -25,8 +25,8 @@ import scala.jdk.javaapi.CollectionConverters;
  * <p>No REFRESH of a view or a path lists them anew. Spark's own list would leave out a file that is
  * missing by then, with a warning in the log and no error.
  *
- * <p>What is the same in all rows of a file, and stands in none of them, is a partition's value to
- * Spark. It puts that into batches of columns once for each, and leaves out files by it.
+ * <p>What is the same in all rows of a file, and stands in none of them, is given to Spark as the
+ * value of a partition: each batch of columns has it once, and conditions on it leave out files.
  */
 public class FixedListing extends PartitioningAwareFileIndex {
   private final String files;
@@ -34,9 +34,6 @@ public class FixedListing extends PartitioningAwareFileIndex {
   private final scala.collection.mutable.LinkedHashMap statuses =
       new scala.collection.mutable.LinkedHashMap();
   private final scala.collection.immutable.Map folders;
-  private final Seq all;
-  private final Seq paths;
-  private final long bytes;
 
   /**
    * Lists files.
@@ -49,10 +46,7 @@ public class FixedListing extends PartitioningAwareFileIndex {
     super(session, options, Option.empty(), NoopCache$.MODULE$);
     this.files = files;
     Map byValues = new LinkedHashMap();
-    List listed = new ArrayList();
-    List named = new ArrayList();
     String[] texts = files.isEmpty() ? new String[0] : files.split("\0");
-    long sum = 0;
     for (int at = 0; at < texts.length; at += constants.length() + 2) {
       List values = new ArrayList();
       for (int number = 1; number <= constants.length(); number++) {
@@ -61,18 +55,12 @@ public class FixedListing extends PartitioningAwareFileIndex {
       Path path = new Path(texts[at + constants.length() + 1]);
       long size = Long.parseLong(texts[at]);
       FileStatus status = new FileStatus(size, false, 1, 1 << 27, 0, path);
-      sum += size;
-      named.add(path);
-      listed.add(status);
       statuses.put(path, status);
       if (!byValues.containsKey(values)) {
         byValues.put(values, new ArrayList());
       }
       ((List) byValues.get(values)).add(status);
     }
-    bytes = sum;
-    all = CollectionConverters.asScala(listed).toList();
-    paths = CollectionConverters.asScala(named).toList();
     List parts = new ArrayList();
     Map inside = new HashMap();
     for (Object one : byValues.entrySet()) {
@@ -101,16 +89,13 @@ public class FixedListing extends PartitioningAwareFileIndex {
     return folders;
   }
 
+  /** Spark's own would ask a file system of each root path what it calls it. */
   public Seq allFiles() {
-    return all;
+    return statuses.values().toSeq();
   }
 
   public Seq rootPaths() {
-    return paths;
-  }
-
-  public long sizeInBytes() {
-    return bytes;
+    return statuses.keys().toSeq();
   }
 
   public void refresh() {}

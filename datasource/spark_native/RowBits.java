@@ -29,12 +29,10 @@ import scala.jdk.javaapi.CollectionConverters;
  * know this one.
  */
 public class RowBits {
-  private static final long NO_NUMBER = -1;
-
   private Literal words;
 
   /**
-   * Runs the frame, whose only column are the numbers.
+   * Runs the frame, whose only column are the numbers. A negative one says that numbers cannot tell.
    *
    * @param rows How many rows there are: all numbers are below it.
    */
@@ -43,10 +41,10 @@ public class RowBits {
     InternalRow[] found = numbers.queryExecution().executedPlan().executeCollect();
     for (int at = 0; at < found.length; at++) {
       long number = found[at].getLong(0);
-      if (number == NO_NUMBER) {
+      if (number < 0) {
         return;
       }
-      if (number < 0 || number >= rows) {
+      if (number >= rows) {
         throw new IllegalStateException("row " + number + " of " + rows);
       }
       bits[(int) (number >> 6)] |= 1L << number;

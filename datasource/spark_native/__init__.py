@@ -19,7 +19,8 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
     touched_rows           consolidates only the rows that a retraction may concern
     closed_keys            needs no consolidation where retractions take back whole keys
     kept_broadcast         keeps what these two look rows up in, for later reads
-    closed_rows            remembers what closed_keys has found, by numbers of rows
+    closed_rows            remembers by number which rows were taken back, for later reads
+    kept_objects           what both keep, and for how long
     row_shape              rows of a shard to rows of a read
     arrow_fallback         parts that Spark cannot read
     frames                 one frame of all of these

@@ -18,37 +18,26 @@ The job takes as long as a read of the keys of all rows, or of all that retracti
 group of which only a few rows are read, once before the next upsert, is not worth that, so the
 first read does without.
 
-Invariants:
-    An identity stands for one set of rows, for ever: it names the parts and their order.
-    What is kept refers to no file, no frame and no session: it keeps no lease.
-    A failure is not kept and raises nothing here: the caller reads without numbers, and the error
-    comes when its query runs.
+The invariants are those of `kept_objects`; an identity names the order of the parts, too.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from shardline.datasource.shard.batch import Part
 from shardline.datasource.spark_native.compiled_java import java_object
-from shardline.datasource.spark_native.consolidate import fresh_name
-from shardline.datasource.spark_native.jvm import as_active
-from shardline.datasource.spark_native.scan import RowNumbers, ScanKind
+from shardline.datasource.spark_native.kept_objects import KeptObjects
+from shardline.datasource.spark_native.scan import RowNumbers
 from shardline.datasource.spark_native.types import ROW_INDEX
 
-__all__ = ["CLOSED_ROWS", "ClosedRows", "RowBits", "number_rows"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["CLOSED_ROWS", "ClosedRows", "RowBits"]
 
 _CLASS: Final = "RowBits"
 
@@ -71,12 +60,12 @@ class RowBits:
     """The closed rows of a group of parts.
 
     Attributes:
-        rows: How many rows are numbered.
-        java: The object in the JVM that has a bit for each; None if numbers cannot tell.
+        java: The object in the JVM that has a bit for each row.
+        can_tell: False if numbers cannot tell which rows are closed; there are no bits then.
     """
 
-    rows: int
     java: Any
+    can_tell: bool
 
     def open_rows(self, frame: DataFrame, numbers: RowNumbers) -> DataFrame:
         """The rows of `frame`, which has the columns of their numbers, that are not closed."""
@@ -87,17 +76,16 @@ class RowBits:
 class ClosedRows:
     """Bits of closed rows by what they are of; those used last are kept. Safe for threads."""
 
-    def __init__(self, rows_least: int = _ROWS_LEAST) -> None:
-        """Remember groups of at least `rows_least` rows."""
+    def __init__(self, rows_least: int = _ROWS_LEAST, rows_max: int = _KEPT_MOST) -> None:
+        """Keep bits of groups of at least `rows_least` rows, of `rows_max` rows in all, at most."""
         self._rows_least = rows_least
         self._lock = threading.Lock()
         self._seen: OrderedDict[str, None] = OrderedDict()
-        self._kept: OrderedDict[str, RowBits] = OrderedDict()
+        self._kept: KeptObjects[RowBits] = KeptObjects(rows_max)
 
     def __len__(self) -> int:
         """How many groups have bits."""
-        with self._lock:
-            return len(self._kept)
+        return len(self._kept)
 
     def find(
         self, spark: SparkSession, identity: object, rows: int, make: Callable[[], DataFrame]
@@ -108,8 +96,8 @@ class ClosedRows:
             spark: The session of the query.
             identity: What the numbers are of, as `repr` tells it apart.
             rows: How many rows are numbered.
-            make: Makes a frame of the numbers of closed rows, its only column. With `NO_NUMBER`
-                among them numbers cannot tell.
+            make: Makes a frame of the numbers of closed rows, its only column. A negative one says
+                that numbers cannot tell.
 
         Returns:
             None at the first read, for groups that are too small or too large, if numbers cannot
@@ -117,61 +105,27 @@ class ClosedRows:
         """
         if not self._rows_least <= rows <= _ROWS_MOST:
             return None
-        wanted = repr((spark.sparkContext.applicationId, identity))
-        digest = hashlib.sha256(wanted.encode()).hexdigest()
-        with self._lock:
-            found = self._kept.get(digest)
-            if found is not None:
-                self._kept.move_to_end(digest)
-            elif not self._was_seen(digest):
-                return None
-        if found is None:
-            # Not under the lock: others need not wait for this job. Two queries that want the same
-            # at once make it twice.
-            try:
-                with as_active(spark):
-                    made = java_object(spark, _CLASS, make()._jdf, rows)  # noqa: SLF001 - no public door
-            except (Py4JError, PySparkException) as error:
-                _log.debug("closed rows are not kept", exc_info=error)
-                return None
-            found = RowBits(rows, made) if made.canTell() else RowBits(0, None)
-            self._store(digest, found)
-        return None if found.java is None else found
+        digest = hashlib.sha256(repr(identity).encode()).hexdigest()
+
+        def bits() -> RowBits:
+            java = java_object(spark, _CLASS, make()._jdf, rows)  # noqa: SLF001 - no public door
+            return RowBits(java, java.canTell())
+
+        found = self._kept.find(spark, digest)
+        if found is None and self._was_seen(digest):
+            found = self._kept.make(spark, digest, rows, bits)
+        return found if found is not None and found.can_tell else None
 
     def _was_seen(self, digest: str) -> bool:
         """True if the group was read before. Remembers that it was."""
-        seen = digest in self._seen
-        self._seen[digest] = None
-        self._seen.move_to_end(digest)
-        if len(self._seen) > _SEEN_MOST:
-            self._seen.popitem(last=False)
-        return seen
-
-    def _store(self, digest: str, made: RowBits) -> None:
         with self._lock:
-            self._kept[digest] = made
-            held = sum(one.rows for one in self._kept.values())
-            while held > _KEPT_MOST:
-                _, dropped = self._kept.popitem(last=False)
-                held -= dropped.rows
+            seen = digest in self._seen
+            self._seen[digest] = None
+            self._seen.move_to_end(digest)
+            if len(self._seen) > _SEEN_MOST:
+                self._seen.popitem(last=False)
+        return seen
 
 
 CLOSED_ROWS: Final = ClosedRows()
 """Those of this process."""
-
-
-def number_rows(
-    alike: Mapping[ScanKind, Sequence[Part]], taken: Sequence[str]
-) -> tuple[RowNumbers, int]:
-    """Number the rows of parts, in their order; returns how many rows there are, too.
-
-    Args:
-        alike: The parts by scan.
-        taken: Names of columns of the updates.
-    """
-    first: dict[str, int] = {}
-    rows = 0
-    for part in (part for parts in alike.values() for part in parts):
-        first[part.key] = rows
-        rows += part.rows
-    return RowNumbers(fresh_name("_shardline_first", taken), first), rows

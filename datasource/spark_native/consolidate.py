@@ -9,7 +9,6 @@ floating-point numbers inside of other values), `can_consolidate` is False, and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
@@ -21,7 +20,6 @@ from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import Array, Atomic, Field, Record, SparkType
 
 __all__ = [
-    "NO_NUMBER",
     "can_consolidate",
     "consolidate",
     "fresh_name",
@@ -30,8 +28,7 @@ __all__ = [
     "retracted_rows",
 ]
 
-NO_NUMBER: Final = -1
-"""In the place of a row's number: see `retracted_rows`."""
+_NO_NUMBER = -1
 
 _SPAN = 16
 """Copies of a row are made in steps of 2 ** this: the longest array that a step needs."""
@@ -101,24 +98,24 @@ def retracted_rows(updates: DataFrame, schema: ShardSchema, number: str) -> Data
         number: Name of the column with the numbers, which are not negative.
 
     Returns:
-        One column. `NO_NUMBER` is among them if numbers cannot tell: an update that adds several
-        copies of a row was taken back in part.
+        One column. A negative number is among them if numbers cannot tell: an update that adds
+        several copies of a row was taken back in part.
     """
     keys, _ = _grouping(updates, schema)
     diff = F.col(DIFF)
-    rows, gone, most = "_shardline_rows", "_shardline_gone", "_shardline_most"
+    rows, least, most = "_shardline_rows", "_shardline_least", "_shardline_most"
     found = updates.groupBy(*keys).agg(
         F.collect_list(F.when(diff > 0, quoted(number))).alias(rows),
-        F.try_sum(F.when(diff < 0, -diff).otherwise(F.lit(0).cast("bigint"))).alias(gone),
+        F.min(diff).alias(least),
         F.max(diff).alias(most),
         F.try_sum(diff).alias(DIFF),
     )
     # A sum that is wrong is an error here, too; the read that follows says which.
     taken = F.size(rows) - _checked()
     closed = F.when(F.col(most) <= 1, F.slice(rows, F.lit(1), taken.cast("int"))).otherwise(
-        F.array(F.lit(NO_NUMBER).cast("bigint"))
+        F.array(F.lit(_NO_NUMBER).cast("bigint"))
     )
-    return found.where(F.col(gone) > 0).select(F.explode(closed).alias(number))
+    return found.where(F.col(least) < 0).select(F.explode(closed).alias(number))
 
 
 def _grouping(updates: DataFrame, schema: ShardSchema) -> tuple[list[Column], list[Column]]:

@@ -2,7 +2,8 @@
 
     plain     a scan; rows repeated where their diff is above 1
     group     scans of all columns, consolidated by one aggregation for all groups of an input; in
-              large groups only of the rows that a retraction may concern (`touched_rows`)
+              large groups only of the rows that a retraction may concern (`touched_rows`), and not
+              at all where it is known which rows were taken back (`closed_keys`, `closed_rows`)
     changes   a scan with times and diffs
     inserts   a scan; a retraction is an error
 
@@ -38,7 +39,7 @@ from shardline.datasource.shard_source.partition_planner import open_client
 from shardline.datasource.spark_native.arrow_fallback import fetch_by_tasks, fetch_in_driver
 from shardline.datasource.spark_native.blob_paths import hadoop_url
 from shardline.datasource.spark_native.closed_keys import ClosedKeys, can_close
-from shardline.datasource.spark_native.closed_rows import CLOSED_ROWS, number_rows
+from shardline.datasource.spark_native.closed_rows import CLOSED_ROWS
 from shardline.datasource.spark_native.consolidate import (
     can_consolidate,
     consolidate,
@@ -289,7 +290,16 @@ class _FrameBuilder:
         columns = hashed_columns(scanner.target, sample.key)
         if not is_worth_splitting(parts):
             columns = []
-        if not kept and self._open_group(sample, scans, scanner, columns):
+
+        def retracted(numbers: RowNumbers) -> DataFrame:
+            if columns:
+                numbered, touched = self._split(scans, (), scanner, columns, numbers)
+                return numbered.retracted(touched, numbers.name)
+            updates = with_numbers(scanner.scan(scans, with_ts=False, numbers=numbers), numbers)
+            together = reduce(DataFrame.unionByName, updates)
+            return retracted_rows(together, scanner.target, numbers.name)
+
+        if not kept and self._open_rows(sample, scans, scanner, ("rows",), retracted):
             return
         if columns:
             split, rows = self._split(scans, kept, scanner, columns)
@@ -300,36 +310,6 @@ class _FrameBuilder:
         updates = [*scanner.scan(scans, with_ts=False), *kept]
         consolidated = consolidate(reduce(DataFrame.unionByName, updates), scanner.target)
         self._add(sample, self._of_group(sample, consolidated))
-
-    def _open_group(
-        self,
-        sample: ShardPartition,
-        scans: Mapping[ScanKind, Sequence[Part]],
-        scanner: Scanner,
-        columns: Sequence[str],
-    ) -> bool:
-        """Add a group whose rows were found before, by their numbers; False if they were not.
-
-        Args:
-            sample: One of the group's partitions.
-            scans: The parts of the group, all of which Spark reads.
-            scanner: Scans all columns of the shard.
-            columns: The columns to hash; empty if all rows have to be consolidated.
-        """
-        numbers, _ = number_rows(scans, (*scanner.target.names, TS, DIFF))
-
-        def retracted() -> DataFrame:
-            if columns:
-                split, rows = self._split(scans, (), scanner, columns, numbers)
-                return split.retracted(rows, numbers.name)
-            updates = with_numbers(scanner.scan(scans, with_ts=False, numbers=numbers), numbers)
-            together = reduce(DataFrame.unionByName, updates)
-            return retracted_rows(together, scanner.target, numbers.name)
-
-        found = self._open_rows(("retracted rows",), {}, scans, scanner, retracted)
-        if found is not None:
-            self._add_each(sample, found, scans)
-        return found is not None
 
     def _add_each(
         self,
@@ -403,8 +383,8 @@ class _FrameBuilder:
         newest = chosen_parts(scans, lambda part: times_of(part)[0] >= last)
         self._add_each(sample, scan_added(scanner, newest), newest)
 
-        def closed_numbers() -> DataFrame:
-            closed, (numbers, _) = collect_keys(), number_rows(closable, keys.taken)
+        def closed_numbers(numbers: RowNumbers) -> DataFrame:
+            closed = collect_keys()
             added = scan_added(scanner, closable, with_ts=True, numbers=numbers)
             taken = [
                 keys.taken_back(one, closed).select(numbers.name)
@@ -412,11 +392,9 @@ class _FrameBuilder:
             ]
             return reduce(DataFrame.unionAll, taken)
 
-        if not kept:
-            by_number = self._open_rows(what, retracting, closable, scanner, closed_numbers)
-            if by_number is not None:
-                self._add_each(sample, by_number, closable)
-                return
+        read = (*what, *_keys_of(retracting))
+        if not kept and self._open_rows(sample, closable, scanner, read, closed_numbers):
+            return
         closed = collect_keys()
         older = chosen_parts(closable, lambda part: times_of(part)[1] < first)
         between = chosen_parts(closable, lambda part: times_of(part)[1] >= first)
@@ -430,36 +408,32 @@ class _FrameBuilder:
 
     def _open_rows(
         self,
-        what: tuple[str, ...],
-        retracting: Mapping[ScanKind, Sequence[Part]],
-        closable: Mapping[ScanKind, Sequence[Part]],
+        sample: ShardPartition,
+        scans: Mapping[ScanKind, Sequence[Part]],
         scanner: Scanner,
-        closed_numbers: Callable[[], DataFrame],
-    ) -> list[DataFrame] | None:
-        """What `closable` adds and `retracting` does not take back, by the numbers of rows.
+        what: tuple[object, ...],
+        closed_numbers: Callable[[RowNumbers], DataFrame],
+    ) -> bool:
+        """Add what is left of the rows that parts add, by their numbers.
 
         Args:
-            what: Tells how closed rows are found.
-            retracting: Parts that retract, beside those in `closable`.
-            closable: The parts to read.
+            sample: One of the group's partitions.
+            scans: The parts.
             scanner: Scans all columns of the shard.
-            closed_numbers: Makes a frame of the numbers of closed rows, as `number_rows` has them.
+            what: Tells which other parts take rows back, and how that is found.
+            closed_numbers: Makes a frame of the numbers of the rows that are taken back.
 
         Returns:
-            A frame for each scan; None if the rows are not known by number.
+            False, and nothing is added, if the rows are not known by number.
         """
-        numbers, rows = number_rows(closable, (*scanner.target.names, TS, DIFF))
-        read = [
-            (kind, *(part.key for part in parts))
-            for kind, parts in (*retracting.items(), *closable.items())
-        ]
-        identity = (scanner.root, *what, scanner.target.json, len(retracting), *read)
-        bits = CLOSED_ROWS.find(self.spark, identity, rows, closed_numbers)
+        numbers = RowNumbers.of(scans, scanner.target)
+        identity = (scanner.root, *what, scanner.target.json, *_keys_of(scans))
+        bits = CLOSED_ROWS.find(self.spark, identity, numbers.rows, lambda: closed_numbers(numbers))
         if bits is None:
-            return None
-        return [
-            bits.open_rows(one, numbers) for one in scan_added(scanner, closable, numbers=numbers)
-        ]
+            return False
+        added = scan_added(scanner, scans, numbers=numbers)
+        self._add_each(sample, (bits.open_rows(one, numbers) for one in added), scans)
+        return True
 
     def _lookup_table(
         self,
@@ -488,8 +462,7 @@ class _FrameBuilder:
             return make([*scanner.scan(retracting, with_ts=with_ts), *held])
 
         if not held:
-            parts = [(kind, *(part.key for part in own)) for kind, own in retracting.items()]
-            identity = (scanner.root, *what, scanner.target.json, *parts)
+            identity = (scanner.root, *what, scanner.target.json, *_keys_of(retracting))
             rows = sum(map(most_retractions, chain.from_iterable(retracting.values())))
             found = BROADCASTS.broadcast_once(self.spark, identity, rows, table)
             if found is not None:
@@ -557,6 +530,11 @@ def _share_of(sample: ShardPartition, parts: Sequence[PlannedPart]) -> ShardPart
     wanted = {sample.schema_id, *(planned.part.schema for planned in parts)}
     schemas = {number: sample.schemas[number] for number in wanted}
     return replace(sample, schemas=schemas, parts=tuple(parts))
+
+
+def _keys_of(scans: Mapping[ScanKind, Sequence[Part]]) -> list[tuple[object, ...]]:
+    """The keys of parts, in their order, and how they are scanned."""
+    return [(kind, *(part.key for part in parts)) for kind, parts in scans.items()]
 
 
 def _filtered(sample: ShardPartition, rows: DataFrame) -> DataFrame:

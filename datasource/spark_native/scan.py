@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import chain
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
@@ -22,6 +22,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from shardline.datasource.parts.nan_bounds import float_paths, trusts_bounds
 from shardline.datasource.shard.batch import Part
 from shardline.datasource.shard.plan import PlannedPart, TimeFilter
+from shardline.datasource.spark_native.consolidate import fresh_name
 from shardline.datasource.spark_native.jvm import (
     File,
     FileFormat,
@@ -114,10 +115,22 @@ class RowNumbers:
     Attributes:
         name: Name of the column with the number of the first row of a row's part.
         first: That number by the key of the part.
+        rows: How many rows there are.
     """
 
     name: str
     first: Mapping[str, int]
+    rows: int
+
+    @classmethod
+    def of(cls, alike: Mapping[ScanKind, Sequence[Part]], schema: ShardSchema) -> RowNumbers:
+        """Number the rows of the parts of a shard with this schema, in their order."""
+        first: dict[str, int] = {}
+        rows = 0
+        for part in chain.from_iterable(alike.values()):
+            first[part.key] = rows
+            rows += part.rows
+        return cls(fresh_name("_shardline_first", (*schema.names, TS, DIFF)), first, rows)
 
 
 @dataclass(frozen=True)
@@ -224,10 +237,13 @@ class Scanner:
             constants[TS] = [part.ts or 0 for part in parts]
         if numbers:
             constants[numbers.name] = [numbers.first[part.key] for part in parts]
-        of_parts = zip(*constants.values(), strict=True) if constants else repeat(())
         files = [
-            File(f"{self.root}/{part.key}", part.size_bytes, tuple(values))
-            for part, values in zip(parts, of_parts, strict=False)
+            File(
+                f"{self.root}/{part.key}",
+                part.size_bytes,
+                tuple(values[place] for values in constants.values()),
+            )
+            for place, part in enumerate(parts)
         ]
         frame = relation(self.spark, files, StructType(fields), self.file_format, [*constants])
         if not kind.trusted:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -10,22 +9,19 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from shardline import datasource
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.java_names import java_class
-from shardline.datasource.shard_sink.writers import batch_writer
 from shardline.datasource.spark_native import closed_rows, frames, touched_rows
 from shardline.datasource.spark_native.closed_rows import ClosedRows
 from shardline.datasource.spark_native.compiled_java import java_object
 from shardline.datasource.spark_native.kept_broadcast import KeptBroadcasts
-from shardline.datasource.spark_native.leases import LEASE_KEEPER
 from shardline.datasource.spark_native.types import ROW_INDEX
 from shardline.datasource.types.schema import ShardSchema
 from support.profiles import some_of
 from support.spark import stored
-from support.spark.native import client_at, put
+from support.spark.native import client_at, is_leased, plan_of, put, upsert
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -57,17 +53,6 @@ def table(rows: list[Row], diffs: list[int] | None = None) -> pa.Table:
     columns = list(zip(*rows, strict=True)) or [(), (), ()]
     made = pa.table([pa.array(c, f.type) for c, f in zip(columns, ROWS, strict=True)], ROWS)
     return made if diffs is None else made.append_column("_diff", pa.array(diffs, pa.int64()))
-
-
-def upsert(path: str, rows: pa.Table) -> None:
-    """What the tasks and the commit of a write do, without a job of Spark."""
-    given = {"path": path, "envelope": "upsert", "inlinePartBytes": "0"}
-    writer = batch_writer(given, from_arrow_schema(rows.schema), overwrite=False)
-    writer.commit([writer.write(iter(rows.to_batches()))])
-
-
-def plan_of(frame: DataFrame) -> str:
-    return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
 def counted(frame: DataFrame) -> Counter[tuple[object, ...]]:
@@ -356,14 +341,7 @@ def test_what_is_kept_keeps_no_lease(spark: SparkSession, shard: str, kept: Clos
     assert client.state("in").leased
     del found
 
-    def is_given_up() -> bool:
-        gc.collect()
-        jvm: Any = spark._jvm
-        jvm.java.lang.System.gc()
-        LEASE_KEEPER.beat()
-        return not client.state("in").leased
-
-    wait_until("the lease is given up", is_given_up, 60)
+    wait_until("the lease is given up", lambda: not is_leased(spark, client), 60)
     assert len(kept) == 1
 
 
@@ -392,11 +370,9 @@ class TestFind:
             found = [kept.find(spark, rows, rows, lambda: spark.range(1)) for _ in range(2)]
             assert (found[1] is not None) == (rows == 5)
 
-    def test_only_so_many_rows_are_kept(
-        self, spark: SparkSession, kept: ClosedRows, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_only_so_many_rows_are_kept(self, spark: SparkSession) -> None:
         """Those that were not used for longest go first."""
-        monkeypatch.setattr(closed_rows, "_KEPT_MOST", 10)
+        kept = ClosedRows(rows_least=1, rows_max=10)
 
         def find(name: str, rows: int) -> object:
             return kept.find(spark, name, rows, lambda: spark.range(1))

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
-from pyspark.sql.pandas.types import from_arrow_schema
 from typing_extensions import override
 
 from shardline import datasource
 from shardline.datasource.java_names import java_class
 from shardline.datasource.lease import Lease
 from shardline.datasource.rows.updates import stamp
-from shardline.datasource.shard_sink.writers import batch_writer
 from shardline.datasource.spark_native import frames, touched_rows
 from shardline.datasource.spark_native.kept_broadcast import KeptBroadcasts
 from shardline.datasource.spark_native.leases import LEASE_KEEPER
 from support.spark import stored
-from support.spark.native import client_at, put
+from support.spark.native import client_at, is_leased, plan_of, put, upsert
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -46,10 +43,8 @@ def rows(*numbers: int) -> pa.Table:
 
 def delete(path: str, *numbers: int) -> None:
     """Delete these keys by an upsert."""
-    given = {"path": path, "envelope": "upsert", "inlinePartBytes": "0"}
-    writer = batch_writer(given, from_arrow_schema(ROWS), overwrite=False)
     gone = pa.table([list(numbers), [None] * len(numbers)], schema=ROWS)
-    writer.commit([writer.write(iter(gone.to_batches()))])
+    upsert(path, gone)
 
 
 @pytest.fixture
@@ -59,10 +54,6 @@ def shard(location: str) -> str:
     put(client, "in", 1, rows(*range(20)), ("id",))
     delete(f"{location}/in", *range(5))
     return f"{location}/in"
-
-
-def plan_of(frame: DataFrame) -> str:
-    return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
 def numbers_in(frame: DataFrame) -> list[int]:
@@ -185,14 +176,7 @@ def test_what_is_kept_keeps_no_lease(
     assert client.state("in").leased
     del frame
 
-    def is_given_up() -> bool:
-        gc.collect()
-        jvm: Any = spark._jvm
-        jvm.java.lang.System.gc()
-        LEASE_KEEPER.beat()
-        return not client.state("in").leased
-
-    wait_until("the lease is given up", is_given_up, 60)
+    wait_until("the lease is given up", lambda: not is_leased(spark, client), 60)
     assert len(broadcasts) == 1
 
 

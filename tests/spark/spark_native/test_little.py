@@ -14,7 +14,7 @@ from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.batch import Volume
 from shardline.datasource.spark_native.read import times_of_changes, updates_in_driver
 from shardline.datasource.types.schema import ShardSchema
-from support.spark.native import client_at
+from support.spark.native import client_at, plan_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,11 +37,6 @@ def client(tmp_path: Path) -> ShardClient:
     rows = pa.table({"id": range(len(TIMES)), "_ts": pa.array(TIMES, pa.int64())})
     made.writer("in").compare_and_append(rows, Frontier(0), Frontier(50))
     return made
-
-
-def plan_of(frame: DataFrame) -> str:
-    execution: Any = frame._jdf.queryExecution()
-    return str(execution.executedPlan().toString())
 
 
 def changes(spark: SparkSession, client: ShardClient, **given: int) -> DataFrame:

@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from shardline import datasource
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.rows.updates import stamp
-from shardline.datasource.shard_sink.writers import batch_writer
 from shardline.datasource.spark_native import touched_rows
 from shardline.datasource.types.schema import ShardSchema
-from support.spark.native import client_at, put
+from support.spark.native import client_at, plan_of, put, upsert
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from shardline.datasource.client import ShardClient
 
@@ -38,17 +36,6 @@ def table(rows: list[Row], diffs: list[int] | None = None) -> pa.Table:
     return made if diffs is None else made.append_column("_diff", pa.array(diffs, pa.int64()))
 
 
-def upsert(path: str, rows: list[Row], **options: str) -> None:
-    """What the tasks and the commit of a write do, without a job of Spark."""
-    given = {"path": path, "envelope": "upsert", **options}
-    writer = batch_writer(given, from_arrow_schema(ROWS), overwrite=False)
-    writer.commit([writer.write(iter(table(rows).to_batches()))])
-
-
-def plan_of(frame: DataFrame) -> str:
-    return str(frame._jdf.queryExecution().executedPlan().toString())
-
-
 def closing_times(client: ShardClient) -> list[int]:
     parts = (part for batch in client.state("in").trace.batches for part in batch.parts)
     return [part.ts or 0 for part in parts if part.closes]
@@ -59,7 +46,7 @@ def test_upserts_are_read_without_consolidation(spark: SparkSession, location: s
     client = client_at(location, inline_part_bytes=0, compact_inline_bytes=0)
     put(client, "in", 1, table([(n, "x", n) for n in range(20)]), KEY)
     first: list[Row] = [(1, "x", 100), (2, "x", 2), (3, "x", None), (30, "x", 30)]
-    upsert(f"{location}/in", first, inlinePartBytes="0")
+    upsert(f"{location}/in", table(first), inlinePartBytes="0")
 
     frame = datasource.snapshot(spark, f"{location}/in", columns=["v"])
     plan = plan_of(frame)
@@ -103,7 +90,7 @@ def test_any_history_of_a_key(
         else:
             new = {key(): chosen.choice([0, 1, 2, None]) for _ in range(3)}
             rows: list[Row] = [(*k, v) for k, v in new.items()]
-            upsert(f"{location}/in", rows, inlinePartBytes=chosen.choice(["0", "4096"]))
+            upsert(f"{location}/in", table(rows), inlinePartBytes=chosen.choice(["0", "4096"]))
             there = Counter({row: n for row, n in there.items() if row[:2] not in new})
             there.update(row for row in rows if row[2] is not None)
         note()

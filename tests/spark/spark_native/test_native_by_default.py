@@ -26,7 +26,7 @@ from shardline.datasource.spark_native.rule_loader import (
     loader_of,
     offer_native_reads,
 )
-from support.spark.native import client_at, collected, fresh_rule, ids, put
+from support.spark.native import client_at, collected, fresh_rule, ids, plan_of, put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,10 +59,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[SparkSession]:
 
     monkeypatch.setattr(plan_rule, "make_rule", note)
     return found
-
-
-def plan_of(frame: Any) -> str:
-    return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
 def read(spark: SparkSession, location: str) -> Any:

@@ -16,7 +16,7 @@ from shardline.datasource.spark_native.read import make_leased_frame
 from shardline.datasource.spark_native.read_counts import ReadCounts
 from shardline.datasource.spark_native.self_check import SelfTest
 from support.fakes.clock import ManualClock
-from support.spark.native import client_at, collected, ids, put
+from support.spark.native import client_at, collected, ids, plan_of, put
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,10 +51,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def shown(counts: ReadCounts) -> list[tuple[str, str, int]]:
     return [(one.path, one.reason, one.number) for one in counts.all()]
-
-
-def plan_of(frame: DataFrame) -> str:
-    return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
 def test_it_runs_once_and_leaves_nothing(  # noqa: PLR0917  # fixtures

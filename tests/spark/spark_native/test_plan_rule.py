@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import re
 import threading
 from collections import Counter
@@ -26,13 +25,22 @@ from shardline.datasource.shard.commands.readers import expire_leased
 from shardline.datasource.shard_source.batch_reader import common_time
 from shardline.datasource.spark_native import plan_rule
 from shardline.datasource.spark_native.jvm import clone_of
-from shardline.datasource.spark_native.leases import LEASE_KEEPER
 from shardline.datasource.spark_native.plan_rule import NativeReads
 from shardline.datasource.spark_native.rule_loader import SETTING
 from shardline.datasource.types.schema import ShardSchema
 from support.profiles import one_of, some_of, wide_examples
 from support.spark import stored
-from support.spark.native import TYPES, arrow_of, client_at, collected, fresh_rule, ids, put
+from support.spark.native import (
+    TYPES,
+    arrow_of,
+    client_at,
+    collected,
+    fresh_rule,
+    ids,
+    is_leased,
+    plan_of,
+    put,
+)
 from support.spark.s3a import CHOSEN
 from support.strategies.rows import Case, cases, updates_of
 from support.waiting import wait_until
@@ -70,10 +78,6 @@ def load(spark: SparkSession, location: str, *, natively: bool, **options: Any) 
 def shown(frame: DataFrame) -> Counter[str]:
     """Rows as text, which tells -0.0 from 0.0 and shows NaN."""
     return Counter(map(repr, frame.collect()))
-
-
-def plan_of(frame: DataFrame) -> str:
-    return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
 def is_native(frame: DataFrame) -> bool:
@@ -317,7 +321,7 @@ def test_a_lease_ends_with_the_frames(
     """What was read again and again is held while it can be read, and not a moment longer."""
     client = client_at(location, inline_part_bytes=0)
     put(client, "in", 1, ids(1, 2, 3))
-    assert not _is_held(client, spark)
+    assert not is_leased(spark, client)
     others = native.remembered()  # views that other tests have left
     kept = load(spark, location, natively=True)
     for number in range(12):
@@ -327,24 +331,15 @@ def test_a_lease_ends_with_the_frames(
         del frame
     wait_until(
         "only the frame that is left is remembered",
-        lambda: _is_held(client, spark) and native.remembered() <= others + 1,
+        lambda: is_leased(spark, client) and native.remembered() <= others + 1,
         60,
     )
-    assert _is_held(client, spark)
+    assert is_leased(spark, client)
     assert kept.where("id = 2").count() == 1
     del kept
-    wait_until("the lease is given up", lambda: not _is_held(client, spark), 60)
+    wait_until("the lease is given up", lambda: not is_leased(spark, client), 60)
     assert native.remembered() <= others
     assert native.counts() == {"native": 14}
-
-
-def _is_held(client: ShardClient, spark: SparkSession) -> bool:
-    """Whether a lease is left after all that can be collected is."""
-    gc.collect()
-    jvm: Any = spark._jvm
-    jvm.java.lang.System.gc()
-    LEASE_KEEPER.beat()
-    return bool(client.state("in").leased)
 
 
 def test_a_lease_lives_as_long_as_a_query(
@@ -371,11 +366,11 @@ def test_a_lease_lives_as_long_as_a_query(
     thread = InheritableThread(target=query)
     thread.start()
     wait_until("the query runs", begun.exists, 120)
-    assert _is_held(client, spark)
+    assert is_leased(spark, client)
     go_on.touch()
     thread.join(120)
     assert len(found) == 3
-    wait_until("the lease is given up", lambda: not _is_held(client, spark), 60)
+    wait_until("the lease is given up", lambda: not is_leased(spark, client), 60)
     assert native.counts() == {"native": 1}
 
 

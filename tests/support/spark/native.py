@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import Counter
 from contextlib import contextmanager
@@ -91,6 +92,33 @@ def put(
     client.create(name, ShardSchema.from_arrow(rows.schema), key=key)
     handle = client.writer(name)
     handle.compare_and_append(table, handle.upper(), Frontier(time + 1))
+
+
+def upsert(path: str, rows: pa.Table, **options: str) -> None:
+    """What the tasks and the commit of a write by key do, without a job of Spark, into files."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from shardline.datasource.shard_sink.writers import batch_writer
+
+    given = {"path": path, "envelope": "upsert", "inlinePartBytes": "0", **options}
+    writer = batch_writer(given, from_arrow_schema(rows.schema), overwrite=False)
+    writer.commit([writer.write(iter(rows.to_batches()))])
+
+
+def plan_of(frame: DataFrame) -> str:
+    """The text of the plan that Spark executes."""
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+def is_leased(spark: SparkSession, client: ShardClient, name: str = "in") -> bool:
+    """True if a lease is left after all that can be collected is."""
+    from shardline.datasource.spark_native.leases import LEASE_KEEPER
+
+    gc.collect()
+    jvm: Any = spark._jvm
+    jvm.java.lang.System.gc()
+    LEASE_KEEPER.beat()
+    return bool(client.state(name).leased)
 
 
 def ids(*numbers: int) -> pa.Table:
