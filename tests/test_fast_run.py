@@ -98,9 +98,12 @@ def ran(folder: Path, text: str, *options: str) -> tuple[dict[str, int], str]:
     return counts, done.stdout
 
 
-SLOW = "import itertools\ndef work():\n    end = time.process_time() + 2.5\n"
+SLOW = "import itertools\ndef work(seconds=1.2):\n    end = time.process_time() + seconds\n"
 SLOW += "    while time.process_time() < end: pass\n"
-"""Five times what is allowed here, and longer than any correction for a slow machine is likely."""
+"""A piece of work, by default twice what `LIMITED` allows and a little more."""
+
+LIMITED = "import fast_run\nfast_run._limit_s = lambda: 0.5\n"
+"""The limit as it is on no machine, so that none is too slow for a test to ring there."""
 
 
 @pytest.mark.process
@@ -134,7 +137,7 @@ class TestRuns:
     @pytest.mark.parametrize("place", one_of(2, ["fixture", "call"]))
     def test_a_slow_test_rings(self, tmp_path: Path, place: str) -> None:
         """Its own fixtures are a part of it; the message says what to do."""
-        text = SLOW + "@pytest.fixture\ndef own():\n    return work\n"
+        text = SLOW + LIMITED + "@pytest.fixture\ndef own():\n    return work\n"
         if place == "fixture":
             text += "@pytest.fixture\ndef own():\n    work()\n    return lambda: None\n"
         counts, printed = ran(tmp_path, text + "def test_a(own): own()\n", "--fast")
@@ -144,8 +147,7 @@ class TestRuns:
 
     def test_a_little_slow_is_told_and_passes(self, tmp_path: Path) -> None:
         """A shared processor gives and takes as much."""
-        text = SLOW.replace("2.5", "limit") + "import fast_run\n"
-        text += "fast_run._limit_s = lambda: 0.5\nlimit = 0.7\ndef test_a(): work()\n"
+        text = SLOW + LIMITED + "def test_a(): work(0.7)\n"
         counts, printed = ran(tmp_path, text, "--fast")
         assert counts == {"passed": 1}
         assert "test_a - too slow for the fast run: 0.7" in printed
@@ -153,7 +155,7 @@ class TestRuns:
     @pytest.mark.night
     def test_only_the_tests_own_work_rings(self, tmp_path: Path) -> None:
         """Neither waiting, nor fixtures of the module, nor a cache that the first test fills."""
-        text = SLOW + "import functools, threading\n"
+        text = SLOW + LIMITED + "import functools, threading\n"
         text += "def test_a(): threading.Event().wait(1.5)\n"
         text += "filled = functools.cache(work)\ndef test_b(): filled()\n"
         # The last test of its module: looked at twice, it would make the fixture twice.
