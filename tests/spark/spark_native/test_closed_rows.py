@@ -134,6 +134,7 @@ def test_any_history_of_a_key(
     assert by_number >= len(kept) > 0
 
 
+@pytest.mark.disk
 @pytest.mark.parametrize("by_hash", [True, False])
 @pytest.mark.parametrize("seed", some_of(range(12), (2, 7)))
 def test_any_history_of_rows(
@@ -183,6 +184,7 @@ def test_any_history_of_rows(
     assert len(kept) >= by_number
 
 
+@pytest.mark.disk
 def test_copies_that_are_taken_back_in_part(
     spark: SparkSession, location: str, kept: ClosedRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +217,7 @@ def test_copies_that_are_taken_back_in_part(
     assert jobs == [0, 1, 0, 0]
 
 
+@pytest.mark.disk
 def test_a_row_that_was_taken_back_too_often(spark: SparkSession, location: str) -> None:
     """By each read, and not only by the first."""
     client = client_at(location, inline_part_bytes=0, compact_inline_bytes=0)
@@ -293,6 +296,7 @@ def test_groups_of_two_times_in_one_query(
     assert [bool(count) for count in bits] == [False, True, True]
 
 
+@pytest.mark.disk
 def test_only_a_second_read_finds_numbers(
     spark: SparkSession, shard: str, kept: ClosedRows
 ) -> None:
@@ -305,6 +309,7 @@ def test_only_a_second_read_finds_numbers(
     assert len(kept) == 1
 
 
+@pytest.mark.disk
 def test_a_thread_without_an_active_session(spark: SparkSession, shard: str) -> None:
     datasource.snapshot(spark, shard)
     sessions = java_class(spark, "org.apache.spark.sql.classic.SparkSession")
@@ -333,6 +338,7 @@ def test_a_lost_part_is_the_query_s_error(
         frame.collect()
 
 
+@pytest.mark.disk
 def test_what_is_kept_keeps_no_lease(spark: SparkSession, shard: str, kept: ClosedRows) -> None:
     """When nothing can read the parts any more, they may go; the bits stay."""
     client = client_at(shard.rpartition("/")[0])

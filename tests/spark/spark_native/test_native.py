@@ -63,6 +63,7 @@ def _times_of_day(configured: Callable[[str, str], None]) -> None:
 # --- sessions ---
 
 
+@pytest.mark.disk
 @pytest.mark.parametrize(
     ("zone", "hour"), [("+02:00", 2), ("GMT+02:00", 2), ("UTC+1", 1), ("Z", 0), ("PST", -8)]
 )
@@ -239,6 +240,7 @@ def test_rows_that_are_there_very_often(spark: SparkSession, location: str) -> N
     assert datasource.snapshot(spark, f"{location}/in").count() == 200_000
 
 
+@pytest.mark.disk
 @pytest.mark.parametrize("inline", one_of(2, [0, 1 << 20]))
 def test_updates_that_change_nothing(
     spark: SparkSession, location: str, monkeypatch: pytest.MonkeyPatch, inline: int
@@ -538,6 +540,7 @@ def test_where_spark_has_no_way_to_the_location(spark: SparkSession, server: S3S
     assert Counter(row._diff for row in feed.collect()) == Counter({1: 10, -1: 5})
 
 
+@pytest.mark.disk
 @pytest.mark.parametrize(
     "metadata",
     [

@@ -104,6 +104,7 @@ def test_statistics_of_saved_parts(spark: SparkSession, location: str) -> None:
     assert part.stats.columns["n"].nulls == 10
 
 
+@pytest.mark.disk
 def test_columns_whose_paths_are_one_have_no_statistics(spark: SparkSession, location: str) -> None:
     """The path of a column with a point may be that of a field: bounds of the other leave rows out.
 
@@ -228,6 +229,7 @@ def test_updates_are_saved(spark: SparkSession, location: str) -> None:
         datasource.save(late, f"{location}/in")
 
 
+@pytest.mark.disk
 def test_a_saved_frame_must_fit(spark: SparkSession, location: str) -> None:
     """Columns are matched by name and widened; what does not fit is refused by name."""
     datasource.save(spark.createDataFrame([(1, "a")], "id bigint, s string"), f"{location}/in")
@@ -244,6 +246,7 @@ def test_a_saved_frame_must_fit(spark: SparkSession, location: str) -> None:
     assert before < parquet_files(location)
 
 
+@pytest.mark.disk
 def test_arguments_of_another_kind_are_taken_or_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -269,6 +272,7 @@ def test_arguments_of_another_kind_are_taken_or_refused(
     assert datasource.snapshot(spark, path).collect() == [(1, "a")]
 
 
+@pytest.mark.disk
 def test_nulls_where_none_may_be(spark: SparkSession, location: str) -> None:
     """A null in a column that has none fails the write, and leaves no file."""
     client = client_at(location)

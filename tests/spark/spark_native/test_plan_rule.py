@@ -342,6 +342,7 @@ def test_a_lease_ends_with_the_frames(
     assert native.counts() == {"native": 14}
 
 
+@pytest.mark.disk
 def test_a_lease_lives_as_long_as_a_query(
     native: NativeReads, spark: SparkSession, location: str, tmp_path: Path
 ) -> None:
@@ -480,6 +481,7 @@ def test_a_lost_lease_is_said_to_be_lost(
     assert native.counts() == {"native": 1}
 
 
+@pytest.mark.disk
 def test_refusals_have_the_same_words(
     native: NativeReads, spark: SparkSession, location: str
 ) -> None:
@@ -518,6 +520,7 @@ def test_refusals_have_the_same_words(
     assert counts == {f"left: {reasons[code]}": 1 for code in asked}
 
 
+@pytest.mark.disk
 def test_nobody_waits_in_the_optimizer(
     native: NativeReads, spark: SparkSession, location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -555,6 +558,7 @@ def test_what_is_left_to_python(
     assert record.getMessage().endswith("Spark has no file system for 'file'")
 
 
+@pytest.mark.disk
 def test_a_load_that_was_run_keeps_its_plan(
     native: NativeReads, spark: SparkSession, location: str
 ) -> None:
@@ -572,6 +576,7 @@ def test_a_load_that_was_run_keeps_its_plan(
     again.remove()
 
 
+@pytest.mark.disk
 def test_a_failure_of_the_planner_fails_no_query(
     native: NativeReads,
     spark: SparkSession,

@@ -262,6 +262,7 @@ def _states_in_rocksdb(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset(name)
 
 
+@pytest.mark.disk
 @pytest.mark.usefixtures("_states_in_rocksdb")
 @pytest.mark.parametrize("kind", some_of(STATEFUL, {"windows", "processor"}))
 def test_state_is_kept_over_both_paths(
@@ -302,6 +303,7 @@ def test_a_snapshot_that_needs_consolidation(
     assert native.counts()["native"] == 1
 
 
+@pytest.mark.disk
 def test_a_retraction_fails_a_stream_of_rows_in_the_same_words(
     native: NativeReads, spark: SparkSession, location: str, tmp_path: Path
 ) -> None:
@@ -366,6 +368,7 @@ def test_a_missing_part_stops_both_and_both_go_on(  # noqa: PLR0917  # fixtures
     assert counts.get("left: a part is gone or damaged", 0) == 3 - counts["native"]
 
 
+@pytest.mark.disk
 def test_a_small_range_is_left_to_python(
     native: NativeReads,
     spark: SparkSession,
@@ -386,6 +389,7 @@ def test_a_small_range_is_left_to_python(
     assert [len(batch) for batch in sink.batches()] == [20, 10]
 
 
+@pytest.mark.disk
 def test_explain_of_a_query_says_which_path(
     native: NativeReads,
     spark: SparkSession,
@@ -444,6 +448,7 @@ def test_micro_batch_reads_the_range_of_a_native_plan(
     assert native.counts()["native"] >= 1
 
 
+@pytest.mark.disk
 def test_planning_ends_no_iteration_in_the_jvm(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: NativeReads
 ) -> None:
@@ -471,6 +476,7 @@ def test_planning_ends_no_iteration_in_the_jvm(
     assert not [command for command in sent if "isInstanceOf" in command]
 
 
+@pytest.mark.disk
 def test_reads_are_counted_by_path_and_reason(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: NativeReads
 ) -> None:

@@ -271,6 +271,7 @@ def test_killed_between_both_commits(feed: Feed, lake: str, native: bool) -> Non
     assert makers(lake).count("native") >= 2
 
 
+@pytest.mark.disk
 @BOTH
 def test_an_error_at_a_row_appends_nothing(feed: Feed, lake: str, native: bool) -> None:
     """It is Spark's own, no file stays, and the same micro-batch is written when it is mended."""
@@ -284,6 +285,7 @@ def test_an_error_at_a_row_appends_nothing(feed: Feed, lake: str, native: bool) 
     assert contents(lake) == ids(range(MANY))
 
 
+@pytest.mark.disk
 def test_a_null_that_may_not_be_is_refused(feed: Feed, lake: str) -> None:
     """In the words of the Python workers."""
     spark = feed.load().sparkSession
@@ -307,6 +309,7 @@ def touching(frame: DataFrame, mark: str) -> DataFrame:
     return frame.mapInArrow(touch, frame.schema)
 
 
+@pytest.mark.disk
 @pytest.mark.parametrize(
     ("select", "options"),
     [
@@ -375,6 +378,7 @@ def test_queries_that_keep_state(
     assert contents(lake, "counts") == model_of_counts(seen, 10)
 
 
+@pytest.mark.disk
 @pytest.mark.parametrize("way", ["upsert", "complete", "session", "calendar"])
 def test_what_must_have_python_workers_has_them(feed: Feed, lake: str, way: str) -> None:
     """The rows are there, and Spark's writer was not asked."""
@@ -402,6 +406,7 @@ def test_what_must_have_python_workers_has_them(feed: Feed, lake: str, way: str)
     assert "native" not in makers(lake)
 
 
+@pytest.mark.disk
 def test_an_observed_query_tells_what_it_saw(feed: Feed, lake: str) -> None:
     """It runs in the stream's own plan: by either way its metrics are in the progress."""
     for name in ("native", "workers"):
@@ -414,6 +419,7 @@ def test_an_observed_query_tells_what_it_saw(feed: Feed, lake: str) -> None:
         assert makers(lake, name) == [name]
 
 
+@pytest.mark.disk
 def test_settings_of_the_session_change_no_part(feed: Feed, lake: str) -> None:
     """The format of parts is fixed: times in microseconds, not as the session writes elsewhere."""
     conf = feed.load().sparkSession.conf
@@ -474,6 +480,7 @@ def test_what_took_effect_is_not_undone(
     assert contents(lake) == ids(range(MANY))
 
 
+@pytest.mark.disk
 def test_a_plan_that_fails_leaves_the_micro_batch(
     feed: Feed, lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,6 +158,7 @@ def test_a_number_is_committed_once(spark: SparkSession, location: str) -> None:
     assert "[OTHER_RANGE]" in refused[0][1]
 
 
+@pytest.mark.disk
 @pytest.mark.parametrize(
     ("query", "options", "word"),
     [
@@ -182,6 +183,7 @@ def test_refusals_are_the_same(
     assert not parquet_files(location)
 
 
+@pytest.mark.disk
 def test_a_wrong_value_of_native_writes_is_refused(spark: SparkSession, location: str) -> None:
     """It is taken out before the workers see it."""
     wrong = spark.range(3).write.format("shard").option("nativeWrites", "maybe").mode("append")
@@ -189,6 +191,7 @@ def test_a_wrong_value_of_native_writes_is_refused(spark: SparkSession, location
         wrong.save(f"{location}/out")
 
 
+@pytest.mark.disk
 def test_an_error_of_the_query_is_sparks_own(spark: SparkSession, location: str) -> None:
     """Its class and condition, and the part that was written before it is deleted."""
     rows = spark.range(0, MANY, 1, 1).selectExpr("id", f"1 / (id - {MANY - 1}) AS x")
@@ -214,6 +217,7 @@ def test_an_unknown_outcome_is_told_as_it_is(
     assert sum(contents(location, "out").values()) == MANY
 
 
+@pytest.mark.disk
 @pytest.mark.parametrize(
     "options",
     [
@@ -239,6 +243,7 @@ def test_what_must_have_python_workers_has_them(
     assert set(makers(location, "out")) == {"workers"}
 
 
+@pytest.mark.disk
 def test_settings_leave_appends_to_python_workers(spark: SparkSession, location: str) -> None:
     """`spark.shardline.nativeWrites`, at any time; other modes of Spark are left, too."""
     spark.conf.set("spark.shardline.nativeWrites", "false")
@@ -253,6 +258,7 @@ def test_settings_leave_appends_to_python_workers(spark: SparkSession, location:
     assert set(makers(location, "c")) == {"workers"}
 
 
+@pytest.mark.disk
 def test_a_rule_that_cannot_be_made_leaves_appends(
     spark: SparkSession,
     location: str,
@@ -273,6 +279,7 @@ def test_a_rule_that_cannot_be_made_leaves_appends(
     assert len(said) == 1
 
 
+@pytest.mark.disk
 def test_a_plan_that_fails_leaves_the_append(
     spark: SparkSession, location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +312,7 @@ assert not os.listdir()
 """
 
 
+@pytest.mark.disk
 def test_relative_paths_count_from_the_folder_of_the_jvm(tmp_path: Path) -> None:
     """As in Spark's Python processes: one program has one shard by one name, whichever way."""
     words = [sys.executable, "-c", MOVES]
@@ -390,6 +398,7 @@ def test_a_shard_is_appended_to_itself(spark: SparkSession, location: str) -> No
     assert set(makers(location, "out")) == {"native"}
 
 
+@pytest.mark.disk
 def test_cached_frames_and_views_are_written_as_they_are(
     spark: SparkSession, location: str
 ) -> None:
@@ -401,6 +410,7 @@ def test_cached_frames_and_views_are_written_as_they_are(
     cached.unpersist()
 
 
+@pytest.mark.disk
 @pytest.mark.parametrize("how", ["write", "save"])
 def test_an_observed_frame_tells_what_it_saw(spark: SparkSession, location: str, how: str) -> None:
     """In the session that it was made in: a copy would leave its caller waiting for ever."""
