@@ -2,8 +2,8 @@
 
 Its jars are not among Spark's. With `SHARDLINE_TEST_S3A=true` Spark fetches them, every `location`
 is in a bucket of a server process, and storage options come from the environment, as users of AWS
-have them. What is marked `s3a` means the same there, but for what is marked `disk` as well: it needs
-files on the local disk, or tests what no store has a part in (refusals, settings, choices of a plan).
+have them. What is marked `s3a` means the same there, but for what is marked `disk` as well: it
+needs files on the local disk, or tests what no store has a part in: refusals, settings, choices.
 """
 
 from __future__ import annotations
