@@ -26,6 +26,7 @@ from shardline.datasource.frontier import Frontier
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.reads import Inputs, Place, incarnation
+from support.profiles import is_night
 from support.strategies.conditions import conditions, rows_sql
 from support.strategies.rows import bounded
 
@@ -195,15 +196,19 @@ def test_every_way_of_reading_gives_sparks_rows(berlin: SparkSession, location: 
             bounded, max_examples=1, derandomize=True, phases=[Phase.explicit, Phase.generate]
         )
         def check(texts: list[str]) -> None:
-            for text in texts:
+            for number, text in enumerate(texts):
                 wanted = ids(paths.plainly, text)
                 # What no reader of ours takes is Spark's, whichever of them is asked.
                 asked = ways if is_taken(text, paths.schema) else BY_SPARK
+                # A job of Spark costs more than all else: of its ways each run takes turns.
+                left_out = BY_SPARK if not is_night() else ()
                 for name in asked:
+                    if name in left_out and name != BY_SPARK[number % len(BY_SPARK)]:
+                        continue
                     read = ways[name]
                     assert (name, text, ids(read, text)) == (name, text, wanted)
 
         check()
     assert paths.asked["index"] > 50
     assert paths.asked["shard"] > 20
-    assert paths.asked["standard"] > 50
+    assert paths.asked["standard"] > 20
