@@ -123,7 +123,7 @@ def world(
     made.close()
 
 
-@pytest.mark.parametrize("name", some_of(QUERIES, {"all_functions", "gap_of_the_row"}))
+@pytest.mark.parametrize("name", some_of(QUERIES, {"all_functions"}))
 def test_sessions_are_those_of_all_rows(world: SessionWorld, name: str) -> None:
     """At each time, as rows extend them, join them, and leave holes; no query is run anew."""
     query = QUERIES[name]
