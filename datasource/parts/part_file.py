@@ -5,9 +5,11 @@ the part's description only (so a commit can set it without rewriting the part),
 Parquet is ordinary, with page checksums; any reader can read it. The Arrow message has no schema:
 the shard's state has it.
 
-A Parquet file has checksums of its pages but not of its footer, and the Parquet library aborts the
-process on some damaged footers. So a part's description has a checksum of its footer, and only
-`open_part` and `read_metadata`, which compare it first, pass a part's file to that library.
+A Parquet file has checksums of its pages but not of what follows them: the page index and the
+footer. The Parquet library aborts the process on some damaged footers, and Spark's reader leaves
+out pages by the index: a wrong bound there would lose rows without a word. So a part's description
+has a checksum of all that follows the pages, and only `open_part` and `read_metadata`, which
+compare it first, pass a part's file to that library.
 
 Invariants:
     No file of a part whose description knows its footer reaches the Parquet library unchecked.
@@ -33,10 +35,11 @@ __all__ = [
     "decode_inline",
     "encode_inline",
     "encode_parquet",
+    "footer_bytes",
     "footer_of",
     "open_part",
     "part_schema",
-    "read_footer",
+    "read_end",
     "read_metadata",
 ]
 
@@ -53,7 +56,7 @@ _TAIL_BYTES = 8
 """The end of a Parquet file: the length of its footer (4 bytes), and a magic number (4 bytes)."""
 
 _FOOTER_BYTES = 64 << 10
-"""Bytes read from the end of a file if the footer's length is unknown; enough for most footers."""
+"""Bytes read from the end of a file if nothing of it is known; enough for most footers."""
 
 
 def part_schema(written: ShardSchema, names: Sequence[str]) -> pa.Schema:
@@ -147,30 +150,50 @@ def encode_parquet(table: pa.Table, *, row_group_rows: int) -> memoryview:
     return memoryview(sink.getvalue())
 
 
-def footer_of(data: bytes | memoryview | pa.Buffer) -> Footer:
-    """Size and checksum of the footer at the end of `data`: a Parquet file, or its last bytes."""
-    view = memoryview(data)
-    size = int.from_bytes(view[-_TAIL_BYTES:][:4], "little") + _TAIL_BYTES
-    assert size <= len(view), (size, len(view))
-    return Footer(size, zlib.crc32(view[-size:]))
+def footer_of(data: bytes | memoryview) -> Footer:
+    """Size and checksum of what follows the pages of a whole Parquet file."""
+    end = read_end(pa.BufferReader(data))
+    return Footer(end.size, zlib.crc32(end))
 
 
-def read_footer(source: pa.NativeFile) -> pa.Buffer:
-    """The last bytes of a Parquet file that was just written, from the footer's first byte on.
+def read_end(source: pa.NativeFile) -> pa.Buffer:
+    """What follows the pages of a Parquet file that was just written: its page index and footer.
 
     Raises:
         ValueError: It is not a Parquet file.
     """
     size = source.size()
     tail = _tail(source, size, min(size, _FOOTER_BYTES))
-    wanted = int.from_bytes(tail[-_TAIL_BYTES:][:4].to_pybytes(), "little") + _TAIL_BYTES
-    if tail[-4:].to_pybytes() != b"PAR1" or wanted > size:
+    footer = footer_bytes(tail[-_TAIL_BYTES:].to_pybytes())
+    if tail[-4:].to_pybytes() != b"PAR1" or footer > size:
         raise ValueError("it does not end as a Parquet file does")
-    return tail[-wanted:] if wanted <= len(tail) else _tail(source, size, wanted)
+    if footer > tail.size:
+        tail = _tail(source, size, footer)
+    wanted = size - _end_of_pages(pq.read_metadata(pa.BufferReader(tail)), size - footer)
+    return tail[-wanted:] if wanted <= tail.size else _tail(source, size, wanted)
+
+
+def footer_bytes(end: bytes) -> int:
+    """Size of a Parquet file's footer, by its last bytes; length and magic number included."""
+    return int.from_bytes(end[-_TAIL_BYTES:][:4], "little") + _TAIL_BYTES
+
+
+def _end_of_pages(metadata: pq.FileMetaData, footer_begins: int) -> int:
+    """Offset of what follows the pages: an index of pages where there is one, or the footer."""
+    if not metadata.num_row_groups:
+        return footer_begins
+    group = metadata.row_group(metadata.num_row_groups - 1)
+    ends = []
+    for number in range(group.num_columns):
+        chunk = group.column(number)
+        # A column without a dictionary has no offset of one, or the offset 0.
+        begins = min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)))
+        ends.append(int(begins + chunk.total_compressed_size))
+    return max(ends)
 
 
 def read_metadata(source: pa.NativeFile, part: Part) -> pq.FileMetaData:
-    """The decoded footer of a part's file; costs one request for exactly its bytes.
+    """The decoded footer of a part's file; costs one request, for the bytes with the checksum.
 
     Raises:
         Corrupt: The footer is not the one that was written. It is checked unless the part's

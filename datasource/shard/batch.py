@@ -30,7 +30,8 @@ class Footer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The end of a part's Parquet file, which locates everything else; it has no own checksum.
 
     Attributes:
-        size_bytes: From its first byte to the end of the file, length and magic number included.
+        size_bytes: From the end of the pages to the end of the file: page index, footer, its length
+            and the magic number. Of parts that earlier versions wrote: without the page index.
         crc32: Checksum of these bytes.
     """
 

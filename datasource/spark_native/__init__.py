@@ -14,6 +14,7 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
 
     types                  the types that Spark reads as we wrote them
     blob_paths             the URL of a location, as Spark reaches it
+    local_parts            looks at parts on the local disk before Spark reads them
     scan                   parts to a relation of Spark's Parquet reader
     consolidate            each distinct row once, its copies in `_diff`, by Spark expressions
     touched_rows           consolidates only the rows that a retraction may concern

@@ -11,6 +11,7 @@ The checksum of a footer is computed when it is described, right after it was wr
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ import pyarrow.parquet as pq
 
 from shardline.datasource.errors import MissingBlob
 from shardline.datasource.parts.collect_stats import collect_part_stats
-from shardline.datasource.parts.part_file import footer_of, read_footer
-from shardline.datasource.shard.batch import Part
+from shardline.datasource.parts.part_file import read_end
+from shardline.datasource.shard.batch import Footer, Part
 from shardline.datasource.stores.location import Blob
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import Atomic, Field, arrow_field, path_text
@@ -82,7 +83,7 @@ class PartDescriber:
         source = self.blob.open(key, size_bytes)
         if source is None:
             raise MissingBlob(f"part '{key}' is not there, although it was just written")
-        end = read_footer(source)
+        end = read_end(source)
         with pq.ParquetFile(source, metadata=pq.read_metadata(pa.BufferReader(end))) as file:
             footer = file.metadata
             if footer.num_rows == 0:
@@ -101,7 +102,7 @@ class PartDescriber:
             diff_min=least,
             diff_max=most,
             encoded_stats=encode_stats(self._stats(footer)),
-            footer=footer_of(end),
+            footer=Footer(end.size, zlib.crc32(end)),
             nan_safe=footer.created_by.startswith(_NAN_SAFE),
         )
         groups = map(footer.row_group, range(footer.num_row_groups))

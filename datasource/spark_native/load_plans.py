@@ -13,9 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import zlib
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -27,7 +25,6 @@ from pyspark.sql.types import StructType
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier, meet
-from shardline.datasource.shard.batch import Part
 from shardline.datasource.shard.plan import volume_of
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.batch_reader import ShardBatchReader, common_time
@@ -43,6 +40,7 @@ from shardline.datasource.spark_native.blob_paths import (
 )
 from shardline.datasource.spark_native.frames import make_native_frame
 from shardline.datasource.spark_native.leases import LEASE_KEEPER
+from shardline.datasource.spark_native.local_parts import is_intact, is_local
 from shardline.datasource.spark_native.read import keep_leases, leases_of, make_leased_frame
 
 __all__ = ["NOT_SETTLED", "SMALL_ROWS", "NotNativeError", "plan_load", "plan_micro_batch"]
@@ -239,9 +237,8 @@ def _check_parts(spark: SparkSession, root: str, partitions: Sequence[ShardParti
     object store a look is a request, so only one is looked at: whether Spark has the credentials.
     """
     stored = [p.part for one in partitions for p in one.parts if p.part.inline is None]
-    if root.startswith("file:"):
-        folder = root.removeprefix("file:")
-        if not all(_is_intact(f"{folder}/{part.key}", part) for part in stored):
+    if is_local(root):
+        if not all(is_intact(root, part) for part in stored):
             raise NotNativeError("a part is gone or damaged")
     elif stored:
         storage, part = partitions[0].options.storage, stored[0]
@@ -249,34 +246,3 @@ def _check_parts(spark: SparkSession, root: str, partitions: Sequence[ShardParti
             spark, root, storage, part.key, part.size_bytes
         ):
             raise NotNativeError("Spark's file system does not read the location")
-
-
-def _is_intact(path: str, part: Part) -> bool:
-    """True if a file has its size and its footer, whose checksum Spark does not compare.
-
-    The footer is read once in this process, and again of a file that has changed. Pages have
-    checksums that Spark compares.
-    """
-    try:
-        found = os.stat(path)  # noqa: PTH116 - ten thousand parts
-        stamp = (found.st_ino, found.st_mtime_ns)
-        if found.st_size != part.size_bytes:
-            return False
-        if part.footer is None or _footers_seen.get(path) == stamp:
-            return True
-        with open(path, "rb") as file:  # noqa: PTH123 - as above
-            file.seek(-part.footer.size_bytes, os.SEEK_END)
-            intact = zlib.crc32(file.read()) == part.footer.crc32
-    except OSError:
-        return False
-    if intact:
-        if len(_footers_seen) >= _FOOTERS_MAX:
-            _footers_seen.clear()
-        _footers_seen[path] = stamp
-    return intact
-
-
-_footers_seen: Final[dict[str, tuple[int, int]]] = {}
-"""Files whose footer was found intact: their number and time of change, by path."""
-
-_FOOTERS_MAX: Final = 1 << 16

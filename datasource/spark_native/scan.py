@@ -29,6 +29,7 @@ from shardline.datasource.spark_native.jvm import (
     known_nullability,
     relation,
 )
+from shardline.datasource.spark_native.local_parts import is_intact, is_local
 from shardline.datasource.spark_native.types import (
     ROW_INDEX,
     can_spark_read,
@@ -152,7 +153,7 @@ class Scanner:
     file_format: FileFormat
 
     def can_scan(self, planned: PlannedPart) -> bool:
-        """True if Spark can read this part."""
+        """True if Spark can read this part, and would find out if it was damaged."""
         part = planned.part
         return (
             self.root is not None
@@ -160,6 +161,7 @@ class Scanner:
             and not planned.audit
             and planned.share == (0, 1)
             and can_spark_read(self.schemas[part.schema], self.target)
+            and (not is_local(self.root) or is_intact(self.root, part))
         )
 
     def split(

@@ -15,7 +15,12 @@ from typing_extensions import override
 
 from shardline.datasource.errors import Corrupt
 from shardline.datasource.inspect.fsck import check_location
-from shardline.datasource.parts.part_file import decode_inline, open_part, read_footer
+from shardline.datasource.parts.part_file import (
+    decode_inline,
+    footer_bytes,
+    open_part,
+    read_end,
+)
 from shardline.datasource.parts.verify import verify_part
 from shardline.datasource.read import contents_of
 from shardline.datasource.shard.batch import Part
@@ -73,15 +78,20 @@ def lake(request: pytest.FixtureRequest) -> Lake:
     return found
 
 
-@pytest.fixture
-def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Parquet library is not reached."""
+def forbid_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on the Parquet library may not be reached."""
 
     def reached(*_: Any, **__: Any) -> None:
         raise AssertionError("the library was handed a footer that nobody had looked at")
 
     monkeypatch.setattr(pq, "ParquetFile", reached)
     monkeypatch.setattr(pq, "read_metadata", reached)
+
+
+@pytest.fixture
+def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Parquet library is not reached."""
+    forbid_library(monkeypatch)
 
 
 @pytest.mark.usefixtures("unseen")
@@ -92,6 +102,17 @@ def test_any_bit_of_a_footer_is_noticed(lake: Lake) -> None:
         lake.damage(at, at % 8)
         with pytest.raises(Corrupt, match=rf"{lake.part.key}.* checksum of its footer"):
             lake.read()
+
+
+def test_the_end_of_a_part_is_all_that_follows_its_pages(lake: Lake) -> None:
+    """The byte before it is a page's, whose checksum is in the file; so no byte has none."""
+    assert lake.part.footer is not None
+    footer = footer_bytes(lake.data)
+    assert lake.part.footer.size_bytes > footer, "there is a page index"
+    lake.damage(lake.part.footer.size_bytes + 1)
+    with pytest.raises(Corrupt, match=lake.part.key) as found:
+        lake.read()
+    assert "footer" not in str(found.value)
 
 
 def by_verify(lake: Lake) -> None:
@@ -107,18 +128,21 @@ def by_check(lake: Lake) -> None:
 
 
 def by_merge(lake: Lake) -> None:
-    lake.client.writer("s").append_now(LARGE.slice(0, 1))
     seqno = lake.client.state("s").trace.batches
     with pytest.raises(Corrupt, match=lake.part.key):
         lake.client.compact("s", force=True)
     assert lake.client.state("s").trace.batches == seqno
 
 
-@pytest.mark.usefixtures("unseen")
 @pytest.mark.parametrize("look", [by_verify, by_check, by_merge], ids=lambda one: one.__name__)
-def test_whoever_opens_a_part_looks_first(look: Callable[[Lake], None]) -> None:
+def test_whoever_opens_a_part_looks_first(
+    look: Callable[[Lake], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Verification, a deep check, a merge; which leaves the shard as it was."""
     found = Lake(summed=True, rows=LARGE)
+    if look is by_merge:
+        found.client.writer("s").append_now(LARGE.slice(0, 1))  # something to merge with
+    forbid_library(monkeypatch)
     found.damage(40)
     look(found)
 
@@ -174,12 +198,12 @@ def test_the_end_of_a_file_is_found(columns: int) -> None:
     pq.write_table(pa.table({f"c{i}": [i] for i in range(columns)}), sink)
     data: bytes = sink.getvalue().to_pybytes()
     store = Counted(data)
-    end = read_footer(open_ranged(store, "part", len(data)))
+    end = read_end(open_ranged(store, "part", len(data)))
     assert pq.read_metadata(pa.BufferReader(end)).num_columns == columns
     assert data.endswith(end.to_pybytes())
     assert len(store.asked) == (1 if len(end) <= 64 << 10 else 2)
     with pytest.raises(ValueError, match="Parquet"):
-        read_footer(pa.BufferReader(data[:-1]))
+        read_end(pa.BufferReader(data[:-1]))
 
 
 def test_a_part_claims_no_order_to_other_readers(world: World) -> None:
