@@ -159,6 +159,19 @@ def test_a_wrong_command_line_is_refused(
     assert said in capsys.readouterr().err
 
 
+def test_ctrl_c_while_a_command_is_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has not begun, so there is nothing to say; its own handler is not there yet."""
+
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib, "import_module", interrupted)
+    assert main(["admin", "somewhere", "fsck"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
 def test_options_of_spark_reach_the_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the command, in both forms, words with spaces too; what was there already follows."""
     seen: list[list[str]] = []

@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: the command's, or 2 for a command line that cannot be understood, a
-        package that is not installed, or no Java.
+        package that is not installed, or no Java; 130 for Ctrl-C before the command has begun.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] in ([], ["help"], ["-h"], ["--help"]):
@@ -131,6 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (InvalidUsage, MissingPackage) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        # Most of a short command's time goes into its imports, and it has done nothing yet.
+        return 130
     return run([*COMMANDS[name].arguments, *rest])
 
 
