@@ -118,12 +118,15 @@ def _merges(plan: CompactPlan) -> Iterable[RenderableType]:
 
 def _garbage(plan: GcPlan) -> Iterable[RenderableType]:
     """What is garbage, and what readers hold."""
+    given_up = max(plan.seqno, plan.gc_seqno)
     yield facts_table(
         {
             "garbage": _amount(plan.garbage),
             "held by readers": _amount(plan.held),
-            "gives up": f"states before seqno {max(plan.seqno, plan.gc_seqno):,}; "
-            f"now those before {plan.gc_seqno:,}",
+            # Without garbage nothing is written, and the states stay.
+            "gives up": f"states before seqno {given_up:,}; now those before {plan.gc_seqno:,}"
+            if plan.garbage.count
+            else "",
         }
     )
 
