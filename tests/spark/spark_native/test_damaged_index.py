@@ -15,6 +15,7 @@ from support.spark.native import client_at, put
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -30,6 +31,46 @@ def loaded(spark: SparkSession, path: str) -> DataFrame:
 
 def changed(spark: SparkSession, path: str) -> DataFrame:
     return spark.read.format("shard").option("readChangeFeed", "true").load(path)
+
+
+def begin_of_index(spark: SparkSession, file: Path) -> int:
+    """Where the indexes of a file's columns begin, as Spark's reader finds them."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    path = jvm.org.apache.hadoop.fs.Path(str(file))
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
+    reader = jvm.org.apache.parquet.hadoop.ParquetFileReader.open(conf, path)
+    try:
+        chunks = [one for block in reader.getFooter().getBlocks() for one in block.getColumns()]
+        found: list[int] = [one.getColumnIndexReference().getOffset() for one in chunks]
+        found += [one.getOffsetIndexReference().getOffset() for one in chunks]
+        return min(found)
+    finally:
+        reader.close()
+
+
+@pytest.mark.parametrize("by_spark", [True, False])
+def test_the_end_of_a_part_begins_with_its_index(
+    spark: SparkSession, tmp_path: Path, by_spark: bool
+) -> None:
+    """So its checksum is of all that follows the pages, with columns of every encoding."""
+    client = client_at(f"{tmp_path}", inline_part_bytes=0, row_group_rows=400)
+    rows = (
+        "id",
+        "id % 3 AS few",
+        "string(id) AS s",
+        "array(id, 7) AS l",
+        "named_struct('x', id) AS t",
+    )
+    frame = spark.range(0, 1000, 1, 1).selectExpr(*rows)
+    if by_spark:
+        datasource.save(frame, f"{tmp_path}/in")
+    else:
+        put(client, "in", 1, frame.toArrow())
+    (part,) = [one for batch in client.state("in").trace.batches for one in batch.parts]
+    file = tmp_path / part.key
+    assert part.footer is not None
+    assert file.stat().st_size - part.footer.size_bytes == begin_of_index(spark, file)
 
 
 def with_wrong_bounds(data: bytes, end: int) -> bytes:
