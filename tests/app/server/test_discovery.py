@@ -218,6 +218,13 @@ def test_a_torn_file_is_not_taken_for_none(tmp_path: Path, name: str, content: s
         find(tmp_path)
 
 
+def test_what_is_no_file_is_not_taken_for_none(tmp_path: Path) -> None:
+    """Whatever the system refuses to read it for."""
+    (tmp_path / "application.json").mkdir()
+    with pytest.raises(InvalidUsage, match=r"ADDRESS_UNREADABLE.*application\.json"):
+        find(tmp_path)
+
+
 def test_a_file_of_another_user_is_not_taken_for_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -230,6 +230,19 @@ def test_a_row_that_was_taken_back_too_often(spark: SparkSession, location: str)
             datasource.snapshot(spark, f"{location}/in").collect()
 
 
+@pytest.mark.disk
+def test_retractions_whose_sum_is_no_int64(spark: SparkSession, location: str) -> None:
+    """The sum wraps around to nothing; no read takes it for that."""
+    client = client_at(location, inline_part_bytes=0, compact_inline_bytes=0)
+    put(client, "in", 1, numbers(*range(5)))
+    for time in range(2, 6):
+        diffs = pa.array([-(1 << 62)], pa.int64())
+        put(client, "in", time, numbers(3).append_column("_diff", diffs))
+    for _ in range(3):
+        with pytest.raises(Exception, match="OVERFLOW"):
+            datasource.snapshot(spark, f"{location}/in").collect()
+
+
 def test_parts_of_an_older_schema(spark: SparkSession, location: str) -> None:
     """They are scanned apart, and numbered together."""
     client = client_at(location, inline_part_bytes=0, compact_inline_bytes=0)
