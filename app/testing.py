@@ -24,8 +24,6 @@ Invariants:
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -66,6 +64,7 @@ from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
 from shardline.datasource.frames import to_arrow
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.ids import new_id
+from shardline.datasource.scratch_folder import ScratchFolder
 from shardline.datasource.shard.commands.append import Appended
 from shardline.datasource.shard_sink.envelope import EnvelopeConverter
 from shardline.datasource.shard_sink.frame_columns import assign_roles
@@ -144,8 +143,8 @@ class Lab:
         self._spark = spark
         self._resolved: CheckedProject = parsed.check(spark)
         self.clock = LabClock()
-        parent = str(_MEMORY) if _MEMORY.is_dir() else None
-        self._folder = Path(tempfile.mkdtemp(prefix="shardline-lab-", dir=parent))
+        self._scratch = ScratchFolder("shardline-lab-", _MEMORY if _MEMORY.is_dir() else None)
+        self._folder = self._scratch.path
         self.client = ShardClient.open(str(self._folder / "shards"), clock=self.clock)
         self._pending: list[tuple[int, str, pa.Table, int]] = []
         self._reached = 0
@@ -192,7 +191,7 @@ class Lab:
         self._is_closed = True
         # First: afterwards whoever gives them up finds their shards gone, and says so.
         LEASE_KEEPER.release(self.client.location.url)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._scratch.remove()
 
     # -- for tests -------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ rests on, then `client`. Each room has a page of its own (its `__init__`).
     option_parser                values of options, from text; says which value it wanted
     java_names                   finds classes of the JVM by name, once each
     background                   makes the threads of all rooms, and ends them
+    scratch_folder               folders that go with their process, also if it is killed
     shared_threads               a few threads for many objects that are due now and then
 
 May use: pyspark only in `format`, `shard_source`, `shard_sink`, `spark_native` and

@@ -21,10 +21,8 @@ read twice in one statement is read at two moments.
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import socketserver
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +37,7 @@ from shardline.app.introspection.registry import sql_type
 from shardline.app.introspection.relation import Relation
 from shardline.app.introspection.store import Relations
 from shardline.datasource.background import BackgroundThread
+from shardline.datasource.scratch_folder import ScratchFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +60,8 @@ class LiveTables:
     def __init__(self, relations: Relations) -> None:
         """Listen for requests of the tables."""
         self._relations = relations
-        self._folder = Path(tempfile.mkdtemp(prefix="shardline-"))
+        self._scratch = ScratchFolder("shardline-tables-")
+        self._folder = self._scratch.path
         self._server = _Server(self._folder / "socket", relations)
         BackgroundThread("introspection-tables", self._serve).start()
 
@@ -94,7 +94,7 @@ class LiveTables:
         """End: a statement that reads a relation later fails."""
         self._server.shutdown()
         self._server.server_close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._scratch.remove()
 
 
 class _Server(socketserver.ThreadingUnixStreamServer):

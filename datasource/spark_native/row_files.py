@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import shutil
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +28,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from shardline.datasource.scratch_folder import ScratchFolder
+
 __all__ = ["RowFiles", "batches_with_rows", "row_files"]
 
 _KEPT_BYTES: Final = 1 << 20
@@ -38,7 +38,7 @@ _RESULT: Final = "result"
 
 _free: Final[deque[RowFiles]] = deque()
 _numbers: Final = count()
-_folders: Final[list[str]] = []
+_folders: Final[list[ScratchFolder]] = []
 _folder_lock: Final = threading.Lock()
 
 
@@ -135,10 +135,10 @@ def _take_free() -> RowFiles | None:
 def _folder() -> str:
     with _folder_lock:
         # A cleaner may have removed it; under its old name somebody else could make one.
-        if not _folders or not Path(_folders[-1]).is_dir():
-            _folders.append(tempfile.mkdtemp(prefix="shardline-rows-"))
-            atexit.register(shutil.rmtree, _folders[-1], ignore_errors=True)
-        return _folders[-1]
+        if not _folders or not _folders[-1].is_there():
+            _folders.append(ScratchFolder("shardline-rows-"))
+            atexit.register(_folders[-1].remove)
+        return str(_folders[-1].path)
 
 
 def _open(path: str) -> int:

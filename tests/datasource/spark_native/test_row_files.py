@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from shardline.datasource.scratch_folder import ScratchFolder
 from shardline.datasource.spark_native import row_files
 from shardline.datasource.spark_native.row_files import RowFiles
 
@@ -18,11 +19,10 @@ SHORT = pa.table({"name": ["a", None]})
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files of this test alone."""
-    place = tmp_path / "rows"
-    place.mkdir()
-    monkeypatch.setattr(row_files, "_folders", [str(place)])
+    made = ScratchFolder("rows", tmp_path)
+    monkeypatch.setattr(row_files, "_folders", [made])
     monkeypatch.setattr(row_files, "_free", type(row_files._free)())
-    return place
+    return made.path
 
 
 def answer(files: RowFiles, table: pa.Table) -> int:
@@ -88,6 +88,6 @@ def test_after_an_error_files_are_new(folder: Path) -> None:
     """Whoever has failed may still write to them."""
     with pytest.raises(pa.ArrowInvalid), row_files.row_files() as files:
         files.take(0)
-    assert not list(folder.iterdir())
+    assert [left.name for left in folder.iterdir()] == ["lock"]
     with row_files.row_files() as other:
         assert other.prefix != files.prefix
