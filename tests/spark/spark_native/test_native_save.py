@@ -18,7 +18,7 @@ from hypothesis import given
 from shardline import datasource
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Corrupt, InvalidUsage
-from shardline.datasource.parts.part_file import footer_of
+from shardline.datasource.parts.part_file import footer_bytes, footer_of
 from shardline.datasource.spark_native import save as save_module
 from shardline.datasource.spark_native.save import NativeWrite
 from shardline.datasource.spark_native.task_files import WrittenFiles
@@ -127,7 +127,7 @@ def test_a_damaged_footer_of_a_saved_part_is_an_error(spark: SparkSession, locat
     whole = stored.read(location, part.key)
     assert part.footer == footer_of(whole)
     assert part.nan_safe
-    at = len(whole) - part.footer.size_bytes + 2
+    at = len(whole) - footer_bytes(whole) + 2
     stored.replace(location, part.key, whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
 
     with client.reader("in") as reader, pytest.raises(Corrupt, match=part.key):
