@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,8 +32,10 @@ from shardline.datasource.types.nested_arrays import without_masked_nulls
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 
 __all__ = [
+    "crc32_of",
     "damaged_part_error",
     "decode_inline",
+    "describe_end",
     "encode_inline",
     "encode_parquet",
     "footer_bytes",
@@ -57,6 +60,8 @@ _TAIL_BYTES = 8
 
 _FOOTER_BYTES = 64 << 10
 """Bytes read from the end of a file if nothing of it is known; enough for most footers."""
+
+_PIECE_BYTES = 8 << 20
 
 
 def part_schema(written: ShardSchema, names: Sequence[str]) -> pa.Schema:
@@ -152,12 +157,22 @@ def encode_parquet(table: pa.Table, *, row_group_rows: int) -> memoryview:
 
 def footer_of(data: bytes | memoryview) -> Footer:
     """Size and checksum of what follows the pages of a whole Parquet file."""
-    end = read_end(pa.BufferReader(data))
-    return Footer(end.size, zlib.crc32(end))
+    footer, _ = describe_end(pa.BufferReader(data))
+    return footer
 
 
-def read_end(source: pa.NativeFile) -> pa.Buffer:
-    """What follows the pages of a Parquet file that was just written: its page index and footer.
+def describe_end(source: pa.NativeFile) -> tuple[Footer, pq.FileMetaData]:
+    """The end of a Parquet file that was just written, and its decoded footer.
+
+    Raises:
+        ValueError: It is not a Parquet file.
+    """
+    end, metadata = read_end(source)
+    return Footer(end.size, zlib.crc32(end)), metadata
+
+
+def read_end(source: pa.NativeFile) -> tuple[pa.Buffer, pq.FileMetaData]:
+    """What follows the pages of a Parquet file, page index and footer; and the decoded footer.
 
     Raises:
         ValueError: It is not a Parquet file.
@@ -169,8 +184,9 @@ def read_end(source: pa.NativeFile) -> pa.Buffer:
         raise ValueError("it does not end as a Parquet file does")
     if footer > tail.size:
         tail = _tail(source, size, footer)
-    wanted = size - _end_of_pages(pq.read_metadata(pa.BufferReader(tail)), size - footer)
-    return tail[-wanted:] if wanted <= tail.size else _tail(source, size, wanted)
+    metadata = pq.read_metadata(pa.BufferReader(tail))
+    wanted = size - _end_of_pages(metadata, size - footer)
+    return tail[-wanted:] if wanted <= tail.size else _tail(source, size, wanted), metadata
 
 
 def footer_bytes(end: bytes) -> int:
@@ -225,6 +241,14 @@ def open_part(source: pa.NativeFile, part: Part, *, pre_buffer: bool = False) ->
     return pq.ParquetFile(
         source, metadata=metadata, page_checksum_verification=True, pre_buffer=pre_buffer
     )
+
+
+def crc32_of(source: pa.NativeFile | BinaryIO) -> int:
+    """The checksum of a file from where it stands; read in pieces, so that memory does not grow."""
+    found = 0
+    while piece := source.read(_PIECE_BYTES):
+        found = zlib.crc32(piece, found)
+    return found
 
 
 def _tail(source: pa.NativeFile, size: int, wanted: int) -> pa.Buffer:

@@ -8,19 +8,14 @@ file is read in pieces: memory does not grow with the part.
 
 from __future__ import annotations
 
-import zlib
-from typing import Final
-
 import pyarrow as pa
 
 from shardline.datasource.errors import Corrupt, MissingBlob, ShardError
-from shardline.datasource.parts.part_file import damaged_part_error, open_part
+from shardline.datasource.parts.part_file import crc32_of, damaged_part_error, open_part
 from shardline.datasource.shard.batch import Part
 from shardline.datasource.stores.location import Blob
 
 __all__ = ["verify_part"]
-
-_PIECE_BYTES: Final = 8 << 20
 
 
 def verify_part(blob: Blob, part: Part) -> ShardError | None:
@@ -47,10 +42,9 @@ def verify_part(blob: Blob, part: Part) -> ShardError | None:
 def _read_error(source: pa.NativeFile, part: Part) -> ShardError | None:
     if part.crc32 is None:
         return _decoding_error(source, part)
-    found = 0
-    while piece := source.read(_PIECE_BYTES):
-        found = zlib.crc32(piece, found)
-    return None if found == part.crc32 else damaged_part_error(part, "its checksum does not match")
+    if crc32_of(source) == part.crc32:
+        return None
+    return damaged_part_error(part, "its checksum does not match")
 
 
 def _decoding_error(source: pa.NativeFile, part: Part) -> ShardError | None:

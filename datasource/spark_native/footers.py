@@ -11,7 +11,6 @@ The checksum of a footer is computed when it is described, right after it was wr
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,8 +23,8 @@ import pyarrow.parquet as pq
 
 from shardline.datasource.errors import MissingBlob
 from shardline.datasource.parts.collect_stats import collect_part_stats
-from shardline.datasource.parts.part_file import read_end
-from shardline.datasource.shard.batch import Footer, Part
+from shardline.datasource.parts.part_file import describe_end
+from shardline.datasource.shard.batch import Part
 from shardline.datasource.stores.location import Blob
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
 from shardline.datasource.types.spark_types import Atomic, Field, arrow_field, path_text
@@ -83,9 +82,8 @@ class PartDescriber:
         source = self.blob.open(key, size_bytes)
         if source is None:
             raise MissingBlob(f"part '{key}' is not there, although it was just written")
-        end = read_end(source)
-        with pq.ParquetFile(source, metadata=pq.read_metadata(pa.BufferReader(end))) as file:
-            footer = file.metadata
+        end, footer = describe_end(source)
+        with pq.ParquetFile(source, metadata=footer) as file:
             if footer.num_rows == 0:
                 return None
             columns = _columns_by_path(footer)
@@ -102,7 +100,7 @@ class PartDescriber:
             diff_min=least,
             diff_max=most,
             encoded_stats=encode_stats(self._stats(footer)),
-            footer=Footer(end.size, zlib.crc32(end)),
+            footer=end,
             nan_safe=footer.created_by.startswith(_NAN_SAFE),
         )
         groups = map(footer.row_group, range(footer.num_row_groups))

@@ -105,6 +105,8 @@ def make_native_frame(
     schema: StructType,
     condition: Condition | None,
     by_driver: int = 0,
+    *,
+    looked_at: bool = False,
 ) -> NativeFrame:
     """Make a frame of the rows of `partitions`.
 
@@ -114,6 +116,7 @@ def make_native_frame(
         schema: Schema of the rows, as `RowShape.struct` returns it.
         condition: The read's filter, which the partitions have too.
         by_driver: A plan of at most this many updates is read now, by this process; 0 is never.
+        looked_at: True if the caller has found its local parts intact.
     """
     ours = [one for one in partitions if isinstance(one, ShardPartition)]
     if by_driver and len(ours) == len(partitions):
@@ -124,7 +127,8 @@ def make_native_frame(
     floats = any(any(float_paths(ShardSchema.parse(text).record.fields)) for text in schemas)
     file_format = FileFormat(spark, {**READ_OPTIONS, **(FLOAT_OPTIONS if floats else {})})
     zone = spark.conf.get("spark.sql.session.timeZone")
-    build = _FrameBuilder(spark, schema, file_format, condition is None or condition.zone == zone)
+    filters = condition is None or condition.zone == zone
+    build = _FrameBuilder(spark, schema, file_format, filters, looked_at)
     inputs: dict[int, list[ShardPartition]] = {}
     for partition in partitions:
         if isinstance(partition, ShardPartition):
@@ -145,6 +149,7 @@ class _FrameBuilder:
 
     Attributes:
         filters: True if Spark, in this session's time zone, gives a filter the plan's meaning.
+        looked_at: True if all local parts are known to be intact.
         frames: Pieces that are done.
         here: Partitions that this process reads itself: inline parts.
         others: Partitions left to Arrow fetch.
@@ -155,6 +160,7 @@ class _FrameBuilder:
     schema: StructType
     file_format: FileFormat
     filters: bool
+    looked_at: bool
     frames: list[DataFrame] = field(default_factory=list)
     here: list[ShardPartition] = field(default_factory=list)
     others: list[InputPartition] = field(default_factory=list)
@@ -171,7 +177,8 @@ class _FrameBuilder:
         location = open_client(sample.options).location.url
         schemas = {n: ShardSchema.parse(t) for p in partitions for n, t in p.schemas.items()}
         root = hadoop_url(self.spark, location)
-        scanner = Scanner(self.spark, root, schemas, schemas[sample.schema_id], self.file_format)
+        target = schemas[sample.schema_id]
+        scanner = Scanner(self.spark, root, schemas, target, self.file_format, self.looked_at)
         columns = sample.row_shape.columns(sample.index)
         looked_at = frozenset() if sample.where is None else sample.where.columns
         more = sorted(looked_at - set(columns))

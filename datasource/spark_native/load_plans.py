@@ -97,7 +97,7 @@ def plan_load(
             raise NotNativeError(NOT_SETTLED) from refusal
         try:
             _check_parts(spark, root, partitions)
-            return make_leased_frame(spark, parsed, shape, partitions)
+            return make_leased_frame(spark, parsed, shape, partitions, looked_at=True)
         except Exception:
             keep_leases(
                 leases_of(parsed, partitions)
@@ -139,7 +139,7 @@ def plan_micro_batch(
         raise NotNativeError(f"Spark has no file system for '{_scheme(open_client(parsed))}'")
     _check_parts(spark, root, own)
     struct = StructType.fromJson(json.loads(schema))
-    native = make_native_frame(spark, partitions, struct, parsed.where)
+    native = make_native_frame(spark, partitions, struct, parsed.where, looked_at=True)
     if native.by_tasks:
         raise NotNativeError("parts have rows or types that Spark does not read as they are")
     return native.frame

@@ -14,14 +14,12 @@ import os
 import zlib
 from typing import BinaryIO, Final
 
-from shardline.datasource.parts.part_file import footer_bytes
+from shardline.datasource.parts.part_file import crc32_of, footer_bytes
 from shardline.datasource.shard.batch import Part
 
 __all__ = ["is_intact", "is_local"]
 
 _SCHEME: Final = "file:"
-
-_PIECE_BYTES: Final = 1 << 20
 
 _SEEN_MAX: Final = 1 << 16
 
@@ -43,6 +41,7 @@ def is_intact(root: str, part: Part) -> bool:
     """
     path = f"{root.removeprefix(_SCHEME)}/{part.key}"
     try:
+        # Before the file is read: what changes meanwhile has another stamp, and is looked at again.
         found = os.stat(path)  # noqa: PTH116 - ten thousand parts
         stamp = (found.st_ino, found.st_mtime_ns)
         if found.st_size != part.size_bytes:
@@ -72,7 +71,4 @@ def _has_its_end(file: BinaryIO, part: Part) -> bool:
     # Earlier versions took the checksum of the footer alone: their page index is in no other one
     # than that of the whole file.
     file.seek(0)
-    whole = 0
-    while piece := file.read(_PIECE_BYTES):
-        whole = zlib.crc32(piece, whole)
-    return whole == part.crc32
+    return crc32_of(file) == part.crc32

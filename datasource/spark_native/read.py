@@ -284,15 +284,20 @@ def make_leased_frame(
     shape: RowShape,
     partitions: Sequence[InputPartition],
     by_driver: int = 0,
+    *,
+    looked_at: bool = False,
 ) -> DataFrame:
     """The rows of a plan, whose leases are renewed for as long as the rows can be read.
 
-    Call it inside of `LEASE_KEEPER.planning()`, and the plan as well.
+    Call it inside of `LEASE_KEEPER.planning()`, and the plan as well. `looked_at` says that its
+    local parts have been found intact.
     """
     leases = leases_of(parsed, partitions)
     # Renewed while the frame is made, too: keys of retractions may be read now, by a job.
     keep_leases(leases)
-    native = make_native_frame(spark, partitions, shape.struct, parsed.where, by_driver)
+    native = make_native_frame(
+        spark, partitions, shape.struct, parsed.where, by_driver, looked_at=looked_at
+    )
     keep_leases(leases, native.tokens)
     return native.frame
 

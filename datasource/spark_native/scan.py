@@ -144,6 +144,7 @@ class Scanner:
         schemas: The shard's schemas by id.
         target: The schema of the rows that come out.
         file_format: The format of all scans of the frame.
+        looked_at: True if all local parts are known to be intact.
     """
 
     spark: SparkSession
@@ -151,6 +152,7 @@ class Scanner:
     schemas: Mapping[int, ShardSchema]
     target: ShardSchema
     file_format: FileFormat
+    looked_at: bool
 
     def can_scan(self, planned: PlannedPart) -> bool:
         """True if Spark can read this part, and would find out if it was damaged."""
@@ -161,7 +163,7 @@ class Scanner:
             and not planned.audit
             and planned.share == (0, 1)
             and can_spark_read(self.schemas[part.schema], self.target)
-            and (not is_local(self.root) or is_intact(self.root, part))
+            and (self.looked_at or not is_local(self.root) or is_intact(self.root, part))
         )
 
     def split(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -82,6 +84,21 @@ def test_another_users_folder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.undo()
     ScratchFolder("rows-", tmp_path)
     assert "rows-theirs" not in names(tmp_path)
+
+
+def test_where_there_are_no_locks_nothing_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock has its name only once it is held: before, the next one would take it for free."""
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", refused)
+        made = ScratchFolder("rows-", tmp_path)
+    ScratchFolder("rows-", tmp_path)
+    assert made.is_there()
 
 
 @pytest.mark.process

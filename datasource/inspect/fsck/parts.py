@@ -25,7 +25,7 @@ from shardline.datasource.errors import STORE_REFUSALS, Corrupt, InvalidUsage, M
 from shardline.datasource.inspect.fsck.findings import Findings
 from shardline.datasource.parts.collect_stats import exact_part_stats
 from shardline.datasource.parts.nan_bounds import float_paths, trusts_bounds
-from shardline.datasource.parts.part_file import decode_inline, open_part, part_schema
+from shardline.datasource.parts.part_file import crc32_of, decode_inline, open_part, part_schema
 from shardline.datasource.parts.row_groups import RowGroups
 from shardline.datasource.rows.sorting import compare_rows, order_rows, take
 from shardline.datasource.rows.updates import row_columns
@@ -41,7 +41,6 @@ from shardline.datasource.types.stats import PartStats, bounds, merge_stats
 __all__ = ["PartFacts", "check_bounds", "check_exists", "examine_parts", "stored_sizes"]
 
 _THREADS: Final = 8
-_PIECE_BYTES: Final = 8 << 20
 _BATCH_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 16 << 20
 
@@ -158,7 +157,6 @@ def _is_whole(blob: Blob, part: Part, found: Findings) -> bool:
     """True if the part's bytes have the checksum in its description, or that has none."""
     if part.crc32 is None:
         return True
-    checksum = 0
     if part.inline is not None:
         checksum = zlib.crc32(part.inline)
     else:
@@ -166,8 +164,7 @@ def _is_whole(blob: Blob, part: Part, found: Findings) -> bool:
         if source is None:
             found.add("PART_MISSING", part.key, f"part '{part.key}' went away")
             return False
-        while piece := source.read(_PIECE_BYTES):
-            checksum = zlib.crc32(piece, checksum)
+        checksum = crc32_of(source)
     if checksum == part.crc32:
         return True
     found.add("PART_CHECKSUM", part.key, f"the checksum of part '{part.key}' does not match")

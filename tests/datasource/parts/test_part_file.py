@@ -198,7 +198,7 @@ def test_the_end_of_a_file_is_found(columns: int) -> None:
     pq.write_table(pa.table({f"c{i}": [i] for i in range(columns)}), sink)
     data: bytes = sink.getvalue().to_pybytes()
     store = Counted(data)
-    end = read_end(open_ranged(store, "part", len(data)))
+    end, _ = read_end(open_ranged(store, "part", len(data)))
     assert pq.read_metadata(pa.BufferReader(end)).num_columns == columns
     assert data.endswith(end.to_pybytes())
     assert len(store.asked) == (1 if len(end) <= 64 << 10 else 2)

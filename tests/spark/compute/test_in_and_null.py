@@ -66,10 +66,10 @@ def rows_of(frame: DataFrame) -> Counter[tuple[object, ...]]:
     return Counter(map(tuple, frame.collect()))
 
 
-@pytest.mark.parametrize("names", some_of(SETS, {"one of each kind"}))
-def test_no_value_is_not_false(spark: SparkSession, names: str) -> None:
+@pytest.mark.parametrize("chosen", some_of(SETS, {"one of each kind"}))
+def test_no_value_is_not_false(spark: SparkSession, chosen: str) -> None:
     """At each time, and without the NULL again at the end."""
-    queries = {name: QUERIES[name] for name in SETS[names]}
+    queries = {name: QUERIES[name] for name in SETS[chosen]}
     views = "".join(f"CREATE MATERIALIZED VIEW {n} AS {query};" for n, query in queries.items())
     there: dict[str, Counter[tuple[int | None, ...]]] = {"a": Counter(), "b": Counter()}
     columns = {"a": "k INT, x INT", "b": "y INT"}

@@ -35,18 +35,11 @@ def changed(spark: SparkSession, path: str) -> DataFrame:
 
 def begin_of_index(spark: SparkSession, file: Path) -> int:
     """Where the indexes of a file's columns begin, as Spark's reader finds them."""
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    path = jvm.org.apache.hadoop.fs.Path(str(file))
-    conf = spark.sparkContext._jsc.hadoopConfiguration()
-    reader = jvm.org.apache.parquet.hadoop.ParquetFileReader.open(conf, path)
-    try:
+    with stored.opened_by_spark(spark, file) as reader:
         chunks = [one for block in reader.getFooter().getBlocks() for one in block.getColumns()]
         found: list[int] = [one.getColumnIndexReference().getOffset() for one in chunks]
         found += [one.getOffsetIndexReference().getOffset() for one in chunks]
         return min(found)
-    finally:
-        reader.close()
 
 
 @pytest.mark.parametrize("by_spark", [True, False])

@@ -176,18 +176,11 @@ def test_dictionaries_end_early_and_pages_are_large(
 
 def most_rows_of_a_page(spark: SparkSession, file: Path) -> int:
     """By the index of the pages of the file's first column."""
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    path = jvm.org.apache.hadoop.fs.Path(str(file))
-    conf = spark.sparkContext._jsc.hadoopConfiguration()
-    reader = jvm.org.apache.parquet.hadoop.ParquetFileReader.open(conf, path)
-    try:
+    with stored.opened_by_spark(spark, file) as reader:
         block = reader.getFooter().getBlocks().get(0)
         index = reader.readOffsetIndex(block.getColumns().get(0))
         firsts: list[int] = [index.getFirstRowIndex(i) for i in range(index.getPageCount())]
         return max(b - a for a, b in itertools.pairwise([*firsts, int(block.getRowCount())]))
-    finally:
-        reader.close()
 
 
 def test_a_numbered_save_happens_once(spark: SparkSession, location: str) -> None:

@@ -29,7 +29,7 @@ from shardline.app.introspection.relations.native_reads import native_reads_rela
 from shardline.datasource import plan_reads_natively
 from shardline.datasource.parts.prune import is_audited
 from shardline.datasource.rows.updates import stamp
-from shardline.datasource.spark_native import load_plans, plan_rule, rule_loader, scan
+from shardline.datasource.spark_native import load_plans, plan_rule, rule_loader
 from shardline.datasource.spark_native.plan_rule import NativeReads
 from shardline.datasource.spark_native.read_counts import ReadCounts
 from shardline.datasource.spark_native.rule_loader import SETTING
@@ -338,7 +338,6 @@ def test_a_missing_part_stops_both_and_both_go_on(  # noqa: PLR0917  # fixtures
     """Three parts, the middle one gone: nothing of the range comes out, and all of it later."""
     if gone == "before the read":
         monkeypatch.setattr(load_plans, "_check_parts", lambda *_: None)
-        monkeypatch.setattr(scan, "is_intact", lambda *_: True)
     client = client_at(location, inline_part_bytes=0)
     put(client, "in", 1, rows(1))
     sinks = {path: Sink(spark, location, tmp_path / path) for path in PATHS}

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import pyarrow.parquet as pq
 
 from shardline.datasource.client import ShardClient
 
-__all__ = ["delete", "makers", "parquet_files", "read", "replace"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["delete", "makers", "opened_by_spark", "parquet_files", "read", "replace"]
 
 
 def parquet_files(location: str) -> set[str]:
@@ -46,3 +54,17 @@ def replace(location: str, key: str, data: bytes) -> None:
     blob = ShardClient.open(location).location.blob
     blob.delete(key)
     blob.set(key, data)
+
+
+@contextmanager
+def opened_by_spark(spark: SparkSession, file: Path) -> Iterator[Any]:
+    """A local file in the reader of Spark's Parquet library (`ParquetFileReader`)."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    path = jvm.org.apache.hadoop.fs.Path(str(file))
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
+    reader = jvm.org.apache.parquet.hadoop.ParquetFileReader.open(conf, path)
+    try:
+        yield reader
+    finally:
+        reader.close()
