@@ -92,20 +92,20 @@ def test_it_runs_once_and_leaves_nothing(  # noqa: PLR0917  # fixtures
     assert not [url for url in kept if str(folder) in url]
 
 
-def lose_a_row(*args: Any) -> DataFrame:
-    frame = make_leased_frame(*args)
+def lose_a_row(*args: Any, **named: Any) -> DataFrame:
+    frame = make_leased_frame(*args, **named)
     return frame.where("n <> 2") if "n" in frame.columns else frame
 
 
-def change_a_value(*args: Any) -> DataFrame:
-    frame = make_leased_frame(*args)
+def change_a_value(*args: Any, **named: Any) -> DataFrame:
+    frame = make_leased_frame(*args, **named)
     if "x" not in frame.columns:
         return frame
     return frame.selectExpr(*(f"{c} + 0D as x" if c == "x" else c for c in frame.columns))
 
 
-def fail(*args: Any) -> DataFrame:
-    frame = make_leased_frame(*args)
+def fail(*args: Any, **named: Any) -> DataFrame:
+    frame = make_leased_frame(*args, **named)
     if "x" in frame.columns:
         raise RuntimeError("no\nplan")
     return frame

@@ -586,7 +586,7 @@ def test_a_failure_of_the_planner_fails_no_query(
     """A load whose native plan could not be made is read by Python workers, for good."""
     put(client_at(location, inline_part_bytes=0), "in", 1, ids(1, 2))
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no plan")
 
     monkeypatch.setattr(f"{_LOADS}.make_leased_frame", fail)
