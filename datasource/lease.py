@@ -26,7 +26,7 @@ import msgspec
 
 from shardline.datasource.background import PeriodicThread
 from shardline.datasource.clock import Clock
-from shardline.datasource.errors import Determinate, Indeterminate, LeaseExpired
+from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage, LeaseExpired
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.ids import new_id
 from shardline.datasource.shard.commands.readers import (
@@ -41,6 +41,7 @@ from shardline.datasource.shard.commands.readers import (
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.state import ShardState
+from shardline.datasource.stores.location import LOG_REPLACED
 
 __all__ = ["Lease", "LeaseRenewer", "take_lease"]
 
@@ -144,17 +145,21 @@ class Lease:
         self.since, self.seqno = outcome.since, outcome.seqno
 
     def release(self) -> None:
-        """Give up the lease; harmless if it is gone. If the store fails, the lease expires instead.
+        """Give up the lease; harmless if it is gone, as it is when its shard was deleted.
 
-        Never raises an error of the store: this ends reads and writes that have succeeded, and an
-        error here (such as an expired token: "nothing was done") would be taken for theirs.
+        If the store fails, the lease expires instead. Never raises an error of the store: this ends
+        reads and writes that have succeeded, and an error here (such as an expired token: "nothing
+        was done") would be taken for theirs.
         """
         try:
             with contextlib.suppress(Determinate, Indeterminate):
                 self.machine.apply(partial(expire_leased, reader=self.reader))
-        except Exception:  # noqa: BLE001 - of any kind
+        except Exception as error:  # noqa: BLE001 - of any kind
             context = {"shard": self.machine.name, "lease": self.reader}
-            _log.warning("lease not given up", exc_info=True, extra={"context": context})
+            if isinstance(error, InvalidUsage) and error.code == LOG_REPLACED:
+                _log.info("the lease went with its shard", extra={"context": context})
+            else:
+                _log.warning("lease not given up", exc_info=True, extra={"context": context})
 
     def check(self, state: ShardState) -> None:
         """Raise unless `state` knows this lease, so that the blobs it refers to are kept.

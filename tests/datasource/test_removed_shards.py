@@ -59,6 +59,22 @@ def test_a_write_after_its_shard_was_deleted_is_refused_and_the_next_one_makes_i
     assert contents(client) == contents(ShardClient.open(url, create=False)) == [3]
 
 
+def test_a_reader_whose_shard_was_deleted_is_closed_quietly(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its lease went with the shard: at the end of a notebook that is no failure to warn of."""
+    url = str(tmp_path / "shards")
+    client = ShardClient.open(url)
+    append(client, 1)
+    reader = client.reader("o")
+    shutil.rmtree(url)
+    with caplog.at_level("INFO"):
+        reader.close()
+    assert [(one.levelname, one.message) for one in caplog.records] == [
+        ("INFO", "the lease went with its shard")
+    ]
+
+
 def test_a_write_after_an_older_copy_was_put_back_is_refused_and_the_next_one_goes_by_that(
     tmp_path: Path,
 ) -> None:
