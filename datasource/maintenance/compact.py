@@ -258,8 +258,8 @@ def compact_inline(machine: Machine, appended: Iterable[Part] = ()) -> int:
     state = machine.cached
     if not capacity or state is None or is_tombstone(state):
         return 0
-    machine.tank.add(_BUDGET_PER_BYTE * merge_work_bytes(appended), capacity)
-    with machine.tank.turn() as mine:
+    machine.merge_budget.add(_BUDGET_PER_BYTE * merge_work_bytes(appended), capacity)
+    with machine.merge_budget.turn() as mine:
         if not mine:
             return 0
         began_ms = machine.clock.elapsed_ms()
@@ -281,16 +281,16 @@ def _merge_within_budget(machine: Machine) -> int:
             # `_most_urgent` looks at every part for a past that cancels: too slow for every
             # commit, so it is asked only after another merge was due.
             choose = _most_urgent if applied else _out_of_shape
-            inputs = choose(machine, state, claims, machine.tank.left)
+            inputs = choose(machine, state, claims, machine.merge_budget.left)
             if not inputs:
                 break
-            machine.tank.use(merge_weight(inputs))
+            machine.merge_budget.use(merge_weight(inputs))
             # A merge that was lost was made by another writer, which goes on from there.
             if not merge_batches(machine, state, inputs, may_inline=_are_inline(inputs)):
                 break
             applied += 1
     except Exception:  # noqa: BLE001 - a commit that has happened must not look as if it had not
-        machine.tank.penalise(machine.settings.compact_inline_bytes)
+        machine.merge_budget.penalise(machine.settings.compact_inline_bytes)
         context = {"shard": machine.name}
         _log.warning("merge after an append failed", exc_info=True, extra={"context": context})
     return applied

@@ -104,27 +104,28 @@ class Machine:
     Attributes:
         name: The shard's name, as its user wrote it.
         location: Where the shard is stored.
-        tank: The merge budget that this process's writers of the shard share.
+        merge_budget: That which this process's writers of the shard share.
         finder: Finds the merges that are due, for all of them.
         drops: Tells which transitions have certainly dropped no part.
     """
 
+    # Only the name is printed: the state has rows in it, and handles of all kinds have a machine.
     name: str
-    location: Location
-    clock: Clock
-    ids: IdGenerator
-    settings: ShardSettings
-    tank: MergeBudget = field(default_factory=MergeBudget)
-    finder: MergeFinder = field(default_factory=MergeFinder)
-    drops: DropsSeen = field(default_factory=DropsSeen)
-    _state: ShardState | None = None
-    _directory: str = ""
-    _rollups: RollupAttempts = field(default_factory=RollupAttempts)
-    _queue: list[Pending] = field(default_factory=list)
-    _flight: RecordInFlight | None = None
-    _watchers: tuple[ref[threading.Event], ...] = ()
-    _queue_lock: threading.Lock = field(default_factory=threading.Lock)
-    _commit_lock: threading.Lock = field(default_factory=threading.Lock)
+    location: Location = field(repr=False)
+    clock: Clock = field(repr=False)
+    ids: IdGenerator = field(repr=False)
+    settings: ShardSettings = field(repr=False)
+    merge_budget: MergeBudget = field(default_factory=MergeBudget, repr=False)
+    finder: MergeFinder = field(default_factory=MergeFinder, repr=False)
+    drops: DropsSeen = field(default_factory=DropsSeen, repr=False)
+    _state: ShardState | None = field(default=None, repr=False)
+    _directory: str = field(default="", repr=False)
+    _rollups: RollupAttempts = field(default_factory=RollupAttempts, repr=False)
+    _queue: list[Pending] = field(default_factory=list, repr=False)
+    _flight: RecordInFlight | None = field(default=None, repr=False)
+    _watchers: tuple[ref[threading.Event], ...] = field(default=(), repr=False)
+    _queue_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _commit_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def directory(self) -> str:
@@ -247,11 +248,11 @@ class Machine:
 
     def not_found_error(self) -> InvalidUsage:
         """The error for a shard that does not exist; its hint names the shards that do."""
-        shards = self.location.consensus.list_shards()
+        names = [shard_name(shard) for shard in self.location.consensus.list_shards()]
         return InvalidUsage(
             f"no shard '{self.name}' at {self.location.url}",
             code="SHARD_NOT_FOUND",
-            hint=names_hint(self.name, [shard_name(shard) for shard in shards]),
+            hint=names_hint(self.name, names),
         )
 
     # -- the commit loop ---------------------------------------------------------------------
@@ -297,7 +298,9 @@ class Machine:
         try:
             self._commit_group(group)
         except ShardError as error:
-            if isinstance(error, InvalidUsage) and len(group) > 1:
+            # A replaced log refuses all of them: one by one they would be run on what is there now.
+            may_be_of_one = isinstance(error, InvalidUsage) and error.code != LOG_REPLACED
+            if may_be_of_one and len(group) > 1:
                 # Nothing was written, and one of them may be to blame, such as an append that makes
                 # the record too large: the others would be refused for good by what is none of
                 # theirs. The flight first, or they would be taken for commands of unknown outcome.
@@ -555,19 +558,15 @@ class Machine:
 
     def _write_rollup_if_due(self) -> None:
         """Write a rollup if the newest whole state is `rollup_every` records old; never raises."""
-        state, every = self._state, self.settings.rollup_every
-        if state is None:
-            return
-        if self._rollups.begin_if_due(state, every, self.clock.elapsed_ms()):
+        state, every, now_ms = self._state, self.settings.rollup_every, self.clock.elapsed_ms()
+        if state is not None and self._rollups.begin_if_due(state, every, now_ms):
             try:
                 self.write_rollup(state)
             except Exception:  # noqa: BLE001 - of any kind
                 # The command has been committed. An error for the rollup, which a later commit can
                 # write, would make the caller believe that the command had failed.
-                _log.warning("rollup not written", exc_info=True, extra=self._context(state))
-
-    def _context(self, state: ShardState) -> dict[str, object]:
-        return {"context": {"shard": self.name, "shard_id": state.shard, "seqno": state.seqno}}
+                context = {"shard": self.name, "shard_id": state.shard, "seqno": state.seqno}
+                _log.warning("rollup not written", exc_info=True, extra={"context": context})
 
     def write_rollup(self, state: ShardState) -> bool:
         """Store `state` as a rollup and record it.

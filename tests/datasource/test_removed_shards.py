@@ -7,6 +7,7 @@ what is there.
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from shardline.datasource.stores.log import SEEN_MS, NumberedLog
 from shardline.datasource.stores.memory import MemoryObjects
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.clock import ManualClock
+from support.waiting import wait_until
 
 SCHEMA = ShardSchema.from_arrow(pa.schema([("id", pa.int64())]))
 
@@ -91,6 +93,25 @@ def test_a_write_after_an_older_copy_was_put_back_is_refused_and_the_next_one_go
         client.writer("o").append_now(rows(3))
     client.writer("o").append_now(rows(5))
     assert contents(client) == contents(ShardClient.open(str(url))) == [1, 4, 5]
+
+
+def test_none_of_the_writes_that_share_a_commit_goes_into_an_older_copy(tmp_path: Path) -> None:
+    """One record of several is refused for all of them: to try them singly would not be refused."""
+    url = tmp_path / "shards"
+    client = ShardClient.open(str(url))
+    append(client, 1)
+    shutil.copytree(url, tmp_path / "copy")
+    append(client, 2)
+    machine, handles = client.machine("o"), [client.writer("o") for _ in range(3)]
+    shutil.rmtree(url)
+    (tmp_path / "copy").rename(url)
+    with ThreadPoolExecutor(3) as pool:
+        with machine._commit_lock:
+            writes = [pool.submit(handle.append_now, rows(3)) for handle in handles]
+            wait_until("all are queued", lambda: len(machine._queue) == len(writes), 30)
+        refused = [one.exception() for one in writes]
+    assert [getattr(one, "code", one) for one in refused] == ["LOG_REPLACED"] * len(writes)
+    assert contents(ShardClient.open(str(url))) == [1]
 
 
 def test_no_shard_is_made_in_a_location_that_is_another_one_by_now(tmp_path: Path) -> None:

@@ -82,18 +82,18 @@ def test_a_merge_beyond_the_budget_is_left_to_maintenance(world: World) -> None:
 
 
 def test_fuel_is_earned_by_appending_and_saved_up_to_the_budget() -> None:
-    """A process starts with a full tank."""
-    tank = MergeBudget()
-    tank.add(5, 100)
-    assert tank.left == 100
-    tank.use(70)
-    tank.add(5, 100)
-    assert tank.left == 35
-    tank.penalise(100)
-    tank.add(50, 100)
-    assert tank.left == -50
-    tank.add(500, 100)
-    assert tank.left == 100
+    """A process starts with a full budget."""
+    budget = MergeBudget()
+    budget.add(5, 100)
+    assert budget.left == 100
+    budget.use(70)
+    budget.add(5, 100)
+    assert budget.left == 35
+    budget.penalise(100)
+    budget.add(50, 100)
+    assert budget.left == -50
+    budget.add(500, 100)
+    assert budget.left == 100
 
 
 @pytest.mark.slow
@@ -102,8 +102,8 @@ def test_what_others_left_undone_is_done_bit_by_bit(world: World) -> None:
     filled(world.client(QUIET), 200)
     client = world.client(BLOBS)
     machine = client.machine(SHARD)
-    machine.tank.add(0, 100)
-    machine.tank.use(100)
+    machine.merge_budget.add(0, 100)
+    machine.merge_budget.use(100)
     left = []
     for number in range(100):
         client.writer(SHARD).append_now(table((number, "z")))
@@ -132,7 +132,7 @@ def test_threads_merge_one_at_a_time(world: World) -> None:
     machine = filled(world.client(BLOBS), 0).machine(SHARD)
     machine.state()
     seen: list[int] = []
-    with machine.tank.turn() as mine:
+    with machine.merge_budget.turn() as mine:
         assert mine
         other = threading.Thread(target=lambda: seen.append(compact_inline(machine)))
         other.start()

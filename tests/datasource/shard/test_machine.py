@@ -135,6 +135,18 @@ def test_a_command_that_is_too_large_fails_alone(
     assert machine._queue == []
 
 
+def test_no_row_is_in_the_representation_of_a_handle(world: World) -> None:
+    """In a notebook it is printed, and in a traceback that shows local variables."""
+    client = world.client(SETTINGS)
+    client.create(SHARD, schema_of())
+    writer = client.writer(SHARD)
+    writer.append_now(table((1, "a secret of somebody")))
+    for handle in (client.hold(SHARD, "report"), writer, client.machine(SHARD)):
+        assert f"Machine(name='{SHARD}')" in repr(handle)
+        assert "a secret" not in repr(handle)
+        assert len(repr(handle)) < 2_000
+
+
 def test_what_cannot_be_read_back_is_unknown(world: World) -> None:
     """A lost acknowledgement while reads fail is `Indeterminate`, never "did not happen"."""
     filled(world, 1)
