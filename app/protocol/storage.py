@@ -73,7 +73,7 @@ class RunSink(ProtocolValue, frozen=True, kw_only=True, tag="run_sink"):
 
 
 class RunOneshotIngestion(ProtocolValue, frozen=True, kw_only=True, tag="run_oneshot_ingestion"):
-    """Read data once in batch mode, and stage it for one append that the controller decides about.
+    """Read data once in batch mode, and append it to a shard at one time.
 
     Attributes:
         uuid: Name of the ingestion.
@@ -130,7 +130,7 @@ class StagedBatches(ProtocolValue, frozen=True, kw_only=True, tag="staged_batche
 
     Attributes:
         uuid: Name of the ingestion.
-        rows: Number of rows that were appended.
+        rows: Number of rows, counted just before they were appended.
         error: The error, if none were; "" otherwise.
     """
 

@@ -10,6 +10,8 @@ appends nothing twice.
 Invariants:
     Nothing is read or appended before the runtime may write.
     Each has exactly one answer, also one that is cancelled, or waits when the runtime stops.
+    No request runs twice at once: one that comes again while it is being cancelled runs afterwards,
+    and the one answer is that of the second run.
 """
 
 from __future__ import annotations
@@ -17,13 +19,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from shardline import datasource
 from shardline.app.execution.host import Host
 from shardline.app.execution.spark_errors import explain_error
 from shardline.app.protocol.storage import RunOneshotIngestion, StagedBatches
+from shardline.datasource.background import DaemonPool
 
 __all__ = ["Oneshots"]
 
@@ -32,6 +36,24 @@ _log = logging.getLogger(__name__)
 _THREADS: Final = 2
 _WAITING_MAX: Final = 100
 _LOOK_MS: Final = 200.0
+
+_STOP_S: Final = 30.0
+"""How long `stop` waits for those that run: the lane, which is stopped behind them, must be."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """A request that waits or runs.
+
+    Attributes:
+        request: The request.
+        cancelled: Set once it is not wanted any more.
+        again: True if the request came again after that.
+    """
+
+    request: RunOneshotIngestion
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    again: bool = False
 
 
 class Oneshots:
@@ -47,58 +69,83 @@ class Oneshots:
         self._host = host
         self._done = done
         self._lock = threading.Lock()
-        self._pending: set[str] = set()
-        self._pool = ThreadPoolExecutor(_THREADS, "oneshot")
+        self._runs: dict[str, _Run] = {}
+        self._ended = threading.Condition(self._lock)
+        self._pool = DaemonPool("oneshot", _THREADS)
         self._stopped = False
 
     def start(self, request: RunOneshotIngestion) -> None:
         """Run `request`; one that runs or waits already is not run again."""
-        refused = ""
         with self._lock:
-            if request.uuid in self._pending:
-                return
-            if self._stopped:
-                refused = "[STOPPED] the runtime is stopping — hint: ask again when it runs"
-            elif len(self._pending) >= _WAITING_MAX:
-                refused = "[TOO_MANY] too many ingestions wait — hint: ask again later"
-            else:
-                self._pending.add(request.uuid)
-                self._pool.submit(self._run, request)
+            refused = self._take(request)
         if refused:
             self._done(StagedBatches(uuid=request.uuid, error=refused))
+
+    def _take(self, request: RunOneshotIngestion) -> str:
+        """Let a thread run `request`, or say why none does. Under the lock."""
+        known = self._runs.get(request.uuid)
+        if known is not None:
+            known.again = known.cancelled.is_set()
+            return ""
+        if self._stopped:
+            return "[STOPPED] the runtime is stopping — hint: ask again when it runs"
+        if len(self._runs) >= _WAITING_MAX:
+            return "[TOO_MANY] too many ingestions wait — hint: ask again later"
+        run = _Run(request)
+        try:
+            self._pool.run(partial(self._run, run))
+        except RuntimeError as error:
+            return f"[NO_THREAD] {error} — hint: end other programs on this machine, and ask again"
+        self._runs[request.uuid] = run
+        return ""
 
     def cancel(self, uuid: str) -> None:
         """Cancel an ingestion: one that waits is never begun, of one that runs the jobs stop."""
         with self._lock:
-            known = uuid in self._pending
-            self._pending.discard(uuid)
-        if known:
+            run = self._runs.get(uuid)
+            if run is None:
+                return
+            run.again = False
+            run.cancelled.set()
+        try:
             self._host.spark.sparkContext.cancelJobGroup(uuid)
+        except Exception:  # noqa: BLE001 - its jobs have ended if there is no JVM any more
+            _log.warning("jobs not cancelled", exc_info=True, extra={"context": {"uuid": uuid}})
 
     def stop(self) -> None:
-        """Cancel all, and wait for those that run."""
+        """Cancel all, and wait for those that run; no longer than 30 s."""
         with self._lock:
             self._stopped = True
-            wanted = list(self._pending)
+            wanted = list(self._runs)
         for uuid in wanted:
             self.cancel(uuid)
-        self._pool.shutdown()
+        with self._ended:
+            if not self._ended.wait_for(lambda: not self._runs, _STOP_S):
+                _log.warning("ingestions have not ended", extra={"context": {"seconds": _STOP_S}})
+        self._pool.close()
 
-    def _run(self, request: RunOneshotIngestion) -> None:
+    def _run(self, run: _Run) -> None:
+        uuid = run.request.uuid
         try:
-            self._done(StagedBatches(uuid=request.uuid, rows=self._ingest(request)))
+            answer = StagedBatches(uuid=uuid, rows=self._ingest(run))
         except Exception as error:  # noqa: BLE001 - whatever it was is the answer
             _log.info("a oneshot ingestion failed", exc_info=True)
-            self._done(StagedBatches(uuid=request.uuid, error=explain_error(error)[1]))
-        finally:
-            with self._lock:
-                self._pending.discard(request.uuid)
+            answer = StagedBatches(uuid=uuid, error=explain_error(error)[1])
+        with self._ended:
+            # Before the answer: who has it may send the request again.
+            del self._runs[uuid]
+            refused = self._take(run.request) if run.again else ""
+            self._ended.notify_all()
+        if refused:
+            answer = StagedBatches(uuid=uuid, error=refused)
+        if refused or not run.again:
+            self._done(answer)
 
-    def _ingest(self, request: RunOneshotIngestion) -> int:
-        host = self._host
-        while self._is_wanted(request) and not host.clock.wait(host.writes, _LOOK_MS):
+    def _ingest(self, run: _Run) -> int:
+        host, request = self._host, run.request
+        while not run.cancelled.is_set() and not host.clock.wait(host.writes, _LOOK_MS):
             pass
-        if not self._is_wanted(request):
+        if run.cancelled.is_set():
             raise InterruptedError("it was cancelled before it began")
         host.spark.sparkContext.setJobGroup(request.uuid, f"ingest into {request.into}")
         reader = host.spark.read.format(request.format).options(**request.options)
@@ -113,7 +160,3 @@ class Oneshots:
             storage=host.storage,
         )
         return rows
-
-    def _is_wanted(self, request: RunOneshotIngestion) -> bool:
-        with self._lock:
-            return request.uuid in self._pending

@@ -173,16 +173,16 @@ class PeekCancelled(Exception):
 class PeekRun:
     """One run of one peek, in the thread that calls it."""
 
-    def __init__(self, means: PeekServices, task: PeekTask, *, pool: str) -> None:
+    def __init__(self, services: PeekServices, task: PeekTask, *, pool: str) -> None:
         """A run that has read nothing yet.
 
         Args:
-            means: The dependencies that all peeks share.
+            services: The dependencies that all peeks share.
             task: The peek.
             pool: Scheduler pool of its Spark jobs.
         """
-        self._means = means
-        self._host = means.host
+        self._services = services
+        self._host = services.host
         self._task = task
         self._peek = task.peek
         self._pool = pool
@@ -253,7 +253,7 @@ class PeekRun:
             PeekCancelled: It was cancelled meanwhile.
             Determinate: One was not settled in time, or does not move any more; says which.
         """
-        as_of, settings = self._peek.as_of, self._means.settings
+        as_of, settings = self._peek.as_of, self._services.settings
 
         def look() -> dict[str, ShardState] | None:
             states = {name: shard.look() for name, shard in held.items()}
@@ -289,7 +289,7 @@ class PeekRun:
         Raises:
             Determinate: Says why it does not.
         """
-        found = self._means.find_blockage(name)
+        found = self._services.find_blockage(name)
         if found is None:
             return
         because, to_do = found
@@ -313,7 +313,7 @@ class PeekRun:
         """
         objects = set(self._objects())
         for name in self._objects():
-            objects.update(self._means.catalog.inputs_of(name))
+            objects.update(self._services.catalog.inputs_of(name))
         shards = find_error_shards(self._host.client, objects)
         if not shards:
             return
@@ -345,7 +345,7 @@ class PeekRun:
         # evolution, and of the former object after a drop.
         return [
             index
-            for index in self._means.indexes.of(url, shard.name)
+            for index in self._services.indexes.of(url, shard.name)
             if (index.shard, index.arranged.schema) == (shard.shard, shard.schema)
         ]
 
@@ -368,7 +368,7 @@ class PeekRun:
 
     def _wait_for_index(self, index: Index) -> bool:
         """Wait a little; True once the index answers at the peek's time."""
-        as_of, settings = self._peek.as_of, self._means.settings
+        as_of, settings = self._peek.as_of, self._services.settings
         if as_of < index.arranged.view.since:
             return False
         found = poll_until(
@@ -385,7 +385,7 @@ class PeekRun:
         self, shard: ShardFollower, state: ShardState, select: Select
     ) -> pa.Table | None:
         plan = shard.plan(state, self._peek.as_of, select.where)
-        if volume_of(plan.planned).size_bytes > self._means.settings.shard_bytes:
+        if volume_of(plan.planned).size_bytes > self._services.settings.shard_bytes:
             return None
         self._set_strategy("shard")
         columns = tuple(dict.fromkeys(select.columns))
@@ -420,7 +420,9 @@ class PeekRun:
         """The relations that the query reads, by their names in it."""
         names = [name for name in self._peek.inputs if name.startswith(_RELATIONS)]
         as_of = self._peek.relations_as_of
-        return {name: self._means.relations(name.removeprefix(_RELATIONS), as_of) for name in names}
+        return {
+            name: self._services.relations(name.removeprefix(_RELATIONS), as_of) for name in names
+        }
 
     def _by_spark(
         self, held: Mapping[str, ShardFollower], relations: Mapping[str, pa.Table]
@@ -439,7 +441,7 @@ class PeekRun:
                     views[name] = self._view(self._frame(shard))
                 for name, table in relations.items():
                     views[name] = self._view(spark.createDataFrame(table))
-                bound = self._means.bind(self._peek.query, views)
+                bound = self._services.bind(self._peek.query, views)
                 refuse_foreign_relations(_parsed(spark, bound), views.values(), bound)
                 frame = spark.sql(bound)
                 refuse_outside_calls(frame._jdf.queryExecution().analyzed())  # noqa: SLF001
@@ -473,7 +475,7 @@ class PeekRun:
 
     def _set_strategy(self, strategy: PeekStrategy) -> None:
         self._task.strategy = strategy
-        self._means.decided(self._peek.uuid, strategy)
+        self._services.decided(self._peek.uuid, strategy)
         # After the strategy is set: `Peeks._end` sets the flag and then reads the strategy. One of
         # the two sees the other, so no job starts that nobody will cancel.
         self._check_cancelled()

@@ -38,7 +38,7 @@ import logging
 import threading
 from collections import Counter, deque
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from shardline.app.compute.index.index import INDEXES, IndexRegistry
 from shardline.app.compute.peek.answer import (
@@ -59,10 +59,14 @@ from shardline.app.execution.host import Host
 from shardline.app.execution.live_errors import Catalog
 from shardline.app.execution.spark_errors import error_sentence
 from shardline.app.protocol.compute import Peek, PeekResponse, PeekStrategy
+from shardline.datasource.background import DaemonPool
 
 __all__ = ["ActivePeek", "PeekDuration", "PeekServer", "PeekSettings"]
 
 _log = logging.getLogger(__name__)
+
+_STOP_S: Final = 30.0
+"""How long `stop` waits for peeks to end: the lane, which is stopped behind them, must be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,7 @@ class PeekServer:
             find_blockage: Says which object a peek need not wait for.
         """
         self._host = host
-        self._means = PeekServices(
+        self._services = PeekServices(
             host, catalog, relations, bind, indexes, settings, decided, find_blockage
         )
         self._settings = settings
@@ -135,8 +139,9 @@ class PeekServer:
         self._tasks: dict[str, PeekTask] = {}
         self._numbers = itertools.count()
         self._queue: deque[PeekTask] = deque()
-        self._free = set(range(settings.threads))
-        self._threads: dict[int, threading.Thread] = {}
+        self._pool = DaemonPool("peek", settings.threads)
+        self._busy_slots: set[int] = set()
+        self._freed = threading.Condition(self._lock)
         self._stopped = False
         self._durations: Counter[tuple[PeekStrategy, int]] = Counter()
 
@@ -156,12 +161,21 @@ class PeekServer:
                     "ask again later"
                 )
             else:
-                self._tasks[peek.uuid] = task
-                self._queue.append(task)
-                self._start_thread()
+                refused = self._enqueue(task)
         # Outside of the lock, as all reports: the receiver may call back.
         if refused:
             self._host.report(PeekResponse(uuid=peek.uuid, error=refused))
+
+    def _enqueue(self, task: PeekTask) -> str:
+        """Let a thread answer a peek, or say why none can. Under the lock."""
+        try:
+            self._pool.run(self._answer_next)
+        except RuntimeError as error:
+            return f"[NO_THREAD] {error} — hint: end other programs on this machine, and ask again"
+        # Behind it, under the lock that the thread takes first: what is in the queue has a thread.
+        self._tasks[task.peek.uuid] = task
+        self._queue.append(task)
+        return ""
 
     def cancel(self, uuid: str) -> None:
         """Cancel a peek; its answer may come all the same. Does nothing for an unknown id."""
@@ -204,18 +218,23 @@ class PeekServer:
         """Apply changed settings to later peeks; the number of threads stays."""
         with self._lock:
             self._settings = settings
-            self._means = replace(self._means, settings=settings)
+            self._services = replace(self._services, settings=settings)
 
     def stop(self) -> None:
-        """Cancel all peeks and wait until they have ended; later ones are refused."""
+        """Cancel all peeks and wait until they have ended; later ones are refused.
+
+        One that does not end within 30 s is left to its thread, which ends with the process.
+        """
         with self._lock:
             # Under the lock that `start` takes: no peek comes in after the list is made.
             self._stopped = True
-            uuids, threads = list(self._tasks), list(self._threads.values())
+            uuids = list(self._tasks)
         for uuid in uuids:
             self.cancel(uuid)
-        for thread in threads:
-            thread.join()
+        with self._freed:
+            if not self._freed.wait_for(lambda: not self._busy_slots, _STOP_S):
+                _log.warning("queries have not ended", extra={"context": {"seconds": _STOP_S}})
+        self._pool.close()
 
     def active(self) -> list[ActivePeek]:
         """Peeks that have no response yet, in order of arrival."""
@@ -239,45 +258,42 @@ class PeekServer:
 
     # --- threads ---------------------------------------------------------------------------------
 
-    def _start_thread(self) -> None:
-        """Start a thread if one is free; under the lock."""
-        if not self._free:
-            return
-        slot = min(self._free)
-        self._free.remove(slot)
-        thread = threading.Thread(target=self._work, args=(slot,), name=f"peek-{slot}", daemon=True)
-        self._threads[slot] = thread
-        thread.start()
-
-    def _work(self, slot: int) -> None:
-        """Answer peeks until none waits."""
-        while True:
-            with self._lock:
-                if not self._queue:
-                    self._free.add(slot)
-                    self._threads.pop(slot, None)
-                    return
-                task = self._queue.popleft()
+    def _answer_next(self) -> None:
+        """Answer the peek that has waited longest, if it was not cancelled meanwhile."""
+        with self._lock:
+            if not self._queue:
+                return
+            task = self._queue.popleft()
+            slot = next(free for free in itertools.count() if free not in self._busy_slots)
+            self._busy_slots.add(slot)
+        try:
             began = self._host.clock.elapsed_ms()
             response = self._answer(task, slot)
-            took_ms = self._host.clock.elapsed_ms() - began
-            with self._lock:
-                # By identity, not by id: after `forget` the same peek may have come again, and the
-                # answer of the old run must not be taken for its own.
-                wanted = self._tasks.get(task.peek.uuid) is task
-                if wanted:
-                    del self._tasks[task.peek.uuid]
-                if response.rows is not None and task.strategy:
-                    self._durations[task.strategy, _bucket(took_ms)] += 1
-            _log_outcome(task, response, took_ms)
+            self._report(task, response, self._host.clock.elapsed_ms() - began)
+        finally:
+            with self._freed:
+                self._busy_slots.remove(slot)
+                self._freed.notify_all()
+
+    def _report(self, task: PeekTask, response: PeekResponse, took_ms: float) -> None:
+        """Report a peek's answer, unless it was forgotten meanwhile."""
+        with self._lock:
+            # By identity, not by id: after `forget` the same peek may have come again, and the
+            # answer of the old run must not be taken for its own.
+            wanted = self._tasks.get(task.peek.uuid) is task
             if wanted:
-                self._host.report(response)
+                del self._tasks[task.peek.uuid]
+            if response.rows is not None and task.strategy:
+                self._durations[task.strategy, _bucket(took_ms)] += 1
+        _log_outcome(task, response, took_ms)
+        if wanted:
+            self._host.report(response)
 
     def _answer(self, task: PeekTask, slot: int) -> PeekResponse:
         """The one response to a peek."""
         uuid = task.peek.uuid
         try:
-            table = PeekRun(self._means, task, pool=f"peek-{slot}").table()
+            table = PeekRun(self._services, task, pool=f"peek-{slot}").table()
             return PeekResponse(uuid=uuid, rows=to_ipc(table))
         except PeekCancelled:
             return PeekResponse(uuid=uuid, cancelled=True)

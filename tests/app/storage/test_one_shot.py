@@ -54,3 +54,81 @@ def test_nothing_is_ingested_before_the_runtime_may_write(monkeypatch: pytest.Mo
     assert saved == [("oneshot-stays", 1)]
     oneshots.stop()
     place.close()
+
+
+class Scene:
+    """Ingestions whose source waits at a gate."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answers: queue.Queue[StagedBatches] = queue.Queue()
+        self.reads: queue.Queue[threading.Event] = queue.Queue()
+        monkeypatch.setattr("shardline.datasource.save", lambda *_, **__: None)
+        self.spark, self.place = MagicMock(), Place()
+        self.spark.read.format().options().load().count.side_effect = self._count
+        self.place.host.writes.set()
+        self.oneshots = Oneshots(replace(self.place.host, spark=self.spark), self.answers.put)
+
+    def _count(self) -> int:
+        gate = threading.Event()
+        self.reads.put(gate)
+        assert gate.wait(60)
+        return 7
+
+    def ask(self) -> None:
+        self.oneshots.start(RunOneshotIngestion(uuid="u", into="t", format="csv"))
+
+
+def test_a_request_that_comes_again_runs_when_its_cancelled_run_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Never both at once, and with one answer: of two, the first would be taken for the second."""
+    scene = Scene(monkeypatch)
+    scene.ask()
+    first = scene.reads.get(timeout=60)
+    scene.oneshots.cancel("u")
+    scene.ask()
+    scene.ask()
+    assert scene.reads.empty()
+    first.set()
+    scene.reads.get(timeout=60).set()
+    assert scene.answers.get(timeout=60) == StagedBatches(uuid="u", rows=7)
+    scene.oneshots.stop()
+    assert scene.answers.empty()
+    assert scene.reads.empty()
+    scene.place.close()
+
+
+def test_stopping_goes_on_where_the_jvm_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is stopped behind it gives up the lease of the location."""
+    scene = Scene(monkeypatch)
+    scene.ask()
+    gate = scene.reads.get(timeout=60)
+
+    def refuse(_: str) -> None:
+        gate.set()
+        raise ConnectionRefusedError
+
+    scene.spark.sparkContext.cancelJobGroup.side_effect = refuse
+    scene.oneshots.stop()
+    assert scene.answers.get(timeout=60).uuid == "u"
+    scene.ask()
+    assert scene.answers.get(timeout=60).error.startswith("[STOPPED]")
+    scene.place.close()
+
+
+def test_an_ingestion_without_a_thread_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is answered, and one that comes when there are threads runs."""
+    scene = Scene(monkeypatch)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        scene.ask()
+    assert scene.answers.get(timeout=60).error.startswith("[NO_THREAD] can't start new")
+    scene.ask()
+    scene.reads.get(timeout=60).set()
+    assert scene.answers.get(timeout=60).rows == 7
+    scene.oneshots.stop()
+    scene.place.close()

@@ -326,3 +326,20 @@ def test_what_is_forgotten_is_not_answered_and_may_be_asked_again(place: Place) 
     assert all(contents(from_ipc(one.rows or b""))[3, "c"] == 1 for one in found)
     peeks.stop()
     assert not [one for one in place.rest() if isinstance(one, PeekResponse)]
+
+
+def test_a_query_without_a_thread_is_refused_and_later_ones_are_answered(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that has no threads for a while costs no place for queries, and ends in order."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    peeks = peeks_of(place, threads=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        assert answer(place, peeks, peek("a", 5)).error.startswith("[NO_THREAD] can't start new")
+    assert not peeks.active()
+    assert answer(place, peeks, peek("b", 5)).rows
+    peeks.stop()
