@@ -517,12 +517,14 @@ class Objects:
             self._wakes.await_inputs(self._creator.awaited())
             self._report_wanted()
             pause_ms = self._pause_ms()
-        if not self._swept and not self.follows:
-            objects = self._runtime.lane.state.objects
-            ours, ending = self._compute.knows, self._ending.is_set
-            self._start_holds.sweep(objects, ours, self._check_fence, ending)
-            self._end_former_holds()
-            self._swept = True
+        if not self.follows:
+            if self._start_holds.has_left:
+                objects = self._runtime.lane.state.objects
+                ours, ending = self._compute.knows, self._ending.is_set
+                self._start_holds.sweep(objects, ours, self._check_fence, ending)
+            if not self._swept:
+                self._end_former_holds()
+                self._swept = True
         return pause_ms
 
     def _end_former_holds(self) -> None:
@@ -560,7 +562,8 @@ class Objects:
     def _pause_ms(self) -> float:
         waiting = self._creator.waiting()
         is_under_way = self._replacing or self._promotion is not None
-        if is_under_way or any(waiting.values()) or self._creator.has_left():
+        has_left = self._creator.has_left() or (self._start_holds.has_left and not self.follows)
+        if is_under_way or any(waiting.values()) or has_left:
             return _RETRY_MS
         return _UNREPORTED_MS if waiting else _IDLE_MS
 

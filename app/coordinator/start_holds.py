@@ -4,19 +4,22 @@ Between the choice of an as_of and the first step of the dataflow, compaction co
 inputs' sinces beyond it; the object could not begin. (Materialize: the coordinator's read holds.)
 
 Invariants:
-    A hold that is taken here ends: its controller gives it up, or the object's end does, or the
-    next start of a runtime finds that it belongs to nobody.
+    A hold that is taken here ends: its controller gives it up, or the object's end does, or a sweep
+    finds that it belongs to nobody: the one at the start of a runtime, or of a running one that has
+    met an error of the store while it took holds.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from shardline.app.compute.holds import end_start_holds, start_hold_name
 from shardline.app.controller.compute import Hold
 from shardline.app.coordinator.as_of_selection import Readable, choose_as_of
+from shardline.app.execution.ending_holds import TRIED_AGAIN
 from shardline.app.protocol.objects import (
     Dataflow,
     SinkDescription,
@@ -45,6 +48,9 @@ class StartHolds:
     def __init__(self, client: ShardClient) -> None:
         """Make one; nothing is read yet."""
         self._client = client
+        self._lock = threading.Lock()
+        self._to_sweep: set[str] | None = None
+        """Shards that may have a hold of nobody; None before the first sweep: all may."""
 
     def as_of(self, dataflow: Dataflow) -> int:
         """Choose the first time at which a dataflow's output must be right.
@@ -78,7 +84,9 @@ class StartHolds:
 
         Raises:
             InvalidUsage: History at `as_of` is gone; no hold is left.
-            ShardError: An error of the store: those that were taken stay, for the next attempt.
+            ShardError: An error of the store: those that were taken stay, for the next attempt of
+                an object, and until the next sweep of a subscription, whose name is never used
+                again.
         """
         purpose = f"the beginning of {dataflow.name}"
         # Under the object's own prefix: what ends the object's holds, after a crash too, ends
@@ -96,7 +104,21 @@ class StartHolds:
                     with suppress(ShardError):
                         hold.expire()
                 raise
+            except ShardError:
+                self._sweep_again(inputs_of(dataflow))
+                raise
         return taken
+
+    @property
+    def has_left(self) -> bool:
+        """True if a sweep is due: there may be holds that belong to nobody."""
+        with self._lock:
+            return self._to_sweep is None or bool(self._to_sweep)
+
+    def _sweep_again(self, shards: Collection[str]) -> None:
+        with self._lock:
+            if self._to_sweep is not None:
+                self._to_sweep.update(shards)
 
     def sweep(
         self,
@@ -105,7 +127,10 @@ class StartHolds:
         check_fence: Callable[[], None],
         ending: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Give up the start holds of subscriptions whose runtime died before it recorded them.
+        """Give up the start holds of subscriptions that nobody will ever begin.
+
+        Their runtime died before it recorded them, or the store did not answer when they were
+        taken.
 
         Args:
             objects: Names in the lane: holds of these are given up when the object is dropped.
@@ -117,16 +142,24 @@ class StartHolds:
         def is_abandoned(one: str) -> bool:
             return one not in objects and not is_ours(one)
 
-        for shard in self._client.shards():
-            if ending():
-                return
+        every = self._client.shards() if self._to_sweep is None else ()
+        with self._lock:
+            # Before the sweep: what is left meanwhile may be on a shard that it has passed by then.
+            left, self._to_sweep = sorted(self._to_sweep or every), set()
+        while left and not ending():
             try:
-                end_start_holds(self._client, [shard], is_abandoned, check_fence)
+                end_start_holds(self._client, left[:1], is_abandoned, check_fence)
+            except TRIED_AGAIN:
+                # All that is left: each would be waited for where the store does not answer.
+                self._sweep_again(left)
+                _log.info("not swept; tried again soon", exc_info=True)
+                return
             except ShardError:
-                context = {"shard": shard}
+                context = {"shard": left[0]}
                 _log.info(
                     "not swept; the next start does", exc_info=True, extra={"context": context}
                 )
+            left = left[1:]
 
     def latest(self, running: Collection[object]) -> list[Frontier]:
         """Uppers of all sources among the descriptions of `running`."""
