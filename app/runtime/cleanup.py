@@ -12,8 +12,10 @@ The object's own shard stays: dropping data is a command of its own.
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from shardline.app.compute.holds import end_view_holds
@@ -64,8 +66,14 @@ def forget(
 def _delete_checkpoints(checkpoints: Path, dropped: LaneObject) -> None:
     # By the global id, for all of the object's dataflow numbers: an object that was changed has a
     # folder for each definition.
-    for folder in checkpoints.glob(f"{dropped.global_id}-*"):
-        shutil.rmtree(folder, ignore_errors=True)
+    do_all(partial(_remove, folder) for folder in checkpoints.glob(f"{dropped.global_id}-*"))
+
+
+def _remove(folder: Path) -> None:
+    # As much as possible of it, and then by what is there: what is gone meanwhile is no failure.
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        raise OSError(errno.ENOTEMPTY, "files of a dropped object are not removed", str(folder))
 
 
 def _end_holds(client: ShardClient, dropped: LaneObject, check_fence: Callable[[], None]) -> None:

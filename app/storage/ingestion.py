@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -77,7 +78,7 @@ _STOP_MS: Final = 10_000
 """How long `stop` waits for the thread that leads the query to end."""
 
 _ABANDONED: Final[set[Path]] = set()
-"""Folders of checkpoints whose query did not end in time, and may still write into them."""
+"""Folders of checkpoints whose query did not end in time, until it has."""
 
 _abandoned_lock = threading.Lock()
 
@@ -152,7 +153,8 @@ class Ingestion:
                 extra={"context": {"source": self._description.name}},
             )
             with _abandoned_lock:
-                _ABANDONED.add(self._folder)
+                if not self._ended.is_set():
+                    _ABANDONED.add(self._folder)
 
     # -- the leading thread -----------------------------------------------------------------------
 
@@ -183,7 +185,10 @@ class Ingestion:
             self._stop_ticks()
             if self._timeline is not None:
                 self._timeline.stop()
-            self._ended.set()
+            with _abandoned_lock:
+                # Both at once, or a `stop` that has waited in vain would abandon it behind this.
+                _ABANDONED.discard(self._folder)
+                self._ended.set()
 
     def _follow(self) -> None:
         """Report the upper that another runtime writes, until writing is allowed.
@@ -225,6 +230,7 @@ class Ingestion:
         timeline = Timeline(host, remap, source.name, errors, skipped)
         # Derived, not random: a checkpoint that is made again, however often, is the same query.
         query = _query_id(client.state(source.name).shard, self._folder)
+        _remove_stand_ins(self._incarnation.checkpoint(host.checkpoints), self._folder)
         reconcile_checkpoint(
             self._folder, timeline.bound, committed=timeline.committed, query=query
         )
@@ -366,6 +372,20 @@ def _folder(host: Host, incarnation: Incarnation) -> Path:
         if folder in _ABANDONED:
             return folder.with_name(f"{folder.name}-{incarnation.epoch}")
     return folder
+
+
+def _remove_stand_ins(folder: Path, used: Path) -> None:
+    """Remove the folders that `_folder` has given in the place of `folder`, if nobody uses them.
+
+    Args:
+        folder: Of the checkpoint.
+        used: The one that is used now: `folder`, or one in its place.
+    """
+    for other in folder.parent.glob(f"{folder.name}-*"):
+        with _abandoned_lock:
+            in_use = other == used or other in _ABANDONED
+        if not in_use:
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def _query_id(shard: str, folder: Path) -> str:

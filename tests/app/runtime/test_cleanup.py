@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,23 @@ def test_nothing_ends_behind_a_fence(client: ShardClient, tmp_path: Path) -> Non
     with pytest.raises(Fenced):
         drop(client, tmp_path, Fenced("another runtime"))
     assert held(client) == dict.fromkeys(INPUTS, HOLDS)
+
+
+def test_a_folder_that_stays_is_told_and_the_others_go(
+    client: ShardClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk may refuse to remove what is in it; nothing else is left because of that."""
+    folders = [tmp_path / name for name in ("u1-1", "u1-2", "u1-2-7", "u10-1")]
+    for folder in folders:
+        folder.mkdir()
+    real = shutil.rmtree
+
+    def rmtree(folder: Path, **given: Any) -> None:
+        if folder.name != "u1-1":
+            real(folder, **given)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    with pytest.raises(OSError, match="u1-1"):
+        drop(client, tmp_path)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["u1-1", "u10-1"]
+    assert held(client) == {"a": [], "b": [], "c": []}

@@ -382,7 +382,7 @@ def test_a_fence_ends_it(runtime: Runtime, inbox: Path) -> None:
 def test_stop_does_not_wait_for_a_blocked_function(
     runtime: Runtime, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is blocked while it stages commits nothing later; the next incarnation goes on."""
+    """It commits nothing later; the next one has another checkpoint, until the blocked one ends."""
     blocked, release = threading.Event(), threading.Event()
     real = Staging.stage
 
@@ -390,23 +390,24 @@ def test_stop_does_not_wait_for_a_blocked_function(
         staged = real(self, *args)
         if not blocked.is_set():
             blocked.set()
-            release.wait()
+            release.wait(300)
         return staged
 
     monkeypatch.setattr(Staging, "stage", slow)
     monkeypatch.setattr(ingestion, "_STOP_MS", 500)
     drop(inbox, "0.csv", "0,a")
-    try:
-        with running(runtime, csv(inbox)):
-            assert blocked.wait(120)
-        with running(runtime, csv(inbox)) as source:
-            source.wait_for_rows((0, "a"))
-            release.set()
-            drop(inbox, "1.csv", "1,b")
-            source.wait_for_rows((0, "a"), (1, "b"))
-            assert len(source.bindings()) == 2
-    finally:
+    with running(runtime, csv(inbox)):
+        assert blocked.wait(120)
+    with running(runtime, csv(inbox)) as source:
+        source.wait_for_rows((0, "a"))
         release.set()
+        drop(inbox, "1.csv", "1,b")
+        source.wait_for_rows((0, "a"), (1, "b"))
+        assert len(source.bindings()) == 2
+    assert len(list(runtime.checkpoints.iterdir())) == 2
+    wait(lambda: not ingestion._ABANDONED)
+    with running(runtime, csv(inbox)):
+        wait(lambda: len(list(runtime.checkpoints.iterdir())) == 1)
 
 
 def test_debezium_events(runtime: Runtime, inbox: Path) -> None:
