@@ -36,6 +36,7 @@ rests on, then `client`. Each room has a page of its own (its `__init__`).
                                  `compare_and_append`, `transaction`: rows by Spark itself
     spark_compaction/            large merges as Spark jobs
 
+    shared_client                the clients that a process keeps, by location
     append_attempts              repeats an append until its outcome is known; for write
     clock, ids                   the only source of time and of randomness
     waiting                      looks or tries again until it succeeds or its budget is spent

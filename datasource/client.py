@@ -8,13 +8,12 @@
 
 It is where a program without Spark begins (persist: `PersistClient`). A client is cheap to keep and
 safe to share between threads. All users of one client share one machine per shard, so that commits
-of all threads are made together; `shared_client` gives one client per process and location. A
+of all threads are made together (`shared_client` keeps one client per process and location). A
 client is never carried across a fork: the child opens its own.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -63,7 +62,7 @@ from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.spark_types import Field, type_text
 from shardline.datasource.write import Redirect, WriteHandle
 
-__all__ = ["ShardClient", "process_name", "shared_client"]
+__all__ = ["ShardClient", "process_name"]
 
 R = TypeVar("R")
 
@@ -549,30 +548,6 @@ class ShardClient:
             code="SCHEMA_MISMATCH",
             hint="name them in this order",
         )
-
-
-_shared: dict[tuple[object, ...], ShardClient] = {}
-_shared_lock = threading.Lock()
-
-
-def shared_client(
-    url: str,
-    options: Mapping[str, str],
-    *,
-    create: bool,
-    settings: ShardSettings,
-) -> ShardClient:
-    """This process's client of a location, opened at the first use and kept.
-
-    Spark's helper processes are reused from micro-batch to micro-batch: a kept client finds the
-    shard's state with one conditional read instead of a cold one.
-    """
-    # With the process id: a forked child must not use its parent's locks and connections.
-    key = (os.getpid(), url, tuple(sorted(options.items())), settings)
-    with _shared_lock:
-        if key not in _shared:
-            _shared[key] = ShardClient.open(url, options, create=create, settings=settings)
-        return _shared[key]
 
 
 def _check_not_dropped(state: ShardState) -> ShardState:

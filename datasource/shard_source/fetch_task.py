@@ -18,7 +18,7 @@ from typing import Final, Literal
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from shardline.datasource.client import ShardClient, shared_client
+from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Corrupt, MissingBlob, ShardError
 from shardline.datasource.filters.parser import Where
 from shardline.datasource.parts.contents import Contents
@@ -28,6 +28,7 @@ from shardline.datasource.shard.commands.readers import heartbeat
 from shardline.datasource.shard.plan import PlannedPart
 from shardline.datasource.shard_source.options import ShardOptions
 from shardline.datasource.shard_source.row_shape import RowShape
+from shardline.datasource.shared_client import shared_client
 from shardline.datasource.types.schema import ShardSchema
 
 __all__ = [

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from shardline.datasource.client import ShardClient, process_name, shared_client
+from shardline.datasource.client import ShardClient, process_name
 from shardline.datasource.filters.parser import Where
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.lease import Lease, take_lease
@@ -27,6 +27,7 @@ from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard_source.fetch_task import PartitionKind, PlanLease, ShardPartition
 from shardline.datasource.shard_source.options import ShardOptions, SourceOptions
 from shardline.datasource.shard_source.row_shape import RowShape
+from shardline.datasource.shared_client import shared_client
 from shardline.datasource.types.stats import NO_STATS
 
 __all__ = ["PartitionPlanner", "forget_batch_leases", "open_client", "take_batch_lease"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shardline.datasource.client import shared_client
 from shardline.datasource.filters.parser import Where
 from shardline.datasource.parts.contents import Contents
 from shardline.datasource.parts.fetch import Fetcher
@@ -19,6 +18,7 @@ from shardline.datasource.parts.stage import Stager
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard.batch import Run
 from shardline.datasource.shard.description import Description
+from shardline.datasource.shared_client import shared_client
 from shardline.datasource.spark_compaction.ranges import RowRange
 from shardline.datasource.types.schema import ShardSchema
 

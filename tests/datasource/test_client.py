@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+from weakref import ref
 
 import msgspec
 import pyarrow as pa
 import pytest
 
-from shardline.datasource.client import ShardClient, shared_client
+from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, Fenced, InvalidUsage, ShardError
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.settings import ShardSettings
@@ -23,6 +29,7 @@ from shardline.datasource.shard.commands.lifecycle import (
     finalise_unchanged,
 )
 from shardline.datasource.shard.commands.transition import Transition
+from shardline.datasource.shared_client import shared_client
 from support.models.shards import SETTINGS, World, rows, schema_of, table, updates
 
 SHARD = "orders"
@@ -265,6 +272,44 @@ def test_a_process_has_one_client_for_one_place(tmp_path: Path) -> None:
     assert at(SETTINGS) is at(ShardSettings(validate=True))
     assert at(SETTINGS) is not at(ShardSettings())
     assert at(SETTINGS).machine(SHARD) is at(SETTINGS).machine(SHARD)
+
+
+def test_a_client_that_is_open_does_not_wait_for_another_location(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that does not answer is waited for by who asks for it."""
+    asked, answered = threading.Event(), threading.Event()
+    open_client = ShardClient.open
+
+    def slow(url: str, *args: Any, **given: Any) -> ShardClient:
+        if url.endswith("slow"):
+            asked.set()
+            assert answered.wait(60)
+        return open_client(url, *args, **given)
+
+    monkeypatch.setattr(ShardClient, "open", slow)
+    at = partial(shared_client, options={}, create=True, settings=SETTINGS)
+    known = at(str(tmp_path / "a"))
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(at, str(tmp_path / "slow"))
+        assert asked.wait(60)
+        assert at(str(tmp_path / "a")) is known
+        assert not other.done()
+        answered.set()
+        assert at(str(tmp_path / "slow")) is other.result()
+
+
+def test_a_process_keeps_few_clients(tmp_path: Path) -> None:
+    """Each token of a store's credentials is another option."""
+
+    def at(number: int) -> ShardClient:
+        settings = replace(SETTINGS, lease_ms=60_000 + number)
+        return shared_client(str(tmp_path), {}, create=True, settings=settings)
+
+    weak = [ref(at(number)) for number in range(200)]
+    gc.collect()
+    assert sum(one() is not None for one in weak) == 64
+    assert weak[-1]() is not None
 
 
 def test_errors_survive_the_way_from_an_executor(client: ShardClient) -> None:
