@@ -10,6 +10,7 @@ SQL means what it says: Spark puts nothing into it.
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["open_session", "settings_within"]
+__all__ = ["open_session", "settings_within", "stop_session"]
+
+_log = logging.getLogger(__name__)
 
 _NO_VARIABLES: Final = {"spark.sql.variable.substitute": "false"}
 """By default Spark puts a setting, an environment variable or a property of the JVM in the place of
@@ -62,6 +65,18 @@ def open_session(name: str, settings: Mapping[str, str] | None = None) -> SparkS
     _leave_interrupts_to_us(spark)
     _write_no_checksum_files(spark)
     return spark
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Stop Spark at the end of a program; never raises.
+
+    A signal may have interrupted a call to the JVM, whose answer is then taken for that of the next
+    call: an error of that would hide why the program ends.
+    """
+    try:
+        spark.stop()
+    except Exception:  # noqa: BLE001 - the JVM ends with this process in any case
+        _log.warning("Spark was not stopped in order", exc_info=True)
 
 
 def _refuse_connect(environment: Mapping[str, str]) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from shardline.app.cli.storage_options import add_option_argument, storage_options
 from shardline.app.cli.terminal import open_console
-from shardline.app.spark_session import open_session
+from shardline.app.spark_session import open_session, stop_session
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.shard.state import is_tombstone
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # What was merged is, and the rest is as it was: nothing of a merge is seen before its end.
         return 130
     finally:
-        spark.stop()
+        stop_session(spark)
 
 
 def merge_shards(spark: SparkSession, given: argparse.Namespace, console: Console) -> int:

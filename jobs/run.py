@@ -127,18 +127,18 @@ def _plan(
 ) -> int:
     with StartProgress(console) as progress, contextlib.ExitStack() as open_:
         progress.step("starting Spark")
+        from shardline.app import spark_session  # noqa: PLC0415
         from shardline.app.coordinator.planning import planned  # noqa: PLC0415 - Spark takes a second to import
         from shardline.app.coordinator.view_explanation import with_view_plans  # noqa: PLC0415
         from shardline.app.project.project import Project  # noqa: PLC0415
         from shardline.app.project.variables import parse_variables  # noqa: PLC0415
-        from shardline.app.spark_session import open_session, settings_within  # noqa: PLC0415
         from shardline.datasource.client import ShardClient  # noqa: PLC0415
 
         project = Project.load(given.project, parse_variables(given.set))
         client = ShardClient.open(settings.demo.url, settings.storage)
-        within = settings_within(settings.demo.data)
-        spark = capture.start_spark(lambda: open_session("shardline plan", within))
-        open_.callback(spark.stop)
+        within = spark_session.settings_within(settings.demo.data)
+        spark = capture.start_spark(lambda: spark_session.open_session("shardline plan", within))
+        open_.callback(spark_session.stop_session, spark)
         progress.step("checking the project")
         resolved = project.check(spark)
         plan = planned(client, settings.runtime, resolved)
@@ -176,6 +176,7 @@ def _serve(
     with contextlib.ExitStack() as open_:
         with StartProgress(console) as progress:
             progress.step("starting Spark")
+            from shardline.app import spark_session  # noqa: PLC0415
             from shardline.app.cli.explain_plan import plan_summary  # noqa: PLC0415
             from shardline.app.coordinator.application import Application  # noqa: PLC0415 - as above
             from shardline.app.coordinator.planning import planned  # noqa: PLC0415
@@ -190,16 +191,15 @@ def _serve(
                 reserve_address,
                 wait_for_address,
             )
-            from shardline.app.spark_session import open_session, settings_within  # noqa: PLC0415
             from shardline.datasource.client import ShardClient  # noqa: PLC0415
 
             check_introspection(settings.runtime)
             project = Project.load(given.project, parse_variables(given.set))
             client = ShardClient.open(settings.demo.url, settings.storage)
             allowed = _permissions(given)
-            within = settings_within(settings.demo.data)
-            spark = capture.start_spark(lambda: open_session("shardline", within))
-            open_.callback(spark.stop)
+            within = spark_session.settings_within(settings.demo.data)
+            spark = capture.start_spark(lambda: spark_session.open_session("shardline", within))
+            open_.callback(spark_session.stop_session, spark)
             progress.step("checking the project")
             resolved = project.check(spark)
             # Before the location is taken: a start that is refused must not run anything, not even

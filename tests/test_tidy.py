@@ -504,7 +504,6 @@ def targets_of(node: ast.AST) -> list[ast.AST]:
 
 
 OWN_THREADS: Final = {
-    "app/compute/peek/peek.py": "a pool, whose threads end when no query waits",
     "datasource/background.py": "makes all others",
     "datasource/stores/probe.py": "begun and joined by one function, which raises what they met",
 }

@@ -11,6 +11,7 @@ where the settings say.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -28,6 +29,8 @@ from shardline.app.settings.live import parse_size_bytes
 from shardline.datasource.errors import InvalidUsage, ShardError
 
 __all__ = ["LOG_HELP", "exit_on_sigterm", "open_console", "open_log", "report_error"]
+
+_log = logging.getLogger(__name__)
 
 _PIPE_COLUMNS: Final = 200
 _UNKNOWN_COLUMNS: Final = 80
@@ -48,15 +51,25 @@ LOG_HELP: Final = (
 def exit_on_sigterm() -> Iterator[None]:
     """Let SIGTERM end this process in order within the block, with status 143.
 
-    By default it ends at once: everything is durable, but others find it dead and not gone.
+    By default it ends at once: everything is durable, but others find it dead and not gone. An
+    error of the end is logged, and the status stays: the signal may have interrupted a call to the
+    JVM, whose answer is then taken for that of the next call.
     """
+    came = False
 
     def stop(*_: object) -> None:
+        nonlocal came
+        came = True
         raise SystemExit(_TERMINATED)
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
+    except Exception:
+        if not came:
+            raise
+        _log.warning("the end was not in order", exc_info=True)
+        raise SystemExit(_TERMINATED) from None
     finally:
         signal.signal(signal.SIGTERM, before)
 

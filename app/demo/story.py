@@ -50,7 +50,7 @@ from shardline.app.protocol.objects import SourceDescription
 from shardline.app.server.application_server import ServedApplication, serve_application
 from shardline.app.server.introspection_needed import check_introspection
 from shardline.app.settings.config import Settings
-from shardline.app.spark_session import open_session, settings_within
+from shardline.app.spark_session import open_session, settings_within, stop_session
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock, SystemClock
 from shardline.datasource.errors import Determinate, InvalidUsage
@@ -153,7 +153,7 @@ def run_demo(
             within = settings_within(demo.data)
             spark = capture.start_spark(lambda: open_session("shardline main job", within))
             # If the JVM is gone, that is the error to report, and not that it cannot be stopped.
-            open_.callback(partial(_stop, spark))
+            open_.callback(stop_session, spark)
             progress.step("checking the project")
             # Before the check: a source whose folder is not there would be refused.
             place.make()
@@ -174,11 +174,6 @@ def run_demo(
         if stay:
             _stay(cast)
         return holds
-
-
-def _stop(spark: SparkSession) -> None:
-    with contextlib.suppress(Exception):
-        spark.stop()
 
 
 def _introduce(

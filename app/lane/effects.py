@@ -1,12 +1,14 @@
-"""Effects take long: starts and stops of objects, which run beside the lane's thread.
+"""The pool that the lane runs effects in, beside its own thread: starts and stops take long.
 
-One stop of Spark that hangs must not keep the process: it keeps its thread, and no other
-(`background.DaemonPool`). A simulation has a pool of its own, and decides when an effect runs.
+A lane has two `background.DaemonPool`s: one stop of Spark that hangs must not keep the process, and
+keeps its thread and no other. A simulation has a pool of its own, and decides when an effect runs.
 
-Invariants:
+What the lane relies on:
     Effects begin in the order in which they were handed over.
-    An effect never raises into the pool: it reports its outcome itself.
-    At most one effect of an object is in a pool's queue.
+
+What a pool may rely on:
+    An effect never raises into it: it reports its outcome itself.
+    At most one effect of an object is in its queue.
 """
 
 from __future__ import annotations

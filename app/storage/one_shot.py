@@ -48,12 +48,12 @@ class _Run:
     Attributes:
         request: The request.
         cancelled: Set once it is not wanted any more.
-        again: True if the request came again after that.
+        came_again: True if the request came again after that.
     """
 
     request: RunOneshotIngestion
     cancelled: threading.Event = field(default_factory=threading.Event)
-    again: bool = False
+    came_again: bool = False
 
 
 class Oneshots:
@@ -85,7 +85,7 @@ class Oneshots:
         """Let a thread run `request`, or say why none does. Under the lock."""
         known = self._runs.get(request.uuid)
         if known is not None:
-            known.again = known.cancelled.is_set()
+            known.came_again = known.cancelled.is_set()
             return ""
         if self._stopped:
             return "[STOPPED] the runtime is stopping — hint: ask again when it runs"
@@ -105,7 +105,7 @@ class Oneshots:
             run = self._runs.get(uuid)
             if run is None:
                 return
-            run.again = False
+            run.came_again = False
             run.cancelled.set()
         try:
             self._host.spark.sparkContext.cancelJobGroup(uuid)
@@ -134,11 +134,11 @@ class Oneshots:
         with self._ended:
             # Before the answer: who has it may send the request again.
             del self._runs[uuid]
-            refused = self._take(run.request) if run.again else ""
+            refused = self._take(run.request) if run.came_again else ""
             self._ended.notify_all()
         if refused:
             answer = StagedBatches(uuid=uuid, error=refused)
-        if refused or not run.again:
+        if refused or not run.came_again:
             self._done(answer)
 
     def _ingest(self, run: _Run) -> int:

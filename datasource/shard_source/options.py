@@ -308,7 +308,7 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
         *given.place(several=bool(shards)),
         shards=shards,
         timestamp_as_of=given.value("timestampAsOf", time),
-        as_of_date=not (given.text("timestampAsOf") or "0").isdecimal(),
+        as_of_date=not (given.text("timestampAsOf") or "0").strip().isdecimal(),
         read_change_feed=given.value(
             "readChangeFeed", parse_flag, default=change_format is not None
         ),

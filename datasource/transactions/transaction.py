@@ -131,7 +131,7 @@ class Transaction:
         if sequence is not None:
             sequence = whole_number("sequence", sequence)
         self.committed_at: int | None = None
-        self.was_committed_before = False
+        self.was_committed_before = self._asked_if_done = False
         self._txns = txns
         self._shard_views = shard_views
         self._client = txns.client
@@ -249,9 +249,10 @@ class Transaction:
             InvalidUsage: Its number was committed for another range.
         """
         self._check_open()
-        if self._identity is not None and not self.was_committed_before and not self._touched:
+        if self._identity is not None and not self._asked_if_done:
             self._txns.reader.machine.refresh()
             self.was_committed_before = self._txns.committed_before(self._identity) is not None
+            self._asked_if_done = True
         return self.was_committed_before
 
     def stager(self, name: str) -> Stager:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import termios
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from rich.console import Console
 
-from shardline.app.cli.terminal import open_console
+from shardline.app.cli.terminal import exit_on_sigterm, open_console
 
 # The parent is one, whose output is a terminal.
 pytestmark = pytest.mark.process
@@ -52,3 +53,31 @@ def test_a_file_or_pipe_has_no_styles_though_a_shell_with_a_terminal_has_opened_
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     parent(97)
     assert looks(open_console()) == (False, 200)
+
+
+def test_an_error_of_the_end_does_not_hide_that_a_supervisor_asked_for_it() -> None:
+    """A call to the JVM was interrupted, and the next one reads its answer."""
+
+    def work() -> None:
+        with exit_on_sigterm():
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                raise TypeError("'NoneType' object is not callable")
+
+    with pytest.raises(SystemExit) as ended:
+        work()
+    assert ended.value.code == 128 + signal.SIGTERM
+
+
+def test_an_error_without_a_signal_stays_what_it_is() -> None:
+    """The block only changes what comes behind SIGTERM."""
+
+    def work() -> None:
+        with exit_on_sigterm():
+            raise ZeroDivisionError
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert signal.getsignal(signal.SIGTERM) == before

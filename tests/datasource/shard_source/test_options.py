@@ -67,6 +67,12 @@ def test_times(text: str, ms: int) -> None:
     assert parse_source({**PLACE, "timestampAsOf": text}).timestamp_as_of == ms
 
 
+@pytest.mark.parametrize(("text", "is_date"), [(" 5 ", False), ("1970-01-02", True)])
+def test_a_number_is_no_date_whatever_blanks_are_around_it(text: str, is_date: bool) -> None:
+    """A date before the first write is refused with a hint; a number is a time like any other."""
+    assert parse_source({**PLACE, "timestampAsOf": text}).as_of_date is is_date
+
+
 def test_times_in_a_zone() -> None:
     """`timeZone` counts for date-times without a zone of their own."""
     given = {**PLACE, "timestampAsOf": "1970-01-01 09:00:00", "timeZone": "Asia/Tokyo"}

@@ -238,6 +238,23 @@ def test_an_error_in_the_block_leaves_nothing(world: World) -> None:
         assert reader.snapshot().num_rows == 0
 
 
+@pytest.mark.parametrize("reads", [False, True])
+def test_nothing_is_staged_again_of_what_was_committed(world: World, reads: bool) -> None:
+    """Also by one that reads before it writes, which is how it decides what to write."""
+    client = made(world)
+    large = table(*((number, "x" * 100) for number in range(20_000)))
+    for repeated in (False, True):
+        with client.transaction(writer="etl", sequence=1) as t:
+            if reads:
+                t.read("y")
+            before = len(list(world.objects().entries("")))
+            t.append("x", large)
+            staged = len(list(world.objects().entries(""))) - before
+            assert (t.was_committed_before, staged > 0) == (repeated, not repeated)
+    with client.reader("x") as reader:
+        assert reader.snapshot().num_rows == 20_001
+
+
 def test_keys_are_upserted_and_deleted(world: World) -> None:
     """In the contents at the read time; twice in one transaction is refused."""
     client = made(world)
