@@ -24,7 +24,7 @@ from shardline.app.cli.terminal import LOG_HELP, exit_on_sigterm, open_console, 
 from shardline.app.execution.spark_errors import print_job_error
 from shardline.app.settings.config import load
 from shardline.datasource.clock import SystemClock
-from shardline.installation import PROGRAM
+from shardline.installation import DATA_FOLDER, PROGRAM
 
 __all__ = ["main"]
 
@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=LOG_HELP,
     )
     parser.add_argument("--location", help="folder or URL of the shards; default: in the folder")
-    parser.add_argument("--data", help="folder for everything else; default: data/")
+    parser.add_argument("--data", help=f"folder for everything else; default: {DATA_FOLDER}")
     parser.add_argument("--days", type=int, help="days that arrive, 1 to 365")
     parser.add_argument("--days-per-second", type=float, help="how fast they arrive")
     parser.add_argument("--stay", action="store_true", help="go on running after the check")

@@ -78,10 +78,14 @@ def _rounds(
         done = 0
         while not stopped.is_set():
             maintained = keeper.round()
-            for name, one in sorted(maintained.items()):
-                if said := _round_summary(one):
+            said = {name: _round_summary(one) for name, one in sorted(maintained.items())}
+            for name, words in said.items():
+                if words:
                     what = "all shards" if name == WHOLE_LOCATION else name
-                    console.print(f"{utc(client.clock.now_ms())}  {what}: {said}")
+                    console.print(f"{utc(client.clock.now_ms())}  {what}: {words}")
+            # Of rounds that are counted somebody keeps a log; one that goes on would fill it.
+            if rounds is not None and not any(said.values()):
+                console.print(f"{utc(client.clock.now_ms())}  nothing to do")
             done += 1
             if rounds is not None and done >= rounds:
                 return 1 if any(one.failed for one in maintained.values()) else 0

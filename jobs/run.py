@@ -37,7 +37,7 @@ from shardline.app.settings.config import Settings, load
 from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import Fenced, InvalidUsage
-from shardline.installation import PROGRAM
+from shardline.installation import DATA_FOLDER, PROGRAM
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -297,7 +297,7 @@ def _parser(*, plans: bool) -> argparse.ArgumentParser:
     parser.add_argument("--plan", action="store_true", help=for_running("only show the changes"))
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE for ${NAME}")
     parser.add_argument("--location", help="folder or URL of the shards; default: in the folder")
-    parser.add_argument("--data", help="folder for everything else; default: data/")
+    parser.add_argument("--data", help=f"folder for everything else; default: {DATA_FOLDER}")
     parser.add_argument("--listen", help=for_running("address and port of the HTTP server"))
     parser.add_argument(
         "--take-over",

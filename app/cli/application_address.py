@@ -20,6 +20,7 @@ from typing import Final
 from shardline.app.server.discovery import ApplicationAddress, find
 from shardline.app.settings.config import FILE_ENCODING, load, local_folder
 from shardline.datasource.errors import InvalidUsage
+from shardline.installation import DATA_FOLDER
 
 __all__ = ["TOKEN_VARIABLE", "add_address_arguments", "application_address"]
 
@@ -29,7 +30,7 @@ TOKEN_VARIABLE: Final = "SHARDLINE_TOKEN"  # noqa: S105 - the name of a variable
 
 def add_address_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say which application is meant."""
-    parser.add_argument("--data", help="folder of the application; default: data/")
+    parser.add_argument("--data", help=f"folder of the application; default: {DATA_FOLDER}")
     parser.add_argument("--config", type=Path, help="settings file; default: conf/app.toml")
     parser.add_argument("--url", help="where it answers, instead of looking into the folder")
     parser.add_argument(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-__all__ = ["CONF", "PROGRAM", "folder_of_paths", "program_version"]
+__all__ = ["CONF", "DATA_FOLDER", "PROGRAM", "folder_of_paths", "program_version"]
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 
@@ -20,6 +20,10 @@ _IS_CLONE: Final = CONF.parent != _PACKAGE
 
 PROGRAM: Final = "./spark-submit.sh" if _IS_CLONE else "shardline"
 """What a reader of a message types in front of a command."""
+
+
+DATA_FOLDER: Final = "data/ of this checkout" if _IS_CLONE else "data/ in the working directory"
+"""Where programs keep what is theirs by default, in words for a help text (`folder_of_paths`)."""
 
 
 def program_version() -> str:
