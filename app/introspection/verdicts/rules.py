@@ -256,6 +256,12 @@ def _stalled(case: _Case) -> Judgement | None:
 # --- has it begun? -------------------------------------------------------------------------------
 
 
+def _elsewhere(case: _Case) -> Judgement | None:
+    if not case.one.elsewhere or case.one.phase != "running":
+        return None
+    return Judgement("idle", "the application that holds the location writes it, and not this one")
+
+
 def _starting(case: _Case) -> Judgement | None:
     one = case.one
     if one.written and one.hydrated and one.phase == "running":
@@ -371,6 +377,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
     _frozen,
     _unreadable,
     _stalled,
+    _elsewhere,
     _starting,
     _outside,
     _because_of_input,

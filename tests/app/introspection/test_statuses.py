@@ -8,9 +8,11 @@ from msgspec import structs
 from shardline.app.execution.observations import Failed, Health, Hydrated, Progress, Started
 from shardline.app.introspection.events import (
     Dropped,
+    Following,
     Phase,
     Polled,
     QueryIdle,
+    TakenOver,
 )
 from shardline.app.protocol.objects import SinkDescription, SubscribeDescription
 from shardline.app.protocol.storage import StatisticsUpdates, StatusUpdate
@@ -360,6 +362,18 @@ def test_each_object_has_the_lag_that_is_allowed_to_it(world: World) -> None:
     name = "shardline_object_allowed_lag_seconds"
     assert f'{name}{{kind="sink",object="slow"}} 315.0' in text
     assert f'{name}{{kind="view"' not in text
+
+
+def test_a_follower_does_not_wait_for_its_sinks(world: World) -> None:
+    """They write nothing until it takes the location over, however long that is; views do follow."""
+    world.tell(Following())
+    world.run(DELAYS)
+    world.run(OUT)
+    found = {row["object_id"]: row["verdict"] for row in world.rows("verdicts")}
+    assert found == {"delays": "starting", "out": "idle"}
+    world.tell(TakenOver(objects=("delays", "out"), at_ms=world.clock.now_ms()))
+    found = {row["object_id"]: row["verdict"] for row in world.rows("verdicts")}
+    assert found == {"delays": "starting", "out": "starting"}
 
 
 def test_a_paused_source_does_not_hide_its_errors(world: World) -> None:
