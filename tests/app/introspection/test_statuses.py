@@ -365,7 +365,7 @@ def test_each_object_has_the_lag_that_is_allowed_to_it(world: World) -> None:
 
 
 def test_a_follower_does_not_wait_for_its_sinks(world: World) -> None:
-    """They write nothing until it takes the location over, however long that is; views do follow."""
+    """They write nothing until it takes the location over, however long that is."""
     world.tell(Following())
     world.run(DELAYS)
     world.run(OUT)
@@ -373,7 +373,7 @@ def test_a_follower_does_not_wait_for_its_sinks(world: World) -> None:
     assert found == {"delays": "starting", "out": "idle"}
     world.tell(TakenOver(objects=("delays", "out"), at_ms=world.clock.now_ms()))
     found = {row["object_id"]: row["verdict"] for row in world.rows("verdicts")}
-    assert found == {"delays": "starting", "out": "starting"}
+    assert found == {"delays": "starting", "out": "waiting"}
 
 
 def test_a_paused_source_does_not_hide_its_errors(world: World) -> None:
