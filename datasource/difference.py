@@ -24,7 +24,7 @@ from typing import Final, Protocol
 import msgspec
 import pyarrow as pa
 
-from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.errors import Determinate
 from shardline.datasource.frontier import TIME_MIN
 from shardline.datasource.parts.contents import Contents
 from shardline.datasource.parts.fetch import BATCH_ROWS
@@ -33,7 +33,12 @@ from shardline.datasource.read import current_schema, open_reader
 from shardline.datasource.rows.merge_runs import Run
 from shardline.datasource.rows.updates import sort_rows
 from shardline.datasource.shard import batch
-from shardline.datasource.shard.commands.append import AlreadyCommitted, Appended, UpperMismatch
+from shardline.datasource.shard.commands.append import (
+    AlreadyCommitted,
+    Appended,
+    UpperMismatch,
+    shard_changed_error,
+)
 from shardline.datasource.shard.plan import PlannedPart, TimeFilter, plan_changes
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.write import WriteHandle
@@ -126,7 +131,7 @@ def _committed(
             reader.lease.check(state)
             if state.shard != handle.shard:
                 # Before the rows are read: they carry schema ids of the shard that is gone.
-                raise _changed(state)
+                raise shard_changed_error(state)
             staged = pending.follow(state)
             with parts.commit():
                 outcome = handle.commit_at(staged, state.upper, sequence=sequence, attempt=attempt)
@@ -139,14 +144,6 @@ def _committed(
         f"shard '{machine.name}' changed {_RACES_MAX} times while a difference to it was written",
         code="CONTENTION",
         hint="stop its other writers, or append a difference instead",
-    )
-
-
-def _changed(state: ShardState) -> InvalidUsage:
-    return InvalidUsage(
-        f"shard '{state.name}' was dropped and made again since this writer was opened",
-        code="SHARD_CHANGED",
-        hint="open the writer again, and write the updates again",
     )
 
 

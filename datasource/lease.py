@@ -173,12 +173,12 @@ class Lease:
     @contextlib.contextmanager
     def renewing(self) -> Iterator[LeaseRenewer]:
         """Renew the lease from a timer thread for as long as the block runs, then release it."""
-        heart = LeaseRenewer(self, self.machine.clock)
-        heart.start()
+        renewer = LeaseRenewer(self, self.machine.clock)
+        renewer.start()
         try:
-            yield heart
+            yield renewer
         finally:
-            heart.stop()
+            renewer.stop()
             self.release()
 
     def _alive(self, outcome: Registered | ReaderMissing) -> Registered:

@@ -162,8 +162,8 @@ class ReadHandle:
         self.machine = machine
         self.lease = lease
         self._look = look or machine.state
-        self._heart = LeaseRenewer(lease, machine.clock, owner=self)
-        self._heart.start()
+        self._renewer = LeaseRenewer(lease, machine.clock, owner=self)
+        self._renewer.start()
 
     def __enter__(self) -> Self:
         """Return the handle."""
@@ -181,7 +181,7 @@ class ReadHandle:
     def close(self) -> None:
         """Stop renewing the lease and give it up; else that waits for the garbage collector."""
         # In this order: a heartbeat after the release would find the lease gone and report a loss.
-        self._heart.stop()
+        self._renewer.stop()
         self.lease.release()
 
     def look(self) -> ShardState:

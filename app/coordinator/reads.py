@@ -126,16 +126,11 @@ class Reads:
         objects = _objects(selected)
         running = self._check_readable(objects, errors=True)
         self._check_begun(selected, running)
-        as_of = self._skipped_time(objects, selected.as_of, running)
-        if as_of is None:
-            # Errors have the time of their owner: their upper is never behind that of its rows.
-            owners = _error_owners(running)
-            read = [owners.get(name, name) for name in objects]
-            as_of = self._oracle.choose_strict(self._source_uppers(read, running))
+        as_of = self._given_time(objects, selected.as_of, running)
         response = self._compute.peek(
             selected.query,
             tuple(selected.inputs),
-            as_of,
+            self._choose_time(objects, running) if as_of is None else as_of,
             limit_bytes=self._limit_bytes,
             # As written: of a query without a time relations are those of the present, whatever
             # time was chosen for its objects.
@@ -173,7 +168,7 @@ class Reads:
             self._client,
             selected.query,
             selected.inputs,
-            self._skipped_time(_objects(selected), selected.as_of, running),
+            self._given_time(_objects(selected), selected.as_of, running),
             indexes=[one for one in running.values() if isinstance(one, IndexDescription)],
             zone=self._zone(),
             shard_bytes=self._shard_bytes(),
@@ -241,40 +236,64 @@ class Reads:
             if name in running:
                 check_begun(self._client.readable(name)[0], selected.as_of)
 
-    def _skipped_time(
+    def _given_time(
         self, names: Sequence[str], as_of: int | None, running: Mapping[str, Description]
     ) -> int | None:
-        """The time at which a query of rows that were left out is read; `as_of` for any other.
+        """The time that a query gives for its objects; None if it is to be chosen.
 
-        The shard with these rows moves only when some are left out, so that a read at the time of
-        other objects would wait for ever. It is complete at any time at which its source is: rows
-        that are left out are noted before anything else of their time.
+        Of rows that were left out it is known in any case: they have times of their own.
+
+        Raises:
+            InvalidUsage, Determinate: As `_time_of_skipped`.
+        """
+        skipped_of = _skip_owners(running)
+        skipped = [name for name in names if name in skipped_of]
+        if not skipped:
+            return as_of
+        return self._time_of_skipped(skipped[0], skipped_of[skipped[0]], as_of, names)
+
+    def _choose_time(self, names: Sequence[str], running: Mapping[str, Description]) -> int:
+        """The newest time at which objects may be read, strictly."""
+        # Errors have the time of their owner: their upper is never behind that of its rows.
+        owners = _error_owners(running)
+        read = [owners.get(name, name) for name in names]
+        return self._oracle.choose_strict(self._source_uppers(read, running))
+
+    def _time_of_skipped(
+        self, skipped: str, source: str, as_of: int | None, names: Sequence[str]
+    ) -> int:
+        """The time at which rows of a source that were left out are read.
+
+        Their shard moves only when some are left out, so that a read at the time of other objects
+        would wait for ever. It is complete at any time at which its source is: rows that are left
+        out are noted before anything else of their time.
+
+        Args:
+            skipped: Name of the shard.
+            source: Whose rows they are.
+            as_of: The time that was asked for; None for the newest.
+            names: All objects of the query.
 
         Raises:
             InvalidUsage: The query reads something else, too.
             Determinate: The source has taken nothing in yet.
         """
-        owners = _skip_owners(running)
-        asked = [name for name in names if name in owners]
-        if not asked:
-            return as_of
         if len(names) > 1:
             raise InvalidUsage(
-                f"'{asked[0]}' is read together with other objects, and has times of its own",
+                f"'{skipped}' is read together with other objects, and has times of its own",
                 code="SKIPPED_WITH_OTHERS",
                 hint="query it alone",
             )
-        (state,) = self._client.readable(asked[0])
+        (state,) = self._client.readable(skipped)
         if state.upper.time == 0:
             raise Determinate(
-                f"source '{owners[asked[0]]}' has taken nothing in yet",
+                f"source '{source}' has taken nothing in yet",
                 code="NOTHING_APPENDED",
                 hint="ask again when it has; `status` shows it",
             )
         newest = latest_readable(state)
         if as_of is None or as_of <= newest:
             return newest if as_of is None else as_of
-        source = owners[asked[0]]
         beside = self._client.readable(source, errors_shard(source))
         return newest if all(one.upper.is_beyond(as_of) for one in beside) else as_of
 

@@ -165,7 +165,7 @@ class LaneLog:
         self._unresolved: _Append | None = None
         self._fence: Fenced | None = None
         self._fence_look = SharedPoll(self._read_fence)
-        self._pulse: HolderHeartbeat | None = None
+        self._heartbeat: HolderHeartbeat | None = None
         self._is_closed = False
         self._role: Role = "follower"
         self._kept: deque[Row] = deque()
@@ -237,17 +237,17 @@ class LaneLog:
             purpose = f"the runtime '{self._holder.application}'"
             # The lease comes before the record that names it: a holder without one would look
             # silent to others, and could be replaced without force.
-            pulse = HolderHeartbeat(
+            heartbeat = HolderHeartbeat(
                 self._machine, self._client.clock, self._settings.lease_ms, purpose
             )
             try:
-                self._append_opened(pulse, how, dict(epochs))
+                self._append_opened(heartbeat, how, dict(epochs))
             except BaseException:
-                pulse.stop()
+                heartbeat.stop()
                 raise
             # Not before `Opened` is durable: a follower that failed here goes on as one.
-            followed, self._pulse, self._role = self._pulse, pulse, "holder"
-            pulse.start()
+            followed, self._heartbeat, self._role = self._heartbeat, heartbeat, "holder"
+            heartbeat.start()
             if followed is not None:
                 # What is taken stays taken, also if the store does not answer this.
                 with suppress(ShardError):
@@ -255,32 +255,32 @@ class LaneLog:
 
     def renew_lease(self) -> None:
         with self._lock:
-            if self._pulse is None or not self._pulse.is_lost:
+            if self._heartbeat is None or not self._heartbeat.is_lost:
                 return
             self._check_held()
             # Before the position of `HolderLease` is taken: an unresolved append may stand there.
             self._resolve()
             purpose = f"the runtime '{self._holder.application}'"
-            pulse = HolderHeartbeat(
+            heartbeat = HolderHeartbeat(
                 self._machine, self._client.clock, self._settings.lease_ms, purpose
             )
-            self._holder = msgspec.structs.replace(self._holder, lease=pulse.reader)
+            self._holder = msgspec.structs.replace(self._holder, lease=heartbeat.reader)
             hold = Submission(LANE, self._state.next_sequence(LANE), HolderLease(self._holder))
             try:
                 self._commit(self._append_of([hold]))
             except ShardError:
-                pulse.stop()
+                heartbeat.stop()
                 raise
-            self._pulse = pulse
-            pulse.start()
+            self._heartbeat = heartbeat
+            heartbeat.start()
 
     def close(self) -> None:
         with self._lock:
-            pulse, self._pulse = self._pulse, None
+            heartbeat, self._heartbeat = self._heartbeat, None
             self._is_closed = True
         # Outside of the lock: it waits for a heartbeat that is under way.
-        if pulse is not None:
-            pulse.stop()
+        if heartbeat is not None:
+            heartbeat.stop()
 
     # -- looking -----------------------------------------------------------------------------
 
@@ -294,10 +294,10 @@ class LaneLog:
     def _show_presence(self) -> None:
         """Keep a lease by which others see that this process follows."""
         # A lane that did not rest in time polls on: a lease that it took now nobody would give up.
-        if self._is_closed or (self._pulse is not None and not self._pulse.is_lost):
+        if self._is_closed or (self._heartbeat is not None and not self._heartbeat.is_lost):
             return
         try:
-            self._pulse = HolderHeartbeat(
+            self._heartbeat = HolderHeartbeat(
                 self._machine,
                 self._client.clock,
                 self._settings.lease_ms,
@@ -307,7 +307,7 @@ class LaneLog:
             # To follow does not depend on being seen; the next poll tries again.
             _log.info("a follower is not seen", extra={"context": {"error": str(error)}})
         else:
-            self._pulse.start()
+            self._heartbeat.start()
 
     def check_fence(self) -> None:
         # Every object looks before each of its commits; together they cost one read of the store.
@@ -349,12 +349,14 @@ class LaneLog:
         if judge_liveness(holder, self._machine.state(), now_ms) == "alive":
             raise held_error(holder, self._client.location.url, now_ms)
 
-    def _append_opened(self, pulse: HolderHeartbeat, how: Takeover, epochs: dict[str, int]) -> None:
+    def _append_opened(
+        self, heartbeat: HolderHeartbeat, how: Takeover, epochs: dict[str, int]
+    ) -> None:
         """Append `Opened`; if others append first, read again and try at the next position."""
         for _ in range(_TAKEOVERS_MAX):
             former = self._state.holder
             self._holder = msgspec.structs.replace(
-                self._holder, lease=pulse.reader, since_ms=self._client.clock.now_ms()
+                self._holder, lease=heartbeat.reader, since_ms=self._client.clock.now_ms()
             )
             opened = Opened(self._holder, epochs)
             submission = Submission(LANE, self._state.next_sequence(LANE), opened)

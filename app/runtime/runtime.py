@@ -24,7 +24,7 @@ import queue
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -163,11 +163,11 @@ class Runtime(Observer):
             clock=clock,
             ids=ids,
         )
-        self._asked: dict[str, float] = {}
+        self._peeks_began_ms: dict[str, float] = {}
         self._follows = order.role == "follower"
-        self._doubts, self._said = set[Kind](), set[Kind]()
-        self._refused = set[str]()
-        self._passing: queue.SimpleQueue[threading.Event] = queue.SimpleQueue()
+        self._to_catch_up, self._reconciled = set[Kind](), set[Kind]()
+        self._unrecorded = set[str]()
+        self._waiting_to_pass: queue.SimpleQueue[threading.Event] = queue.SimpleQueue()
         self.lane = Lane(
             order,
             self._objects.renderers,
@@ -218,16 +218,20 @@ class Runtime(Observer):
 
     def stop(self) -> bool:
         """Stop all that runs, without dropping it; whether everything has stopped."""
-        # Connections first: nothing more is asked for while all that runs ends. The loop after the
-        # lane: it passes the last phases on.
-        self.compute.shut()
-        self.storage.shut()
-        self._peeks.stop()
-        self._oneshots.stop()
-        rested = self.lane.stop(_STOP_MS)
-        self._thread.stop(_JOIN_MS)
-        if self._feeds is not None:
-            self._feeds.stop()
+        with ExitStack() as at_last:
+            if self._feeds is not None:
+                at_last.callback(self._feeds.stop)
+            # The loop after the lane: it passes the last phases on.
+            at_last.callback(self._thread.stop, _JOIN_MS)
+            try:
+                # Connections first: nothing more is asked for while all that runs ends.
+                self.compute.shut()
+                self.storage.shut()
+                self._peeks.stop()
+                self._oneshots.stop()
+            finally:
+                # Whatever they raise: a lane that is not stopped keeps the location's lease.
+                rested = self.lane.stop(_STOP_MS)
         return rested
 
     # -- what the parts ask --------------------------------------------------------------------
@@ -242,7 +246,7 @@ class Runtime(Observer):
     def pass_on(self) -> threading.Event:
         """Have all that controllers have sent by now given to the lane; set once it is."""
         passed = threading.Event()
-        self._passing.put(passed)
+        self._waiting_to_pass.put(passed)
         self._wake.set()
         return passed
 
@@ -292,15 +296,15 @@ class Runtime(Observer):
 
     def _step(self) -> None:
         # As many as there are now: what is put later may be behind a command that comes later.
-        asked = [self._passing.get_nowait() for _ in range(self._passing.qsize())]
+        asked = [self._waiting_to_pass.get_nowait() for _ in range(self._waiting_to_pass.qsize())]
         self._apply_changed_settings()
         if self._follows and self._order.role == "holder":
             self._follows = False  # what was refused can be recorded from here on
-            for kind in [*self._said]:
+            for kind in [*self._reconciled]:
                 with self._refusing(kind):
                     self._repeat_refused(kind)
             # The others say all that they want when they come.
-            self._doubts |= {*KINDS} - self._said
+            self._to_catch_up |= {*KINDS} - self._reconciled
         # Phases before observations: the workers throw away what comes from an incarnation that
         # they have not heard of, a hydration for good. The observations are counted first: the
         # lane tells the phase of each that has arrived by then before it, so it is among those
@@ -360,7 +364,7 @@ class Runtime(Observer):
                 case Reconcile(commands=commands):
                     self._check(commands)
                     self._do_compute(self._compute_worker.on_reconcile(commands))
-                    self._said.add("compute")
+                    self._reconciled.add("compute")
                     self._catch_up("compute")
                 case Received(command=command):
                     self._check([command])
@@ -373,7 +377,7 @@ class Runtime(Observer):
                 case Reconcile(commands=commands):
                     self._check(commands)
                     self._do_storage(self._storage_worker.on_reconcile(commands, now_ms))
-                    self._said.add("storage")
+                    self._reconciled.add("storage")
                     self._catch_up("storage")
                 case Received(command=command):
                     self._check([command])
@@ -391,7 +395,7 @@ class Runtime(Observer):
         except Exception as error:  # noqa: BLE001 - whatever it is, half of it may be done
             if not isinstance(error, InvalidUsage):
                 _log.exception("a step of a controller failed")
-            self._doubts.add(kind)
+            self._to_catch_up.add(kind)
             endpoint = self.compute if kind == "compute" else self.storage
             endpoint.refuse(str(error) if isinstance(error, ShardError) else repr(error))
 
@@ -399,12 +403,12 @@ class Runtime(Observer):
         """Give the lane what it lacks, where a step has failed before, or will be refused."""
         if self._follows:
             # The worker knows what there was at the start; the holder makes and drops without it.
-            self._doubts.add(kind)
-        if kind in self._doubts and kind == "compute":
+            self._to_catch_up.add(kind)
+        if kind in self._to_catch_up and kind == "compute":
             self._do_compute(self._compute_worker.catch_up(self.lane.state.objects))
-        elif kind in self._doubts:
+        elif kind in self._to_catch_up:
             self._do_storage(self._storage_worker.catch_up(self.lane.state.objects))
-        self._doubts.discard(kind)
+        self._to_catch_up.discard(kind)
 
     def _repeat_refused(self, kind: Kind) -> None:
         """Record what was asked for while this runtime followed another one.
@@ -418,7 +422,7 @@ class Runtime(Observer):
         self._offer(kind, list(filter(self._was_refused, worker.catch_up(objects).commands)))
 
     def _was_refused(self, command: LaneCommand) -> bool:
-        return isinstance(command, _Named) and command.id in self._refused
+        return isinstance(command, _Named) and command.id in self._unrecorded
 
     def _do_compute(self, done: ComputeEffects) -> None:
         self._offer("compute", done.commands)
@@ -438,7 +442,7 @@ class Runtime(Observer):
 
     def _peek(self, peek: Peek) -> None:
         if self._feeds is not None:
-            self._asked[peek.uuid] = self._clock.elapsed_ms()
+            self._peeks_began_ms[peek.uuid] = self._clock.elapsed_ms()
             started = PeekStarted(
                 uuid=peek.uuid, inputs=peek.inputs, time=peek.as_of, at_ms=self._clock.now_ms()
             )
@@ -446,7 +450,7 @@ class Runtime(Observer):
         self._peeks.start(peek)
 
     def _answered(self, uuid: str) -> None:
-        began_ms = self._asked.pop(uuid, None)
+        began_ms = self._peeks_began_ms.pop(uuid, None)
         if self._feeds is not None and began_ms is not None:
             took_ms = self._clock.elapsed_ms() - began_ms
             self._feeds.put(PeekEnded(uuid=uuid, took_ms=took_ms))
@@ -480,7 +484,7 @@ class Runtime(Observer):
             return
         # In the lane's thread, or in ours; a runtime that holds the order refuses none for this.
         if getattr(error, "code", "") == READ_ONLY and isinstance(command, _Named):
-            self._refused.add(command.id)
+            self._unrecorded.add(command.id)
         _log.warning("a command was not recorded", extra={"context": {"error": str(error)}})
 
     def _put(self, news: _News) -> None:

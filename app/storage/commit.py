@@ -125,6 +125,7 @@ class Timeline:
         # Read after the uppers: bindings that are older than the rows' upper could hide one whose
         # rows are not appended yet, and `committed` would be wrongly true.
         self._bound = BoundOffsets()
+        self._errors_due = 0
         self._read_bindings()
 
     @property
@@ -237,8 +238,8 @@ class Timeline:
             self._check()
             binding = self._bind(EMPTY_SNAPSHOT, planned)
             # In the order of `commit`.
-            for follower in (self._errors, self._rows):
-                self._advance_upper(follower, binding.time + 1)
+            for shard in (self._errors, self._rows):
+                self._advance_upper(shard, binding.time + 1)
 
     def tick(self, now_ms: int) -> bool:
         """Move the uppers to `now_ms`; False if they must not, or need not, move now.
@@ -398,7 +399,7 @@ class Timeline:
             raise _errors_changed()
         self._check_appended(self._errors, at)
 
-    def _append(self, follower: _ShardUpper, staged: StagedInterval, at: int) -> None:
+    def _append(self, shard: _ShardUpper, staged: StagedInterval, at: int) -> None:
         """Append at `at`, unless this very micro-batch was appended by an earlier attempt.
 
         Raises:
@@ -407,21 +408,21 @@ class Timeline:
             InvalidUsage: Somebody who is not this source has moved the upper past `at`.
             Indeterminate: It may have happened.
         """
-        if follower.refresh() > at:
+        if shard.refresh() > at:
             staged.discard()
-            self._check_appended(follower, at)
+            self._check_appended(shard, at)
             return
         # From the present upper on, and not from `at`: times in between are settled as empty.
-        outcome = staged.append(follower.upper, at + 1, writer=WRITER, sequence=at, at=at)
+        outcome = staged.append(shard.upper, at + 1, writer=WRITER, sequence=at, at=at)
         # Refused although the upper was just read: if it is past `at` now, an earlier attempt of
         # this append may have come through. Otherwise somebody else writes here.
-        if follower.refresh() <= at:
+        if shard.refresh() <= at:
             assert isinstance(outcome, UpperMismatch), outcome
             self._host.check_fence()
-            raise _contention(follower.name)
-        self._check_appended(follower, at)
+            raise _contention(shard.name)
+        self._check_appended(shard, at)
 
-    def _check_appended(self, follower: _ShardUpper, at: int) -> None:
+    def _check_appended(self, shard: _ShardUpper, at: int) -> None:
         """Refuse an upper that has passed `at` without the append of the micro-batch bound there.
 
         No content is compared: `at` is bound to this micro-batch, so its number is proof enough.
@@ -432,17 +433,15 @@ class Timeline:
             Fenced: Another runtime has taken over.
             InvalidUsage: It has.
         """
-        if not follower.has_append(at):
+        if not shard.has_append(at):
             self._host.check_fence()
-            raise _foreign_append(follower.name, at)
+            raise _foreign_append(shard.name, at)
 
-    def _advance_upper(
-        self, follower: _ShardUpper, upper: int, *, number: int | None = None
-    ) -> None:
+    def _advance_upper(self, shard: _ShardUpper, upper: int, *, number: int | None = None) -> None:
         """Move an upper to at least `upper` by an append without rows.
 
         Args:
-            follower: Of the shard.
+            shard: The one whose upper it is.
             upper: The least upper that it has afterwards.
             number: The time of the micro-batch that has nothing for the shard; None if there is no
                 micro-batch.
@@ -451,9 +450,9 @@ class Timeline:
             Fenced: Another runtime has taken over.
             Determinate: Somebody who is not this source moves the upper.
         """
-        if not follower.advance(upper, number=number):
+        if not shard.advance(upper, number=number):
             self._host.check_fence()
-            raise _contention(follower.name)
+            raise _contention(shard.name)
 
 
 class _ShardUpper:

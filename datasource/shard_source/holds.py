@@ -78,7 +78,7 @@ class StreamHolds:
     _acquired: str = ""
     _since: SinceHandle | None = None
     _lease: Lease | None = None
-    _heart: LeaseRenewer | None = None
+    _renewer: LeaseRenewer | None = None
     _moved_ms: float = field(default=float("-inf"))
 
     @property
@@ -181,7 +181,7 @@ class StreamHolds:
         # A timer that has not failed is not enough: the state may show already that a newer run or
         # an admin has ended the lease. And a state that lists it is no older than it, so the blobs
         # of exactly that state are protected.
-        if self._lease is not None and self._heart is not None and self._heart.lost is None:
+        if self._lease is not None and self._renewer is not None and self._renewer.lost is None:
             state = self.machine.cached
             if state is not None and self._lease.reader in state.leased:
                 return state
@@ -198,8 +198,8 @@ class StreamHolds:
         if isinstance(lease, SinceExceeded):
             raise history_gone_error(self.machine.state(), since, lease.since)
         self._lease = lease
-        self._heart = LeaseRenewer(lease, self.machine.clock)
-        self._heart.start()
+        self._renewer = LeaseRenewer(lease, self.machine.clock)
+        self._renewer.start()
         return self.machine.cached or self.machine.state()
 
     def advance(self, time: int) -> None:
@@ -283,9 +283,9 @@ class StreamHolds:
         return handle.since
 
     def _drop_lease(self) -> None:
-        if self._heart is not None:
-            self._heart.stop()
-        self._heart = self._lease = None
+        if self._renewer is not None:
+            self._renewer.stop()
+        self._renewer = self._lease = None
 
 
 def _advance_both(

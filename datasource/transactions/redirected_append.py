@@ -23,6 +23,7 @@ from shardline.datasource.shard.commands.append import (
     Appended,
     UpperMismatch,
     decided_before,
+    shard_changed_error,
 )
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.transactions.applier import apply_ledger
@@ -176,11 +177,7 @@ def _refusal_by_shard(state: ShardState, request: Append, upper: Frontier) -> Re
         upper: The upper up to which the shard has nothing more than `state` has.
     """
     if state.shard != request.shard:
-        raise InvalidUsage(
-            f"shard '{state.name}' was dropped and made again since this writer was opened",
-            code="SHARD_CHANGED",
-            hint="open the writer again, and write the updates again",
-        )
+        raise shard_changed_error(state)
     decided = decided_before(state.writers.get(request.writer), request)
     if decided is not None:
         return Refused(decided)

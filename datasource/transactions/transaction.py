@@ -142,7 +142,7 @@ class Transaction:
             name = f"txn:{check_owner_name('writer', writer)}"
             self._identity = Identity(name, sequence, attempt=self._attempt, covers=covers)
         self._read_time: int | None = None
-        self._touched: dict[str, _UsedShard] = {}
+        self._used: dict[str, _UsedShard] = {}
         self._parts = UncommittedParts(self._client.location.blob)
         self._open = True
 
@@ -186,7 +186,7 @@ class Transaction:
                 `NOT_YET_READABLE`: its writer has not settled the read time within a minute.
         """
         time = self.reads(name)
-        return self._reader(name, self._touched[name]).snapshot(time)
+        return self._reader(name, self._used[name]).snapshot(time)
 
     def append(self, name: str, data: Updates) -> None:
         """Add rows to shard `name`; with a column `_diff` they are updates.
@@ -195,9 +195,9 @@ class Transaction:
             InvalidUsage: The rows do not fit the shard, or have times.
         """
         if not self.done_before():
-            touched = self._use_shard(name)
+            used = self._shard_to_write(name)
             tables = [data] if isinstance(data, pa.Table | pa.RecordBatch) else data
-            self.add(name, touched.stager.stage(tables))
+            self.add(name, used.stager.stage(tables))
 
     def overwrite(self, name: str, data: Updates) -> None:
         """Make these rows the contents of shard `name`.
@@ -209,9 +209,9 @@ class Transaction:
             Determinate: As `read`.
         """
         if not self.done_before():
-            touched = self._use_shard(name)
+            used = self._shard_to_write(name)
             tables = [data] if isinstance(data, pa.Table | pa.RecordBatch) else data
-            self.replace(name, touched.stager.stage(tables))
+            self.replace(name, used.stager.stage(tables))
 
     def upsert(self, name: str, data: pa.Table) -> None:
         """Insert rows, each in place of the row with its key in the contents at the read time.
@@ -232,12 +232,12 @@ class Transaction:
 
         It stays readable at that time until the end of the transaction. Errors as `read`.
         """
-        touched = self._touch(name)
+        used = self._shard_to_read(name)
         # Before it counts as read: whoever catches an error here, and commits, has read nothing.
-        reader = self._reader(name, touched)
-        if not touched.registered:
-            self._settle(name, touched, reader)
-        touched.read = True
+        reader = self._reader(name, used)
+        if not used.registered:
+            self._settle(name, used, reader)
+        used.read = True
         return self.read_time()
 
     # -- what was staged elsewhere -------------------------------------------------------------
@@ -257,14 +257,14 @@ class Transaction:
 
     def stager(self, name: str) -> Stager:
         """The stager for shard `name`; can be sent to other processes if its blob store can."""
-        return self._use_shard(name).stager
+        return self._shard_to_write(name).stager
 
     def add(self, name: str, staged: Staged) -> None:
         """Add parts staged for shard `name`; the transaction takes charge of them."""
         self._check_open()
         # First: what is refused is deleted at the end, whatever becomes of the rest.
         self._parts.add(staged.runs)
-        touched = self._use_shard(name)
+        used = self._shard_to_write(name)
         for run in staged.runs:
             for part in run.parts:
                 if part.time_bounds is not None:
@@ -274,23 +274,23 @@ class Transaction:
                         hint="leave _ts out: a transaction takes effect at one time",
                     )
         # Last: the caller may catch the refusal, and commit what else there is.
-        touched.staged.append(staged)
+        used.staged.append(staged)
 
     def replace(self, name: str, staged: Staged) -> None:
         """Make the staged rows the contents of shard `name`; their parts are deleted afterwards."""
         with UncommittedParts(self._client.location.blob, staged.runs) as replaced:
-            touched = self._use_shard(name)
-            reader = self._reader(name, touched)
+            used = self._shard_to_write(name)
+            reader = self._reader(name, used)
             state = self._state_at(reader, name)
             difference = overwrite_difference(self._client.machine(name), staged)
-            more = self._difference(touched, state, difference)
+            more = self._difference(used, state, difference)
             # Deleted here and now, and only after the difference was staged: if that fails, the
             # transaction still has its earlier writes.
-            for before in touched.staged:
+            for before in used.staged:
                 self._parts.hand_over(before.runs)
                 replaced.add(before.runs)
-        touched.replaced = True
-        touched.staged[:] = [more]
+        used.replaced = True
+        used.staged[:] = [more]
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -347,26 +347,26 @@ class Transaction:
 
     def _writes(self) -> tuple[list[Write], list[int]]:
         writes, begun = [], []
-        for name, touched in self._touched.items():
-            runs = tuple(run for staged in touched.staged for run in staged.runs)
+        for name, used in self._used.items():
+            runs = tuple(run for staged in used.staged for run in staged.runs)
             if runs:
-                writes.append(Write(name, touched.shard, runs, attempt=self._attempt))
-                begun += [staged.staged_ms for staged in touched.staged if staged.runs]
+                writes.append(Write(name, used.shard, runs, attempt=self._attempt))
+                begun += [staged.staged_ms for staged in used.staged if staged.runs]
         return writes, begun
 
     def _judge(self, ledger: Ledger) -> Refused | None:
         """Refuse if a shard that this transaction depends on has changed since the read time."""
         serializable = self._isolation == "serializable"
-        for name, touched in self._touched.items():
-            if not touched.replaced and not (serializable and touched.read):
+        for name, used in self._used.items():
+            if not used.replaced and not (serializable and used.read):
                 continue
             time = self.read_time()
-            pending = ledger.pending(touched.shard)
+            pending = ledger.pending(used.shard)
             state = self._client.machine(name).state()
             # The state is read after the ledger: what is in neither has not been committed. In the
             # other order, an append could be applied and retracted in between, and be missed.
             if (
-                state.shard != touched.shard
+                state.shard != used.shard
                 or any(row.at > time and row.kind == "append" for row in pending)
                 or state.upper.is_beyond(time + 1)
             ):
@@ -375,22 +375,22 @@ class Transaction:
 
     # -- how ---------------------------------------------------------------------------------
 
-    def _use_shard(self, name: str) -> _UsedShard:
+    def _shard_to_write(self, name: str) -> _UsedShard:
         """The entry of shard `name`, which is to be written to: it is registered if it was not."""
         self._check_open()
-        known = self._touched.get(name)
+        known = self._used.get(name)
         if known is None or not known.registered:
             # Before the read time is chosen: at that of the first use everything is decided.
             if name not in self._txns.registered():
                 self._txns.register(name, takes_over=False)
-            known = self._entry(name)
+            known = self._begin_using(name)
             known.registered = True
         return known
 
-    def _touch(self, name: str) -> _UsedShard:
+    def _shard_to_read(self, name: str) -> _UsedShard:
         """The entry of shard `name`, which stays as it is: it is to be read."""
         self._check_open()
-        known = self._touched.get(name)
+        known = self._used.get(name)
         if known is not None:
             return known
         registered = name in self._txns.registered()
@@ -402,12 +402,12 @@ class Transaction:
             # The last time that was decided may be hours ago. For registered shards nothing has
             # come since; this one may have gone on, and not keep so much history.
             self._read_time = self._txns.decide_now() - 1
-        known = self._entry(name)
+        known = self._begin_using(name)
         known.registered = registered
         return known
 
-    def _entry(self, name: str) -> _UsedShard:
-        if name not in self._touched:
+    def _begin_using(self, name: str) -> _UsedShard:
+        if name not in self._used:
             self.read_time()
             state = self._client.machine(name).state()
             client = self._client
@@ -421,15 +421,15 @@ class Transaction:
                 client.clock,
                 client.ids,
             )
-            self._touched[name] = _UsedShard(state.shard, stager)
-        return self._touched[name]
+            self._used[name] = _UsedShard(state.shard, stager)
+        return self._used[name]
 
-    def _settle(self, name: str, touched: _UsedShard, reader: ReadHandle) -> None:
+    def _settle(self, name: str, used: _UsedShard, reader: ReadHandle) -> None:
         """Wait until shard `name`, which is not registered, is complete up to the read time."""
         machine, time = self._client.machine(name), self.read_time()
         if reader.look().upper.is_beyond(time):
             return
-        if not machine.apply(partial(settle_time, shard=touched.shard, time=time)):
+        if not machine.apply(partial(settle_time, shard=used.shard, time=time)):
             reader.wait_until_settled(time)
 
     def _register_reads(self, writes: list[Write]) -> None:
@@ -442,16 +442,16 @@ class Transaction:
         """
         if not writes or self._isolation != "serializable":
             return
-        for name, touched in self._touched.items():
-            if not touched.read or touched.registered:
+        for name, used in self._used.items():
+            if not used.read or used.registered:
                 continue
             state = self._client.machine(name).state()
-            if state.shard != touched.shard or is_tombstone(state):
+            if state.shard != used.shard or is_tombstone(state):
                 raise self._conflict(name)
             if state.upper.is_empty:
                 if (last_update(state) or 0) > self.read_time():
                     raise self._conflict(name)
-                touched.read = False  # it is finished: nothing can have changed, or will
+                used.read = False  # it is finished: nothing can have changed, or will
                 continue
             if state.times_by:
                 raise times_of_writer_error(
@@ -461,13 +461,13 @@ class Transaction:
                     "use isolation 'snapshot' for it",
                 )
             self._txns.register(name, takes_over=False)
-            touched.registered = True
+            used.registered = True
 
-    def _reader(self, name: str, touched: _UsedShard) -> ReadHandle:
+    def _reader(self, name: str, used: _UsedShard) -> ReadHandle:
         """A reader at the read time, whose lease lasts until the end of the transaction."""
-        if touched.reader is None:
+        if used.reader is None:
             try:
-                touched.reader = open_reader(
+                used.reader = open_reader(
                     self._client.machine(name),
                     since=self.read_time(),
                     purpose="transaction",
@@ -475,12 +475,12 @@ class Transaction:
                 )
             except InvalidUsage as error:
                 if error.code == "HISTORY_GONE":
-                    if not touched.registered:
+                    if not used.registered:
                         # The next run would read at the same time, and find the same.
                         self._txns.decide_now()
                     raise self._conflict(name) from error
                 raise
-        return touched.reader
+        return used.reader
 
     def _state_at(self, reader: ReadHandle, name: str) -> ShardState:
         """A state of the shard that is complete up to the read time."""
@@ -501,14 +501,14 @@ class Transaction:
                     code="ENVELOPE_MISMATCH",
                     hint="leave it out, or append",
                 )
-        touched = self._use_shard(name)
-        if touched.staged:
+        used = self._shard_to_write(name)
+        if used.staged:
             raise InvalidUsage(
                 f"this transaction has written to shard '{name}' before",
                 code="WRITTEN_BEFORE",
                 hint="put all of its new and deleted rows together, or use two transactions",
             )
-        state = self._state_at(self._reader(name, touched), name)
+        state = self._state_at(self._reader(name, used), name)
         schema, key = current_schema(state), state.key
         if not key:
             raise InvalidUsage(
@@ -530,17 +530,17 @@ class Transaction:
                 kept = kept.append_column(column, pa.nulls(kept.num_rows, column.type))
         lives = pa.repeat(pa.scalar(live), kept.num_rows)
         kept = kept.append_column(pa.field(LIVE, pa.bool_()), lives)
-        carrying = replace(touched.stager, schema=carriers, schema_id=CARRIER_ID)
+        carrying = replace(used.stager, schema=carriers, schema_id=CARRIER_ID)
         new = carrying.stage([kept])
         with UncommittedParts(self._client.location.blob, new.runs):
             difference = upsert_difference(self._client.machine(name), carriers, new)
-            touched.staged.append(self._difference(touched, state, difference))
-        touched.replaced = True
+            used.staged.append(self._difference(used, state, difference))
+        used.replaced = True
 
-    def _difference(self, touched: _UsedShard, state: ShardState, difference: Difference) -> Staged:
+    def _difference(self, used: _UsedShard, state: ShardState, difference: Difference) -> Staged:
         """`difference` to the contents at the read time, staged with the newest schema."""
         there = plan_changes(state, TIME_MIN, self.read_time() + 1)
-        stager = replace(touched.stager, schema=current_schema(state), schema_id=state.schema_id)
+        stager = replace(used.stager, schema=current_schema(state), schema_id=state.schema_id)
         more = stager.stage(difference.against(state, there, whole=True))
         self._parts.add(more.runs)
         parts = tuple(part for run in more.runs for part in run.parts)
@@ -551,9 +551,9 @@ class Transaction:
         self._open = False
         # Keeps them if the commit may have happened: see `UncommittedParts`.
         self._parts.delete()
-        for touched in self._touched.values():
-            if touched.reader is not None:
-                touched.reader.close()
+        for used in self._used.values():
+            if used.reader is not None:
+                used.reader.close()
 
     def _check_open(self) -> None:
         if not self._open:

@@ -65,6 +65,7 @@ __all__ = [
     "committed_before",
     "compare_and_append",
     "decided_before",
+    "shard_changed_error",
 ]
 
 _ABANDONED_MAX = 64
@@ -236,11 +237,7 @@ def compare_and_append(
     """
     if append.shard != state.shard:
         # Schema ids start over with a new shard: its columns would be taken for the old ones.
-        raise InvalidUsage(
-            f"shard '{state.name}' was dropped and made again since this writer was opened",
-            code="SHARD_CHANGED",
-            hint="open the writer again, and write the updates again",
-        )
+        raise shard_changed_error(state)
     entry = state.writers.get(append.writer)
     # Before the upper is compared: a repetition of an append that has happened finds the upper
     # moved by itself. It would get `UpperMismatch`, and its caller would append the rows again.
@@ -325,6 +322,15 @@ def decided_before(
     if entry is not None and append.attempt in entry.abandoned:
         return Abandoned()
     return None
+
+
+def shard_changed_error(state: ShardState) -> InvalidUsage:
+    """The error for rows that were made for a shard that had the name of `state` before."""
+    return InvalidUsage(
+        f"shard '{state.name}' was dropped and made again since this writer was opened",
+        code="SHARD_CHANGED",
+        hint="open the writer again, and write the updates again",
+    )
 
 
 def _chooses_times(state: ShardState, append: Append) -> bool:

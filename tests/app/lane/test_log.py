@@ -212,16 +212,16 @@ def test_a_follower_is_seen_while_it_follows(world: World) -> None:
     assert [name.split()[0] for name in names] == ["b", "c"]
     assert all(name.endswith(f", process {os.getpid()}") for name in names)
     ends, takes = made
-    pulse = ends._pulse
-    assert pulse is not None
+    heartbeat = ends._heartbeat
+    assert heartbeat is not None
     ends.close()
     ends.poll()
     assert len(followers(world)) == 1, "what comes after its end does not show it again"
-    pulse = takes._pulse
-    assert pulse is not None
-    pulse._renewer.lost = LeaseExpired("gone")
+    heartbeat = takes._heartbeat
+    assert heartbeat is not None
+    heartbeat._renewer.lost = LeaseExpired("gone")
     takes.poll()
-    assert takes._pulse is not pulse
+    assert takes._heartbeat is not heartbeat
     takes.take_over("by-force", {})
     takes.append([])
     assert len([name for name in followers(world) if name.startswith("c")]) == 1, "the lost one"
@@ -248,14 +248,14 @@ def test_a_follower_follows_unseen_if_it_must(
 def test_a_lost_lease_is_taken_again(world: World) -> None:
     """A holder whose lease went says anew that it lives, and is not replaced."""
     log = opened(world, "a")
-    pulse = log._pulse
-    assert pulse is not None
+    heartbeat = log._heartbeat
+    assert heartbeat is not None
     world.clock.advance(SMALL.lease_ms + 1)
     make(log, 1)
     with pytest.raises(LeaseExpired, match="gone") as gone:
-        pulse.beat()
+        heartbeat.beat()
     # The thread of the heartbeats waits by the real clock, so it is said in its place.
-    pulse._renewer.lost = gone.value
+    heartbeat._renewer.lost = gone.value
     log.renew_lease()
     with pytest.raises(InvalidUsage, match="LOCATION_HELD"):
         opened(world, "b")
@@ -266,9 +266,9 @@ def test_heartbeats_let_the_past_go(world: World) -> None:
     log = opened(world, "a")
     for number in range(1, 50):
         make(log, number)
-    pulse = log._pulse
-    assert pulse is not None
-    pulse.beat()
+    heartbeat = log._heartbeat
+    assert heartbeat is not None
+    heartbeat.beat()
     state = world.client().state(LANE_SHARD)
     (reader,) = state.leased.values()
     assert reader.since == log.state.next_index - 1

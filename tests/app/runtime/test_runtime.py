@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 from typing_extensions import override
 
 from shardline.app.execution.host import Incarnation
@@ -50,22 +51,47 @@ class Counted(queue.SimpleQueue[PhaseChange]):
         return count
 
 
+def made(place: Place, checkpoints: Path) -> Runtime:
+    """A runtime that holds a location, and is not started."""
+    client, clock, ids = place.client, place.client.clock, place.client.ids
+    session: Any = SimpleNamespace()
+    return Runtime(
+        {"compute": session, "storage": session},
+        client,
+        LaneLog.open(client, describe_process("test", clock, ids)),
+        RuntimeOptions(checkpoints=checkpoints),
+        clock=clock,
+        ids=ids,
+    )
+
+
+def test_the_location_is_given_up_whatever_does_not_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease would keep the next application waiting."""
+    place = Place()
+    runtime = made(place, tmp_path)
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(runtime._peeks, "stop", fail)
+    runtime.start()
+    with pytest.raises(ZeroDivisionError):
+        runtime.stop()
+    again = made(place, tmp_path)
+    assert again._order.role == "holder"
+    again.stop()
+    place.close()
+
+
 def test_a_hydration_that_arrives_amid_a_step_is_not_lost(tmp_path: Path) -> None:
     """An index that is ready in a millisecond: its phase and its report arrive within one step."""
     place = Place()
     place.put("t", [((1, "a"), 1, 1)], 10, pa.schema([("k", pa.int64()), ("s", pa.string())]))
-    client, clock, ids = place.client, place.client.clock, place.client.ids
-    session: Any = SimpleNamespace()
-    runtime = Runtime(
-        {"compute": session, "storage": session},
-        client,
-        LaneLog.open(client, describe_process("test", clock, ids)),
-        RuntimeOptions(checkpoints=tmp_path),
-        clock=clock,
-        ids=ids,
-    )
+    runtime = made(place, tmp_path)
     connected: InProcessClient[ComputeCommand, ComputeResponse] = InProcessClient(
-        runtime.compute, "c", clock
+        runtime.compute, "c", place.client.clock
     )
     for command in (
         CreateInstance(),
