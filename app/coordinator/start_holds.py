@@ -6,7 +6,7 @@ inputs' sinces beyond it; the object could not begin. (Materialize: the coordina
 Invariants:
     A hold that is taken here ends: its controller gives it up, or the object's end does, or a sweep
     finds that it belongs to nobody: the one at the start of a runtime, or of a running one that has
-    met an error of the store while it took holds.
+    met an error of the store while it took holds or gave them up.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 
 from shardline.app.compute.holds import end_start_holds, start_hold_name
 from shardline.app.controller.compute import Hold
@@ -35,6 +37,26 @@ from shardline.installation import PROGRAM
 __all__ = ["StartHolds"]
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _StartHold:
+    """A hold that is swept later where it cannot be given up.
+
+    Attributes:
+        hold: The hold.
+        on_failure: Called before the error is raised.
+    """
+
+    hold: Hold
+    on_failure: Callable[[], None]
+
+    def expire(self) -> bool:
+        try:
+            return self.hold.expire()
+        except ShardError:
+            self.on_failure()
+            raise
 
 
 class StartHolds:
@@ -97,12 +119,13 @@ class StartHolds:
             if not self._client.exists(one):
                 continue
             try:
-                taken.append(self._client.hold(one, name, since=as_of, purpose=purpose))
+                hold = self._client.hold(one, name, since=as_of, purpose=purpose)
+                taken.append(_StartHold(hold, partial(self._sweep_again, [one])))
             except InvalidUsage:
                 # Nobody will ever begin there, and the caller has no handles to give up.
-                for hold in taken:
+                for held in taken:
                     with suppress(ShardError):
-                        hold.expire()
+                        held.expire()
                 raise
             except ShardError:
                 self._sweep_again(inputs_of(dataflow))

@@ -11,7 +11,8 @@ import pytest
 from shardline.app.controller.compute import ComputeController
 from shardline.app.coordinator.start_holds import StartHolds
 from shardline.datasource.clock import SystemClock, SystemIds
-from shardline.datasource.errors import Corrupt, Indeterminate, ShardError
+from shardline.datasource.errors import Corrupt, Determinate, Indeterminate, ShardError
+from shardline.datasource.since_hold import SinceHandle
 from support.fakes.reads import Place
 
 SCHEMA = pa.schema([("k", pa.int64())])
@@ -60,6 +61,29 @@ def test_a_hold_of_unknown_outcome_is_swept_and_others_stay(
     left = place.client.state("t").critical
     assert len(left) == 2
     assert "report" in left
+    compute.stop()
+
+
+def test_a_hold_that_could_not_be_given_up_is_swept(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A subscription ends while the store is away, and no runtime has begun it."""
+    place.put("t", [((1,), 5, 1)], 10, SCHEMA)
+    holds = StartHolds(place.client)
+    compute = ComputeController(never, SystemClock(), SystemIds(), hold=holds.hold)
+    sweep(holds, compute)
+    subscription = compute.subscribe("t", 6)
+
+    def fail(_: SinceHandle) -> None:
+        raise Determinate("the store does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SinceHandle, "expire", fail)
+        compute._unsubscribe(subscription)
+    assert len(place.client.state("t").critical) == 1
+    assert holds.has_left
+    sweep(holds, compute)
+    assert not place.client.state("t").critical
     compute.stop()
 
 
