@@ -30,6 +30,7 @@ from typing_extensions import override
 from shardline.app.controller.controller import Controller
 from shardline.app.controller.link import replaced_error
 from shardline.app.controller.subscription import Subscription
+from shardline.app.execution.ending_holds import TRIED_AGAIN
 from shardline.app.protocol.compute import (
     AllowCompaction,
     CancelPeek,
@@ -48,7 +49,7 @@ from shardline.app.protocol.compute import (
 from shardline.app.protocol.objects import Dataflow, SubscribeDescription
 from shardline.app.transport.client import Client
 from shardline.datasource.clock import Clock, IdGenerator
-from shardline.datasource.errors import Determinate, InvalidUsage, ShardError
+from shardline.datasource.errors import Determinate, ShardError
 
 __all__ = ["ComputeController", "Hold", "Subscription"]
 
@@ -170,7 +171,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
         self._link.send(command)
         self._link.send(Schedule(command.id))
 
-    def adopt(self, dataflow: Dataflow, as_of: int) -> None:
+    def adopt(self, dataflow: Dataflow, as_of: int, *, takes_hold: bool = True) -> None:
         """Name a dataflow that the replica runs already; one that is known stays as it is.
 
         Unless the replica has created it anew since, from a later time on.
@@ -179,6 +180,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
             dataflow: As it runs.
             as_of: With which it was created. Where its history is gone by now, the dataflow has
                 begun, and has holds of its own.
+            takes_hold: False where another runtime runs it as well: what it holds is its own.
         """
         with self._link.lock:
             known = self._desired.get(dataflow.name)
@@ -189,7 +191,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
             holds: list[Hold] = []
             try:
                 # Its start hold may have been left by a controller that is gone, and would stay.
-                holds = self._hold(dataflow, as_of)
+                holds = self._hold(dataflow, as_of) if takes_hold else []
             except ShardError:
                 context = {"id": dataflow.name}
                 _log.debug("no start hold to take over", exc_info=True, extra={"context": context})
@@ -337,7 +339,10 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
             try:
                 if not subscription.ended:
                     holds = self._hold(described, as_of)
-            except InvalidUsage as error:
+            except TRIED_AGAIN:
+                raise  # by the next connection
+            except ShardError as error:
+                # Of this subscription alone: raised, it would keep all others away for good.
                 subscription.fail(error)
             del self._subscriptions[name]
             _release(self._desired.pop(name))

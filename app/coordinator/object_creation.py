@@ -114,7 +114,11 @@ class ObjectCreator:
         self._compute.drop(given)
 
     def adopt(
-        self, running: Mapping[str, LaneObject], wanted: Mapping[str, ObjectDescription]
+        self,
+        running: Mapping[str, LaneObject],
+        wanted: Mapping[str, ObjectDescription],
+        *,
+        follows: bool = False,
     ) -> None:
         """Name to the controllers what the lane keeps running, as it is, and is still wanted.
 
@@ -126,6 +130,7 @@ class ObjectCreator:
         Args:
             running: The objects of the lane, by name.
             wanted: The objects that are to run, by name.
+            follows: True if another runtime decides what runs: then its start holds are its own.
         """
         for name, known in running.items():
             described = known.description
@@ -136,7 +141,7 @@ class ObjectCreator:
             if isinstance(described, SinkDescription):
                 self._storage.adopt(described, known.as_of or 0)
             elif isinstance(described, ViewDescription | IndexDescription):
-                self._compute.adopt(described, known.as_of or 0)
+                self._compute.adopt(described, known.as_of or 0, takes_hold=not follows)
 
     def run(self, wanted: Iterable[ObjectDescription]) -> None:
         """Create objects, inputs first, or change them; those that are the same stay untouched."""
@@ -163,6 +168,8 @@ class ObjectCreator:
             if isinstance(waits.reader, SinkDescription):
                 self._storage.run(waits.reader)
             else:
+                # A hold goes by the object's name: a successor's would be taken from it.
+                self._check_fence()
                 as_of = self._start_holds.as_of(waits.reader)
                 # Before the change: after it, nobody knows the former definition.
                 was = self._compute.desired().get(name)

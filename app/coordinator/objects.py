@@ -186,7 +186,7 @@ class Objects:
             ShardError: Another runtime has taken over, or another controller.
         """
         if self._runtime.lane.lost is not None:
-            raise self._runtime.lane.lost
+            raise self._runtime.lane.lost.with_traceback(None)
         self._compute.check_in_charge()
         self._storage.check_in_charge()
 
@@ -301,7 +301,7 @@ class Objects:
         # The take-over stays true of a runtime that has been pushed aside since. Another controller
         # is no reason to wait: the location has one holder, and maintenance is the holder's work.
         if self._runtime.lane.lost is not None:
-            raise self._runtime.lane.lost
+            raise self._runtime.lane.lost.with_traceback(None)
         self.follows = False
         try:
             then()
@@ -317,9 +317,6 @@ class Objects:
 
     def _go_on_with_promotion(self) -> None:
         """Do what follows a take-over that nobody has waited for to its end."""
-        if self._runtime.lane.lost is not None:
-            # What happens here is for another runtime to say, for good.
-            self._promotion = None
         if self._promotion is None:
             return
         taken_over, then = self._promotion
@@ -336,7 +333,7 @@ class Objects:
         # all of its contents a second time. What was dropped for a successor waits for it.
         replaced = (name for name, one in objects.items() if one.replaced)
         self._creator.keep_only({*running, *replaced})
-        self._creator.adopt(objects, running)
+        self._creator.adopt(objects, running, follows=self.follows)
         self._creator.run(running.values())
 
     # -- steps, under the lock -------------------------------------------------------------------
@@ -368,7 +365,7 @@ class Objects:
         # What is replaced is left out here, which stops the source: see `_replace`.
         self._creator.keep_only(kept)
         # Before `run`, which leaves out what has to wait, and before the controllers connect.
-        self._creator.adopt(self._runtime.lane.state.objects, kept)
+        self._creator.adopt(self._runtime.lane.state.objects, kept, follows=self.follows)
         self._creator.run(kept.values())
         self._connect()
         self._report_wanted()
@@ -509,6 +506,12 @@ class Objects:
 
     def _look(self) -> float:
         """Try what waits again; how long to wait for a signal before the next look."""
+        if self._runtime.lane.lost is not None:
+            # What happens here is for another runtime to say, for good. What waits is that one's to
+            # create: a hold that is taken here would be taken from it.
+            with self._lock:
+                self._promotion = None
+            return _IDLE_MS
         with self._lock:
             self._go_on_with_promotion()
             self._wakes.await_inputs(self._creator.awaited())

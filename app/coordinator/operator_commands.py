@@ -35,10 +35,11 @@ def record_command(lane: Lane, command: OperatorCommand, timeout_ms: float) -> i
     Raises:
         Indeterminate: `NOT_RECORDED`: the store did not answer in time; it may have its place, or
             get it later.
+        Determinate: `LANE_FULL`: too many commands wait already.
         ShardError: Another runtime has taken over.
     """
     try:
-        return lane.offer(OPERATOR, command).result(timeout_ms / 1000)
+        return lane.offer(OPERATOR, command, wait=False).result(timeout_ms / 1000)
     except NotDone:
         raise Indeterminate(
             f"the order has not taken in time what was asked of '{command.id}'",

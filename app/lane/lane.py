@@ -490,7 +490,12 @@ class Lane:
         if isinstance(effect, Stop):
             # Looked up here, not in the pool's thread: `_running` belongs to this one.
             running = self._running[effect.incarnation.id, effect.incarnation.epoch]
-        pool.run(lambda: self._inbox.done(self._carry_out(effect, running)))
+        try:
+            pool.run(lambda: self._inbox.done(self._carry_out(effect, running)))
+        except RuntimeError as error:
+            # Its completion would be waited for, for ever, and so would those behind it.
+            none = Determinate(str(error), code="NO_THREAD", hint="it is tried again by itself")
+            self._inbox.done(Completion(effect, error=none))
 
     def _carry_out(self, effect: Effect, running: Running | None) -> Completion:
         """Run an effect, in a pool's thread, and return its outcome; never raises."""

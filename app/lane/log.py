@@ -329,7 +329,8 @@ class LaneLog:
     def _check_held(self) -> None:
         assert self._role == "holder", self._role
         if self._fence is not None:
-            raise self._fence
+            # The same each time, and each raise would add its frames to those of the one before.
+            raise self._fence.with_traceback(None)
 
     def _fence_error(self, why: str) -> Fenced:
         """The error of a holder that was replaced; kept, since a fence is final."""
