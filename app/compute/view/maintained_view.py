@@ -172,7 +172,7 @@ class View:
     def is_replacing(self) -> bool:
         """True if the output is there, and is of another definition than this."""
         output = self._sink.look()
-        return not output.ours and output.upper not in {0, None}
+        return not output.ours and output.upper != 0
 
     def _make(self) -> None:
         """Make the output once; writing is allowed."""

@@ -120,7 +120,8 @@ class ViewSink:
 
         Columns that a definition adds or widens are evolved. A shard with other columns cannot hold
         the new contents beside the old ones: it is dropped and made again, even if it has readers.
-        Views of it find that their checkpoint belongs to another shard, and are hydrated anew.
+        Views of it find that their checkpoint belongs to another shard, and are hydrated anew. So
+        is one that another definition has finished: nothing could be corrected behind its end.
         """
         # To make is a write, too.
         self._gate()
@@ -128,9 +129,12 @@ class ViewSink:
         if client.exists(name):
             # Before it is judged: what is made under that name after that is not what did not fit.
             state = client.state(name)
-            if not self._fits(parse_ddl_schema(self._description.schema)):
+            if self._is_finished_by_another(state):
+                drop_object_shard(client, name, self._gate, shard=state.shard)
+            elif not self._fits(parse_ddl_schema(self._description.schema)):
                 before = self._end_following
                 drop_object_shard(client, name, self._gate, shard=state.shard, before=before)
+        self._drop_finished_errors()
         create_object_shard(client, self._description, self._description.schema)
         retain_ms = self._description.retain_ms
         self._make_errors()
@@ -144,6 +148,18 @@ class ViewSink:
         # Last: a handle that was made before a drop writes to the shard that is gone.
         self._handles = {shard: self._handle(shard) for shard in (name, self._errors)}
         self._has_settled_errors = False
+
+    def _drop_finished_errors(self) -> None:
+        """Drop errors that are the last word of another definition."""
+        # By themselves: a crash may have left them finished beside an output that is not, or by
+        # `make` beside none.
+        if self._client.exists(self._errors):
+            state = self._client.state(self._errors)
+            if self._is_finished_by_another(state):
+                drop_object_shard(self._client, self._errors, self._gate, shard=state.shard)
+
+    def _is_finished_by_another(self, state: ShardState) -> bool:
+        return state.upper.time is None and not self._is_ours(state)
 
     def _end_following(self, output: ShardState) -> None:
         """Move the errors' own upper to that of an output that is dropped in this very state.

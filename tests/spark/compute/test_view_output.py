@@ -119,6 +119,34 @@ def test_readers_of_errors_never_go_back_when_the_output_is_made_anew(
     assert client.readable(errors_shard("totals"))[0].upper == Frontier(50)
 
 
+@pytest.mark.parametrize("crash", ["none", "before the rows ended", "between the drops"])
+def test_what_another_definition_has_finished_is_made_anew(
+    client: ShardClient, sink: ViewSink, crash: str
+) -> None:
+    """Nothing could be corrected behind its end: a constant view would never show another one."""
+    assert sink.append(Recompute(1, 0, 2), None, "division by zero")
+    if crash == "before the rows ended":
+        assert sink._move_errors(None)
+    else:
+        assert sink.follow(Unchanged(2, None))
+    same = ViewSink(client, VIEW, [], lambda: None)
+    before = [client.state(one).shard for one in SHARDS]
+    same.make()
+    assert [client.state(one).shard for one in SHARDS] == before, "of the same definition it stays"
+    if crash == "between the drops":
+        client.drop("totals")
+    other = ViewSink(client, replace(VIEW, query="SELECT 2 AS n"), [], lambda: None)
+    other.make()
+    look = other.look()
+    assert not look.ours
+    assert look.upper == (2 if crash == "before the rows ended" else 0)
+    at = look.upper or 1
+    assert other.append(Recompute(at, look.upper, at + 1), None, None)
+    other.begin(Recompute(at, look.upper, at + 1))
+    assert other.look() == OutputProgress(at + 1, ours=True, failing=False)
+    assert errors_by_time(client)[at] == 0
+
+
 @pytest.mark.parametrize("moment", range(1, 7))
 def test_readers_of_errors_never_go_back_while_the_old_output_still_moves(
     client: ShardClient, sink: ViewSink, moment: int
