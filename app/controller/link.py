@@ -137,9 +137,12 @@ class Link(Generic[K, S]):
             # Under one lock: a command between the last of the opening and `_open` would be in
             # neither, and the runtime would lack that object until the next connection.
             with self.lock:
-                for command in self._opening():
-                    connection.send(command)
-                self._open = connection
+                # A runtime that has ended refuses at once, for as long as its process lives: an
+                # opening takes holds for subscriptions, which would be new ones at each attempt.
+                if connection.closed is None:
+                    for command in self._opening():
+                        connection.send(command)
+                    self._open = connection
             while not self._stop.is_set() and connection.closed is None:
                 response = connection.receive(_RECEIVE_MS)
                 if response is not None:

@@ -45,8 +45,9 @@ from shardline.app.protocol.storage import (
     RunSink,
     StatusUpdate,
 )
+from shardline.app.transport.session import CloseCode, Closed
 from shardline.datasource.clock import SystemClock, SystemIds
-from shardline.datasource.errors import Determinate
+from shardline.datasource.errors import Corrupt, Determinate
 from support.fakes.connection import FakeConnection
 from support.waiting import wait_until
 
@@ -66,9 +67,12 @@ class Connections:
 
     def __init__(self) -> None:
         self.made: queue.Queue[FakeConnection] = queue.Queue()
+        self.refused = False
 
     def __call__(self) -> FakeConnection:
         connection = FakeConnection()
+        if self.refused:
+            connection.closed = Closed(CloseCode.SHUTDOWN, "the runtime is ending")
         self.made.put(connection)
         return connection
 
@@ -457,6 +461,47 @@ def test_a_subscription_goes_on_behind_its_last_batch() -> None:
             again.responses.put(said)
         assert subscription.take(10_000) == batch(created.id, 9, 12, b"d")
         assert holds[1].expired.wait(10)
+
+
+def test_nothing_is_held_for_a_runtime_that_refuses_each_connection() -> None:
+    """One that was fenced lives on for a while: each attempt would take a hold of another name."""
+    with compute() as (controller, made, holds):
+        connection = made.next()
+        connection.many(3)
+        subscription, _ = follow(controller, connection, 4)
+        made.refused = True
+        connection.break_off()
+        assert all(made.next().sent.empty() for _ in range(5))
+        assert len(holds) == 1
+        subscription.close()
+
+
+def test_a_subscription_that_cannot_go_on_keeps_no_other_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it reads is damaged, and stays that; who reads something else is served."""
+    with compute() as (controller, made, _):
+        connection = made.next()
+        connection.many(3)
+        damaged, name = follow(controller, connection, 4)
+        connection.responses.put(batch(name, 4, 7))
+        assert damaged.take(10_000) is not None
+        assert connection.next() == AllowCompaction(name, 7)
+        other, _ = follow(controller, connection, 4)
+        hold = controller._hold
+
+        def fail(dataflow: Dataflow, as_of: int) -> list[Hold]:
+            if as_of == 6:
+                raise Corrupt("a record is damaged")
+            return hold(dataflow, as_of)
+
+        monkeypatch.setattr(controller, "_hold", fail)
+        connection.break_off()
+        (created,) = (one for one in made.next().many(5) if isinstance(one, CreateDataflow))
+        assert created.as_of == 4
+        assert "a record is damaged" in str(damaged.take(10_000))
+        assert damaged.ended
+        other.close()
 
 
 def test_a_first_batch_after_a_lost_connection_begins_where_the_last_has_ended() -> None:
