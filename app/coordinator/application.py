@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -276,11 +277,15 @@ class Application:
             # Nobody calls `__exit__` then.
             self._order.close()
             raise
-        self.runtime.start()
-        self._objects.start()
-        self.repairs.start()
-        if not self.follows:
-            self._maintain()
+        try:
+            self.runtime.start()
+            self._objects.start()
+            self.repairs.start()
+            if not self.follows:
+                self._maintain()
+        except BaseException:
+            self.runtime.stop()
+            raise
         return self
 
     def __exit__(
@@ -293,17 +298,17 @@ class Application:
         # Before all else, so that a merge of minutes ends while the others are stopped.
         if self._maintainer is not None:
             self._maintainer.cancel()
-        try:
+        with ExitStack() as at_last:
+            if self._maintainer is not None and self._maintains:
+                at_last.callback(self._maintainer.stop)
+            # Whatever the others raise, such as a second Ctrl-C: it gives up the location.
+            at_last.callback(self.runtime.stop)
             # First of them: an object that is created now would be told to controllers that are
             # gone.
             self._objects.stop()
             self.repairs.stop()
             self._compute.stop()
             self._storage.stop()
-            self.runtime.stop()
-        finally:
-            if self._maintainer is not None and self._maintains:
-                self._maintainer.__exit__(kind, error, trace)
 
     @property
     def lost(self) -> Exception | None:

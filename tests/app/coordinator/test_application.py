@@ -14,6 +14,7 @@ import pytest
 from shardline.app.compute.results import from_ipc
 from shardline.app.compute.worker import ComputeWorker
 from shardline.app.coordinator.application import Application
+from shardline.app.coordinator.objects import Objects
 from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.lane.lane import Lane
 from shardline.app.lane.log import LaneLog
@@ -80,6 +81,24 @@ def test_maintenance_is_cancelled_first_and_waited_for_in_any_case(
         assert noted == []
     assert noted[:3] == ["cancelled", "runtime", "stopped"]
     assert not any(t.name == "maintenance" for t in threading.enumerate())
+
+
+def test_the_location_is_let_go_whatever_does_not_stop(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a second Ctrl-C: its lease would keep the next application waiting."""
+
+    def interrupted(_: Objects) -> None:
+        raise KeyboardInterrupt
+
+    first = site.application().__enter__()
+    with monkeypatch.context() as broken:
+        broken.setattr(Objects, "stop", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            first.__exit__(None, None, None)
+    first._objects.stop()
+    with site.application() as second:
+        second.check_in_charge()
 
 
 def begins(site: Site) -> list[str]:
@@ -309,7 +328,7 @@ def test_the_time_of_a_query_holds_for_relations_too(site: Site) -> None:
 # -- starts ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("when", ["settings", "parts", "first reads"])
+@pytest.mark.parametrize("when", ["settings", "parts", "first reads", "objects"])
 def test_a_start_that_fails_lets_the_location_go(
     site: Site, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
@@ -327,6 +346,8 @@ def test_a_start_that_fails_lets_the_location_go(
             broken.setattr(Application, "_reading", fail)
         if when == "first reads":
             broken.setattr(StartHolds, "latest", fail)
+        if when == "objects":
+            broken.setattr(Objects, "start", fail)
         with pytest.raises((Determinate, InvalidUsage)):
             stack.enter_context(site.application(**wrong))
     with site.application() as application:
