@@ -227,9 +227,18 @@ def test_what_has_stopped_chooses_nothing_and_leases_nothing(jvm: Jvm, client: S
 # --- the end of the query -------------------------------------------------------------------------
 
 
-def test_an_error_ends_the_query_and_is_kept(jvm: Jvm, client: ShardClient) -> None:
-    """Its owner tells by the class what Spark would give as text."""
+@pytest.mark.parametrize("releases", [True, False])
+def test_an_error_ends_the_query_and_is_kept(
+    jvm: Jvm, client: ShardClient, monkeypatch: pytest.MonkeyPatch, releases: bool
+) -> None:
+    """Its owner tells by the class what Spark would give as text; whatever giving up does."""
     stream = _stream(jvm, client)
+    if not releases:
+
+        def fail() -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(stream._run, "release", fail)
     jvm.ask()
     stream.look()
     jvm.ask()
