@@ -9,8 +9,9 @@ once: nobody is there to hold an order, and none is needed, as a repair takes it
 bindings of the source. An application that starts meanwhile does no harm, and is done none.
 
 Invariants:
-    A repair has a number, which it keeps until its outcome is known: an append whose answer is lost
-    is not made twice.
+    A repair has a durable writer of its own, which it keeps until its outcome is known: an append
+    whose answer is lost is not made twice, and no other repair, be it one that was interrupted or
+    one in another process, takes it for its own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Final
 from shardline.app.coordinator.desired_state import live_objects
 from shardline.app.coordinator.error_repairs import SourceErrors, errors_of, source_names
 from shardline.app.lane.log import LANE_SHARD, read_lane
-from shardline.app.protocol.objects import Description, errors_shard, skipped_shard
+from shardline.app.protocol.objects import Description
 from shardline.app.storage.repair import Act, Repair, repair_errors
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Indeterminate, ShardError, unknown_name
@@ -30,8 +31,11 @@ from shardline.datasource.waiting import RetryPolicy
 
 __all__ = ["OfflineRepairs"]
 
-_WRITER: Final = "repair-offline"
-"""Durable writer of these repairs: its numbers are its own, apart from positions in the lane."""
+_WRITERS: Final = "repair-offline-"
+"""Their durable writers begin so; apart from the one of repairs in the lane's order."""
+
+_NUMBER: Final = 1
+"""Of the one append that such a writer makes to a shard."""
 
 _RETRIES: Final = RetryPolicy(first_ms=1000, longest_ms=1000, attempts_max=5)
 
@@ -63,13 +67,15 @@ class OfflineRepairs:
         Raises:
             Indeterminate: It may have happened: look at the errors again.
         """
-        number = self._next_number(name)
+        # One that nobody else has: numbers of a shared writer cannot be reserved. With the same one
+        # two repairs would take the notes of one for those of both, and a row be in no shard.
+        writer = f"{_WRITERS}{self.client.ids.token().hex()}"
         repair = Repair(act, as_of, tuple(errors))
         budget = _RETRIES.begin(self.client.clock, self.client.ids)
         unknown: Indeterminate | None = None
         while True:
             try:
-                return repair_errors(self.client, name, repair, writer=_WRITER, number=number)
+                return repair_errors(self.client, name, repair, writer=writer, number=_NUMBER)
             except Indeterminate as error:
                 unknown = error
                 if not budget.pause():
@@ -79,16 +85,6 @@ class OfflineRepairs:
                 if unknown is not None:
                     raise unknown from error
                 raise
-
-    def _next_number(self, name: str) -> int:
-        """A number that neither shard of a repair has seen.
-
-        One that was interrupted between the two is repeated by nobody: with its number another one
-        would take the notes of that for its own, and its rows would be in no shard.
-        """
-        shards = (errors_shard(name), skipped_shard(name))
-        there = [shard for shard in shards if self.client.exists(shard)]
-        return 1 + max((self.client.writer(one, _WRITER).sequence for one in there), default=0)
 
     def _objects(self) -> dict[str, Description]:
         if not self.client.exists(LANE_SHARD):

@@ -123,7 +123,7 @@ def repair_errors(
         client: Of the location.
         source: Name of the source.
         repair: Which ones.
-        writer: `REPAIR`, or another writer with numbers of its own.
+        writer: `REPAIR`, or a writer of one repair only.
         number: Of this repair, greater than those of all before of the writer.
 
     Returns:

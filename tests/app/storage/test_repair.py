@@ -200,11 +200,11 @@ def test_an_answer_that_is_lost_is_read_back(
 def _failing(
     real: Callable[..., Any], fatal: int, *, happens: bool, writer: str = REPAIR
 ) -> Callable[..., Any]:
-    """An append whose answer is lost, at the `fatal`-th one of a repair."""
+    """An append whose answer is lost, at the `fatal`-th one of a repair by `writer…`."""
     calls = count(1)
 
     def append(handle: WriteHandle, *given: Any, **named: Any) -> Any:
-        if handle.writer != writer or next(calls) != fatal:
+        if not handle.writer.startswith(writer) or next(calls) != fatal:
             return real(handle, *given, **named)
         if happens:
             real(handle, *given, **named)
@@ -232,6 +232,26 @@ def test_a_repair_that_is_never_repeated_takes_no_note_of_the_next_one(
     again = ShardClient.open(world.client.location.url, clock=ManualClock(), ids=SeededIds(1))
     assert OfflineRepairs(again).repair("in", "skip", seen, [ids["b"]]) == 1
     assert (world.live(), world.skipped()) == ({"a": 1}, {"a": 1, "b": 1})
+
+
+def test_two_repairs_at_a_time_take_nothing_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one begins and ends between the notes and the retraction of the first."""
+    world = World()
+    world.bring("a", "b")
+    rows, seen = bad_rows(world.client, "in")
+    ids = {row.raw: row.id for row in rows}
+    other = ShardClient.open(world.client.location.url, clock=ManualClock(), ids=SeededIds(1))
+    real, skipped = WriteHandle.compare_and_append, []
+
+    def append(handle: WriteHandle, *given: Any, **named: Any) -> Any:
+        if handle.machine.name == "in_errors" and not skipped:
+            skipped.append("b")
+            assert OfflineRepairs(other).repair("in", "skip", seen, [ids["b"]]) == 1
+        return real(handle, *given, **named)
+
+    monkeypatch.setattr(WriteHandle, "compare_and_append", append)
+    assert OfflineRepairs(world.client).repair("in", "skip", seen, [ids["a"]]) == 1
+    assert (world.live(), world.skipped()) == ({}, {"a": 1, "b": 1})
 
 
 @pytest.fixture
