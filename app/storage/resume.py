@@ -61,6 +61,12 @@ the names of the files that are there, so another setting does no harm."""
 _COMMIT: Final = f'{VERSION}\n{{"nextBatchWatermarkMs":0}}'
 
 
+class _LogOffset(msgspec.Struct):
+    """The offset of a file source: the last number of its log that is read."""
+
+    number: int = msgspec.field(name="logOffset")
+
+
 class _Entry(msgspec.Struct):
     """A line of a file source's log; only these two fields are read."""
 
@@ -181,7 +187,23 @@ def _agrees(folder: Path, bound: BoundOffsets, *, committed: bool) -> bool:
         return False
     # A file that is missing in Spark's log would be read a second time.
     written = Checkpoint(folder).planned_files().files
-    return bound.files <= written and not any(_may_be_cut(file, bound) for file in written)
+    return bound.files <= written and not any(
+        _may_be_cut(file, bound) or _is_foreign(file, bound) for file in written
+    )
+
+
+def _is_foreign(file: SourceFile, bound: BoundOffsets) -> bool:
+    """True if a line of a log of files is not bound, though its number is.
+
+    Another runtime has bound that number with other files meanwhile. The line stays in the log, so
+    every micro-batch of this checkpoint would be refused (`BOUND_OTHERWISE`).
+    """
+    assert bound.last is not None
+    if file in bound.files or _entry(file.text) is None:
+        return False
+    end = _log_end(bound.last.offset)
+    # Without a position in a log the source is none of files, whatever it has written.
+    return end is not None and int(file.name) <= end
 
 
 def _may_be_cut(file: SourceFile, bound: BoundOffsets) -> bool:
@@ -220,6 +242,14 @@ def _lines(path: Path) -> Iterable[SourceFile]:
 def _entry(line: str) -> _Entry | None:
     try:
         return msgspec.json.decode(line, type=_Entry)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _log_end(offset: str | None) -> int | None:
+    """The position in a log of files at which an offset ends; None if it is no such position."""
+    try:
+        return None if offset is None else msgspec.json.decode(offset, type=_LogOffset).number
     except msgspec.MsgspecError:
         return None
 

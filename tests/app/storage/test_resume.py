@@ -82,6 +82,9 @@ HARMS: dict[str, Callable[[Path], object]] = {
         'v1\n{"path":"file:///in/b","times'
     ),
     "a file of the source is gone": lambda f: shutil.rmtree(f / "sources"),
+    "another file of a bound micro-batch": lambda f: (f / "sources" / "0" / "7").write_text(
+        f"v1\n{entry(7, 'b').text}"
+    ),
     "a commit is missing that one ahead needs": lambda f: (
         (f / "commits" / "7").rename(f / "commits" / "6"),
         (f / "offsets" / "8").write_text("v1\n{}\n8"),
@@ -92,8 +95,9 @@ HARMS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("harm", HARMS)
 def test_what_disagrees_is_made_again(tmp_path: Path, harm: str) -> None:
     """Behind, ahead, damaged or foreign: the bindings say what is right."""
-    given_bound = bound(7, frozenset({entry(3, "a"), SourceFile("0", "v1\n1700")}))
+    given_bound = bound(7, frozenset({entry(3, "a")}))
     folder = rebuilt(tmp_path / "c", given_bound)
+    assert reconcile_checkpoint(folder, given_bound, committed=True, query=QUERY) == "kept"
     whole = {p: p.read_text() for p in folder.rglob("*") if p.is_file()}
     HARMS[harm](folder)
     rebuilt(folder, given_bound)
@@ -105,6 +109,23 @@ def test_one_that_is_planned_and_not_bound_is_kept(tmp_path: Path) -> None:
     folder = rebuilt(tmp_path / "c", bound(7))
     (folder / "offsets" / "8").write_text('v1\n{}\n{"logOffset":8}')
     assert reconcile_checkpoint(folder, bound(7), committed=True, query=QUERY) == "kept"
+
+
+def test_files_that_are_planned_and_not_bound_are_kept(tmp_path: Path) -> None:
+    """They are behind what is bound: the next micro-batch binds them."""
+    given_bound = bound(7, frozenset({entry(3, "a")}))
+    folder = rebuilt(tmp_path / "c", given_bound)
+    (folder / "sources" / "0" / "8").write_text(f"v1\n{entry(8, 'b').text}")
+    assert reconcile_checkpoint(folder, given_bound, committed=True, query=QUERY) == "kept"
+
+
+def test_files_of_a_source_without_a_log_are_kept(tmp_path: Path) -> None:
+    """Offsets that are no positions in a log say nothing of the files of such a source."""
+    last = Binding(0, 70, '{"orders":{"0":5}}')
+    given_bound = BoundOffsets(71, last, None, frozenset({SourceFile("0", "v1\n1700")}))
+    folder = rebuilt(tmp_path / "c", given_bound)
+    (folder / "sources" / "0" / "1").write_text("v1\n1800")
+    assert reconcile_checkpoint(folder, given_bound, committed=True, query=QUERY) == "kept"
 
 
 def test_committed_in_spark_alone_is_run_again(tmp_path: Path) -> None:
