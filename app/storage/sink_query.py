@@ -26,7 +26,8 @@ What a caller relies on:
 
 Invariants:
     The since hold `sink:<name>` on the input stands at or before what the target has, while the
-    sink runs, while it is stopped, and until it is dropped.
+    sink runs, while it is stopped, and until it is dropped. Of a sink without snapshot it stands
+    before the target is opened: contents of a later time do not make up for changes.
     The fence is asked right before each write to a target.
     When `stop` has returned nothing of the incarnation is committed any more.
     A target gets the changes of one input: an input that was dropped and made again is refused.
@@ -61,7 +62,7 @@ from shardline.app.execution.live_errors import EMPTY_CATALOG, Catalog
 from shardline.app.execution.query_start import start_slot, wait_until_initialised
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sink_holds import hold_name, release_former
-from shardline.app.storage.sinks.input_hold import hold_input, unchanged_until
+from shardline.app.storage.sinks.input_hold import hold_input, keep_changes, unchanged_until
 from shardline.app.storage.sinks.interval import Interval, end_of, may_continue
 from shardline.app.storage.sinks.open_target import open_target
 from shardline.app.storage.sinks.progress import SinkProgress
@@ -246,6 +247,8 @@ class _SinkRun:
         # and that must not be what a newer runtime is staging.
         host.check_fence()
         self._progress = SinkProgress.open(host.client, sink)
+        if not sink.snapshot and self._progress.committed is None:
+            keep_changes(host.client, sink, self._progress, self._next_time(self._progress))
         self._target = open_target(host, sink, self._progress)
         # Before the accounts are brought up to the target: times of another input mean nothing.
         self._check_input(self._progress, self._target)
@@ -264,7 +267,8 @@ class _SinkRun:
         # history could be merged away between here and the stream's first plan.
         held = hold_input(host.client, sink, wanted, committed)
         if committed is None:
-            # An incarnation that waited here before has moved the hold on past times with errors.
+            # An incarnation that waited here before has moved the hold on past times with errors;
+            # or the history that was wanted is gone.
             kept = max(wanted, held.since.time or 0)
             first = self._wait_until_readable(kept, held)
         else:

@@ -1,30 +1,67 @@
 """The hold of a sink on its input, also of one that was away for longer than history is kept.
 
-    hold_input(client, sink, wanted, committed)      a hold from which the sink can go on
-    unchanged_until(client, on, committed)           how far nothing has changed
+    keep_changes(client, sink, progress, wanted)   before the target of a new sink is opened
+    hold_input(client, sink, wanted, committed)    a hold from which the sink can go on
+    unchanged_until(client, on, committed)         how far nothing has changed
 
 A sink that is dropped gives its hold up, and its accounts. Created again it goes on where its
 target is, if that can tell; but what its input has forgotten meanwhile nobody can give it. Nothing
 is missing if the input did not change in the times that it has forgotten: its updates say so by
 theirs. A merge moves these forward, up to the since, so it may hide that, but never the opposite.
 
+A new sink may have to wait for its target, or be paused before it begins, for longer than history
+is kept. Contents of a later time are as good a beginning as those that were chosen for it. A sink
+without snapshot lacks the changes in between, so it keeps them from its first start on.
+
 Invariants:
-    A hold that is ahead of the target is returned only if the times between are proved unchanged,
-    by the very call that returns it.
+    A hold that is ahead of a target that has something is returned only if the times between are
+    proved unchanged, by the very call that returns it.
 """
 
 from __future__ import annotations
 
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sink_holds import hold_name
-from shardline.app.storage.sinks.stalls import history_forgotten
+from shardline.app.storage.sinks.progress import SinkProgress
+from shardline.app.storage.sinks.stalls import beginning_forgotten, history_forgotten
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.since_hold import SinceHandle
 from shardline.datasource.state import ShardState, last_update
 
-__all__ = ["hold_input", "unchanged_until"]
+__all__ = ["hold_input", "keep_changes", "unchanged_until"]
+
+
+def keep_changes(
+    client: ShardClient, sink: SinkDescription, progress: SinkProgress, wanted: int
+) -> None:
+    """Keep what a new sink without snapshot begins with, while it cannot open its target.
+
+    Args:
+        client: Of the location.
+        sink: The sink.
+        progress: Its accounts, by which nothing is committed.
+        wanted: The time to begin with.
+    """
+    if not progress.previous_input:
+        # Before it is held, or nobody finds the hold.
+        progress.note_input()
+    elif progress.previous_input != sink.on:
+        # A user who goes back to the definition before, since the target refuses this one, has to
+        # find the accounts as that has left them: they cannot say what this one holds.
+        return
+    (state,) = client.readable(sink.on)
+    name, since = hold_name(sink.name), state.since.time
+    # A hold that is there may have passed `wanted`; a new one that has would hide what is gone.
+    if name in state.critical or since is None or since > wanted:
+        return
+    try:
+        # Not at `wanted`: a target that is opened later may have less, of an earlier life.
+        client.hold(sink.on, name, since=since, purpose=f"sink {sink.name}")
+    except InvalidUsage as error:
+        if error.code != "HISTORY_GONE":  # it has moved on right now: the next start looks again
+            raise
 
 
 def hold_input(
@@ -40,16 +77,19 @@ def hold_input(
 
     Raises:
         SinkStalled: The input has forgotten changes that the target lacks.
-        InvalidUsage: There is no such input; or, without `committed`, its history at `wanted` is
-            gone.
+        InvalidUsage: There is no such input.
     """
     name, purpose = hold_name(sink.name), f"sink {sink.name}"
     since = wanted if committed is None else max(wanted - 1, 0)
     try:
         held = client.hold(sink.on, name, since=since, purpose=purpose)
     except InvalidUsage as error:
-        if error.code != "HISTORY_GONE" or committed is None:
+        if error.code != "HISTORY_GONE":
             raise
+        if committed is None and not sink.snapshot:
+            (state,) = client.readable(sink.on)
+            raise beginning_forgotten(sink, wanted, state.since) from error
+        # With contents a sink may begin at any time: here at the first that can be read.
         held = client.hold(sink.on, name, purpose=purpose)
     # Of a hold that was there, too: a start that was killed between the line above and these has
     # left one ahead of the target, which proves nothing of the times before it.

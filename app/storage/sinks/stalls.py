@@ -3,11 +3,12 @@
 To go on would leave rows out, or bring them twice, and nothing later would show it. To try again
 would change nothing.
 
-    input_replaced      the input was dropped and made again
-    history_forgotten   the input no longer has the changes that the target lacks
-    input_went_back     the input is an older copy than the target
-    target_went_back    the target is an older copy than the accounts, or another target
-    target_came_back    it was only away: the sink is started again
+    input_replaced        the input was dropped and made again
+    history_forgotten     the input no longer has the changes that the target lacks
+    beginning_forgotten   nor those that a new sink without snapshot begins with
+    input_went_back       the input is an older copy than the target
+    target_went_back      the target is an older copy than the accounts, or another target
+    target_came_back      it was only away: the sink is started again
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from shardline.datasource.frontier import Frontier
 __all__ = [
     "TARGET_WENT_BACK",
     "SinkStalled",
+    "beginning_forgotten",
     "history_forgotten",
     "input_replaced",
     "input_went_back",
@@ -81,6 +83,24 @@ def history_forgotten(sink: SinkDescription, committed: Frontier, since: Frontie
         hint="drop the sink, empty its target and create it again, or give it another one; a sink "
         f"that is paused keeps its hold, and RETAIN HISTORY of '{sink.on}' says for how long one "
         f"may be dropped; {_not_again(sink)}",
+    )
+
+
+def beginning_forgotten(sink: SinkDescription, wanted: int, since: Frontier) -> SinkStalled:
+    """The error of a sink without snapshot that could not begin while its input kept history.
+
+    Args:
+        sink: The sink, whose target has nothing yet.
+        wanted: When it was to begin.
+        since: Where the input's history begins.
+    """
+    return SinkStalled(
+        f"sink '{sink.name}' was to begin with the changes after {wanted}, and '{sink.on}' knows "
+        f"its changes from {since} on only: the sink was paused before it had begun, or its hold "
+        "ended, for longer than that keeps its history",
+        code="HISTORY_GONE",
+        hint="drop the sink and create it again: it then begins with what changes from that moment "
+        f"on; {_not_again(sink)}",
     )
 
 
