@@ -8,6 +8,9 @@ One reader for Spark's log and ours: `spark.read.schema(pyspark.logger.SPARK_LOG
 exception is under `exception`: its class, its message with those of its causes, and its stack
 trace: method, file and line of each frame. ERROR means that someone must look.
 
+Errors quote what users have written, with the secrets in it: whoever starts a log says how texts
+are rid of them. Messages and the values of a context go through that, and no name of a frame.
+
 The file is renamed to `log.jsonl.1` (and that one to `log.jsonl.2`, and so on) when it has grown to
 its size or when a day (UTC) is over, and the oldest goes: a log that only grows fills the disk of
 an application that runs for months. Several processes may write to one log, as two commands on one
@@ -24,9 +27,10 @@ import logging.handlers
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypeAlias
 
 from typing_extensions import override
 
@@ -56,9 +60,17 @@ LOG_FILES: Final = 10
 
 _DAY_S: Final = 86_400
 
+_Redact: TypeAlias = Callable[[str], str]
+"""Returns a text without secrets."""
+
 
 class JsonLines(logging.Formatter):
     """One record per line, as JSON."""
+
+    def __init__(self, redact: _Redact = str) -> None:
+        """Make one; `redact` is given each text of a record that may quote a user."""
+        super().__init__()
+        self._redact = redact
 
     @override
     def format(self, record: logging.LogRecord) -> str:
@@ -67,16 +79,16 @@ class JsonLines(logging.Formatter):
             "ts": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
-            "msg": record.getMessage(),
+            "msg": self._redact(record.getMessage()),
         }
-        context = getattr(record, "context", None)
+        context: dict[str, object] | None = getattr(record, "context", None)
         if context:
-            line["context"] = context
+            line["context"] = {name: self._shown(value) for name, value in context.items()}
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
             line["exception"] = {
                 "class": type(error).__name__,
-                "msg": _message(error),
+                "msg": self._message(error),
                 "stacktrace": [
                     {
                         "class": None,
@@ -89,14 +101,18 @@ class JsonLines(logging.Formatter):
             }
         return json.dumps(line, default=str, ensure_ascii=False)
 
+    def _shown(self, value: object) -> object:
+        """A value of a context: texts and errors without secrets, others as they are."""
+        return self._redact(str(value)) if isinstance(value, str | BaseException) else value
 
-def _message(error: BaseException) -> str:
-    """The messages of an exception and of its causes, a line each."""
-    lines = [str(error)]
-    while len(lines) < _CAUSES and (cause := error.__cause__ or error.__context__) is not None:
-        lines.append(f"caused by {type(cause).__name__}: {cause}")
-        error = cause
-    return "\n".join(lines)
+    def _message(self, error: BaseException) -> str:
+        """The messages of an exception and of its causes, a line each."""
+        # Each by itself: a secret whose end is missing goes to the end of its text.
+        lines = [self._redact(str(error))]
+        while len(lines) < _CAUSES and (cause := error.__cause__ or error.__context__) is not None:
+            lines.append(f"caused by {type(cause).__name__}: {self._redact(str(cause))}")
+            error = cause
+        return "\n".join(lines)
 
 
 class LogFile(logging.handlers.WatchedFileHandler):
@@ -198,7 +214,12 @@ def log_hint() -> str:
 
 
 def add_log_file(
-    file: Path, level: str, *, size: int = LOG_SIZE, files: int = LOG_FILES
+    file: Path,
+    level: str,
+    *,
+    size: int = LOG_SIZE,
+    files: int = LOG_FILES,
+    redact: _Redact = str,
 ) -> LogFile:
     """Append this project's log to `file`; returns the handler, which the caller closes.
 
@@ -207,10 +228,11 @@ def add_log_file(
         level: Least level that is written, by its name in the standard library.
         size: Bytes at which it is renamed.
         files: How many renamed ones are kept.
+        redact: As of `JsonLines`.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     handler = LogFile(file, size=size, files=files)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonLines(redact))
     logger = logging.getLogger(_OURS)
     logger.setLevel(level)
     logger.addHandler(handler)
@@ -220,11 +242,17 @@ def add_log_file(
 
 
 def start_log(
-    file: str, folder: Path, level: str, *, size: int = LOG_SIZE, files: int = LOG_FILES
+    file: str,
+    folder: Path,
+    level: str,
+    *,
+    size: int = LOG_SIZE,
+    files: int = LOG_FILES,
+    redact: _Redact = str,
 ) -> LogFile:
     """Start the log in `file`, or if that is empty in `log.jsonl` of the job's folder.
 
-    Makes the folder. `size` and `files` are those of `add_log_file`.
+    Makes the folder. `size`, `files` and `redact` are those of `add_log_file`.
 
     Raises:
         InvalidUsage: `FOLDER_NOT_WRITABLE`: the log cannot be written.
@@ -232,7 +260,7 @@ def start_log(
     path = Path(file) if file else folder / "log.jsonl"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return add_log_file(path, level, size=size, files=files)
+        return add_log_file(path, level, size=size, files=files, redact=redact)
     except OSError as error:
         raise InvalidUsage(
             f"the log '{path}' cannot be written: {error.strerror}",

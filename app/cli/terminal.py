@@ -17,6 +17,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,7 @@ from typing import Final
 from rich.console import Console
 
 from shardline.app.logs import LogFile, start_log
+from shardline.app.protocol.redaction import redact_option
 from shardline.app.settings.config import Settings
 from shardline.app.settings.live import parse_size_bytes
 from shardline.datasource.errors import InvalidUsage, ShardError
@@ -81,14 +83,21 @@ def report_error(error: ShardError) -> int:
 
 
 def open_log(settings: Settings) -> LogFile:
-    """Start the log where the settings say, and return it.
+    """Start the log where the settings say, without secrets, and return it.
 
     Raises:
         InvalidUsage: `FOLDER_NOT_WRITABLE`: the log cannot be written.
     """
     log = settings.log
     size = parse_size_bytes(log.max_size)
-    return start_log(log.file, settings.demo.data, log.level, size=size, files=log.files)
+    return start_log(
+        log.file,
+        settings.demo.data,
+        log.level,
+        size=size,
+        files=log.files,
+        redact=partial(redact_option, ""),
+    )
 
 
 def open_console(*, markup: bool = True) -> Console:

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from shardline.app.cli.terminal import open_log
 from shardline.app.logs import LogFile, add_log_file, log_hint, start_log
+from shardline.app.settings.config import load
 from shardline.datasource.errors import InvalidUsage
 
 
@@ -83,6 +85,31 @@ def test_causes_are_told_with_an_exception(file: Path) -> None:
         logging.getLogger("shardline.app.lane").exception("it failed")
     (line,) = lines(file)
     assert line["exception"]["msg"] == "'k'\ncaused by ValueError: two\nlines"
+
+
+def test_a_log_has_no_secrets(tmp_path: Path) -> None:
+    """Neither in the message, nor of an error or its causes, nor in a context."""
+    settings = load(None, {"demo": {"data": str(tmp_path)}})
+    handler = open_log(settings)
+    url, logger = "jdbc:postgresql://me:hunter2@db/x", logging.getLogger("shardline.app.lane")
+    error = KeyError("password='hunter2'")
+    error.__cause__ = ValueError(f"no connection to {url}?password=hunter2&ssl=true")
+    context = {"error": error, "reason": f"at {url}", "time": 7, "none": None}
+    logger.error("not there: %s", url, exc_info=error, extra={"context": context})
+    end(handler)
+    (line,) = lines(tmp_path / "log.jsonl")
+    assert "hunter2" not in json.dumps(line)
+    assert line["msg"] == "not there: jdbc:postgresql://(secret)@db/x"
+    assert line["exception"]["msg"] == (
+        '"password=(secret)"\ncaused by ValueError: no connection to '
+        "jdbc:postgresql://(secret)@db/x?password=(secret)&ssl=true"
+    )
+    assert line["context"] == {
+        "error": '"password=(secret)"',
+        "reason": "at jdbc:postgresql://(secret)@db/x",
+        "time": 7,
+        "none": None,
+    }
 
 
 def test_others_do_not_write_into_our_log(file: Path) -> None:
