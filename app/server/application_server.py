@@ -351,4 +351,7 @@ async def _lines(subscription: Subscription) -> AsyncIterator[str]:
                 if is_last(batch):
                     return
     finally:
-        subscription.close()
+        # In a thread: it waits for whoever sends to the runtime, and for the store. It is begun
+        # before anything can cancel it, and goes on if the wait for it is cancelled: the server
+        # does so again and again once a client is gone.
+        await asyncio.shield(loop.run_in_executor(None, subscription.close))

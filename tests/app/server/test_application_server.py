@@ -38,13 +38,14 @@ MANY = 50
 class Resting(Subscription):
     """A subscription to something that does not change; it notes when it is closed.
 
-    A wait for its next batch lasts as long as the test.
+    A wait for its next batch lasts as long as the test, and so may its end.
     """
 
     def __init__(self, number: int, test_ends: threading.Event) -> None:
         described = SubscribeDescription(name=f"t{number}", on="delays")
-        self.closed = threading.Event()
-        super().__init__(described, 7, lambda *_: None, lambda _: self.closed.set())
+        self.closing, self.may_close, self.closed = (threading.Event() for _ in range(3))
+        self.may_close.set()
+        super().__init__(described, 7, lambda *_: None, lambda _: self._end())
         self._test_ends = test_ends
 
     @override
@@ -52,6 +53,11 @@ class Resting(Subscription):
         if timeout_ms:
             self._test_ends.wait(WAIT_S)
         return super().take(0)
+
+    def _end(self) -> None:
+        self.closing.set()
+        self.may_close.wait(WAIT_S)
+        self.closed.set()
 
     def change(self, lower: int, upper: int | None) -> None:
         """Let a batch come."""
@@ -119,6 +125,24 @@ def test_subscriptions_that_wait_keep_no_other_request_waiting(
         assert opened[number].closed.wait(WAIT_S)
     for stream in streams:
         stream.close()
+
+
+def test_others_are_answered_while_a_subscription_is_closed(
+    served: RunningServer, opened: list[Resting]
+) -> None:
+    """Its client has gone while the store is slow; it is closed to the end all the same."""
+    stream = follow(served)
+    assert json.loads(stream.readline())["upper"] == 8
+    opened[0].may_close.clear()
+    stream.close()
+    assert opened[0].closing.wait(WAIT_S)
+    connection = connect(served)
+    connection.request("GET", "/metrics")
+    assert connection.getresponse().status == 200
+    connection.close()
+    assert not opened[0].closed.is_set()
+    opened[0].may_close.set()
+    assert opened[0].closed.wait(WAIT_S)
 
 
 def test_others_are_answered_while_a_batch_is_encoded(
