@@ -90,13 +90,19 @@ class IdleAdvancer:
         self._thread: PeriodicThread | None = None
 
     def add(self, follower: IdleFollower) -> None:
-        """Follow the inputs of `follower` from now on."""
+        """Follow the inputs of `follower` from now on.
+
+        Raises:
+            RuntimeError: No thread can be started; it is not followed.
+        """
         with self._lock:
-            self._followers.append(follower)
-            if len(self._followers) == 1:
+            if self._thread is None or self._thread.stopping.is_set():
                 # A new one each time: the one before may still be at its last round.
-                self._thread = self._made_thread()
-                self._thread.start()
+                thread = self._made_thread()
+                thread.start()
+                # Not before: who comes later would rely on a thread that never runs.
+                self._thread = thread
+            self._followers.append(follower)
 
     def remove(self, follower: IdleFollower) -> None:
         """Follow its inputs no more; does nothing if it was not added. A tick may still go on."""

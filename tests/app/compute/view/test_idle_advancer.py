@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardline.app.compute.view.idle_advancer import IdleAdvancer, get_advancer
+from shardline.datasource.background import PeriodicThread
 from shardline.datasource.clock import SystemClock
 from shardline.datasource.frontier import Frontier
 from support.fakes.clock import ManualClock
@@ -135,6 +136,29 @@ def test_a_failure_stops_nobody_else(world: World) -> None:
     advancer.remove(bad)
     advancer.remove(good)
     advancer.join()
+
+
+def test_a_thread_that_could_not_be_started_is_started_for_the_next_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asked for it is not followed; those that come later have a thread all the same."""
+
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    refused, good, last = Seen("a"), Seen("a"), Seen("b")
+    advancer = IdleAdvancer(world.client(), SystemClock(), 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(PeriodicThread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            advancer.add(refused)
+    for follower in (good, last):
+        advancer.add(follower)
+    assert all(follower.came.wait(30) for follower in (good, last))
+    for follower in (good, last):
+        advancer.remove(follower)
+    advancer.join()
+    assert refused.ticks == []
 
 
 def test_a_runtime_has_one(world: World) -> None:
