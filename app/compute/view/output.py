@@ -322,11 +322,17 @@ class ViewSink:
         for name in (self._name, self._errors):
             state = self._client.state(name)
             begins = state.critical.get(_BEGIN)
+            if begins is not None and Frontier(begins.since) > Frontier(as_of):
+                # Of an earlier attempt, of another definition perhaps, which appended nothing. A
+                # hold never goes back, and where it is `_finish_begin` lets history start.
+                self._gate()
+                self._client.hold(name, _BEGIN).expire()
+                begins = None
             if state.since >= Frontier(as_of) or (begins is not None and begins.since == as_of):
                 continue
             self._gate()
             hold = self._client.hold(name, _BEGIN, since=as_of, purpose="first time of a view")
-            hold.downgrade(Frontier(as_of))  # it may be of an earlier attempt
+            hold.downgrade(Frontier(as_of))  # one of an earlier attempt at an earlier time
 
     def _finish_begin(self, name: str) -> None:
         """Let the history of a shard start where the hold of `prepare_begin` is, and end that."""
