@@ -55,6 +55,7 @@ from shardline.app.compute.index.large_arrangement import (
     least_bytes,
 )
 from shardline.app.compute.index.mapped_table import mapped_if_large
+from shardline.app.execution.stopped import Stopped
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.frames import updates_in_driver
@@ -373,6 +374,10 @@ class ShardLookups:
         if arranged is not None and not arranged.view.is_readable(as_of):
             try:
                 arranged = large.bring_along()
+            except Stopped:
+                # For another view it was given up meanwhile, to make room or for a doubt. That
+                # stops the thread, not the view whose request this is.
+                return None
             except (ShardError, TooLargeError, OSError) as error:
                 self._end_of_large(found, state.name, error)
                 return None
@@ -397,6 +402,9 @@ class ShardLookups:
         if found.refused and rows >= found.refused:
             return
         with self._lock:
+            if self._arranged.get(state.name) is not found:
+                # It was given up since the request began: nobody would find it to end its thread.
+                return
             others = [one for one in self._arranged.values() if one.large is not None]
             taken = sum(one.nbytes for one in others)
             needed = least_bytes(columns, rows)
@@ -411,11 +419,18 @@ class ShardLookups:
                 partial(self._end_of_large, found, state.name),
             )
             room = _BYTES_MAX - taken
-            found.large = LargeArrangement(
+            large = LargeArrangement(
                 client, state.name, key, as_of, owner, folder=self._folder, bytes_max=room
             )
-        found.rows = 0 if taken else rows
-        found.large.start()
+            try:
+                large.start()
+            except RuntimeError as error:
+                # There may be a thread later. One that does not run must not be taken for one that
+                # makes it: while that is not done no other is begun.
+                self._pause_after(found, state.name, error)
+                return
+            # Under the lock: who gives the entry up from here on finds it, and ends its thread.
+            found.large, found.rows = large, 0 if taken else rows
 
     def _is_wanted(self, found: _ArrangedShard) -> bool:
         lately = self._requests - _IDLE_REQUESTS

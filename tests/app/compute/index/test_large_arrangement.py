@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pyarrow as pa
@@ -16,6 +17,8 @@ import pytest
 from shardline.app.compute.index import large_arrangement, mapped_table, runs, shard_lookups
 from shardline.app.compute.index.large_arrangement import LargeArrangement, has_room, least_bytes
 from shardline.app.compute.index.shard_lookups import ShardLookups
+from shardline.app.execution.shard_follower import ShardFollower
+from shardline.datasource.background import BackgroundThread
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.types.schema import ShardSchema
 from support.models.changing_shard import ROWS, Shard, User, expected, found, updates
@@ -427,3 +430,75 @@ def test_how_much_it_takes_is_known_before(tmp_path: Path) -> None:
     assert least - 8_000 < rows.nbytes
     assert has_room(tmp_path / "not" / "there", 1)
     assert not has_room(tmp_path, 1 << 62)
+
+
+def test_a_look_up_goes_on_when_somebody_else_gives_the_arrangement_up(
+    shard: Shard, lookups: ShardLookups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the request reads what is new: its shard is read whole, and its view is not stopped."""
+    user = User()
+    shard.append(*((0, (n, "a"), 1) for n in range(50)), until=1)
+    _found(lookups, shard, [7], 0, user)
+    large = _large(lookups)
+    shard.append((1, (7, "b"), 1), until=2)
+    changes = ShardFollower.changes
+
+    def forgotten(*given: Any) -> Iterator[pa.RecordBatch]:
+        lookups.forget(["t"])
+        yield from changes(*given)
+
+    monkeypatch.setattr(ShardFollower, "changes", forgotten)
+    assert _found(lookups, shard, [7], 1, user) is None
+    assert large.join(_TIMEOUT_S * 1000)
+
+
+def test_a_request_begins_none_for_an_entry_that_was_given_up(
+    shard: Shard, lookups: ShardLookups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind its back: nobody would find the thread to end it, nor its lease."""
+    user = User()
+    shard.append(*((0, (n, "a"), 1) for n in range(50)), until=1)
+    count, start = shard_lookups._updates_of, LargeArrangement.start
+    started: list[LargeArrangement] = []
+
+    def forgotten(state: Any) -> int:
+        lookups.forget(["t"])
+        return count(state)
+
+    def noted(large: LargeArrangement) -> None:
+        started.append(large)
+        start(large)
+
+    monkeypatch.setattr(LargeArrangement, "start", noted)
+    with monkeypatch.context() as patched:
+        patched.setattr(shard_lookups, "_updates_of", forgotten)
+        assert _found(lookups, shard, [7], 0, user) is None
+    assert not started
+    _found(lookups, shard, [7], 0, user)
+    _large(lookups)
+    assert _found(lookups, shard, [7], 0, user) == Counter({(7, "a"): 1})
+
+
+def test_a_thread_that_could_not_be_started_is_started_later(
+    world: World, shard: Shard, lookups: ShardLookups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step goes on, and neither this shard nor another one waits for it for ever."""
+
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    user = User()
+    shard.append(*((0, (n, "a"), 1) for n in range(50)), until=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(BackgroundThread, "start", refuse)
+        assert _found(lookups, shard, [7], 0, user) is None
+    assert lookups._arranged["t"].large is None
+    other = Shard(world.client(), "other")
+    other.append((0, (1, "a"), 1), until=1)
+    state = other.client.state("other")
+    lookups.rows(other.client, state, (), None, as_of=0, user=user)
+    _large(lookups, "other")
+    assert _found(lookups, shard, [7], 0, user) is None, "the pause after a failure"
+    _found(lookups, shard, [7], 0, user)
+    _large(lookups)
+    assert _found(lookups, shard, [7], 0, user) == Counter({(7, "a"): 1})
