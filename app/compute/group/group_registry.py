@@ -113,7 +113,11 @@ class GroupRegistry:
     """The groups of one runtime. May be shared between threads."""
 
     def __init__(self, host: Host) -> None:
-        """There is no group yet."""
+        """There is no group yet.
+
+        Raises:
+            RuntimeError: No thread can be started.
+        """
         self._host = host
         self._lock = threading.Lock()
         self._groups: dict[tuple[str, ...], ViewGroup] = {}
@@ -126,6 +130,9 @@ class GroupRegistry:
         # Its threads wait for work for ever, and hold the pools, not the registry.
         for pool in (self._mover, self._enterers):
             finalize(self, pool.close)
+            # Not later: who asks to join or has left its own query could not be answered. Here it
+            # is the view that starts which fails, and is started again.
+            pool.begin()
 
     def group_of(self, name: str) -> ViewGroup | None:
         """The group of a view; None if it is in none."""
@@ -214,6 +221,16 @@ class GroupRegistry:
             self._enterers.run(lambda: self._bring_in(member, group))
 
     def _bring_in(self, member: JoiningMember, group: ViewGroup) -> None:
+        try:
+            self._add(member, group)
+        except Exception:
+            # Else it would be a member that never steps: its own query has ended.
+            if self.group_of(member.name) is group:
+                self.part(member)
+            raise
+
+    def _add(self, member: JoiningMember, group: ViewGroup) -> None:
+        """Bring a view to where its inputs are, and then into the group, unless it has left."""
         # What it has to do first may be much, which no other view waits for; or may fail.
         taken = self._entering.acquire(timeout=_ENTER_PATIENCE_S)
         try:

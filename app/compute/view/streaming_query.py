@@ -90,7 +90,11 @@ def run_view(host: Host, incarnation: Incarnation, description: ViewDescription)
         InvalidUsage: An input is not there, or the view cannot be kept.
     """
     run = RunningView(host, incarnation, description)
-    run.start()
+    try:
+        run.start()
+    except RuntimeError:
+        run.stop()  # for want of a thread: its query may run, with nobody to follow or end it
+        raise
     return run
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +13,7 @@ from shardline.app.compute.group import group_registry
 from shardline.app.compute.group.group_registry import GroupRegistry, home_of
 from shardline.app.compute.group.view_group import ViewGroup
 from shardline.app.compute.holds import end_group_hold, group_hold_name
+from shardline.datasource.background import BackgroundThread
 from shardline.datasource.errors import Fenced
 from support.models.shards import World, schema_of, table
 
@@ -91,4 +93,84 @@ def test_a_group_that_ends_after_another_runtime_has_taken_over_leaves_it_what_i
     checkpoint.mkdir()
     group.stop()
     assert (bool(client.state("x").critical), checkpoint.exists()) == (fenced, fenced)
+    world.close()
+
+
+class Group:
+    """A group without a streaming query, which nothing of a view ever reaches."""
+
+    def __init__(self, _: object, inputs: tuple[str, ...], number: int) -> None:
+        self.inputs, self.number = inputs, number
+
+    def start(self) -> None:
+        """Nothing runs."""
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+    def is_active(self) -> bool:
+        return True
+
+    def catch_up(self, _: object) -> None:
+        raise RuntimeError("no step can be taken")
+
+    def remove(self, _: str) -> None:
+        """It never had it."""
+
+
+class Member:
+    """A view that can always leave its own streaming query."""
+
+    name, inputs, is_stopped = "v", ("x",), False
+
+    def __init__(self) -> None:
+        self.has_left = False
+        self.began = threading.Event()
+
+    def leave_own_query(self, _: object) -> bool:
+        self.has_left = True
+        return True
+
+    def start_own_query(self) -> None:
+        self.began.set()
+
+
+def test_a_view_that_cannot_be_brought_in_goes_on_by_its_own_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A member that never steps would look like one that has nothing to do."""
+    monkeypatch.setattr(group_registry, "ViewGroup", Group)
+    world = World()
+    groups = GroupRegistry(cast("Any", SimpleNamespace(client=world.client())))
+    member = Member()
+    groups.ask_to_join(cast("Any", member))
+    assert member.began.wait(30)
+    assert (member.has_left, groups.group_of("v")) == (True, None)
+    world.close()
+
+
+@pytest.mark.parametrize("refused", ["view-groups-1", "view-groups-enter-1"])
+def test_a_registry_without_threads_is_none(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    """It is said at once, to the view that starts: later nobody could be told, or would ask again.
+
+    Where there is a registry, what is asked for later needs no thread to be started.
+    """
+    monkeypatch.setattr(group_registry, "ViewGroup", Group)
+    world = World()
+    host: Any = SimpleNamespace(client=world.client())
+    start = BackgroundThread.start
+
+    def refuse(thread: BackgroundThread) -> None:
+        if refused in {thread.name, "all"}:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(BackgroundThread, "start", refuse)
+    with pytest.raises(RuntimeError, match="new thread"):
+        group_registry.get_groups(host)
+    refused = ""
+    groups, member = group_registry.get_groups(host), Member()
+    refused = "all"
+    groups.ask_to_join(cast("Any", member))
+    assert member.began.wait(30)
     world.close()

@@ -1,4 +1,4 @@
-"""Checkpoints of views without Spark: one that Spark cannot read is none."""
+"""Starts of views without Spark: what a checkpoint must have, and what a failed one leaves."""
 
 from __future__ import annotations
 
@@ -89,3 +89,39 @@ def test_a_checkpoint_that_a_power_cut_has_torn_is_none(
     # The hold of a checkpoint that is thrown away goes with it; another keeps the first time.
     held = host.client.state("in").critical
     assert (hold in held, f"{hold}:begin" in held) == (torn == "none", torn != "none")
+
+
+@pytest.mark.parametrize("owns_query", [True, False])
+def test_a_view_that_gets_no_thread_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owns_query: bool
+) -> None:
+    """It is started again: two would follow the inputs, and its first query would run for ever."""
+    left: list[object] = []
+
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def begun(query: Query, *_: object) -> Query:
+        left.append(query)
+        return query
+
+    def ended(query: Query) -> None:
+        left.remove(query)
+
+    advancer = SimpleNamespace(add=refuse if owns_query else left.append, remove=left.remove)
+    if owns_query:
+        advancer.remove = lambda _: None
+        monkeypatch.setattr(Query, "start", begun)
+        monkeypatch.setattr(Query, "stop", ended)
+    groups = SimpleNamespace(ask_to_join=refuse, remove_stopped=lambda _: None)
+    monkeypatch.setattr(Rendered, "calls_user_functions", owns_query)
+    monkeypatch.setattr(streaming_query, "get_advancer", lambda *_: advancer)
+    monkeypatch.setattr(streaming_query, "get_groups", lambda *_: groups)
+    monkeypatch.setattr(streaming_query, "View", Rendered)
+    monkeypatch.setattr(streaming_query, "TriggerQuery", Query)
+    host = host_of(cast("Any", None), str(tmp_path / "lake"), tmp_path / "checkpoints")
+    host.client.create("in", ShardSchema.from_arrow(SCHEMA))
+    host.client.writer("in").compare_and_append(None, Frontier(0), Frontier(11))
+    with pytest.raises(RuntimeError, match="new thread"):
+        streaming_query.run_view(host, life(as_of=5), VIEW)
+    assert left == []
