@@ -37,6 +37,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -140,17 +141,17 @@ def end_view_holds(
         inputs: Shards that may have such holds.
         check_fence: As of `end_holds`.
     """
-    with _in_groups_lock:
-        used = _in_groups.get(client, Counter())
-        left = [name for name in inputs if not used[name]]
     own = f"view:{view}:"
-    do_all(
-        (
-            lambda: end_holds(client, inputs, lambda name: name.startswith(own), check_fence),
+
+    def end(shard: str) -> None:
+        def is_left(name: str) -> bool:
             # Of groups that have ended without it: a process was killed. None can need it any more.
-            lambda: end_holds(client, left, lambda name: name.startswith(GROUP), check_fence),
-        )
-    )
+            # Asked after the holds were read: a group notes its inputs before it takes its hold.
+            return name.startswith(GROUP) and not _is_in_group(client, shard)
+
+        end_holds(client, [shard], lambda name: name.startswith(own) or is_left(name), check_fence)
+
+    do_all(partial(end, shard) for shard in inputs)
 
 
 def group_hold_name(group: str, checkpoints: Path) -> str:
@@ -162,6 +163,12 @@ def group_hold_name(group: str, checkpoints: Path) -> str:
     """
     assert group.startswith(GROUP), group
     return f"{group}:{hold_place(checkpoints)}"
+
+
+def _is_in_group(client: ShardClient, shard: str) -> bool:
+    """True if a group of this process reads a shard."""
+    with _in_groups_lock:
+        return _in_groups.get(client, Counter())[shard] > 0
 
 
 def use_in_group(client: ShardClient, inputs: Sequence[str]) -> None:

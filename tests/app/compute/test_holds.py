@@ -19,6 +19,7 @@ from shardline.app.compute.holds import (
     hold_place,
     use_in_group,
 )
+from shardline.app.execution import ending_holds
 from shardline.app.execution.ending_holds import find_holds
 from shardline.app.execution.host import Incarnation
 from shardline.datasource.client import ShardClient
@@ -143,6 +144,28 @@ def test_what_a_killed_group_held_goes_with_a_view_of_its_input(tmp_path: Path) 
     client.hold("in", hold)
     end_view_holds(client, "v", ["in"])
     assert sorted(client.state("in").critical) == ["mine"], "no group of this process has it now"
+
+
+def test_the_hold_of_a_group_that_starts_while_a_view_is_dropped_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread starts it, until right before the holds are read."""
+    world = World()
+    client = world.client()
+    hold = group_hold_name("group:0123abcd", tmp_path)
+    for name in ("in", "other"):
+        client.create(name, schema_of())
+        client.hold(name, hold_name(incarnation(1), tmp_path))
+
+    def read(client: ShardClient, shard: str) -> dict[str, str]:
+        if hold not in client.state(shard).critical:
+            use_in_group(client, [shard])
+            client.hold(shard, hold)
+        return find_holds(client, shard)
+
+    monkeypatch.setattr(ending_holds, "find_holds", read)
+    end_view_holds(client, "v", ["in", "other"])
+    assert [[*client.state(one).critical] for one in ("in", "other")] == [[hold], [hold]]
 
 
 def test_what_a_fenced_group_held_ends_with_the_take_over(tmp_path: Path) -> None:
