@@ -10,8 +10,8 @@ Spark gets less to read. Optimizers know this as pushing predicates down; here S
 own plan as well, for the rows that it is given, and remains the one that decides.
 
 A condition is taken over where Arrow says the same of the same values: comparisons of columns with
-constants or with each other, IN, LIKE without escapes, IS NULL, and their AND, OR and NOT. Of an
-AND the unknown sides are left out, which keeps more rows.
+constants or with each other, IN, LIKE for what a text is, contains, begins or ends with, IS NULL,
+and their AND, OR and NOT. Of an AND the unknown sides are left out, which keeps more rows.
 
 Invariants:
     A row that is left out is one for which the query's filter is not true.
@@ -21,6 +21,7 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -77,6 +78,28 @@ _TURNED: Final = {
 }
 """The comparison with its sides exchanged."""
 
+_TEXT_FUNCTIONS: Final = {
+    "Contains": "match_substring",
+    "EndsWith": "ends_with",
+    "StartsWith": "starts_with",
+}
+"""Spark's functions of texts, and those of Arrow that compare the same bytes."""
+
+_TEXT_CALLS: Final = frozenset(_TEXT_FUNCTIONS.values())
+
+_PATTERN: Final = re.compile(r"(%*)([^%_]*)(%*)")
+"""Patterns of LIKE that are taken over: Spark decides these by bytes, or in a way that comes to the
+same. For all others it reads characters, also out of bytes that are no UTF-8, of which Arrow's
+regular expressions match none."""
+
+_PATTERN_CALLS: Final = {
+    (False, False): "equal",
+    (False, True): "starts_with",
+    (True, False): "ends_with",
+    (True, True): "match_substring",
+}
+"""What a pattern asks for, by whether anything may be before its text, and behind it."""
+
 _IN_MAX: Final = 1000
 """Constants of an IN: each is read from the JVM."""
 
@@ -103,8 +126,9 @@ class RowCondition:
                 values = pa.array(listed.values, kind)
                 found = pc.is_in(given, value_set=values)
                 return pc.if_else(pc.is_valid(given), found, pa.scalar(None, pa.bool_()))
-            case "match_like", (_ColumnName() as column, _Constant() as pattern):
-                return pc.match_like(column.over(rows), pattern.value.as_py())
+            case call, (_ColumnName() as column, _Constant() as text) if call in _TEXT_CALLS:
+                options = pc.MatchSubstringOptions(text.value.as_py())
+                return pc.call_function(call, [column.over(rows)], options)
         given = [one.over(rows) for one in self.arguments if not isinstance(one, _Constants)]
         return pc.call_function(self.call, given)
 
@@ -325,20 +349,18 @@ class _Translation:
             return None
         if "\\" in pattern.value.as_py() or str(expression.escapeChar()) != "\\":
             return None
-        return RowCondition("match_like", (column, pattern))
+        form = _PATTERN.fullmatch(pattern.value.as_py())
+        if form is None:
+            return None
+        call = _PATTERN_CALLS[bool(form[1]), bool(form[3])]
+        return RowCondition(call, (column, _Constant(pa.scalar(form[2]))))
 
     def _has_text(self, expression: Any) -> RowCondition | None:
         text = self._constant(expression.right())
         column = self._column(expression.left())
         if text is None or column is None or not text.value.is_valid:
             return None
-        wanted = text.value.as_py()
-        if any(one in wanted for one in "%_\\"):
-            return None
-        pattern = {"StartsWith": f"{wanted}%", "EndsWith": f"%{wanted}"}.get(
-            kind_of(expression), f"%{wanted}%"
-        )
-        return RowCondition("match_like", (column, _Constant(pa.scalar(pattern))))
+        return RowCondition(_TEXT_FUNCTIONS[kind_of(expression)], (column, text))
 
     def _value(self, expression: Any) -> _ColumnName | _Constant | None:
         return self._column(expression) or self._constant(expression)

@@ -86,11 +86,14 @@ EXACT = {
     "not_listed": "i NOT IN (1, 3)",
     "prefix": "s LIKE 'forest%'",
     "inside": "s LIKE '%rest%'",
-    "one_letter": "s LIKE '_'",
+    "suffix": "s LIKE '%%rest'",
+    "whole": "s LIKE 'a\nforest'",
+    "any": "s LIKE '%'",
     "not_like": "s NOT LIKE '%e%'",
     "starts": "startswith(s, 'for')",
     "ends": "endswith(s, 'est')",
     "contains": "contains(s, 'rest')",
+    "contains_special": "contains(s, '%') OR contains(s, '_')",
     "null": "s IS NULL",
     "not_null": "i IS NOT NULL",
     "or": "i = 1 OR s = 'zz'",
@@ -164,6 +167,8 @@ def test_of_what_is_not_known_rows_are_kept(
         "f > 1.0",
         "NOT (i > 1 AND length(s) > 4)",
         "s LIKE 'a\\\\_b'",
+        "s LIKE '_'",
+        "s LIKE 'for%st'",
         "s LIKE 'a/_b' ESCAPE '/'",
         "s COLLATE UTF8_LCASE = 'forest'",
         "CAST(n AS INT) = 1",
@@ -179,6 +184,29 @@ def test_other_conditions_are_not_known(
 ) -> None:
     """Nothing is guessed; and where a division may fail first, nothing is left out before it."""
     assert not known(spark, f"SELECT * FROM t WHERE {condition}", rows)  # noqa: S608 - ours
+
+
+NO_UTF8 = [b"axb", b"a\xffb", b"\xff", b"a\xff", b"\xffb", b"x\xffay", b"a\xf0ab", b"\xc3\xc3\xa9"]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a%b", "a_b", "_", "%", "", "a%", "%b", "%a%", "axb", "%a_%", "a%ab", "%é", "é%"]
+)
+def test_texts_that_are_no_utf8_are_decided_as_spark_does(
+    spark: SparkSession, rows: DataFrame, pattern: str
+) -> None:
+    """A row that Spark's filter lets through is kept, whatever its bytes are."""
+    texts = pa.array(NO_UTF8, pa.binary()).view(pa.string())
+    table = pa.table({"i": range(len(NO_UTF8)), "s": texts})
+    written = spark.createDataFrame(list(enumerate(NO_UTF8)), "i INT, b BINARY")
+    given = written.selectExpr("i", "CAST(b AS STRING) AS s")
+    for like in ("LIKE", "NOT LIKE"):
+        condition = f"s {like} '{pattern}'"
+        found = known(spark, f"SELECT * FROM t WHERE {condition}", rows)  # noqa: S608 - ours
+        kept = rows_that_satisfy(table, *found.values())["i"].to_pylist() if found else None
+        expected = sorted(row.i for row in given.where(condition).collect())
+        assert kept is None or kept == expected
+        assert (kept is None) == ("_" in pattern or "%" in pattern.strip("%"))
 
 
 @pytest.mark.parametrize(
