@@ -8,7 +8,8 @@ is done.
     text_of           a text, or a path of `pathlib`
     names_of          a list of names
     writer_number     name and number of a durable writer
-    whole_number      a time, or a count
+    whole_number      a count
+    append_number     number of an append or a transaction of a durable writer
     place_options, option_text, time_text    arguments as options of `format("shard")`
 """
 
@@ -26,6 +27,7 @@ from shardline.datasource.errors import InvalidUsage
 __all__ = [
     "Pathname",
     "Time",
+    "append_number",
     "names_of",
     "option_text",
     "place_options",
@@ -87,23 +89,47 @@ def writer_number(argument: str, value: object) -> tuple[str, int]:
     """The name and the number of a durable writer.
 
     Raises:
-        InvalidUsage: It is not a pair of a text and a whole number.
+        InvalidUsage: It is not a pair of a text and a whole number of at least 0.
     """
     match value:
         case (str() as name, SupportsIndex() as number) if not isinstance(number, bool):
-            return name, index(number)
+            return name, append_number(argument, number)
     raise wrong_kind(argument, value, f'give a name and a number: {argument}=("orders-in", 17)')
 
 
-def whole_number(argument: str, value: object) -> int:
+def append_number(argument: str, value: object) -> int:
+    """The number of an append or a transaction among those of its writer: 0 or greater.
+
+    Raises:
+        InvalidUsage: It is something else.
+    """
+    # -1 is the last number of a writer that has committed nothing: such a number would be one that
+    # was committed before, and its rows would be lost.
+    return whole_number(argument, value, least=0)
+
+
+def whole_number(
+    argument: str, value: object, *, least: int | None = None, most: int | None = None
+) -> int:
     """A whole number of Python's, also from one of NumPy's; True is none, nor is 5.0.
+
+    Args:
+        argument: What the caller calls it.
+        value: What was given.
+        least: The least number that is taken; None for any.
+        most: The greatest number that is taken; None for any.
 
     Raises:
         InvalidUsage: It is something else.
     """
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise wrong_kind(argument, value, "give a whole number; times are in milliseconds")
-    return index(value)
+    number = index(value)
+    if least is not None and number < least:
+        raise wrong_kind(argument, value, f"give a whole number of at least {least}")
+    if most is not None and number > most:
+        raise wrong_kind(argument, value, f"give a whole number of at most {most}")
+    return number
 
 
 def place_options(path: object, location: object, shard: object) -> dict[str, str]:

@@ -334,7 +334,7 @@ class ShardClient:
                 overwritten, upserted or deleted from; "serializable" also one that was read.
             writer: Name of a durable writer; needs `sequence`. The transaction then happens once,
                 however often it is tried.
-            sequence: Number of this transaction among those of `writer`; grows.
+            sequence: Number of this transaction among those of `writer`, from 0 on; grows.
             covers: The range of its source that is done under that number
                 (`shardline.datasource.shard.covered_range`), if known: the same number for another
                 range is refused then.

@@ -273,11 +273,14 @@ def parse_size(text: str) -> int:
 
 
 def parse_number(text: str) -> int:
-    """A whole number."""
+    """A whole number of at least 0."""
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
-        raise UnparsableOption("a whole number, such as 17") from None
+        number = -1
+    if number < 0:
+        raise UnparsableOption("a whole number of at least 0, such as 17")
+    return number
 
 
 def parse_duration(text: str) -> int:

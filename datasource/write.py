@@ -29,7 +29,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from shardline.datasource.append_attempts import AppendAttempts, Decided, Redirect
-from shardline.datasource.arguments import whole_number, wrong_kind
+from shardline.datasource.arguments import append_number, wrong_kind
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import MINIMUM, Frontier
 from shardline.datasource.ids import new_id
@@ -155,9 +155,9 @@ class WriteHandle:
                 time that is not before now and lies in the interval, or its last.
             lower: The upper that the shard must have.
             upper: Its upper afterwards; empty says that nothing more will ever come.
-            sequence: Number of this append, greater than all before of this writer; None takes
-                the writer's next one, so the append is a new one, also if it is repeated after a
-                restart or if other handles of the writer append at the same time.
+            sequence: Number of this append, at least 0 and greater than all before of this writer;
+                None takes the writer's next one, so the append is a new one, also if it is
+                repeated after a restart or if other handles of the writer append at the same time.
 
         Raises:
             InvalidUsage: The updates do not fit the schema or the interval.
@@ -251,7 +251,7 @@ class WriteHandle:
         """
         request = Abandon(
             writer=self.writer,
-            sequence=sequence,
+            sequence=append_number("sequence", sequence),
             attempt=attempt,
             lease_ms=None if self.durable else self.machine.settings.writer_lease_ms,
             parts=frozenset(part.key for run in staged.runs for part in run.parts),
@@ -379,7 +379,7 @@ class WriteHandle:
             Determinate: Others took every number; or as `AppendAttempts.run`.
         """
         if sequence is not None:
-            sequence = whole_number("sequence", sequence)
+            sequence = append_number("sequence", sequence)
             self.sequence = max(self.sequence, sequence)
             return *self._attempts(replace(request, sequence=sequence), parts).run(), sequence
         for _ in range(_NUMBERS_MAX):

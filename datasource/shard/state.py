@@ -110,6 +110,7 @@ class Writer(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         last: Sequence number of its last commit; a commit with this or a lower one has happened.
+            -1 if there was none, and the entry only remembers attempts that were given up.
         upper: The shard's upper right after that commit.
         heartbeat_ms: When it last committed or abandoned something.
         lease_ms: None for a durable writer (named by its user); an anonymous one is forgotten this

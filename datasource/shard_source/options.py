@@ -214,7 +214,7 @@ class SinkOptions(ShardOptions):
             `df.write.format("shard").mode("append").option("saveMode", "ignore")`.
         txn_app_id: `txnAppId`: name of a durable writer; a write with a `txnVersion` that this
             writer has committed before does nothing.
-        txn_version: `txnVersion`: number of the write; greater than all before.
+        txn_version: `txnVersion`: number of the write, at least 0; greater than all before.
         txn_range: `txnRange`: the range of its source that the write covers, as any text: the same
             number with another text is an error. Empty: the number alone identifies the write.
             Default: in a streaming query the range of the micro-batch, if it can be found out.

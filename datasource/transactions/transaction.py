@@ -38,7 +38,7 @@ from typing import Final, Literal, Self, TypeVar
 
 import pyarrow as pa
 
-from shardline.datasource.arguments import whole_number
+from shardline.datasource.arguments import append_number
 from shardline.datasource.difference import Difference
 from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
 from shardline.datasource.frontier import TIME_MIN
@@ -129,7 +129,7 @@ class Transaction:
                 hint="give both: the name of the writer, and a number that grows",
             )
         if sequence is not None:
-            sequence = whole_number("sequence", sequence)
+            sequence = append_number("sequence", sequence)
         self.committed_at: int | None = None
         self.was_committed_before = self._asked_if_done = False
         self._txns = txns

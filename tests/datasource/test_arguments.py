@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from shardline.datasource.arguments import (
+    append_number,
     names_of,
     option_text,
     place_options,
@@ -22,7 +23,8 @@ from shardline.datasource.arguments import (
 )
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.frontier import Frontier
+from shardline.datasource.frontier import MINIMUM, Frontier
+from shardline.datasource.shard.commands.append import Appended, committed_before
 from shardline.datasource.transactions.commit_loop import Identity
 from support.models.shards import SETTINGS, World, rows, schema_of, table
 
@@ -32,6 +34,13 @@ FAR = Frontier(2e15)  # type: ignore[arg-type]
 def snapshot(client: ShardClient, as_of: Any) -> object:
     with client.reader("orders") as reader:
         return reader.snapshot(as_of)
+
+
+def give_up(client: ShardClient, *, number: int) -> bool:
+    """Give up an attempt at a first append of writer `w`."""
+    handle = client.writer("orders", "w")
+    staged = handle.stager().stage([table((1, "a"))])
+    return handle.abandon(staged, sequence=number, attempt="t1")
 
 
 def test_a_path_of_pathlib_opens_a_location(tmp_path: Path) -> None:
@@ -138,12 +147,52 @@ def test_a_refused_number_is_not_counted_from(world: World) -> None:
 
 
 @pytest.mark.parametrize(
+    "call",
+    [
+        lambda c: c.writer("orders", "w").append_now(table((1, "a")), sequence=-1),
+        lambda c: c.writer("orders", "w").compare_and_append(
+            None, MINIMUM, Frontier(5), sequence=-1
+        ),
+        lambda c: give_up(c, number=-1),
+        lambda c: c.transaction(writer="w", sequence=-1),
+        lambda c: c.transactions().commit([], identity=Identity("w", -1)),
+    ],
+    ids=count(),
+)
+def test_a_number_below_0_is_refused(world: World, call: Any) -> None:
+    """A writer that has committed nothing is at -1: rows under it were taken for committed."""
+    client = world.client(replace(SETTINGS, inline_part_bytes=0))
+    for name in ("orders", "others"):
+        client.create(name, schema_of(), key=["id"])
+    client.transactions().register("others")
+    with pytest.raises(InvalidUsage, match=r"'sequence' cannot be -1"):
+        call(client)
+    assert "w" not in client.state("orders").writers
+
+
+def test_an_attempt_that_was_given_up_is_no_commit(world: World) -> None:
+    """The entry that remembers it says of no number that it was committed."""
+    client = world.client(replace(SETTINGS, inline_part_bytes=0))
+    client.create("orders", schema_of(), key=["id"])
+    assert give_up(client, number=0)
+    entry = client.state("orders").writers["w"]
+    for number in (entry.last, 0):
+        assert committed_before(entry, sequence=number, covers="") is None
+    assert isinstance(
+        client.writer("orders", "w").append_now(table((1, "a")), sequence=0), Appended
+    )
+
+
+@pytest.mark.parametrize(
     ("call", "told"),
     [
         (lambda: writer_number("txn", "x"), "'txn' cannot be 'x'"),
         (lambda: writer_number("txn", ("x", 1.0)), "cannot be ('x', 1.0)"),
         (lambda: writer_number("txn", ("x", True)), "cannot be ('x', True)"),
         (lambda: writer_number("txn", ("x", 1, 2)), "txn=("),
+        (lambda: writer_number("txn", ("x", -1)), "'txn' cannot be -1"),
+        (lambda: append_number("sequence", np.int64(-1)), "at least 0"),
+        (lambda: whole_number("at", 8, least=0, most=7), "at most 7"),
         (lambda: names_of("columns", "id"), "columns=['id']"),
         (lambda: names_of("columns", {"id"}), "a list of names"),
         (lambda: whole_number("at", True), "'at' cannot be True"),
@@ -173,3 +222,5 @@ def test_what_is_right_is_taken() -> None:
     assert time_text("as_of", 17) == time_text("as_of", np.int64(17)) == "17"
     assert type(whole_number("at", np.int64(17))) is int
     assert writer_number("txn", ("in", np.int32(3))) == ("in", 3)
+    assert writer_number("txn", ("in", 0)) == ("in", 0)
+    assert [whole_number("at", one, least=0, most=7) for one in (0, 7)] == [0, 7]

@@ -299,7 +299,8 @@ def committed_before(
         covers: The range that is to be appended under it.
         attempt: Id of the attempt that would append it; empty before there is one.
     """
-    if entry is None or sequence > entry.last:
+    # An entry that only remembers attempts has a last number below 0, and none was committed.
+    if entry is None or entry.last < 0 or sequence > entry.last:
         return None
     upper = Frontier(entry.upper)
     done_by = entry.attempt if sequence == entry.last else ""

@@ -227,6 +227,8 @@ def test_a_transaction_needs_both_of_its_options() -> None:
     assert parse_sink({**PLACE, "txnAppId": "etl", "txnVersion": "7"}).txn_version == 7
     with pytest.raises(InvalidUsage, match=r"'1\.0'.*a whole number"):
         parse_sink({**PLACE, "txnAppId": "etl", "txnVersion": "1.0"})
+    with pytest.raises(InvalidUsage, match=r"'-1'.*at least 0"):
+        parse_sink({**PLACE, "txnAppId": "etl", "txnVersion": "-1"})
 
 
 def test_sparks_own_options_are_let_through() -> None:
