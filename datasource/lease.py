@@ -30,6 +30,7 @@ from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.ids import new_id
 from shardline.datasource.shard.commands.readers import (
+    Fencing,
     ReaderMissing,
     Registered,
     SinceExceeded,
@@ -41,6 +42,7 @@ from shardline.datasource.shard.commands.readers import (
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.shard.state import ShardState
+from shardline.datasource.since_hold import SinceHandle
 from shardline.datasource.stores.location import LOG_REPLACED
 
 __all__ = ["Lease", "LeaseRenewer", "take_lease"]
@@ -49,7 +51,12 @@ _log = logging.getLogger(__name__)
 
 
 def take_lease(
-    machine: Machine, *, since: int | None, lease_ms: int, purpose: str, owner: str = ""
+    machine: Machine,
+    *,
+    since: int | None,
+    lease_ms: int,
+    purpose: str,
+    owner: SinceHandle | None = None,
 ) -> Lease | SinceExceeded:
     """Register a leased reader that may read at every `as_of >= since`.
 
@@ -58,15 +65,18 @@ def take_lease(
         since: The least `as_of` to be read; None for the shard's since.
         lease_ms: How long the lease lasts without a heartbeat.
         purpose: Who reads and what for, for people.
-        owner: Name of an owner that has one lease at a time: the leases of its earlier runs, which
-            may have been killed, end in the same transition. Empty for none.
+        owner: The hold whose owner has one lease at a time: the leases of its earlier owners, which
+            may have been killed, end in the same transition. None for a lease beside others.
 
     Returns:
         The lease, or `SinceExceeded` if history at `since` is gone.
+
+    Raises:
+        Fenced: Another owner has taken the hold over.
     """
     reader = new_id("r", machine.ids)
-    if owner:
-        reader = f"{owner}@{reader}"
+    if owner is not None:
+        reader = f"{owner.name}@{reader}"
     outcome = machine.apply(
         partial(
             _register,
@@ -79,22 +89,29 @@ def take_lease(
     )
     if isinstance(outcome, SinceExceeded):
         return outcome
-    return Lease(machine, reader, lease_ms, outcome.since, outcome.seqno)
+    registered = outcome if owner is None else owner.check_owned(outcome)
+    assert isinstance(registered, Registered), registered
+    return Lease(machine, reader, lease_ms, registered.since, registered.seqno)
 
 
 def _register(
     state: ShardState,
     now_ms: int,
     *,
-    owner: str,
+    owner: SinceHandle | None,
     reader: str,
     since: int | None,
     lease_ms: int,
     purpose: str,
-) -> Transition[Registered | SinceExceeded]:
-    """Register `reader` in place of all earlier ones of `owner`."""
-    if owner:
-        others = {name: r for name, r in state.leased.items() if name.rpartition("@")[0] != owner}
+) -> Transition[Registered | SinceExceeded | Fencing]:
+    """Register `reader` in place of all earlier ones of the hold `owner`, if it is still owned."""
+    if owner is not None:
+        hold = state.critical.get(owner.name)
+        # In this very transition: a run that was fenced and does not know it yet would end the
+        # lease of the newer one, whose plan loses its files.
+        if hold is not None and hold.epoch != owner.epoch:
+            return Transition(None, Fencing(hold.epoch))
+        others = {n: r for n, r in state.leased.items() if n.rpartition("@")[0] != owner.name}
         state = msgspec.structs.replace(state, leased=others)
     return register_leased(
         state, now_ms, reader=reader, since=since, lease_ms=lease_ms, purpose=purpose

@@ -14,7 +14,7 @@ collection deleted the files of a plan, the query could not go on; so each run h
     collection, and is renewed by a timer while a micro-batch takes an hour.
 
 Each run takes the since hold over under an epoch of its own. A zombie driver of the same query is
-thereby fenced: its next commit raises `Fenced`.
+thereby fenced: its next commit raises `Fenced`, and so does the next lease that it asks for.
 
 Invariants:
     The since hold exists before an offset that needs it is returned to Spark.
@@ -177,6 +177,7 @@ class StreamHolds:
 
         Raises:
             InvalidUsage: History at `since` is gone.
+            Fenced: Another run of the query owns the hold now.
         """
         # A timer that has not failed is not enough: the state may show already that a newer run or
         # an admin has ended the lease. And a state that lists it is no older than it, so the blobs
@@ -193,7 +194,7 @@ class StreamHolds:
             since=since,
             lease_ms=self.machine.settings.lease_ms,
             purpose=self.purpose,
-            owner=self._since.name if self._since else "",
+            owner=self._since,
         )
         if isinstance(lease, SinceExceeded):
             raise history_gone_error(self.machine.state(), since, lease.since)

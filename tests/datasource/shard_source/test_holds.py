@@ -15,6 +15,7 @@ from shardline.datasource.errors import Fenced, InvalidUsage, LeaseExpired
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.commands.readers import expire_critical
 from shardline.datasource.shard.state import ShardState
+from shardline.datasource.shard_source.holds import StreamHolds
 from shardline.datasource.shard_source.stream_inputs import StreamInputs
 from support.fakes.engine import Checkpoint, Killed, Query, consolidated, options_of
 from support.models.shards import World, schema_of, table, updates
@@ -172,6 +173,28 @@ def test_a_killed_run_leaves_no_lease_to_the_next(world: World) -> None:
     (reader,) = client.state("in").leased
 
     assert reader.startswith("copy@")
+
+
+def test_a_zombie_leaves_the_lease_of_the_newer_run_alone(world: World) -> None:
+    """Its next plan takes no hold over, and would end a lease that others plan under."""
+    client = world.client(BLOBS)
+    fill(client, batches=1)
+    machine = client.machine("in")
+    old = StreamHolds(machine, "e1", "old", 1000)
+    old.acquire("q", 5)
+    old.protect(5)
+    new = StreamHolds(machine, "e2", "new", 1000)
+    new.take_over("q", 5)
+    new.confirm()
+    new.protect(5)
+    try:
+        for _ in range(2):
+            with pytest.raises(Fenced, match="started elsewhere"):
+                old.protect(5)
+            assert list(client.state("in").leased) == [new.reader]
+    finally:
+        old.release()
+        new.release()
 
 
 def test_a_zombie_of_the_same_query_is_fenced(world: World) -> None:
