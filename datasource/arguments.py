@@ -10,6 +10,7 @@ is done.
     writer_number     name and number of a durable writer
     whole_number      a count
     append_number     number of an append or a transaction of a durable writer
+    moment            a time of a shard, in milliseconds
     place_options, option_text, time_text    arguments as options of `format("shard")`
 """
 
@@ -23,11 +24,13 @@ from operator import index
 from typing import Final, SupportsIndex, TypeAlias
 
 from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frontier import TIME_MAX, TIME_MIN
 
 __all__ = [
     "Pathname",
     "Time",
     "append_number",
+    "moment",
     "names_of",
     "option_text",
     "place_options",
@@ -106,6 +109,17 @@ def append_number(argument: str, value: object) -> int:
     # -1 is the last number of a writer that has committed nothing: such a number would be one that
     # was committed before, and its rows would be lost.
     return whole_number(argument, value, least=0)
+
+
+def moment(argument: str, value: object) -> int:
+    """A time that updates of a shard may have, in milliseconds.
+
+    Raises:
+        InvalidUsage: It is something else.
+    """
+    # A greater one could be held and never be reached: a shard whose since is there can be read at
+    # no time, and no since goes back.
+    return whole_number(argument, value, least=TIME_MIN, most=TIME_MAX)
 
 
 def whole_number(

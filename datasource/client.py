@@ -20,7 +20,14 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TypeVar
 
-from shardline.datasource.arguments import Pathname, names_of, text_of, whole_number, wrong_kind
+from shardline.datasource.arguments import (
+    Pathname,
+    moment,
+    names_of,
+    text_of,
+    whole_number,
+    wrong_kind,
+)
 from shardline.datasource.clock import Clock, IdGenerator, SystemClock, SystemIds
 from shardline.datasource.drop_shard import drop_shard
 from shardline.datasource.errors import Fenced, InvalidUsage
@@ -31,7 +38,7 @@ from shardline.datasource.maintenance.garbage_collection import collect_garbage
 from shardline.datasource.maintenance.orphan_sweep import SweepResult, sweep
 from shardline.datasource.maintenance.retention import set_retention
 from shardline.datasource.read import ReadHandle, current_schema, history_gone_error, open_reader
-from shardline.datasource.settings import ShardSettings
+from shardline.datasource.settings import LONGEST_MS, ShardSettings
 from shardline.datasource.shard.codec import CODE_VERSION
 from shardline.datasource.shard.commands.evolve import (
     Evolved,
@@ -272,10 +279,16 @@ class ShardClient:
             since: Least `as_of` to be read; None for the shard's since.
             lease_ms: How long the lease lasts without a heartbeat; None for the settings'.
             purpose: Who reads and what for; shown by `inspect`.
+
+        Raises:
+            InvalidUsage: There is no such shard, its history at `since` is gone, or an argument is
+                nothing that it can be.
         """
         self.state(name)
-        since = None if since is None else whole_number("since", since)
-        lease_ms = None if lease_ms is None else whole_number("lease_ms", lease_ms)
+        since = None if since is None else moment("since", since)
+        if lease_ms is not None:
+            # Before there is a lease: one that cannot be renewed would be left behind.
+            lease_ms = whole_number("lease_ms", lease_ms, least=1, most=LONGEST_MS)
         return open_reader(
             self.machine(name),
             since=since,
@@ -300,7 +313,7 @@ class ShardClient:
             InvalidUsage: The hold is new and history at `since` is gone.
         """
         self.state(name)
-        since = None if since is None else whole_number("since", since)
+        since = None if since is None else moment("since", since)
         handle = open_since_hold(
             self.machine(name),
             hold,

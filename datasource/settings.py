@@ -10,12 +10,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from shardline.datasource.errors import InvalidUsage, unknown_name
 
-__all__ = ["ShardSettings"]
+__all__ = ["LONGEST_MS", "ShardSettings"]
 
 _MIB = 1 << 20
+
+LONGEST_MS: Final = 100 * 365 * 86_400_000
+"""The longest duration, 100 years: threads can wait for three times as long, and not for longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,8 @@ class ShardSettings:
         """Refuse values that cannot work.
 
         Raises:
-            InvalidUsage: A number is negative, or zero where something must happen.
+            InvalidUsage: A number is negative, or zero where something must happen; or a duration
+                is longer than any thread can wait.
         """
         zero_allowed = {
             "inline_part_bytes",
@@ -106,6 +111,12 @@ class ShardSettings:
                     f"setting '{field.name}' is {value}",
                     code="INVALID_SETTING",
                     hint=f"use a whole number of at least {least}",
+                )
+            if field.name.endswith("_ms") and value > LONGEST_MS:
+                raise InvalidUsage(
+                    f"setting '{field.name}' is {value}",
+                    code="INVALID_SETTING",
+                    hint=f"use at most {LONGEST_MS} milliseconds",
                 )
 
     @classmethod

@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from shardline.datasource.arguments import moment
 from shardline.datasource.errors import Fenced, LeaseExpired
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.ids import check_owner_name
@@ -99,11 +100,13 @@ class SinceHandle:
         """Give up reads before `since`; return the hold's since afterwards, which is never earlier.
 
         Raises:
+            InvalidUsage: `since` is empty, or no time that a shard can reach.
             Fenced: Another owner has taken the hold over.
             LeaseExpired: An admin has expired the hold.
         """
         if since <= self.since:
             return self.since
+        since = Frontier(moment("since", since.time))
         outcome = self.machine.apply(
             partial(
                 downgrade_critical,

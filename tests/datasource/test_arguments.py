@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
@@ -23,7 +24,8 @@ from shardline.datasource.arguments import (
 )
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.frontier import MINIMUM, Frontier
+from shardline.datasource.frontier import EMPTY, MINIMUM, TIME_MAX, Frontier
+from shardline.datasource.settings import LONGEST_MS
 from shardline.datasource.shard.commands.append import Appended, committed_before
 from shardline.datasource.transactions.commit_loop import Identity
 from support.models.shards import SETTINGS, World, rows, schema_of, table
@@ -168,6 +170,45 @@ def test_a_number_below_0_is_refused(world: World, call: Any) -> None:
     with pytest.raises(InvalidUsage, match=r"'sequence' cannot be -1"):
         call(client)
     assert "w" not in client.state("orders").writers
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda c: c.reader("orders", lease_ms=-1), "'lease_ms' cannot be -1"),
+        (lambda c: c.reader("orders", lease_ms=0), "'lease_ms' cannot be 0"),
+        (lambda c: c.reader("orders", lease_ms=10**30), f"at most {LONGEST_MS}"),
+        (lambda c: c.reader("orders", since=-1), "'since' cannot be -1"),
+        (lambda c: c.reader("orders", since=TIME_MAX + 1), f"at most {TIME_MAX}"),
+        (lambda c: c.hold("orders", "new", since=-1), "'since' cannot be -1"),
+        (lambda c: c.hold("orders", "new", since=10**30), f"at most {TIME_MAX}"),
+        (lambda c: c.hold("orders", "me").downgrade(Frontier(TIME_MAX + 1)), f"at most {TIME_MAX}"),
+        (lambda c: c.hold("orders", "me").downgrade(EMPTY), "'since' cannot be None"),
+    ],
+    ids=count(),
+)
+def test_no_hold_is_taken_that_nothing_can_reach(world: World, call: Any, told: str) -> None:
+    """Nor a lease that nobody can renew: a since goes nowhere back, and nothing could be read."""
+    client = world.client()
+    client.create("orders", schema_of(), key=["id"])
+    client.writer("orders").append_now(table((1, "a")))
+    held = client.hold("orders", "me", since=0)
+    with pytest.raises(InvalidUsage, match=re.escape(told)):
+        call(client)
+    state = client.state("orders")
+    assert (state.since, set(state.critical), state.leased) == (MINIMUM, {"me"}, {})
+    assert held.since == MINIMUM
+
+
+def test_the_last_time_and_the_longest_lease_are_taken(world: World) -> None:
+    """The bounds themselves: a thread waits for half of that lease."""
+    client = world.client()
+    client.create("orders", schema_of(), key=["id"])
+    with client.reader("orders", since=TIME_MAX, lease_ms=LONGEST_MS) as reader:
+        assert (reader.lease.since, reader.lease.lease_ms) == (Frontier(TIME_MAX), LONGEST_MS)
+    assert LONGEST_MS / 1000 < threading.TIMEOUT_MAX
+    held = client.hold("orders", "me")
+    assert held.downgrade(Frontier(TIME_MAX)) == Frontier(TIME_MAX)
 
 
 def test_an_attempt_that_was_given_up_is_no_commit(world: World) -> None:

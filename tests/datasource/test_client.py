@@ -331,6 +331,7 @@ def test_errors_survive_the_way_from_an_executor(client: ShardClient) -> None:
         ({"leaseMs": "1"}, "UNKNOWN_SETTING.*'leaseMs'.*lease_ms"),
         ({"lease_ms": "soon"}, "INVALID_SETTING.*'soon'.*whole number"),
         ({"lease_ms": "-1"}, "INVALID_SETTING"),
+        ({"lease_ms": str(10**30)}, "INVALID_SETTING.*at most"),
         ({"rollup_every": "0"}, "INVALID_SETTING.*at least 1"),
         ({"validate": "1"}, "INVALID_SETTING.*true or false"),
     ],
