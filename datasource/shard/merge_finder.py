@@ -5,7 +5,8 @@ a merge changes the newest ones: so the walk over the batches (`trace.DueWalk`) 
 it was, or from a mark a little before. What remains proportional to the number of batches is to see
 that they are the same ones, which costs nanoseconds for each and not a microsecond.
 
-Invariant: the answer is that of `trace.due_merges` for the same trace, whatever was asked before.
+Invariant: the answer is that of `trace.due_merges` for the same trace, whatever was asked before,
+and wherever that was interrupted.
 """
 
 from __future__ import annotations
@@ -82,10 +83,14 @@ class MergeFinder:
 
     def _resumed(self, batches: tuple[Batch, ...], factor: int) -> DueWalk:
         """The walk over as many of the first batches as were looked at before."""
+        # Taken out before its walk goes on, in place: an interrupt on the way, or a weigher that
+        # raises, would leave a mark whose walk is ahead of its batches, and wrong answers for ever.
+        last, self._last = self._last, None
         if factor != self._factor:
-            self._factor, self._early, self._last = factor, None, None
-        if self._last is not None and self._last.is_start_of(batches):
-            return self._last.walk
+            last = self._early = None
+            self._factor = factor
+        if last is not None and last.is_start_of(batches):
+            return last.walk
         if self._early is not None and self._early.is_start_of(batches):
             return self._early.walk.copy()
         self._early = None

@@ -76,6 +76,30 @@ def test_it_finds_what_is_due(sizes: list[int], changed: list[tuple[str, int]]) 
             assert list(finder.find(trace, factor, weigh)) == plainly(trace, factor)
 
 
+@bounded
+@given(st.integers(0, 30), st.lists(st.sampled_from([1, 1, 1, 2, 40]), min_size=1, max_size=30))
+def test_an_interrupt_on_the_way_changes_no_answer(before: int, sizes: list[int]) -> None:
+    """Ctrl-C at any batch, also at the first: what others have merged meanwhile is found."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merge_finder, "_NEWEST", 5)
+        begun = tuple(batch(n, 1) for n in range(before))
+        more = (*begun, *(batch(before + n, rows) for n, rows in enumerate(sizes)))
+        for at in range(before, len(more)):
+            finder = MergeFinder()
+            finder.find(Trace(batches=begun), 4, weigh)
+
+            def interrupt(one: Batch, at: int = at) -> int:
+                if one.desc.lower == at:
+                    raise KeyboardInterrupt
+                return weigh(one)
+
+            with pytest.raises(KeyboardInterrupt):
+                finder.find(Trace(batches=more), 4, interrupt)
+            for later in ((*begun, batch(100, 5000)), (*begun, batch(100, 1)), more):
+                trace = Trace(batches=later)
+                assert list(finder.find(trace, 4, weigh)) == plainly(trace, 4)
+
+
 def test_it_looks_only_at_batches_that_are_new() -> None:
     """After an append at one, after a merge of the newest at few."""
     seen: list[int] = []
