@@ -33,12 +33,15 @@ def append_staged(
         attempt: Id of the attempt that staged them.
 
     Raises:
-        InvalidUsage: Rows carry times before the shard's upper.
+        InvalidUsage: Rows carry times before the shard's upper. The parts are deleted.
     """
     if timed and not staged.runs:
         return _append_nothing(handle, sequence)
     if timed:
-        _check_times(handle, staged, sequence)
+        # Nobody else owns the parts yet: a native write has no abort that would delete them.
+        with UncommittedParts(handle.machine.location.blob, staged.runs) as parts:
+            _check_times(handle, staged, sequence)
+            parts.hand_over(staged.runs)
     return handle.commit(staged, sequence=sequence, attempt=attempt)
 
 

@@ -6,13 +6,15 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
-from shardline.datasource.errors import Determinate
+from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.maintenance.compact import compact
 from shardline.datasource.shard.commands.append import Appended
 from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS
 from shardline.datasource.shard.state import STAGE_LIFE_MS
+from shardline.datasource.shard_sink.append import append_staged, give_attempt_up
 from shardline.datasource.write import WriteHandle
 from support.models.shards import SETTINGS, World, rows, schema_of, table
 
@@ -198,3 +200,38 @@ def test_what_a_writer_gave_up_is_bounded(client: ShardClient) -> None:
     staged = writer.stager().stage([SOME])
     answers = [writer.abandon(staged, sequence=1, attempt=f"t{i}") for i in range(70)]
     assert answers == [True] * 64 + [False] * 6
+
+
+# --- parts that are refused before anybody asks for their commit ----------------------------------
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_parts_with_times_that_are_over_are_deleted(client: ShardClient, timed: bool) -> None:
+    """Refused by the check before the append or by the append; an abort then deletes nothing."""
+    append_by_others(client)
+    mine = parts_of(client)
+    handle = client.writer(SHARD, "w")
+    late = SOME.append_column("_ts", pa.array([0, 1]))
+    staged = handle.stager().stage([late])
+    assert len(parts_of(client)) > len(mine)
+    with pytest.raises(InvalidUsage, match="TIME_OUT_OF_RANGE"):
+        append_staged(handle, staged, timed=timed, sequence=1, attempt="t1")
+    assert parts_of(client) == mine
+    give_attempt_up(handle, staged, sequence=1, attempt="t1")
+    assert parts_of(client) == mine
+
+
+def test_parts_with_times_that_are_committed_stay(client: ShardClient) -> None:
+    """The check hands them over; a replay finds them there and deletes its own only."""
+    handle = client.writer(SHARD, "w")
+    late = SOME.append_column("_ts", pa.array([0, 1]))
+    for attempt in ("t1", "t2"):
+        staged = handle.stager().stage([late])
+        append_staged(handle, staged, timed=True, sequence=1, attempt=attempt)
+    (batch,) = client.state(SHARD).trace.batches
+    assert parts_of(client) == {part.key for part in batch.parts}
+
+
+def parts_of(client: ShardClient) -> set[str]:
+    """Keys of all parts that there are."""
+    return {entry.key for entry in client.location.blob.list(f"{SHARD}/part/")}
