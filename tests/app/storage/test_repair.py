@@ -241,7 +241,7 @@ def test_two_repairs_at_a_time_take_nothing_of_each_other(monkeypatch: pytest.Mo
     rows, seen = bad_rows(world.client, "in")
     ids = {row.raw: row.id for row in rows}
     other = ShardClient.open(world.client.location.url, clock=ManualClock(), ids=SeededIds(1))
-    real, skipped = WriteHandle.compare_and_append, []
+    real, skipped = WriteHandle.compare_and_append, list[str]()
 
     def append(handle: WriteHandle, *given: Any, **named: Any) -> Any:
         if handle.machine.name == "in_errors" and not skipped:

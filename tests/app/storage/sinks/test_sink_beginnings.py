@@ -14,6 +14,7 @@ from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage import sink_query
 from shardline.app.storage.sink_holds import hold_name
 from shardline.app.storage.sink_query import _SinkRun
+from shardline.app.storage.sinks import open_target
 from shardline.app.storage.sinks.interval import Interval
 from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.app.storage.sinks.stalls import SinkStalled
@@ -38,9 +39,9 @@ class World:
         self.folder = folder
         self.begun: list[tuple[int, Frontier | None]] = []
         self.refused = False
-        real = sink_query.open_target
+        real = open_target.open_target
 
-        def open_target(*given: Any) -> Any:
+        def opened(*given: Any) -> Any:
             if self.refused:
                 raise InvalidUsage("it is somebody else's", code="TARGET_TAKEN")
             return real(*given)
@@ -48,7 +49,7 @@ class World:
         def query_from(_: _SinkRun, as_of: int, committed: Frontier | None, *__: object) -> None:
             self.begun.append((as_of, committed))
 
-        monkeypatch.setattr(sink_query, "open_target", open_target)
+        monkeypatch.setattr(sink_query, "open_target", opened)
         monkeypatch.setattr(_SinkRun, "_query_from", query_from)
 
     def passes(self, *times: int) -> None:
