@@ -22,7 +22,7 @@ from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.stores.location import Committed, ExpectationMismatch
 
-__all__ = ["Answer", "Command", "Pending", "RecordInFlight", "answer_all"]
+__all__ = ["Answer", "Command", "Pending", "RecordInFlight", "answer_all", "run_all"]
 
 R = TypeVar("R")
 
@@ -83,3 +83,28 @@ def answer_all(group: Sequence[Pending], answers: Sequence[Answer]) -> None:
     for pending, answer in zip(group, answers, strict=True):
         if pending.answer is None:
             pending.answer = answer
+
+
+def run_all(
+    group: Sequence[Pending], old: ShardState, now_ms: int
+) -> tuple[ShardState, list[Answer], bool]:
+    """Run all commands on `old`, each on the state that the one before it has made.
+
+    Returns:
+        The last state (`old` itself if nothing changed); the answers, in order; and True if some
+        command had nothing to do or raised.
+    """
+    new, idle = old, False
+    answers: list[Answer] = []
+    for pending in group:
+        try:
+            transition = pending.command(new, now_ms)
+        except Exception as error:  # noqa: BLE001 - its own caller gets it, the others go on
+            answers.append(Answer(error=error))
+            # An error is an answer without effect, too: on a fresh state it may not be raised.
+            idle = True
+            continue
+        idle = idle or transition.state is None
+        new = transition.state or new
+        answers.append(Answer(transition.result))
+    return new, answers, idle

@@ -63,6 +63,7 @@ from shardline.datasource.shard.group_commit import (
     Pending,
     RecordInFlight,
     answer_all,
+    run_all,
 )
 from shardline.datasource.shard.merge_budget import MergeBudget
 from shardline.datasource.shard.merge_finder import MergeFinder
@@ -298,9 +299,8 @@ class Machine:
         try:
             self._commit_group(group)
         except ShardError as error:
-            # A replaced log refuses all of them: one by one they would be run on what is there now.
-            may_be_of_one = isinstance(error, InvalidUsage) and error.code != LOG_REPLACED
-            if may_be_of_one and len(group) > 1:
+            # A replaced log has refused all of them by now, also if only one was tried.
+            if isinstance(error, InvalidUsage) and len(group) > 1:
                 # Nothing was written, and one of them may be to blame, such as an append that makes
                 # the record too large: the others would be refused for good by what is none of
                 # theirs. The flight first, or they would be taken for commands of unknown outcome.
@@ -358,7 +358,7 @@ class Machine:
             # Inside the loop: a heartbeat stamped before many lost races could be expired by the
             # time its record is written (materialize #38060).
             now_ms = self.clock.now_ms()
-            new, answers, idle = self._run(group, old, now_ms)
+            new, answers, idle = run_all(group, old, now_ms)
             if idle and not fresh:
                 # A command found nothing to do, in a cached state that may be stale. An effect is
                 # checked by the compare-and-set; an answer without one is checked only here. To
@@ -391,30 +391,6 @@ class Machine:
             # Catching up comes after the pause: a state read before it would be stale again.
             paused = backoff.lost(self.clock.elapsed_ms() - began_ms)
             fresh = self._catch_up(None if paused else outcome.current)
-
-    def _run(
-        self, group: list[Pending], old: ShardState, now_ms: int
-    ) -> tuple[ShardState, list[Answer], bool]:
-        """Run all commands on `old`, each on the state that the one before it has made.
-
-        Returns:
-            The last state (`old` itself if nothing changed); the answers, in order; and True if
-            some command had nothing to do or raised.
-        """
-        new, idle = old, False
-        answers: list[Answer] = []
-        for pending in group:
-            try:
-                transition = pending.command(new, now_ms)
-            except Exception as error:  # noqa: BLE001 - its own caller gets it, the others go on
-                answers.append(Answer(error=error))
-                # An error is an answer without effect, too: on a fresh state it may not be raised.
-                idle = True
-                continue
-            idle = idle or transition.state is None
-            new = transition.state or new
-            answers.append(Answer(transition.result))
-        return new, answers, idle
 
     def _record(self, old: ShardState, new: ShardState, now_ms: int) -> tuple[Record, ShardState]:
         """The log record that turns `old` into `new`, and the state that it makes."""
@@ -460,7 +436,7 @@ class Machine:
             return self.location.consensus.compare_and_set(self.directory, expected, data)
         except InvalidUsage as error:
             if error.code == LOG_REPLACED:
-                self._forget()
+                self._forget(error)
             raise
         except Indeterminate as unknown:
             # The log's own deadline has passed. One more look may settle it.
@@ -539,7 +515,11 @@ class Machine:
             hint="run inspect and restore it from a backup; nothing was changed",
         )
 
-    def _forget(self) -> None:
+    def _forget(self, error: InvalidUsage) -> None:
+        # First: run on what is there now, which this process has not seen when they were called,
+        # the commands that wait would be acknowledged, and what it lacks be gone without a word.
+        waiting = self._open_commands()
+        answer_all(waiting, [Answer(error=error)] * len(waiting))
         # Another log may be in the place of the one that all of this was read of.
         self._state = None
         self.finder, self.drops, self._rollups = MergeFinder(), DropsSeen(), RollupAttempts()

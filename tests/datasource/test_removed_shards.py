@@ -17,6 +17,7 @@ import pytest
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemIds
 from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.lease import take_lease
 from shardline.datasource.stores.entry import entry_key
 from shardline.datasource.stores.location import Committed
 from shardline.datasource.stores.log import SEEN_MS, NumberedLog
@@ -112,6 +113,35 @@ def test_none_of_the_writes_that_share_a_commit_goes_into_an_older_copy(tmp_path
         refused = [one.exception() for one in writes]
     assert [getattr(one, "code", one) for one in refused] == ["LOG_REPLACED"] * len(writes)
     assert contents(ShardClient.open(str(url))) == [1]
+
+
+def test_none_of_those_that_are_tried_singly_goes_into_an_older_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them makes the record too large; the first that is tried finds another log."""
+    monkeypatch.setattr("shardline.datasource.stores.log.RECORD_BYTES_MAX", 5_000)
+    url = tmp_path / "shards"
+    client = ShardClient.open(str(url))
+    append(client, 1)
+    shutil.copytree(url, tmp_path / "copy")
+    append(client, 2)
+    machine = client.machine("o")
+    shutil.rmtree(url)
+    (tmp_path / "copy").rename(url)
+
+    def lease(purpose: str) -> Any:
+        return take_lease(machine, since=None, lease_ms=60_000, purpose=purpose)
+
+    with ThreadPoolExecutor(4) as pool:
+        with machine._commit_lock:
+            large = pool.submit(lease, "x" * 10_000)
+            wait_until("the large one is first", lambda: len(machine._queue) == 1, 30)
+            small = [pool.submit(lease, "small") for _ in range(3)]
+            wait_until("all are queued", lambda: len(machine._queue) == 4, 30)
+        refused = [one.exception() for one in (large, *small)]
+    codes = [getattr(one, "code", one) for one in refused]
+    assert codes == ["RECORD_TOO_LARGE", *["LOG_REPLACED"] * len(small)]
+    assert not ShardClient.open(str(url)).state("o").leased
 
 
 def test_no_shard_is_made_in_a_location_that_is_another_one_by_now(tmp_path: Path) -> None:
