@@ -26,7 +26,7 @@ import msgspec
 
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
-from shardline.datasource.maintenance.compact import flush_inline
+from shardline.datasource.maintenance.make_room import make_room
 from shardline.datasource.parts.stage import Stager, UncommittedParts
 from shardline.datasource.shard.batch import Run
 from shardline.datasource.shard.commands.append import (
@@ -126,7 +126,7 @@ class AppendAttempts:
         """One attempt: makes room for inline parts, or leaves the append to a transaction."""
         outcome = self.machine.apply(partial(command, append=self.request))
         if isinstance(outcome, InlineBackpressure):
-            flush_inline(self.machine)
+            make_room(self.machine)
             outcome = self.machine.apply(partial(command, append=self.request))
         if isinstance(outcome, InlineBackpressure):
             # What is inline cannot be moved, or others filled the room at once.

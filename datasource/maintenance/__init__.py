@@ -9,6 +9,7 @@ Must never: change the contents of a shard at a time that can still be read; del
 reader, a writer, or a record that is being written may still need.
 
     compact              replaces neighbouring batches by one that means the same
+    make_room            moves inline parts out of the state, for a commit without room in it
     impossible_merges    keeps only the batches of a merge that is impossible from being merged
     compaction_claim     claims a merge, so that no two processes make the same one
     garbage_collection   deletes blobs that no state needs which may still be read

@@ -19,7 +19,8 @@ from functools import partial
 import msgspec
 
 from shardline.datasource.errors import Determinate
-from shardline.datasource.maintenance.compact import compact_inline, flush_inline
+from shardline.datasource.maintenance.compact import compact_inline
+from shardline.datasource.maintenance.make_room import make_room
 from shardline.datasource.parts.stage import Stager, UncommittedParts
 from shardline.datasource.read import current_schema
 from shardline.datasource.shard.batch import Run
@@ -85,7 +86,7 @@ def _apply(machine: Machine, shard: str, txns: str, commits: list[Commit]) -> No
     outcome = machine.apply(partial(command, commits=commits))
     # Unlike a direct append, this must not be refused: it is committed, and readers wait for it.
     if isinstance(outcome, InlineBackpressure):
-        flush_inline(machine)
+        make_room(machine)
         outcome = machine.apply(partial(command, commits=commits))
     if isinstance(outcome, InlineBackpressure):
         # Inline parts could not be moved to blobs, or others filled the space at once.

@@ -8,10 +8,11 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from typing_extensions import override
 
-from shardline.datasource.errors import Indeterminate, ShardError
+from shardline.datasource.errors import Corrupt, Indeterminate, ShardError
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.maintainer import maintain
 from shardline.datasource.maintenance.compact import compact_inline, flush_inline
@@ -325,3 +326,40 @@ def test_a_writer_without_room_looks_before_what_others_merge(world: World) -> N
     assert flush_inline(machine), "the claim is given up"
     assert client.state(SHARD).trace.inline_bytes == 0
     assert contents(world.client()) == expected(3)
+
+
+@pytest.mark.parametrize("in_transactions", [False, True])
+def test_rows_that_no_merge_can_add_up_keep_no_others_out(
+    world: World, *, in_transactions: bool
+) -> None:
+    """A row that is there 2^63 times stays inline for ever, and the state has no room left."""
+    settings = replace(SETTINGS, inline_state_bytes=6000, compact_inline_bytes=0)
+    client = world.client(settings)
+    client.create(SHARD, schema_of())
+    often = table((0, "x"), (0, "x")).append_column("_diff", pa.array([2**62, 2**62]))
+    for rows in (often, *(table((number, "y")) for number in range(1, 31))):
+        if in_transactions:
+            with client.transaction() as transaction:
+                transaction.append(SHARD, rows)
+        else:
+            client.writer(SHARD).append_now(rows)
+    trace = client.shard_views.state(SHARD).trace
+    assert sum(part.rows for batch in trace.batches for part in batch.parts) == 32
+    assert list(world.objects().entries(f"{SHARD}/part/")), "there was no room for all"
+
+
+@pytest.mark.parametrize("error", [Indeterminate("who knows"), Corrupt("damaged")])
+def test_an_append_is_not_to_blame_for_what_keeps_others_inline(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: ShardError
+) -> None:
+    """Nor is an attempt to make room, of whatever outcome, an attempt to append."""
+    client = filled(world.client(replace(SETTINGS, inline_state_bytes=0)), 0)
+
+    def flush(_machine: object) -> bool:
+        raise error
+
+    monkeypatch.setattr("shardline.datasource.maintenance.make_room.flush_inline", flush)
+    before = client.state(SHARD).seqno
+    client.writer(SHARD).append_now(table((0, "x"), (0, "y")))
+    assert client.state(SHARD).seqno == before + 1, "it was asked for once"
+    assert contents(client) == expected(1)
