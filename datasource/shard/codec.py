@@ -73,6 +73,17 @@ _ROLLUP_BYTES_MAX: Final = 4 << 30
 """No state is so large uncompressed: a million parts with all their statistics are 1 GB. A damaged
 rollup that claims to be larger is refused before it can fill the memory."""
 
+_UNENCODABLE: Final = (
+    msgspec.MsgspecError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+)
+"""What encoding raises for a value that has no encoding: half of a surrogate pair in a text is a
+`UnicodeEncodeError`. Any other error would be taken for one of the store, and so for everybody's
+whose command is in the same record."""
+
 V = TypeVar("V")
 
 
@@ -226,7 +237,7 @@ def encode_checked(value: object, decoder: msgspec.json.Decoder[V]) -> bytes:
     try:
         data = _encoder.encode(value)
         decoder.decode(data)
-    except (msgspec.DecodeError, TypeError) as error:
+    except _UNENCODABLE as error:
         raise InvalidUsage(
             f"an argument is of the wrong kind, and nothing was written: {error}",
             code="INVALID_ARGUMENT",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
@@ -133,6 +134,27 @@ def test_a_command_that_is_too_large_fails_alone(
     assert world.client().state(SHARD).leased.keys() == {"r0", "r1", "r2"} - failed
     assert world.client().state(SHARD).seqno == before + 3 - len(failed), "one record each"
     assert machine._queue == []
+
+
+@pytest.mark.parametrize("purpose", ["host \udc80", 7])
+def test_a_command_that_cannot_be_encoded_fails_alone(world: World, purpose: Any) -> None:
+    """It is refused as an argument, and is no error of those who were to be in its record."""
+    filled(world, 1)
+    machine = world.client().machine(SHARD)
+    purposes = {"poison": purpose, "r1": "first", "r2": "second"}
+    waiting = {
+        name: Pending(partial(register_leased, reader=name, since=None, lease_ms=1000, purpose=one))
+        for name, one in purposes.items()
+    }
+    machine._queue += [waiting["poison"], waiting["r2"]]
+    machine.apply(waiting["r1"].command)
+    poison, other = waiting["poison"].answer, waiting["r2"].answer
+    assert poison is not None
+    assert other is not None
+    assert isinstance(poison.error, InvalidUsage)
+    assert poison.error.code == "INVALID_ARGUMENT"
+    assert other.error is None
+    assert world.client().state(SHARD).leased.keys() == {"r1", "r2"}
 
 
 def test_no_row_is_in_the_representation_of_a_handle(world: World) -> None:
