@@ -16,6 +16,7 @@ Must never: read the bytes of a part; change a state in any other way than a com
     plan                        the parts that a read must fetch, from one state, without I/O
     codec, replay               records and rollups to states, and back
     machine, backoff            the compare-and-set loop, and the pause after a lost race
+    known                       the newest state that a process knows, and the record that made it
     group_commit                commands of several threads in one record
     rollup_attempts             which commits write a rollup, and when one that failed is repeated
     state_history               the states that a shard had

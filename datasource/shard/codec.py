@@ -52,7 +52,7 @@ __all__ = [
     "encode_rollup",
 ]
 
-CODE_VERSION: Final = (1, 8)
+CODE_VERSION: Final = (1, 9)
 """Version of the state this code writes: `(major, minor)`.
 
 1.1 added `cleaned_seqno`; code that drops it makes the next collector begin further back.
@@ -65,7 +65,8 @@ less as it reads, as code did before, and takes a number as committed for any ra
 as code did before; the next rows of its writer bring it back.
 1.7 added `swept_before_ms`. Code that drops it goes by the clock of whoever commits, as before.
 1.8 added `leader`. Code that drops it shows the follower's own upper, which may be long before that
-of its leader; the next start of its writer sets it again."""
+of its leader; the next start of its writer sets it again.
+1.9 added a record's `after`. Code that drops it checks less as it follows a log, as before."""
 
 _ROLLUP_MAGIC: Final = b"SHRDROL1"
 
@@ -129,6 +130,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         base: Where to start without one: seqno of the last record that carries a whole state.
         diff: The change; None if `state` is set.
         state: The whole state: in the first record of a shard, and in a tombstone.
+        after: Token of the record before it, so that who knows another one there notices
+            (`shardline.datasource.shard.known`); empty if it is the first, or of older code.
     """
 
     seqno: int
@@ -139,6 +142,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     base: int = 1
     diff: Diff | None = None
     state: ShardState | None = None
+    after: str = ""
 
 
 class _Header(msgspec.Struct):

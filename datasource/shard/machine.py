@@ -22,7 +22,8 @@ Guarantees to callers:
 Invariants:
     A command is answered once. Until then it is queued, and the next thread that commits runs it,
     unless its caller was interrupted.
-    The cached state is a state that the shard really had, and only moves forward.
+    The cached state is a state that the shard really had, and only moves forward, until the log is
+    found to be another one (`shardline.datasource.shard.known`): then nothing is kept of it.
     The time that a command gets is read inside each attempt, never before the loop.
 """
 
@@ -30,9 +31,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar, cast
+from typing import TypeVar, cast
 from weakref import ref
 
 import msgspec
@@ -42,7 +43,6 @@ from shardline.datasource.errors import (
     Determinate,
     Indeterminate,
     InvalidUsage,
-    MissingBlob,
     ShardError,
 )
 from shardline.datasource.settings import ShardSettings
@@ -65,6 +65,7 @@ from shardline.datasource.shard.group_commit import (
     answer_all,
     run_all,
 )
+from shardline.datasource.shard.known import Known
 from shardline.datasource.shard.merge_budget import MergeBudget
 from shardline.datasource.shard.merge_finder import MergeFinder
 from shardline.datasource.shard.replay import SCAN_MAX, LogReader
@@ -82,6 +83,7 @@ from shardline.datasource.stores.location import (
     ExpectationMismatch,
     Location,
     VersionedData,
+    log_replaced,
 )
 from shardline.datasource.stores.probe import refuse_location
 from shardline.datasource.stores.shard_names import names_hint, shard_directory, shard_name
@@ -92,10 +94,6 @@ __all__ = ["Command", "Machine"]
 _log = logging.getLogger(__name__)
 
 R = TypeVar("R")
-
-_RELOADS_MAX: Final = 8
-"""How many cold reads in a row may find their rollup gone. Each one means that the shard moved on
-by `rollup_every` records meanwhile, so more than a few mean that the state is damaged."""
 
 
 @dataclass(slots=True)
@@ -119,7 +117,7 @@ class Machine:
     merge_budget: MergeBudget = field(default_factory=MergeBudget, repr=False)
     finder: MergeFinder = field(default_factory=MergeFinder, repr=False)
     drops: DropsSeen = field(default_factory=DropsSeen, repr=False)
-    _state: ShardState | None = field(default=None, repr=False)
+    _known: Known = field(default_factory=Known, repr=False)
     _directory: str = field(default="", repr=False)
     _rollups: RollupAttempts = field(default_factory=RollupAttempts, repr=False)
     _queue: list[Pending] = field(default_factory=list, repr=False)
@@ -138,7 +136,12 @@ class Machine:
     @property
     def cached(self) -> ShardState | None:
         """The newest state this process has seen, without I/O; may be behind. None before any."""
-        return self._state
+        return self._known.state
+
+    @property
+    def life(self) -> int:
+        """How often the log was found to be another one; what is kept beside a state is of one."""
+        return self._known.life
 
     def watch(self, wake: threading.Event) -> None:
         """Set `wake`, while it lives, whenever this process sees a newer state than before.
@@ -196,7 +199,7 @@ class Machine:
             # and a caller that is interrupted here finds it, or makes it, by calling again.
             outcome = self._compare_and_set(None, record)
             if isinstance(outcome, Committed):
-                self._install(initial)
+                self._install(initial, record.token)
                 return initial
             state = self._refresh()
         if state is None:
@@ -330,8 +333,8 @@ class Machine:
         if flight is None:
             return
         if isinstance(flight.outcome, Committed):
-            self.drops.follow(self._state, flight.record)
-            self._install(flight.state)
+            self.drops.follow(self.cached, flight.record)
+            self._install(flight.state, flight.record.token)
             answer_all(flight.group, flight.answers)
         elif flight.outcome is None:
             # The request may have been sent: to run the commands again could make them happen
@@ -350,9 +353,9 @@ class Machine:
         """Run `group` and write its record, again after every lost race, until it is committed."""
         backoff = Backoff(self.clock, self.ids, self.settings.conflict_pause_ms)
         deadline = self.clock.elapsed_ms() + self.settings.commit_timeout_ms
-        fresh = self._state is None
+        fresh = self.cached is None
         while True:
-            old = self._state if self._state is not None else self._refresh()
+            old = self.cached or self._refresh()
             if old is None:
                 raise self.not_found_error()
             # Inside the loop: a heartbeat stamped before many lost races could be expired by the
@@ -419,6 +422,7 @@ class Machine:
             base=new.base,
             diff=None if whole else diff(old, new),
             state=new if whole else None,
+            after=self._known.token,
         )
         return record, new
 
@@ -461,59 +465,53 @@ class Machine:
 
     def _catch_up(self, current: VersionedData | None) -> bool:
         """Move on after a lost race; True if the state is now no older than this call."""
-        state = self._state
+        state = self.cached
         if state is not None and current is not None and current.seqno == state.seqno + 1:
             # Saves a request. But the next record need not be the newest one: that is enough to try
             # again, which the compare-and-set checks, and not enough to refuse.
-            self._install(self.drops.apply(state, self.log.decode(current)))
+            self._follow([current])
             return False
         self._refresh()
         return True
 
     def _refresh(self) -> ShardState | None:
         """Read the records that are new; the caller holds the commit lock."""
-        state = self._state
-        if state is None:
-            return self._load()
-        while True:
+        # First, as in `_commit_queued`: what an interrupted thread has committed is of this log.
+        self._settle_in_flight()
+        while (state := self.cached) is not None:
             records = self.location.consensus.scan(self.directory, state.seqno + 1, SCAN_MAX)
             if records and records[0].seqno > state.seqno + 1:
-                return self._load()  # the log was truncated beyond what this process knows
-            for data in records:
-                state = self.drops.apply(state, self.log.decode(data))
-            if records:
-                self._install(state)
+                break  # the log was truncated beyond what this process knows
+            self._follow(records)
             if len(records) < SCAN_MAX:
-                return state
+                return self.cached
+        return self._load()
+
+    def _follow(self, records: Sequence[VersionedData]) -> None:
+        """Apply the next records of the log to what is known.
+
+        Raises:
+            InvalidUsage: One does not follow what is known (`LOG_REPLACED`): that is forgotten.
+        """
+        known = self._known
+        for data in records:
+            record = self.log.decode(data)
+            assert known.state is not None, data.seqno
+            if not known.is_followed_by(record):
+                error = log_replaced(f"record {known.state.seqno} of shard '{self.name}'", data)
+                self._forget(error)
+                raise error
+            known = known.moved_to(self.drops.apply(known.state, record), record.token)
+        if records and known.state is not None:
+            self._install(known.state, known.token)
 
     def _load(self) -> ShardState | None:
-        """Read the state from the newest record, its rollup, and the records between."""
-        missing = ""
-        for _ in range(_RELOADS_MAX):
-            # A collector may delete between any two of these reads. It deletes a rollup only after
-            # a record names a newer one, so a fresh head leads to objects that are still there;
-            # missing objects are an error only if that fails again and again.
-            head = self.location.consensus.head(self.directory)
-            if head is None:
-                return None
-            record = self.log.decode(head)
-            state = self.log.starting_state(record)
-            if state is None:
-                missing = record.rollup[1].key if record.rollup else f"record {record.base}"
-                continue
-            # May go beyond the head, by records written meanwhile. If it ends before the head, a
-            # record between is missing.
-            state = self.log.replay_from(state)
-            if state.seqno < head.seqno:
-                missing = f"the record after seqno {state.seqno}"
-                continue
-            self._install(state)
-            return state
-        raise MissingBlob(
-            f"the state of shard '{self.name}' needs {missing}, which is not there",
-            code="MISSING_STATE",
-            hint="run inspect and restore it from a backup; nothing was changed",
-        )
+        """Read the newest state, whatever was known before."""
+        found = self.log.newest()
+        if found is None:
+            return None
+        self._install(*found)
+        return found[0]
 
     def _forget(self, error: InvalidUsage) -> None:
         # First: run on what is there now, which this process has not seen when they were called,
@@ -521,14 +519,15 @@ class Machine:
         waiting = self._open_commands()
         answer_all(waiting, [Answer(error=error)] * len(waiting))
         # Another log may be in the place of the one that all of this was read of.
-        self._state = None
+        self._known = self._known.forgotten()
         self.finder, self.drops, self._rollups = MergeFinder(), DropsSeen(), RollupAttempts()
 
-    def _install(self, state: ShardState) -> None:
+    def _install(self, state: ShardState, token: str) -> None:
         # `_settle_in_flight` may be repeated after an interrupt, with a state that has been passed
         # since.
-        if self._state is None or state.seqno > self._state.seqno:
-            self._state = state
+        known = self._known
+        if known.state is None or state.seqno > known.state.seqno:
+            self._known = known.moved_to(state, token)
             for watcher in self._watchers:
                 wake = watcher()
                 if wake is not None:
@@ -538,23 +537,30 @@ class Machine:
 
     def _write_rollup_if_due(self) -> None:
         """Write a rollup if the newest whole state is `rollup_every` records old; never raises."""
-        state, every, now_ms = self._state, self.settings.rollup_every, self.clock.elapsed_ms()
+        known, every, now_ms = self._known, self.settings.rollup_every, self.clock.elapsed_ms()
+        state = known.state
         if state is not None and self._rollups.begin_if_due(state, every, now_ms):
             try:
-                self.write_rollup(state)
+                self.write_rollup(state, known.life)
             except Exception:  # noqa: BLE001 - of any kind
                 # The command has been committed. An error for the rollup, which a later commit can
                 # write, would make the caller believe that the command had failed.
                 context = {"shard": self.name, "shard_id": state.shard, "seqno": state.seqno}
                 _log.warning("rollup not written", exc_info=True, extra={"context": context})
 
-    def write_rollup(self, state: ShardState) -> bool:
+    def write_rollup(self, state: ShardState, life: int | None = None) -> bool:
         """Store `state` as a rollup and record it.
+
+        Args:
+            state: A state of the shard.
+            life: The life of the log that it was read in; None for the present one.
 
         Returns:
             False if it was not recorded: another rollup of its seqno is known, the shard was
-            dropped meanwhile, or writing took so long that an orphan sweep may have taken the blob.
+            dropped meanwhile, its log was replaced, or writing took so long that an orphan sweep
+            may have taken the blob.
         """
+        begun_in = self.life if life is None else life
         # The token keeps two writers of one seqno from sharing a blob: the loser deletes its own.
         key = f"{self.directory}/rollup/{state.seqno:016x}-{self.ids.token().hex()}"
         data = encode_rollup(state)
@@ -565,7 +571,8 @@ class Machine:
         ref = RollupRef(key, len(data))
 
         def command(current: ShardState, now_ms: int) -> Transition[bool]:
-            if current.shard != state.shard or is_tombstone(current):
+            # An older copy of the shard has the same id, and its state at this seqno is another.
+            if self.life != begun_in or current.shard != state.shard or is_tombstone(current):
                 return Transition(None, result=False)
             return add_rollup(current, now_ms, seqno=state.seqno, rollup=ref, begun_ms=begun_ms)
 

@@ -5,9 +5,9 @@ in the first record of a shard and in a tombstone. Every other state is one of t
 records after it applied.
 
 Nothing here changes or remembers anything. The state found may be behind the shard, and an object
-that is not found may have been collected meanwhile or lost: callers decide which, as only they know
-what must still be there (`shardline.datasource.shard.machine`,
-`shardline.datasource.shard.state_history`).
+that is not found may have been collected meanwhile or lost. Of the newest state that is settled
+here; of others callers decide, as only they know what must still be there
+(`shardline.datasource.shard.state_history`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from shardline.datasource.errors import Corrupt
+from shardline.datasource.errors import Corrupt, MissingBlob
 from shardline.datasource.shard.codec import Record, apply_diff, decode_record, decode_rollup
 from shardline.datasource.shard.state import RollupRef, ShardState
 from shardline.datasource.stores.location import Location, VersionedData
@@ -26,6 +26,10 @@ __all__ = ["SCAN_MAX", "LogReader"]
 
 SCAN_MAX: Final = 4096
 """The most records that one scan of the log reads."""
+
+_RELOADS_MAX: Final = 8
+"""How many cold reads in a row may find their rollup gone. Each one means that the shard moved on
+by `rollup_every` records meanwhile, so more than a few mean that the state is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +112,25 @@ class LogReader:
             state: A state of the shard.
             until: Seqno of the last state wanted; None for all there are.
 
-        Yields:
+        Returns:
             States without gaps. Ends early where a record is missing: a caller that needs `until`
             compares it with the seqno of the last state.
         """
+        return (after for after, _ in self.steps_after(state, until))
+
+    def steps_after(
+        self, state: ShardState, until: int | None = None
+    ) -> Iterator[tuple[ShardState, Record]]:
+        """As `states_after`, each state with the record that makes it."""
         while until is None or state.seqno < until:
             wanted = SCAN_MAX if until is None else min(SCAN_MAX, until - state.seqno)
             records = self.location.consensus.scan(self.directory, state.seqno + 1, wanted)
             if records and records[0].seqno != state.seqno + 1:
                 return
             for data in records:
-                state = apply_diff(state, self.decode(data))
-                yield state
+                record = self.decode(data)
+                state = apply_diff(state, record)
+                yield state, record
             if len(records) < wanted:
                 return
 
@@ -128,6 +139,39 @@ class LogReader:
         for after in self.states_after(state, until):
             state = after
         return state
+
+    def newest(self) -> tuple[ShardState, str] | None:
+        """The newest state and the token of its record; None if the log is empty.
+
+        Raises:
+            MissingBlob: A rollup or a record that must be there is not: the store lost it.
+        """
+        missing = ""
+        for _ in range(_RELOADS_MAX):
+            # A collector may delete between any two of these reads. It deletes a rollup only after
+            # a record names a newer one, so a fresh head leads to objects that are still there;
+            # missing objects are an error only if that fails again and again.
+            head = self.location.consensus.head(self.directory)
+            if head is None:
+                return None
+            record = self.decode(head)
+            state = self.starting_state(record)
+            if state is None:
+                missing = record.rollup[1].key if record.rollup else f"record {record.base}"
+                continue
+            # May go beyond the head, by records written meanwhile. If it ends before the head, a
+            # record between is missing.
+            token = record.token
+            for after, last in self.steps_after(state):
+                state, token = after, last.token
+            if state.seqno >= head.seqno:
+                return state, token
+            missing = f"the record after seqno {state.seqno}"
+        raise MissingBlob(
+            f"the state of shard '{self.name}' needs {missing}, which is not there",
+            code="MISSING_STATE",
+            hint="run inspect and restore it from a backup; nothing was changed",
+        )
 
     def _checked_name(self, state: ShardState) -> ShardState:
         # A copy of a shard's directory has a log that can be read, and its states name the blobs of

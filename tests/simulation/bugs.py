@@ -21,7 +21,7 @@ from shardline.datasource.frontier import Frontier
 from shardline.datasource.lease import Lease
 from shardline.datasource.maintenance import orphan_sweep as sweep
 from shardline.datasource.parts import stage
-from shardline.datasource.shard import state
+from shardline.datasource.shard import group_commit, state
 from shardline.datasource.shard.commands import append, garbage_collection, readers, rollups
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.machine import Machine
@@ -116,12 +116,12 @@ def _grace_unwaited() -> list[tuple[Any, str, Any]]:
 
 
 def _refusals_stale() -> list[tuple[Any, str, Any]]:
-    def run(self: Machine, group: Any, old: state.ShardState, now_ms: int) -> Any:
-        new, answers, _ = original(self, group, old, now_ms)
+    def run(group: Any, old: state.ShardState, now_ms: int) -> Any:
+        new, answers, _ = original(group, old, now_ms)
         return new, answers, False  # as if nobody had been refused anything
 
-    original = Machine._run
-    return [(Machine, "_run", run)]
+    original = group_commit.run_all
+    return everywhere(original, run)
 
 
 def _refusal_as_proof() -> list[tuple[Any, str, Any]]:

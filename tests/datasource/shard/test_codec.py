@@ -53,6 +53,7 @@ GOLDEN_1_5 = GOLDEN / "v1.5"
 GOLDEN_1_6 = GOLDEN / "v1.6"
 GOLDEN_1_7 = GOLDEN / "v1.7"
 GOLDEN_1_8 = GOLDEN / "v1.8"
+GOLDEN_1_9 = GOLDEN / "v1.9"
 
 
 def record_of(old: ShardState, new: ShardState) -> Record:
@@ -285,14 +286,19 @@ SWEEPING_DIFF = msgspec.structs.replace(
     diff=msgspec.structs.replace(CHOOSING_DIFF.diff, swept_before_ms=1_700_000_000_008),
 )
 
-NEWEST = msgspec.structs.replace(
+LED = msgspec.structs.replace(
     SWEPT, version=(1, 8), leader=Leader("totals", "s0123456789abcdef0123456789abcde0")
 )
 assert SWEEPING_DIFF.diff is not None
-NEWEST_DIFF = msgspec.structs.replace(
+LEADING_DIFF = msgspec.structs.replace(
     SWEEPING_DIFF,
     version=(1, 8),
-    diff=msgspec.structs.replace(SWEEPING_DIFF.diff, leader=NEWEST.leader),
+    diff=msgspec.structs.replace(SWEEPING_DIFF.diff, leader=LED.leader),
+)
+
+NEWEST = msgspec.structs.replace(LED, version=(1, 9))
+NEWEST_DIFF = msgspec.structs.replace(
+    LEADING_DIFF, version=(1, 9), after="fedcba9876543210fedcba9876543210"
 )
 
 FILES = {
@@ -318,8 +324,12 @@ FILES = {
     ),
     GOLDEN_1_7 / "record-diff.json": SWEEPING_DIFF,
     GOLDEN_1_7 / "record-whole.json": msgspec.structs.replace(WHOLE, version=(1, 7), state=SWEPT),
-    GOLDEN_1_8 / "record-diff.json": NEWEST_DIFF,
-    GOLDEN_1_8 / "record-whole.json": msgspec.structs.replace(WHOLE, version=(1, 8), state=NEWEST),
+    GOLDEN_1_8 / "record-diff.json": LEADING_DIFF,
+    GOLDEN_1_8 / "record-whole.json": msgspec.structs.replace(WHOLE, version=(1, 8), state=LED),
+    GOLDEN_1_9 / "record-diff.json": NEWEST_DIFF,
+    GOLDEN_1_9 / "record-whole.json": msgspec.structs.replace(
+        WHOLE, version=(1, 9), state=NEWEST, after=NEWEST_DIFF.after
+    ),
 }
 
 
@@ -348,7 +358,8 @@ def test_records_of_every_version_stay_readable(path: Path, request: pytest.Fixt
         (GOLDEN_1_5, CLOSING),
         (GOLDEN_1_6, CHOOSING),
         (GOLDEN_1_7, SWEPT),
-        (GOLDEN_1_8, NEWEST),
+        (GOLDEN_1_8, LED),
+        (GOLDEN_1_9, NEWEST),
     ],
 )
 def test_rollups_of_every_version_stay_readable(
