@@ -1,4 +1,4 @@
-"""Where a new sink begins that could not do so at once, without Spark."""
+"""A new sink that could not begin at once begins all the same, or says why not; without Spark."""
 
 from __future__ import annotations
 
