@@ -15,8 +15,9 @@ client is never carried across a fork: the child opens its own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -158,7 +159,8 @@ class ShardClient:
         Raises:
             InvalidUsage: There is no such shard, or it was dropped.
         """
-        return _check_not_dropped(self.machine(name).state())
+        with self._keeping_found([name]):
+            return _check_not_dropped(self.machine(name).state())
 
     def look(self, name: str) -> ShardState | None:
         """The state of shard `name`, no older than this call; None if there never was one.
@@ -176,7 +178,8 @@ class ShardClient:
         Raises:
             InvalidUsage: There is no such shard, or it was dropped.
         """
-        return [_check_not_dropped(state) for state in self.shard_views.states(names, pool)]
+        with self._keeping_found(names):
+            return [_check_not_dropped(state) for state in self.shard_views.states(names, pool)]
 
     def create(
         self,
@@ -281,8 +284,7 @@ class ShardClient:
             purpose: Who reads and what for; shown by `inspect`.
 
         Raises:
-            InvalidUsage: There is no such shard, its history at `since` is gone, or an argument is
-                nothing that it can be.
+            InvalidUsage: There is no such shard, its history is gone, or an argument is wrong.
         """
         self.state(name)
         since = None if since is None else moment("since", since)
@@ -535,6 +537,19 @@ class ShardClient:
             InvalidUsage: There is no such shard.
         """
         return shard_usage(self.machine(name))
+
+    @contextmanager
+    def _keeping_found(self, names: Sequence[str]) -> Iterator[None]:
+        """Keep no machine for a name without a shard: of wrong names there is no end."""
+        try:
+            yield
+        except InvalidUsage as error:
+            with self._lock:
+                for name in names if error.code == "SHARD_NOT_FOUND" else ():
+                    # One that has seen its shard stays: it refuses writes to an older copy of it.
+                    if name in self._machines and self._machines[name].cached is None:
+                        del self._machines[name]
+            raise
 
     def _check_same(self, state: ShardState, schema: ShardSchema, key: tuple[str, ...]) -> None:
         if state.key != key:

@@ -256,6 +256,7 @@ class Maintainer:
 
         Raises:
             InvalidUsage: It was started already, and not stopped.
+            RuntimeError: No thread can be started. It may be tried again.
         """
         if self._thread is not None:
             raise InvalidUsage(
@@ -271,7 +272,11 @@ class Maintainer:
             first_ms=self.period_ms * self.client.ids.jitter(),
             retry_ms=self.period_ms,
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except Exception:
+            self._thread = None  # it was not started: the next try would be told that it was
+            raise
 
     def stop(self) -> None:
         """End the thread as `cancel` does, and wait for it."""

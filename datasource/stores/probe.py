@@ -227,8 +227,12 @@ def _race(objects: Objects, key: str, ids: IdGenerator) -> None:
             outcomes[value] = error
 
     threads = [threading.Thread(target=run, args=(value,), daemon=True) for value in values]
-    for thread in threads:
-        thread.start()
+    try:
+        for thread in threads:
+            thread.start()
+    except BaseException:
+        start.abort()  # those that have started would wait for the others for ever
+        raise
     for thread in threads:
         thread.join()
     for outcome in outcomes.values():

@@ -103,6 +103,24 @@ def test_owners_have_names_that_can_be_stored(client: ShardClient, name: str) ->
         client.writer(SHARD, name)
 
 
+def test_no_machine_is_kept_for_a_name_without_a_shard(client: ShardClient) -> None:
+    """Of misspelt names there is no end; those of shards that were seen are few."""
+    client.create(SHARD, schema_of())
+    kept = client.machine(SHARD)
+    for act in (client.state, client.writer, client.reader, client.readable):
+        wrong = client.machine("wrong")
+        with pytest.raises(InvalidUsage, match="SHARD_NOT_FOUND"):
+            act("wrong")
+        assert client.machine("wrong") is not wrong
+    with pytest.raises(InvalidUsage, match="SHARD_NOT_FOUND"):
+        client.readable(SHARD, "wrong")
+    assert client.machine(SHARD) is kept
+    client.drop(SHARD)
+    with pytest.raises(InvalidUsage, match="SHARD_DROPPED"):
+        client.state(SHARD)
+    assert client.machine(SHARD) is kept
+
+
 def test_a_hold_below_the_since_is_refused(client: ShardClient) -> None:
     """History that is gone cannot be held; an existing hold stays where it is."""
     client.create(SHARD, schema_of())

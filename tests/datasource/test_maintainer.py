@@ -491,3 +491,22 @@ def test_an_error_met_on_one_shard_leaves_the_others(
     done = Maintainer(client).round()
     assert {name: one.failed for name, one in done.items()} == {"a": (), "b": ("state",), "c": ()}
     assert [r.__dict__["context"] for r in caplog.records] == [{"shard": "b"}]
+
+
+def test_a_start_without_a_thread_may_be_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process at its limit of threads has started nothing, and is not told that it has."""
+    keeper = Maintainer(world.client(QUIET), period_ms=10**9)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="new thread"):
+                keeper.start()
+    keeper.stop()
+    with keeper, pytest.raises(InvalidUsage, match="ALREADY_STARTED"):
+        keeper.start()

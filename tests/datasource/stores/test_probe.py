@@ -207,3 +207,26 @@ def test_a_marker_that_is_none_of_ours_is_corrupt(stored: bytes) -> None:
     with pytest.raises(Corrupt, match="is not the marker of a location"):
         _compose(objects)
     assert objects.get("_shardline") == stored
+
+
+def test_no_thread_of_the_probe_waits_for_one_that_was_not_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process at its limit of threads: those of each try would stay for ever."""
+    made: list[threading.Thread] = []
+
+    class Limited(threading.Thread):
+        @override
+        def start(self) -> None:
+            if len(made) == 3:
+                raise RuntimeError("can't start new thread")
+            made.append(self)
+            super().start()
+
+    monkeypatch.setattr(threading, "Thread", Limited)
+    objects = _memory()
+    with pytest.raises(RuntimeError, match="new thread"):
+        _compose(objects)
+    for thread in made:
+        thread.join(60)
+    assert [thread.is_alive() for thread in made] == [False] * 3
