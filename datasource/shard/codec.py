@@ -81,8 +81,8 @@ _UNENCODABLE: Final = (
     OverflowError,
     RecursionError,
 )
-"""What encoding raises for a value that has no encoding: half of a surrogate pair in a text is a
-`UnicodeEncodeError`. Any other error would be taken for one of the store, and so for everybody's
+"""What encoding raises for a value that has no encoding, such as half of a surrogate pair in a text
+(a ValueError). Any other error would be taken for one of the store, and so for everybody's
 whose command is in the same record."""
 
 V = TypeVar("V")

@@ -1,4 +1,4 @@
-"""What a process knows of a shard: its newest state, and which record of the log made that.
+"""A process knows the newest state of a shard, and which record of the log made that.
 
 People empty a shard's folder, or put an older copy in its place, while processes remember what was
 there. If others have written on since, the log has a record with the number that such a process
