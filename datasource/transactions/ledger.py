@@ -6,6 +6,8 @@ adds. Rows carry their own times, so the fold needs the current contents and no 
 hold and writes nothing. If a part is garbage-collected during the read, the read starts again.
 
 Invariants:
+    What is known is of the log that is there: none of it is used once that was found to be another
+    one (`Machine.life`), such as an older copy, whose upper is before.
     A ledger with upper U holds every row that was added before U and not retracted before U.
     Whatever was committed before U and is not in it is in its data shard. So a state of the data
     shard read *after* the ledger, with the ledger's rows applied, has everything before U.
@@ -44,12 +46,14 @@ class Ledger:
         upper: Complete for all times before this one.
         rows: Live rows by id.
         registered: The `register` row of each registered shard, by the data shard's id.
+        life: Of which life of the log it was read, as this process counts them.
     """
 
     shard: str
     upper: int
     rows: Mapping[str, Row]
     registered: Mapping[str, Row]
+    life: int = 0
 
     def pending(self, shard: str | None = None) -> list[Row]:
         """Rows that may not be applied yet, of one data shard or of all, in order of time."""
@@ -64,13 +68,14 @@ class Ledger:
         """The ledger after a commit that moved it to `upper`."""
         taken_back = {row.id for row in gone}
         rows = {name: row for name, row in self.rows.items() if name not in taken_back}
-        return Ledger.of(self.shard, upper, {**rows, **{row.id: row for row in added}})
+        rows |= {row.id: row for row in added}
+        return Ledger.of(self.shard, upper, rows, self.life)
 
     @classmethod
-    def of(cls, shard: str, upper: int, rows: Mapping[str, Row]) -> Ledger:
+    def of(cls, shard: str, upper: int, rows: Mapping[str, Row], life: int = 0) -> Ledger:
         """The ledger with these live rows."""
         registered = {row.shard: row for row in rows.values() if row.kind == "register"}
-        return cls(shard, upper, rows, registered)
+        return cls(shard, upper, rows, registered, life)
 
 
 @dataclass(slots=True)
@@ -84,7 +89,8 @@ class LedgerReader:
     @property
     def known(self) -> Ledger | None:
         """The newest ledger that this reader knows; may be out of date."""
-        return self._known
+        known = self._known
+        return known if known is not None and known.life == self.machine.life else None
 
     def read(self) -> Ledger | None:
         """The ledger, no older than this call; None if there is no transactions shard.
@@ -94,12 +100,15 @@ class LedgerReader:
             MissingBlob: A part of it is lost.
         """
         for _ in range(_LOOKS_MAX):
+            life = self.machine.life
             state = self.machine.refresh()
+            if self.machine.life != life:
+                continue  # another thread has found another log: of which one is the state?
             if state is None or is_tombstone(state):
                 return None
             _check(state)
             try:
-                ledger = self._bring_up_to(state)
+                ledger = self._bring_up_to(state, life)
             except MissingBlob:
                 # If the state has moved on, the part may have been merged and collected.
                 if self.machine.state().seqno == state.seqno:
@@ -117,15 +126,19 @@ class LedgerReader:
         """Remember `ledger`, unless a newer one is known."""
         with self._lock:
             newest = self._known
-            if newest is None or newest.shard != ledger.shard or newest.upper < ledger.upper:
+            if (
+                newest is None
+                or newest.shard != ledger.shard
+                or (newest.life, newest.upper) < (ledger.life, ledger.upper)
+            ):
                 self._known = ledger
 
-    def _bring_up_to(self, state: ShardState) -> Ledger:
+    def _bring_up_to(self, state: ShardState, life: int) -> Ledger:
         """The ledger of `state`: the known one with later updates, or all of it read again."""
         known, upper = self._known, state.upper.time
         assert upper is not None, state.name
         lower, rows = 0, dict[str, Row]()
-        if known is not None and known.shard == state.shard:
+        if known is not None and (known.shard, known.life) == (state.shard, life):
             if known.upper >= upper:
                 return known
             # Otherwise compaction may have advanced updates that are known already to a time from
@@ -133,7 +146,7 @@ class LedgerReader:
             if state.since < Frontier(known.upper):
                 lower, rows = known.upper, dict(known.rows)
         live = fold(contents_of(self.machine, state), state, lower, rows)
-        return Ledger.of(state.shard, upper, live)
+        return Ledger.of(state.shard, upper, live, life)
 
 
 def fold(

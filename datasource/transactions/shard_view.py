@@ -22,9 +22,9 @@ A *follower* has a leader instead, whose upper counts for it as well
     3. push an empty batch up to U      as above
 
 Invariants:
-    Frontiers that readers of a shard see never go back: the ledger's upper does not; and when a
-    shard is forgotten, its own upper is moved beyond that time in the same transition that admits
-    direct writers again.
+    Frontiers that readers of a shard see never go back, as long as no log is replaced: the ledger's
+    upper does not; and when a shard is forgotten, its own upper is moved beyond that time in the
+    same transition that admits direct writers again.
     Holds and leases are on the data shard's real state, by its real seqno, which the view keeps.
 """
 
@@ -35,7 +35,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -64,13 +64,22 @@ def with_logical_upper(state: ShardState, upper: int) -> ShardState:
     return msgspec.structs.replace(state, trace=trace)
 
 
+class _KnownUpper(NamedTuple):
+    """A logical upper that was seen, with the state's shard and seqno, and as of which logs."""
+
+    logs: tuple[int, int]
+    shard: str
+    seqno: int
+    upper: int
+
+
 @dataclass(slots=True)
 class ShardViews:
     """Reads shard states as the readers of one client see them; may be shared between threads."""
 
     client: TransactionClient
     _ledgers: dict[str, LedgerReader] = field(default_factory=dict)
-    _uppers: dict[str, tuple[str, int, int]] = field(default_factory=dict)
+    _uppers: dict[str, _KnownUpper] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ledger(self, txns: str) -> LedgerReader:
@@ -124,9 +133,11 @@ class ShardViews:
     def extended_to_known_upper(self, state: ShardState) -> ShardState:
         """`state` (a shard's own) up to the logical upper that this process knows; no I/O."""
         known = self._uppers.get(state.name)
-        if known is None or known[0] != state.shard or state.seqno < known[1]:
+        if known is None or known.shard != state.shard or state.seqno < known.seqno:
             return state
-        return with_logical_upper(state, known[2])
+        if known.logs != self._logs_of(state):
+            return state  # a log was replaced since: what its upper was then is not true of it
+        return with_logical_upper(state, known.upper)
 
     def pending_parts(
         self, name: str, begun_before_ms: int | None, *, takes_back: bool = False
@@ -194,7 +205,8 @@ class ShardViews:
                 continue
             if state.shard not in ledger.registered:
                 return state  # interrupted as well; or registered after the ledger was read
-            self._note_upper(state, ledger.upper)
+            logs = (machine.life, ledger.life)
+            self._note_upper(state, _KnownUpper(logs, state.shard, state.seqno, ledger.upper))
             return with_logical_upper(state, ledger.upper)
         raise Determinate(
             f"shard '{name}' was registered and forgotten {_LOOKS_MAX} times during one look at it",
@@ -212,11 +224,20 @@ class ShardViews:
         # A leader is finished after its followers are: they have that upper by themselves.
         if upper is None:
             return state
-        self._note_upper(state, upper)
+        known = _KnownUpper(self._logs_of(state), state.shard, state.seqno, upper)
+        self._note_upper(state, known)
         return with_logical_upper(state, upper)
 
-    def _note_upper(self, state: ShardState, upper: int) -> None:
+    def _logs_of(self, state: ShardState) -> tuple[int, int]:
+        """How often the logs were replaced that a state and its logical upper are of."""
+        source = state.leader.name if state.leader else state.name
+        if state.leader is None and state.registered is not None:
+            source = state.registered.txns
+        return self.client.machine(state.name).life, self.client.machine(source).life
+
+    def _note_upper(self, state: ShardState, seen: _KnownUpper) -> None:
         with self._lock:
             known = self._uppers.get(state.name)
-            if known is None or known[0] != state.shard or known[2] < upper:
-                self._uppers[state.name] = (state.shard, state.seqno, upper)
+            same = known is not None and (known.logs, known.shard) == (seen.logs, seen.shard)
+            if known is None or not same or known.upper < seen.upper:
+                self._uppers[state.name] = seen

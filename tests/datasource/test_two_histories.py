@@ -6,6 +6,7 @@ past what the process remembers. Its state and their records make no state that 
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -193,3 +194,56 @@ def test_a_record_follows_the_one_that_it_names(known: str, after: str, follows:
     """Where either does not say which, as of older code, it follows by its number."""
     record = Record(seqno=2, token="", walltime_ms=1, version=CODE_VERSION, after=after)
     assert Known(None, known).is_followed_by(record) is follows
+
+
+def commit(client: ShardClient, number: int) -> None:
+    with client.transaction() as transaction:
+        transaction.append(SHARD, table((number, "x")))
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_transactions_go_by_the_ledger_that_is_there(tmp_path: Path, *, ahead: bool) -> None:
+    """An older copy has fewer rows and an upper that is before: what is remembered is not true."""
+    url = tmp_path / "shards"
+    client = opened(url)
+    client.create(SHARD, schema_of())
+    commit(client, 1)
+    shutil.copytree(url, tmp_path / "copy")
+    for number in (2, 3):
+        commit(client, number)
+    if ahead:
+        client.transactions().advance(client.clock.now_ms() + 1_800_000)
+    gone = client.transactions().upper()
+    shutil.rmtree(url)
+    (tmp_path / "copy").rename(url)
+    with pytest.raises(InvalidUsage, match="LOG_REPLACED"):
+        commit(client, 4)
+    for number in (5, 6):
+        commit(client, number)
+    other = opened(url)
+    assert client.transactions().upper() == other.transactions().upper()
+    assert not ahead or client.transactions().upper() < gone
+    with contextlib.suppress(InvalidUsage):
+        client.state(SHARD)
+    assert contents(client) == contents(other) == [1, 5, 6]
+
+
+def test_what_was_an_upper_of_a_log_that_is_gone_is_none_of_the_one_that_is_there(
+    tmp_path: Path,
+) -> None:
+    """A state is shown up to an upper that was seen, without a look, only if it is of that log."""
+    url = tmp_path / "shards"
+    client = opened(url)
+    client.create(SHARD, schema_of())
+    commit(client, 1)
+    views, machine = client.shard_views, client.machine(SHARD)
+    shutil.copytree(url, tmp_path / "copy")
+    client.transactions().advance(client.clock.now_ms() + 1_800_000)
+    gone = views.state(SHARD).upper
+    assert views.extended_to_known_upper(machine.state()).upper == gone
+    shutil.rmtree(url)
+    (tmp_path / "copy").rename(url)
+    with pytest.raises(InvalidUsage, match="LOG_REPLACED"):
+        commit(client, 2)
+    known = views.extended_to_known_upper(machine.state())
+    assert known.upper == machine.state().upper != gone
