@@ -224,6 +224,7 @@ class DaemonPool:
         self._threads = threads
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
         self._started = self._pending = 0
 
     def run(self, act: Callable[[], None]) -> None:
@@ -260,6 +261,11 @@ class DaemonPool:
             if not self._started:
                 self._start_one()
 
+    def wait_until_done(self, timeout_s: float) -> bool:
+        """Wait for all that was handed over; False if it is not done in time."""
+        with self._idle:
+            return self._idle.wait_for(lambda: not self._pending, timeout_s)
+
     def close(self) -> None:
         """Let idle threads end; those that work end when they are done, or with the process."""
         with self._lock:
@@ -279,5 +285,7 @@ class DaemonPool:
             except Exception:  # noqa: BLE001 - what is broken must not cost a thread
                 _log.exception("what a pool runs has raised", extra={"context": {"of": self._name}})
             finally:
-                with self._lock:
+                with self._idle:
                     self._pending -= 1
+                    if not self._pending:
+                        self._idle.notify_all()

@@ -159,7 +159,7 @@ class ShardClient:
         Raises:
             InvalidUsage: There is no such shard, or it was dropped.
         """
-        with self._keeping_found([name]):
+        with self._forgetting_missing([name]):
             return _check_not_dropped(self.machine(name).state())
 
     def look(self, name: str) -> ShardState | None:
@@ -178,7 +178,7 @@ class ShardClient:
         Raises:
             InvalidUsage: There is no such shard, or it was dropped.
         """
-        with self._keeping_found(names):
+        with self._forgetting_missing(names):
             return [_check_not_dropped(state) for state in self.shard_views.states(names, pool)]
 
     def create(
@@ -539,7 +539,7 @@ class ShardClient:
         return shard_usage(self.machine(name))
 
     @contextmanager
-    def _keeping_found(self, names: Sequence[str]) -> Iterator[None]:
+    def _forgetting_missing(self, names: Sequence[str]) -> Iterator[None]:
         """Keep no machine for a name without a shard: of wrong names there is no end."""
         try:
             yield

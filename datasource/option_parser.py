@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from datetime import UTC, datetime, tzinfo
 from typing import Final, TypeVar
@@ -274,13 +275,10 @@ def parse_size(text: str) -> int:
 
 def parse_number(text: str) -> int:
     """A whole number of at least 0."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = -1
-    if number < 0:
-        raise UnparsableOption("a whole number of at least 0, such as 17")
-    return number
+    with suppress(ValueError):
+        if (number := int(text)) >= 0:
+            return number
+    raise UnparsableOption("a whole number of at least 0, such as 17")
 
 
 def parse_duration(text: str) -> int:

@@ -284,7 +284,7 @@ class Application:
             if not self.follows:
                 self._maintain()
         except BaseException:
-            self.runtime.stop()
+            self._stop()
             raise
         return self
 
@@ -295,6 +295,9 @@ class Application:
         trace: TracebackType | None,
     ) -> None:
         """Stop everything; the next start goes on."""
+        self._stop()
+
+    def _stop(self) -> None:
         # Before all else, so that a merge of minutes ends while the others are stopped.
         if self._maintainer is not None:
             self._maintainer.cancel()

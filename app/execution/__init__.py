@@ -23,6 +23,7 @@ uses none of them.
     spark_errors      makes sentences of the errors of running objects, of their causes
     causes            finds the innermost error that a person can act on, and a hint
     error_texts       takes apart the texts in which Spark hands errors over
+    refusals          why a runtime does not do what it is asked for
     batch_errors      makes an error of a micro-batch short enough for Spark
     stopped           ends the work of an incarnation that was stopped
 """

@@ -382,6 +382,11 @@ class Facts:
     derived: dict[str, tuple[tuple[int, ...], object]] = field(default_factory=dict)
     histories_since_ms: int | None = 0
 
+    @property
+    def follows(self) -> bool:
+        """True while this process follows the one that holds the location."""
+        return self.histories_since_ms is None
+
     def watched(self) -> Iterator[ObjectFacts]:
         """Objects whose dataflows are watched; relations about dataflows are of these alone."""
         return (one for one in self.objects.values() if one.installed.domain in self.domains)

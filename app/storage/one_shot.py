@@ -25,6 +25,7 @@ from typing import Final
 
 from shardline import datasource
 from shardline.app.execution.host import Host
+from shardline.app.execution.refusals import STOPPING, no_thread
 from shardline.app.execution.spark_errors import explain_error
 from shardline.app.protocol.storage import RunOneshotIngestion, StagedBatches
 from shardline.datasource.background import DaemonPool
@@ -70,7 +71,6 @@ class Oneshots:
         self._done = done
         self._lock = threading.Lock()
         self._runs: dict[str, _Run] = {}
-        self._ended = threading.Condition(self._lock)
         self._pool = DaemonPool("oneshot", _THREADS)
         self._stopped = False
 
@@ -88,14 +88,14 @@ class Oneshots:
             known.came_again = known.cancelled.is_set()
             return ""
         if self._stopped:
-            return "[STOPPED] the runtime is stopping — hint: ask again when it runs"
+            return STOPPING
         if len(self._runs) >= _WAITING_MAX:
             return "[TOO_MANY] too many ingestions wait — hint: ask again later"
         run = _Run(request)
         try:
             self._pool.run(partial(self._run, run))
         except RuntimeError as error:
-            return f"[NO_THREAD] {error} — hint: end other programs on this machine, and ask again"
+            return no_thread(error)
         self._runs[request.uuid] = run
         return ""
 
@@ -119,9 +119,8 @@ class Oneshots:
             wanted = list(self._runs)
         for uuid in wanted:
             self.cancel(uuid)
-        with self._ended:
-            if not self._ended.wait_for(lambda: not self._runs, _STOP_S):
-                _log.warning("ingestions have not ended", extra={"context": {"seconds": _STOP_S}})
+        if not self._pool.wait_until_done(_STOP_S):
+            _log.warning("ingestions have not ended", extra={"context": {"seconds": _STOP_S}})
         self._pool.close()
 
     def _run(self, run: _Run) -> None:
@@ -131,11 +130,10 @@ class Oneshots:
         except Exception as error:  # noqa: BLE001 - whatever it was is the answer
             _log.info("a oneshot ingestion failed", exc_info=True)
             answer = StagedBatches(uuid=uuid, error=explain_error(error)[1])
-        with self._ended:
+        with self._lock:
             # Before the answer: who has it may send the request again.
             del self._runs[uuid]
             refused = self._take(run.request) if run.came_again else ""
-            self._ended.notify_all()
         if refused:
             answer = StagedBatches(uuid=uuid, error=refused)
         if refused or not run.came_again:

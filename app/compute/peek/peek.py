@@ -57,6 +57,7 @@ from shardline.app.compute.results import to_ipc
 from shardline.app.execution.causes import find_cause
 from shardline.app.execution.host import Host
 from shardline.app.execution.live_errors import Catalog
+from shardline.app.execution.refusals import STOPPING, no_thread
 from shardline.app.execution.spark_errors import error_sentence
 from shardline.app.protocol.compute import Peek, PeekResponse, PeekStrategy
 from shardline.datasource.background import DaemonPool
@@ -141,7 +142,6 @@ class PeekServer:
         self._queue: deque[PeekTask] = deque()
         self._pool = DaemonPool("peek", settings.threads)
         self._busy_slots: set[int] = set()
-        self._freed = threading.Condition(self._lock)
         self._stopped = False
         self._durations: Counter[tuple[PeekStrategy, int]] = Counter()
 
@@ -154,7 +154,7 @@ class PeekServer:
             clock = self._host.clock
             task = PeekTask(peek, clock.now_ms(), clock.elapsed_ms(), next(self._numbers))
             if self._stopped:
-                refused = "[STOPPED] the runtime is stopping — hint: ask again when it runs"
+                refused = STOPPING
             elif len(self._queue) >= self._settings.waiting:
                 refused = (
                     f"[TOO_MANY_PEEKS] {len(self._queue)} queries are waiting already — hint: "
@@ -171,7 +171,7 @@ class PeekServer:
         try:
             self._pool.run(self._answer_next)
         except RuntimeError as error:
-            return f"[NO_THREAD] {error} — hint: end other programs on this machine, and ask again"
+            return no_thread(error)
         # Behind it, under the lock that the thread takes first: what is in the queue has a thread.
         self._tasks[task.peek.uuid] = task
         self._queue.append(task)
@@ -231,9 +231,8 @@ class PeekServer:
             uuids = list(self._tasks)
         for uuid in uuids:
             self.cancel(uuid)
-        with self._freed:
-            if not self._freed.wait_for(lambda: not self._busy_slots, _STOP_S):
-                _log.warning("queries have not ended", extra={"context": {"seconds": _STOP_S}})
+        if not self._pool.wait_until_done(_STOP_S):
+            _log.warning("queries have not ended", extra={"context": {"seconds": _STOP_S}})
         self._pool.close()
 
     def active(self) -> list[ActivePeek]:
@@ -271,9 +270,8 @@ class PeekServer:
             response = self._answer(task, slot)
             self._report(task, response, self._host.clock.elapsed_ms() - began)
         finally:
-            with self._freed:
+            with self._lock:
                 self._busy_slots.remove(slot)
-                self._freed.notify_all()
 
     def _report(self, task: PeekTask, response: PeekResponse, took_ms: float) -> None:
         """Report a peek's answer, unless it was forgotten meanwhile."""

@@ -130,7 +130,7 @@ def _situation(facts: Facts, found: ObjectFacts, now_ms: int, ahead: tuple[str, 
         slowest_phase=max(phases, key=lambda name: phases[name], default=""),
         ahead=tuple(name for name in ahead if name != found.id),
         # A follower's own reads of shards tell how far all else is; of a target it reads nothing.
-        elsewhere=found.kind == "sink" and facts.histories_since_ms is None,
+        written_elsewhere=found.kind == "sink" and facts.follows,
     )
 
 

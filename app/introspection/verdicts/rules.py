@@ -256,8 +256,8 @@ def _stalled(case: _Case) -> Judgement | None:
 # --- has it begun? -------------------------------------------------------------------------------
 
 
-def _elsewhere(case: _Case) -> Judgement | None:
-    if not case.one.elsewhere or case.one.phase != "running":
+def _written_elsewhere(case: _Case) -> Judgement | None:
+    if not case.one.written_elsewhere or case.one.phase != "running":
         return None
     return Judgement("idle", "the application that holds the location writes it, and not this one")
 
@@ -377,7 +377,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
     _frozen,
     _unreadable,
     _stalled,
-    _elsewhere,
+    _written_elsewhere,
     _starting,
     _outside,
     _because_of_input,

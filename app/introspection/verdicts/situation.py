@@ -76,7 +76,7 @@ class Situation:
         step_ms: How long its last micro-batch took.
         slowest_phase: The phase of it that took longest.
         ahead: Objects that hydrate at the moment, if it waits for its turn to do so.
-        elsewhere: True if it is a sink that another application writes, which this one follows.
+        written_elsewhere: True if it is a sink that the application writes which this one follows.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Situation:
     step_ms: int | None = None
     slowest_phase: str = ""
     ahead: tuple[str, ...] = ()
-    elsewhere: bool = False
+    written_elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)

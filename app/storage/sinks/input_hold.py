@@ -89,7 +89,8 @@ def hold_input(
         if committed is None and not sink.snapshot:
             (state,) = client.readable(sink.on)
             raise beginning_forgotten(sink, wanted, state.since) from error
-        # With contents a sink may begin at any time: here at the first that can be read.
+        # With contents a new sink may begin at any time: here at the first that can be read. Of one
+        # whose target has something, what comes below decides.
         held = client.hold(sink.on, name, purpose=purpose)
     # Of a hold that was there, too: a start that was killed between the line above and these has
     # left one ahead of the target, which proves nothing of the times before it.

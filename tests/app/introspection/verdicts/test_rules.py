@@ -31,7 +31,12 @@ def judged(one: Situation, *others: Situation) -> Judgement:
         (SOURCE, "healthy", "", ""),
         (replace(SOURCE, lag_ms=5_000), "healthy", "", ""),
         (SINK, "healthy", "", ""),
-        (replace(SINK, elsewhere=True, hydrated=False, written=False), "idle", "not this one", ""),
+        (
+            replace(SINK, written_elsewhere=True, hydrated=False, written=False),
+            "idle",
+            "not this one",
+            "",
+        ),
         (replace(SOURCE, quiet_ms=299_999), "healthy", "", ""),
         (replace(SOURCE, quiet_ms=300_000), "idle", "nothing has come in for 5 min", ""),
         (replace(SOURCE, finished=True, lag_ms=0), "finished", "complete for ever", ""),
