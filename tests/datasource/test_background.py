@@ -298,11 +298,13 @@ def test_a_pool_has_as_many_threads_as_it_needs_up_to_a_bound() -> None:
     pool.run(hang)
     pool.run(ended.set)
     assert not ended.wait(0.05)
+    assert not pool.wait_until_done(0)
     go_on.set()
 
     assert ended.wait(30)
     assert len({one.ident for one in threads}) == 2
     assert all(one.daemon for one in threads)
+    assert pool.wait_until_done(30)
     pool.close()
 
 

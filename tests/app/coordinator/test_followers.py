@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -328,6 +329,13 @@ def test_a_new_holder_maintains_the_location_whoever_controls_it(
         site.wait("it follows nobody", lambda: not second._objects.follows)
 
 
+def refusal(application: Application) -> Fenced:
+    """The answer of an application that has lost its location."""
+    with pytest.raises(Fenced) as refused:
+        application.check_in_charge()
+    return refused.value
+
+
 def test_a_promotion_ends_with_the_loss_of_the_location(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,6 +361,8 @@ def test_a_promotion_ends_with_the_loss_of_the_location(
             second._objects._look()
             with pytest.raises(Fenced):
                 second.allow_writes()
+            frames = {len(traceback.extract_tb(refusal(second).__traceback__)) for _ in range(5)}
+            assert len(frames) == 1, "each answer adds to what the error keeps"
             second._objects._look()
             assert second._objects._promotion is None
             assert not site.client().exists("u")

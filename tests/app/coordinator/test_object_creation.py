@@ -20,7 +20,7 @@ from shardline.app.protocol.compute import Frontiers
 from shardline.app.protocol.objects import ViewDescription
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock, SystemIds
-from shardline.datasource.errors import Determinate
+from shardline.datasource.errors import Determinate, Fenced
 from shardline.datasource.maintenance.retention import apply_retention
 from support.fakes.reads import Place
 from support.fakes.sites import SCHEMA
@@ -170,6 +170,35 @@ def test_inputs_of_changes_that_follow_each_other_are_let_go_together(place: Pla
     creator.retry()
     assert (held(place, "a"), held(place, "c")) == ([], [])
     assert OWN in held(place, "b"), "it reads this one still"
+
+
+def test_a_follower_leaves_the_holds_of_the_beginning_to_the_holder(place: Place) -> None:
+    """They go by the view's name: one that it took over it would end, and the other needs it."""
+    holder, _ = made(place)
+    holder.run([view("a")])
+    before = place.client.state("a").critical
+    assert len(before) == 1
+    follower, compute = made(place)
+    follower.adopt(running(view("a"), 7), {"v": view("a")}, follows=True)
+    assert compute.desired() == {"v": view("a")}
+    assert place.client.state("a").critical == before
+    compute.stop()
+    assert place.client.state("a").critical == before
+
+
+def test_a_runtime_that_was_fenced_takes_no_hold(place: Place) -> None:
+    """An input begins behind the take-over: what waits for it is the successor's to create."""
+
+    def fenced() -> None:
+        raise Fenced("another runtime has taken over")
+
+    creator, compute = made(place, fenced)
+    creator.run([view("c")])
+    place.put("c", [((1, "x"), 5, 1)], 10, SCHEMA)
+    creator.retry()
+    assert compute.desired() == {}
+    assert held(place, "c") == []
+    assert "taken over" in creator.waiting()["v"]
 
 
 def test_of_a_beginning_that_is_gone_no_hold_is_left(place: Place) -> None:

@@ -33,14 +33,20 @@ def sweep(holds: StartHolds, compute: ComputeController) -> None:
     holds.sweep((), compute.knows, lambda: None)
 
 
-def test_a_hold_of_unknown_outcome_is_swept_and_others_stay(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The name of a subscription is used once: no later attempt takes the hold over."""
+def started(place: Place) -> tuple[StartHolds, ComputeController]:
+    """Behind the sweep of a start, over an input `t` that has begun."""
     place.put("t", [((1,), 5, 1)], 10, SCHEMA)
     holds = StartHolds(place.client)
     compute = ComputeController(never, SystemClock(), SystemIds(), hold=holds.hold)
     sweep(holds, compute)
+    return holds, compute
+
+
+def test_a_hold_of_unknown_outcome_is_swept_and_others_stay(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of a subscription is used once: no later attempt takes the hold over."""
+    holds, compute = started(place)
     assert not holds.has_left
     hold = place.client.hold
 
@@ -68,10 +74,7 @@ def test_a_hold_that_could_not_be_given_up_is_swept(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A subscription ends while the store is away, and no runtime has begun it."""
-    place.put("t", [((1,), 5, 1)], 10, SCHEMA)
-    holds = StartHolds(place.client)
-    compute = ComputeController(never, SystemClock(), SystemIds(), hold=holds.hold)
-    sweep(holds, compute)
+    holds, compute = started(place)
     subscription = compute.subscribe("t", 6)
 
     def fail(_: SinceHandle) -> None:

@@ -343,6 +343,31 @@ def test_a_start_that_fails_is_in_the_order_with_its_cause() -> None:
     ]
 
 
+def test_an_effect_for_which_there_is_no_thread_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody would complete it; and what was decided in the same round comes about all the same."""
+    stage = Stage()
+    run, refused = stage.a.pool.run, list[object]()
+
+    def refuse_once(effect: Callable[[], None]) -> None:
+        if not refused:
+            refused.append(effect)
+            raise RuntimeError("can't start new thread")
+        run(effect)
+
+    monkeypatch.setattr(stage.a.pool, "run", refuse_once)
+    stage.a.lane.offer("storage", CreateDataflow(description=source("s")))
+    stage.a.lane.offer("storage", CreateDataflow(description=source("t")))
+    for _ in range(4):
+        stage.a.lane.step()
+        stage.effects()
+    assert len(refused) == 1
+    assert stage.phases("t")[-1] == "running"
+    restarts = [r.command for r in stage.order.records if isinstance(r.command, SuspendAndRestart)]
+    assert ["can't start new thread" in str(one) for one in restarts] == [True]
+
+
 def test_hydration_is_limited_first_come_first_served() -> None:
     """So many compute objects catch up at a time; sources do not count; a drop gives its turn."""
     stage = Stage(hydration_concurrency=2)
