@@ -47,7 +47,9 @@ def test_rounds_merge_and_collect_and_say_so(
     assert sizes(default(client), "a") == [40, 0]
     assert contents(default(client), "a") == expected(20)
     assert main([client.location.url, "--rounds", "1"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].endswith("  nothing to do")
+    out = capsys.readouterr().out
+    assert "  a:" not in out
+    assert out.splitlines()[-1].endswith("  nothing to do")
 
 
 def test_names_in_brackets_are_printed_as_they_are(
