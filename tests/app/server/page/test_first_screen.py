@@ -33,11 +33,18 @@ CULPRITS = {
 
 
 def assert_nothing_lies_behind(page: Page, what: str) -> None:
-    """The graph, with all of its nodes, ends above what stands in the corners below it."""
-    graph, other = (page.locator(name).bounding_box() for name in ("#graph", what))
-    assert graph is not None
-    assert other is not None
-    assert graph["y"] + graph["height"] <= other["y"], what
+    """The graph, with all of its nodes, ends above what stands in the corners below it.
+
+    Both are measured in one look: a line that comes or goes above them moves both.
+    """
+    for name in ("#graph", what):
+        page.locator(name).wait_for()
+    below, top = page.evaluate(
+        """what => ["#graph", what].map(name => document.querySelector(name))
+            .map((element, at) => element.getBoundingClientRect()[at ? "top" : "bottom"])""",
+        what,
+    )
+    assert below <= top, what
 
 
 @pytest.mark.parametrize(
