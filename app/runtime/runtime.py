@@ -296,7 +296,8 @@ class Runtime(Observer):
 
     def _step(self) -> None:
         # As many as there are now: what is put later may be behind a command that comes later.
-        asked = [self._waiting_to_pass.get_nowait() for _ in range(self._waiting_to_pass.qsize())]
+        # Taken at the end: a round that fails loses nobody who waits, the next one tells them.
+        asked = self._waiting_to_pass.qsize()
         self._apply_changed_settings()
         if self._follows and self._order.role == "holder":
             self._follows = False  # what was refused can be recorded from here on
@@ -321,8 +322,8 @@ class Runtime(Observer):
             self._take_compute(step)
         while (command := self.storage.take()) is not None:
             self._take_storage(command)
-        for passed in asked:
-            passed.set()
+        for _ in range(asked):
+            self._waiting_to_pass.get_nowait().set()
         if self._clock.elapsed_ms() - self._counted_ms >= _STATISTICS_MS:
             self._counted_ms = self._clock.elapsed_ms()
             # Once a second, not with each observation: they are sums, and the newest one says all.

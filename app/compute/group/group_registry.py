@@ -152,7 +152,7 @@ class GroupRegistry:
             if found is None or found[0] is not member:
                 return
             del self._members[member.name]
-        found[1].remove(member.name)
+        found[1].remove(member)
         self._mover.run(lambda: self._end_if_empty(found[1]))
 
     def remove_stopped(self, member: JoiningMember) -> None:
@@ -225,7 +225,7 @@ class GroupRegistry:
             self._add(member, group)
         except Exception:
             # Else it would be a member that never steps: its own query has ended.
-            if self.group_of(member.name) is group:
+            if self._is_member(member, group):
                 self.part(member)
             raise
 
@@ -238,12 +238,12 @@ class GroupRegistry:
         finally:
             if taken:
                 self._entering.release()
+        if self._is_member(member, group):
+            group.add(member, lambda: self._is_member(member, group))
+
+    def _is_member(self, member: JoiningMember, group: ViewGroup) -> bool:
         with self._lock:
-            if self._members.get(member.name) != (member, group):
-                return
-        group.add(member)
-        if self.group_of(member.name) is not group:
-            group.remove(member.name)  # it has left meanwhile
+            return self._members.get(member.name) == (member, group)
 
     def _started(self, home: tuple[str, ...]) -> ViewGroup | None:
         with self._lock:
@@ -276,7 +276,7 @@ class GroupRegistry:
                     return
                 del self._members[member.name]
                 target = self._groups.get(home)
-            left.remove(member.name)
+            left.remove(member)
             if target is None or not target.is_active():
                 target = self._started(home)
             if target is not None:

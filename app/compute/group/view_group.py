@@ -2,8 +2,8 @@
 
     group = ViewGroup(host, ("flights", "planes"), …)
     group.start()
-    group.add(member)              from the next micro-batch on; at once up to where the group is
-    group.remove("busiest")
+    group.add(member, is_wanted)   from the next micro-batch on; at once up to where the group is
+    group.remove(member)
 
 A streaming query for each view costs a micro-batch of its own, with its logs and its calls,
 whatever the view has to do; and a view of a view hears of a change only when its own query asks.
@@ -31,7 +31,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -202,11 +202,20 @@ class ViewGroup:
                 extra={"context": {"error": str(error)}},
             )
 
-    def add(self, member: GroupMember) -> None:
-        """Take a member in, whose inputs are the group's, or members, and which has caught up."""
+    def add(self, member: GroupMember, is_wanted: Callable[[], bool]) -> None:
+        """Take a member in, whose inputs are the group's, or members, and which has caught up.
+
+        Args:
+            member: The view.
+            is_wanted: False if it has left meanwhile, which ends all; must not wait for the group.
+        """
         # Between micro-batches: in the middle of one its inputs may be members that have not
         # stepped yet, and nothing says when the next one comes.
         with self._step_lock, self._lock:
+            # Asked here: that micro-batch may have taken minutes, in which the view was stopped and
+            # its next incarnation has come. Who leaves later is removed later, under this lock.
+            if not is_wanted():
+                return
             self._members[member.name] = member
         # Outside of the lock: if this takes long, the next micro-batch lets the member go.
         self.catch_up(member)
@@ -234,10 +243,12 @@ class ViewGroup:
         finally:
             self._asked_by_time.clear()
 
-    def remove(self, name: str) -> None:
+    def remove(self, member: GroupMember) -> None:
         """Let nothing begin for a member any more; does nothing if it is none."""
         with self._lock:
-            self._members.pop(name, None)
+            # Of the same name may be the next incarnation.
+            if self._members.get(member.name) is member:
+                del self._members[member.name]
 
     # -- the micro-batch ---------------------------------------------------------------------
 
@@ -271,7 +282,7 @@ class ViewGroup:
 
         def take(name: str) -> None:
             with self._lock:
-                is_member = name in self._members
+                is_member = self._members.get(name) is members[name]
             if is_member:
                 members[name].take_step(step)
 
@@ -294,7 +305,7 @@ class ViewGroup:
             if not left.late:
                 return
             for name in left.late:
-                self.remove(name)
+                self.remove(members[name])
                 members[name].let_go("its step takes long")
             # Its threads are taken; they end with what they do.
             self._pool.close()

@@ -85,6 +85,27 @@ def test_the_location_is_given_up_whatever_does_not_stop(
     place.close()
 
 
+def test_a_round_that_fails_loses_nobody_who_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one says that all has been given to the lane."""
+    place = Place()
+    runtime = made(place, tmp_path)
+    passed = runtime.pass_on()
+
+    def fail() -> None:
+        monkeypatch.undo()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(runtime.compute, "take", fail)
+    with pytest.raises(ZeroDivisionError):
+        runtime._step()
+    assert not passed.is_set()
+    runtime._step()
+    assert passed.is_set()
+    place.close()
+
+
 def test_a_hydration_that_arrives_amid_a_step_is_not_lost(tmp_path: Path) -> None:
     """An index that is ready in a millisecond: its phase and its report arrive within one step."""
     place = Place()

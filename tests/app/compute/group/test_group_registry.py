@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -114,7 +116,7 @@ class Group:
     def catch_up(self, _: object) -> None:
         raise RuntimeError("no step can be taken")
 
-    def remove(self, _: str) -> None:
+    def remove(self, _: object) -> None:
         """It never had it."""
 
 
@@ -146,6 +148,36 @@ def test_a_view_that_cannot_be_brought_in_goes_on_by_its_own_query(
     groups.ask_to_join(cast("Any", member))
     assert member.began.wait(30)
     assert (member.has_left, groups.group_of("v")) == (True, None)
+    world.close()
+
+
+def test_a_view_that_was_stopped_before_it_is_let_in_leaves_its_place_to_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A micro-batch may take minutes: the view is stopped meanwhile, and started again."""
+    world = World()
+    groups = GroupRegistry(cast("Any", SimpleNamespace(client=world.client())))
+    group = ViewGroup(cast("Any", SimpleNamespace(checkpoints=tmp_path)), ("x",), 1)
+    monkeypatch.setattr(group, "catch_up", lambda _: None)
+    stopped, started = cast("Any", Member()), cast("Any", Member())
+
+    @contextmanager
+    def let_in() -> Iterator[None]:
+        """A lock that was another's until the view was stopped and started again."""
+        monkeypatch.setattr(group, "_step_lock", threading.Lock())
+        groups.remove(stopped)
+        groups._members["v"] = started, group
+        groups._add(started, group)
+        yield
+
+    groups._members["v"] = stopped, group
+    monkeypatch.setattr(group, "_step_lock", let_in())
+    groups._add(stopped, group)
+    assert group._members == {"v": started}
+    group.remove(stopped)
+    assert group._members == {"v": started}
+    group.remove(started)
+    assert group._members == {}
     world.close()
 
 
