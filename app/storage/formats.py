@@ -28,9 +28,11 @@ from shardline.app.storage.bad_rows import DECODED_FORMATS
 from shardline.datasource.errors import nearest_name
 
 __all__ = [
+    "EXACT_TIMES",
     "FILES",
     "KNOWN_FORMATS",
     "OWN_SINKS",
+    "TIMES_AS_TEXTS",
     "Use",
     "canonical_format",
     "invalid_values",
@@ -111,6 +113,16 @@ _OF_FORMAT: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }  # fmt: skip
 """Options of files of a format, read or written."""
+
+EXACT_TIMES: Final[Mapping[str, str]] = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Options by which texts keep all of a timestamp. Spark writes milliseconds without them: two keys
+would be one, and a row that is read again another row. XXXXX has the seconds of old offsets."""
+
+TIMES_AS_TEXTS: Final = ("csv", "json", "xml")
+"""Formats of files that these options are for."""
 
 _READ_FILES: Final = (
     "basePath", "cleanSource", "discardCachedInputRatio", "fileNameOnly", "ignoreCorruptFiles",

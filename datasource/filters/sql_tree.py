@@ -102,9 +102,6 @@ def parse_sql(text: str) -> exp.Expr:
     Raises:
         UnsupportedSql: It is not one, or has a piece that is not in `READ_ARGUMENTS`.
     """
-    # Loading the parser takes a third of a second, which only its users should pay.
-    from sqlglot.errors import SqlglotError  # noqa: PLC0415
-
     if "\\" in text:
         raise UnsupportedSql("it has a backslash, and escapes are not understood")
     if "${" in text:
@@ -112,22 +109,25 @@ def parse_sql(text: str) -> exp.Expr:
     spark = _spark()
     try:
         tokens = spark.tokenize(text)
+        _check_tokens(tokens, text)
         found = spark.parser().parse(tokens, text)
-    except (SqlglotError, RecursionError) as error:
+    except UnsupportedSql:
+        raise
+    except Exception as error:  # of any class: for some texts its code fails, and is no parser's
         lines = re.sub(r"\x1b\[\d+m", "", str(error)).splitlines()
         why = lines[0] if lines else error
         raise UnsupportedSql(f"it is no SQL expression: {why}") from error
     if len(found) != 1 or found[0] is None:
         raise UnsupportedSql("it is not one SQL expression")
     tree: exp.Expr = found[0]
-    _check_tokens(tokens, text)
     _check_nodes(tree)
     return tree
 
 
 @functools.cache
 def _spark() -> Any:
-    from sqlglot.dialects.spark import Spark  # noqa: PLC0415 - see `parse_sql`
+    # Loading the parser takes a third of a second, which only its users should pay.
+    from sqlglot.dialects.spark import Spark  # noqa: PLC0415
 
     return Spark()
 
@@ -150,6 +150,9 @@ def _check_tokens(tokens: Sequence[Token], text: str) -> None:
             raise UnsupportedSql("'unknown' is not understood: write is null")
         if kind == "HEX_STRING" and written.startswith("0"):
             raise UnsupportedSql(f"'{written}' is no number: write X'…' for bytes")
+        if kind == "PIPE_GT":
+            # Its clause works on what is before it, and in the tree is one of the SELECT before it.
+            raise UnsupportedSql("'|>' is not understood")
         if kind == "COMMA" and following == "R_PAREN":
             raise UnsupportedSql("a list ends with a comma")
 

@@ -55,6 +55,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from shardline.app.protocol.fingerprint import accepted_fingerprints, fingerprint
 from shardline.app.protocol.objects import SinkDescription
+from shardline.app.storage.formats import EXACT_TIMES, TIMES_AS_TEXTS
 from shardline.app.storage.sinks.interval import Interval, frontier_of, number_of
 from shardline.app.storage.sinks.target import Written, target_taken
 from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
@@ -112,8 +113,11 @@ class FileTarget:
             for part in given.pop("partitionby", ("", ""))[1].split(",")
             if part.strip()
         ]
-        self._options = dict(given.values())
         self._format = sink.format
+        exact = EXACT_TIMES if sink.format in TIMES_AS_TEXTS else {}
+        # Not beside what is given, in another spelling: Spark compares names without case.
+        exact = {name: text for name, text in exact.items() if name.lower() not in given}
+        self._options = {**exact, **dict(given.values())}
         self._spark = spark
         self._check_fence = check_fence
         self._path_class = java_class(spark, "org.apache.hadoop.fs.Path")

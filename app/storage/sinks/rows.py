@@ -29,6 +29,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.datasource import InputPartition
 
 from shardline.app.protocol.objects import SinkDescription
+from shardline.app.storage.formats import EXACT_TIMES
 from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
 from shardline.datasource.frames import (
     can_consolidate,
@@ -120,20 +121,20 @@ def as_messages(rows: DataFrame, sink: SinkDescription) -> DataFrame:
     match sink.envelope:
         case "upsert":
             kept = [name for name in rows.columns if name not in (TS, DELETED)]
-            value = F.when(~F.col(DELETED), F.to_json(F.struct(*map(quoted, kept))))
+            value = F.when(~F.col(DELETED), _json(map(quoted, kept)))
             parts = [quoted(name) for name in sink.key]
         case "debezium":
             order = F.col("ts_ms")
-            value = F.to_json(F.struct("*"))
+            value = _json("*")
             parts = [
                 F.coalesce(F.col("after")[name], F.col("before")[name]).alias(name)
                 for name in sink.key
             ]
         case _:
             order = F.struct(TS, DIFF) if sink.envelope == "diff" else order
-            value = F.to_json(F.struct("*"))
+            value = _json("*")
             parts = [quoted(name) for name in sink.key]
-    key = F.to_json(F.struct(*parts)) if parts else F.lit(None).cast("string")
+    key = _json(parts) if parts else F.lit(None).cast("string")
     messages = rows.select(key.alias("key"), value.alias("value"), order.alias("_order"))
     # Kafka keeps the messages of a key in the order in which one task sends them, and tasks send at
     # the same time. Rows come from a shuffle by time and key: without another one the events of a
@@ -141,6 +142,11 @@ def as_messages(rows: DataFrame, sink: SinkDescription) -> DataFrame:
     if parts and sink.envelope in ("debezium", "diff"):
         messages = messages.repartition("key").sortWithinPartitions("key", "_order")
     return messages.select("key", "value")
+
+
+def _json(columns: Iterable[str | Column]) -> Column:
+    """An object of `columns`, in which no two different keys are the same text."""
+    return F.to_json(F.struct(*columns), dict(EXACT_TIMES))
 
 
 def _added(updates: DataFrame) -> DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -119,3 +120,18 @@ def test_variants_are_delayed(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(10, 1), (20, 1), (40, 1)], "_ts BIGINT, _diff BIGINT")
     updates = frame.select(F.parse_json(F.lit("1")).alias("v"), "_ts", "_diff")
     assert delayed(updates) == [("1", 30, 1), ("1", 30, 1), ("1", 40, 1)]
+
+
+@pytest.mark.parametrize("envelope", ["upsert", "debezium"])
+def test_keys_that_differ_by_a_microsecond_are_two_keys(spark: SparkSession, envelope: Any) -> None:
+    """Spark's JSON ends at milliseconds: the delete of one key would delete the other one."""
+    first, second = (datetime(2026, 1, 1, 0, 0, 0, n) for n in (1, 2))  # noqa: DTZ001
+    rows = [(first, first, 3, -1), (second, second, 3, 1)]
+    updates = spark.createDataFrame(rows, "a TIMESTAMP, n TIMESTAMP_NTZ, _ts LONG, _diff LONG")
+    sink = SinkDescription(name="out", on="in", format="kafka", envelope=envelope, key=("a", "n"))
+    messages = as_messages(shape_rows(updates, sink), sink).collect()
+    keys = spark.createDataFrame([(row.key,) for row in messages], "j STRING")
+    read = keys.select(F.from_json("j", "a TIMESTAMP, n TIMESTAMP_NTZ").alias("k")).select("k.*")
+    assert sorted(map(tuple, read.collect())) == [(first, first), (second, second)]
+    if envelope == "upsert":
+        assert [row.value is None for row in sorted(messages)] == [True, False]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,28 @@ def test_other_files(host: Host, source: Input, tmp_path: Path, format_: str) ->
         (1, "a", 20, -1),
         (2, "b, c", 10, 2),
     ]
+
+
+@pytest.mark.parametrize("given", [{}, {"TIMESTAMPFORMAT": "yyyy"}])
+@pytest.mark.parametrize("format_", one_of(2, ["json", "csv", "xml"]))
+def test_texts_have_all_of_a_timestamp(
+    host: Host, tmp_path: Path, format_: str, given: dict[str, str]
+) -> None:
+    """Spark writes milliseconds; a format that somebody asks for is left as it is."""
+    at = datetime(2026, 1, 1, 0, 0, 0, 123456, UTC)
+    schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("ntz", pa.timestamp("us"))])
+    host.client.create("times", ShardSchema.from_arrow(schema))
+    rows = pa.Table.from_pylist([{"at": at, "ntz": at.replace(tzinfo=None)}], schema)
+    upper = host.client.writer("times").append_now(rows).upper
+    tag = {"rowTag": "line"} if format_ == "xml" else {}
+    options = {"path": str(tmp_path / "out"), **tag, **given}
+    sink = SinkDescription(name="out", on="times", format=format_, options=options)
+    with running(host, sink) as reports:
+        reports.reached(upper.time)
+    reader = host.spark.read.schema("at TIMESTAMP, ntz TIMESTAMP_NTZ").format(format_)
+    (row,) = reader.options(**tag).load(str(tmp_path / "out")).collect()
+    assert row["at"].astimezone(UTC) == (datetime(2026, 1, 1, tzinfo=UTC) if given else at)
+    assert row["ntz"] == at.replace(tzinfo=None)
 
 
 class ObjectStore:

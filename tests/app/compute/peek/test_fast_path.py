@@ -56,6 +56,10 @@ SCHEMA = ShardSchema.from_arrow(
         "SELECT k FROM t QUALIFY row_number() OVER (ORDER BY k) = 1",
         "SELECT k FROM t LATERAL VIEW explode(array(1)) AS x",
         "SELECT k FROM t; SELECT 1",
+        "SELECT k AS v FROM t |> WHERE v = 'a'",
+        "SELECT k FROM t LIMIT 5 |> WHERE k > 1",
+        "FROM t |> LIMIT 3",
+        "SELECT k FROM t |> LIMIT 5",
         "not a query",
     ],
 )
