@@ -120,7 +120,7 @@ class Staging:
         # structs, and makes no carriers of replacing rows. The tasks' unwrapper does both.
         client = self.host.client
         target = resolve_target(client, options, frame, find_shard(client, options.shard))
-        staged = stage_by_tasks(good, options)
+        staged = stage_by_tasks(good, options, target)
         if target.unwrapper.stages_carriers:
             staged = stage_replacements(client, options.shard, staged, target.unwrapper)
         state = client.state(options.shard)

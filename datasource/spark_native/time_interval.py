@@ -201,7 +201,7 @@ def stage_interval(
         if rows is not None:
             return SmallTarget(client, options, target).stage(rows)
     attempt = new_id("t", client.ids)
-    staged = stage_by_tasks(frame, options) if saving is None else saving.stage(attempt)
+    staged = stage_by_tasks(frame, options, target) if saving is None else saving.stage(attempt)
     return _make_staged_interval(client, options.shard, target, attempt, staged)
 
 

@@ -31,9 +31,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from shardline.datasource.arguments import Pathname, text_of, writer_number
 from shardline.datasource.ids import new_id
-from shardline.datasource.parts.stage import Staged
+from shardline.datasource.parts.stage import Staged, UncommittedParts
+from shardline.datasource.shard.commands.append import shard_changed_error
 from shardline.datasource.shard_sink.frame_columns import assign_roles
-from shardline.datasource.shard_sink.target import find_shard, resolve_target
+from shardline.datasource.shard_sink.target import WriteTarget, find_shard, resolve_target
 from shardline.datasource.shard_sink.writers import ShardBatchWriter
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.shard_source.partition_planner import open_client
@@ -162,7 +163,8 @@ class FrameTransaction:
             merge_schema: Evolve the shard's schema to take new columns and wider types.
 
         Raises:
-            InvalidUsage: The frame does not fit the shard, or its rows carry times.
+            InvalidUsage: The frame does not fit the shard, or its rows carry times. The shard was
+                dropped and made again while its rows were written: `SHARD_CHANGED`.
         """
         if not self.done_before:
             self._transaction.add(shard, self._staged(shard, frame, key, merge=merge_schema))
@@ -192,17 +194,32 @@ class FrameTransaction:
         given |= {"key": ",".join(key)} if key is not None else {}
         given |= {"mergeSchema": "true"} if merge else {}
         options = parse_sink(given)
-        saving = plan_native_write(frame, options)
-        if saving is not None:
-            return saving.stage(new_id("t", saving.client.ids))
-        return stage_by_tasks(frame, options)
+        client = open_client(options, create=True)
+        described = assign_roles(options, frame.schema)
+        target = resolve_target(client, options, described, find_shard(client, options.shard))
+        saving = plan_native_write(frame, options, target)
+        if saving is None:
+            staged = stage_by_tasks(frame, options, target)
+        else:
+            staged = saving.stage(new_id("t", client.ids))
+        with UncommittedParts(client.location.blob, staged.runs) as parts:
+            # The rows carry schema ids of the shard that they were made for: in one that was made
+            # meanwhile nobody could read them, or they would be other rows.
+            if self._transaction.shard_id(shard) != target.shard:
+                raise shard_changed_error(client.machine(shard).state())
+            parts.hand_over(staged.runs)
+        return staged
 
 
-def stage_by_tasks(frame: DataFrame, options: SinkOptions) -> Staged:
-    """Stage rows as the Arrow sink's tasks do, without its commit."""
-    described = assign_roles(options, frame.schema)
-    client = open_client(options, create=True)
-    target = resolve_target(client, options, described, find_shard(client, options.shard))
+def stage_by_tasks(frame: DataFrame, options: SinkOptions, target: WriteTarget) -> Staged:
+    """Stage rows as the Arrow sink's tasks do, without its commit.
+
+    Args:
+        frame: The rows.
+        options: Options of the write.
+        target: The result of `resolve_target` for this frame.
+    """
+    client = open_client(options)
     writer = ShardBatchWriter(options, target, replace=False)
 
     def task(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

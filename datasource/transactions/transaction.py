@@ -255,9 +255,9 @@ class Transaction:
             self._asked_if_done = True
         return self.was_committed_before
 
-    def stager(self, name: str) -> Stager:
-        """The stager for shard `name`; can be sent to other processes if its blob store can."""
-        return self._shard_to_write(name).stager
+    def shard_id(self, name: str) -> str:
+        """Id of the shard `name` that this transaction writes to, whoever has the name later."""
+        return self._shard_to_write(name).shard
 
     def add(self, name: str, staged: Staged) -> None:
         """Add parts staged for shard `name`; the transaction takes charge of them."""

@@ -301,7 +301,7 @@ def test_no_transaction_writes_to_a_views_shards(
     """From the moment that they are there; made by older code, from the view's next start on."""
     assert client.state(shard).upper == Frontier(0)
     with pytest.raises(InvalidUsage, match=r"TIMES_OF_WRITER.*'view totals'"):
-        client.transaction().stager(shard)
+        client.transaction().shard_id(shard)
     machine = client.machine(shard)
     machine.apply(lambda state, _: Transition(replace(state, times_by=""), None))
     sink.make()

@@ -82,12 +82,12 @@ def test_texts_have_all_of_a_timestamp(
     schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("ntz", pa.timestamp("us"))])
     host.client.create("times", ShardSchema.from_arrow(schema))
     rows = pa.Table.from_pylist([{"at": at, "ntz": at.replace(tzinfo=None)}], schema)
-    upper = host.client.writer("times").append_now(rows).upper
+    upper = host.client.writer("times").append_now(rows).upper.time or 0
     tag = {"rowTag": "line"} if format_ == "xml" else {}
     options = {"path": str(tmp_path / "out"), **tag, **given}
     sink = SinkDescription(name="out", on="times", format=format_, options=options)
     with running(host, sink) as reports:
-        reports.reached(upper.time)
+        reports.reached(upper)
     reader = host.spark.read.schema("at TIMESTAMP, ntz TIMESTAMP_NTZ").format(format_)
     (row,) = reader.options(**tag).load(str(tmp_path / "out")).collect()
     assert row["at"].astimezone(UTC) == (datetime(2026, 1, 1, tzinfo=UTC) if given else at)

@@ -6,11 +6,15 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from shardline import datasource
 from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.spark_native import transaction as module
+from shardline.datasource.spark_native.save import NativeWrite
+from shardline.datasource.types.schema import ShardSchema
 from support.models.shards import rows
 
 if TYPE_CHECKING:
@@ -63,6 +67,42 @@ def test_frames_go_into_several_shards_together(
     assert orders.upper == customers.upper
     read = spark.read.format("shard").option("location", location)
     assert shown(read.option("shard", "customers").load()) == Counter([(7, "x"), (8, "y")])
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("call", ["append", "overwrite"])
+def test_rows_of_a_shard_that_is_gone_are_refused(
+    spark: SparkSession, location: str, monkeypatch: pytest.MonkeyPatch, native: bool, call: str
+) -> None:
+    """A shard that is made again during Spark's job has other columns: nobody could read them."""
+    if not native:
+        monkeypatch.setattr(module, "plan_native_write", lambda *_: None)
+    client = ShardClient.open(location)
+
+    def make(*columns: tuple[str, pa.DataType]) -> None:
+        client.create("orders", ShardSchema.from_arrow(pa.schema(columns)))
+
+    make(("id", pa.int64()), ("v", pa.string()))
+
+    for of, name in ((module, "stage_by_tasks"), (NativeWrite, "stage")):
+        real = getattr(of, name)
+
+        def stage_and_make_again(*given: Any, real: Any = real) -> Any:
+            monkeypatch.undo()
+            staged = real(*given)
+            client.drop("orders")
+            make(("id", pa.string()), ("v", pa.int64()))
+            return staged
+
+        monkeypatch.setattr(of, name, stage_and_make_again)
+    many = frame(spark, *((n, "lost" * 50) for n in range(500)))
+    with (
+        pytest.raises(InvalidUsage, match="SHARD_CHANGED"),
+        datasource.transaction(spark, location) as t,
+    ):
+        getattr(t, call)("orders", many)
+    assert contents(location, "orders") == Counter()
+    assert not [*Path(location).rglob("*.parquet")]
 
 
 def test_a_micro_batch_goes_into_two_shards_once(
