@@ -39,8 +39,8 @@ from shardline.app.execution.host import Host
 from shardline.app.protocol.objects import errors_shard, skipped_shard
 from shardline.app.storage.commit import WRITER, StagedMicroBatch
 from shardline.app.storage.errors import ERRORS
-from shardline.app.storage.formats import EXACT_TIMES
 from shardline.app.storage.kafka import AT, DELETED, PARTITION, is_kafka
+from shardline.app.storage.key_texts import key_text
 from shardline.app.storage.reading import CORRUPT, FILE, POSITION, Decoded, Reading
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frames import (
@@ -195,12 +195,10 @@ class Staging:
         if not self._is_keyed:
             return F.lit(None).cast("string")
         parts = {name: _key_column(rows, name) for name in self.reading.description.key}
-        named = (column.alias(name) for name, column in parts.items())
-        whole = F.to_json(F.struct(*named), dict(EXACT_TIMES))
         known = F.lit(True)
         for column in parts.values():
             known = known & column.isNotNull()
-        return F.when(known, whole)
+        return F.when(known, key_text(rows, parts))
 
     def _order(self) -> Column:
         named = self.reading.options.ordering_column

@@ -566,6 +566,8 @@ def _fsync_directory(path: str) -> None:
 def _sweep(directory: str, before_ms: int) -> None:
     """Remove temporary files of crashed writers; ages are by the file system's own clock."""
     with os.scandir(directory) as found:
-        old = [e.path for e in found if e.stat().st_mtime_ns // 1_000_000 < before_ms]
-    for path in old:
-        Path(path).unlink(missing_ok=True)
+        for entry in found:
+            # Those of other processes come and go meanwhile; another user's may not be for us.
+            with suppress(OSError):
+                if entry.stat().st_mtime_ns // 1_000_000 < before_ms:
+                    Path(entry.path).unlink()

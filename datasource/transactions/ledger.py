@@ -172,7 +172,8 @@ def fold(
                 row = Row.of(values)
                 counts[row.id] += values[DIFF]
                 rows[row.id] = row
-    return {name: row for name, row in rows.items() if counts[name]}
+    # A row that was retracted without ever being added, as older code did, is not live.
+    return {name: row for name, row in rows.items() if counts[name] > 0}
 
 
 def _check(state: ShardState) -> None:

@@ -253,7 +253,8 @@ class Transactions:
                 `REGISTRATION_CHANGED`: a shard was forgotten meanwhile.
             Indeterminate: It may have happened: with an identity, commit again.
         """
-        rows = [self._row("append", w.name, w.shard, _encoded(w)) for w in writes]
+        attempt = "" if identity is None else identity.attempt
+        rows = [self._row("append", w.name, w.shard, _encoded(w), attempt) for w in writes]
 
         def judged(ledger: Ledger) -> Rows | Refused:
             for write in writes:
@@ -430,8 +431,13 @@ class Transactions:
             )
         return state
 
-    def _row(self, kind: RowKind, name: str, shard: str, data: bytes | None = None) -> Row:
-        return Row(self.client.ids.token().hex(), kind, name, shard, 0, data)
+    def _row(
+        self, kind: RowKind, name: str, shard: str, data: bytes | None = None, attempt: str = ""
+    ) -> Row:
+        # One id for all tries of an attempt. The one that has landed may be an earlier one, at the
+        # same time: who is told of it takes its rows for this one's, and retracts them by their id.
+        found = f"{attempt}.{shard}" if attempt else self.client.ids.token().hex()
+        return Row(found, kind, name, shard, 0, data)
 
     @staticmethod
     def _registered_elsewhere(name: str, found: Registration) -> InvalidUsage:

@@ -30,6 +30,7 @@ from pyspark.sql.datasource import InputPartition
 
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.formats import EXACT_TIMES
+from shardline.app.storage.key_texts import key_text
 from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
 from shardline.datasource.frames import (
     can_consolidate,
@@ -122,19 +123,18 @@ def as_messages(rows: DataFrame, sink: SinkDescription) -> DataFrame:
         case "upsert":
             kept = [name for name in rows.columns if name not in (TS, DELETED)]
             value = F.when(~F.col(DELETED), _json(map(quoted, kept)))
-            parts = [quoted(name) for name in sink.key]
+            parts = {name: quoted(name) for name in sink.key}
         case "debezium":
             order = F.col("ts_ms")
             value = _json("*")
-            parts = [
-                F.coalesce(F.col("after")[name], F.col("before")[name]).alias(name)
-                for name in sink.key
-            ]
+            parts = {
+                name: F.coalesce(F.col("after")[name], F.col("before")[name]) for name in sink.key
+            }
         case _:
             order = F.struct(TS, DIFF) if sink.envelope == "diff" else order
             value = _json("*")
-            parts = [quoted(name) for name in sink.key]
-    key = _json(parts) if parts else F.lit(None).cast("string")
+            parts = {name: quoted(name) for name in sink.key}
+    key = key_text(rows, parts) if parts else F.lit(None).cast("string")
     messages = rows.select(key.alias("key"), value.alias("value"), order.alias("_order"))
     # Kafka keeps the messages of a key in the order in which one task sends them, and tasks send at
     # the same time. Rows come from a shuffle by time and key: without another one the events of a
@@ -145,7 +145,7 @@ def as_messages(rows: DataFrame, sink: SinkDescription) -> DataFrame:
 
 
 def _json(columns: Iterable[str | Column]) -> Column:
-    """An object of `columns`, in which no two different keys are the same text."""
+    """An object of `columns`, with all that their timestamps have."""
     return F.to_json(F.struct(*columns), dict(EXACT_TIMES))
 
 

@@ -7,6 +7,7 @@ import errno
 import os
 import resource
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from shardline.datasource.stores.objects import CREATED, EXISTS, Unresolved
 from shardline.datasource.stores.open import open_location
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture
@@ -205,6 +206,31 @@ def test_temporary_files_of_crashed_writers_are_swept(objects: FileObjects, root
     objects.create("a/b", b"value")
 
     assert _files(root) == ["_tmp/fresh", "a/b"]
+
+
+def test_temporary_files_that_go_while_they_are_looked_at_stop_no_write(
+    objects: FileObjects, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other processes make them and remove them all the time."""
+    objects._tmpfile = False
+    (root / "_tmp").mkdir(parents=True)
+    for name in ("gone", "old"):
+        path = root / "_tmp" / name
+        path.write_bytes(b"x")
+        os.utime(path, (1, 1))
+    look = os.scandir
+
+    @contextmanager
+    def look_and_lose(path: str) -> Iterator[list[os.DirEntry[str]]]:
+        with look(path) as found:
+            entries = [*found]
+        (root / "_tmp" / "gone").unlink()
+        yield entries
+
+    monkeypatch.setattr(os, "scandir", look_and_lose)
+    objects.create("a/b", b"value")
+    monkeypatch.undo()
+    assert _files(root) == ["a/b"]
 
 
 @pytest.mark.parametrize("step", ["fdatasync", "write"])

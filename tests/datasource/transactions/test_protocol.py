@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,14 @@ from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.maintenance.orphan_sweep import sweep
 from shardline.datasource.maintenance.retention import apply_retention
+from shardline.datasource.read import contents_of
 from shardline.datasource.shard.commands.append import Appended, UpperMismatch
 from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS
 from shardline.datasource.shard.commands.txns import refuse_direct_writes
+from shardline.datasource.shard.plan import plan_changes
 from shardline.datasource.shard.state import STAGE_LIFE_MS, Registration
 from shardline.datasource.transactions import protocol
-from shardline.datasource.transactions.commit_loop import Committer
+from shardline.datasource.transactions.commit_loop import Committer, Identity
 from shardline.datasource.transactions.ledger import Ledger, LedgerReader
 from shardline.datasource.transactions.protocol import Committed, Write
 from shardline.datasource.transactions.rows import TRANSACTIONS
@@ -279,6 +282,40 @@ def test_rows_that_say_the_same_are_taken_back_one_by_one(client: ShardClient) -
     assert ledger is not None
     assert not ledger.pending()
     assert txns.registered() == ["a"]
+
+
+def test_an_attempt_that_lands_before_its_next_try_is_retracted_once(
+    client: ShardClient, world: World
+) -> None:
+    """Both have the same time where the ledger is ahead of the clock."""
+    ahead = client.clock.now_ms() + HOUR_MS
+    client.transactions().advance(ahead)
+    other = world.client(BLOBS).transactions()
+    write, _ = staged(client, "a", (1, "x"))
+    identity = Identity("app", 1, attempt="t1")
+    landed: list[object] = []
+
+    def land(_: Ledger) -> None:
+        if not landed:
+            landed.append(other.commit([write], identity=identity))
+
+    found = client.transactions().commit([write], identity=identity, judge=land)
+    assert [found] == landed
+    for later in range(3):
+        for txns in (client.transactions(), other):
+            txns.advance(ahead + 10 * later)
+    for one in (client, world.client()):
+        ledger = one.transactions().reader.read()
+        assert ledger is not None
+        assert [row.kind for row in ledger.rows.values()] == ["register"]
+    machine = client.machine(TRANSACTIONS)
+    state, counts = machine.state(), Counter[str]()
+    for planned in plan_changes(state, 0, state.upper.time):
+        for batch in contents_of(machine, state).changes(planned):
+            for update in batch.to_pylist():
+                counts[update["kind"]] += update["_diff"]
+    assert counts == {"register": 1, "append": 0}
+    assert contents(client, "a") == {(1, "x"): 1}
 
 
 @pytest.mark.usefixtures("nobody_applies")

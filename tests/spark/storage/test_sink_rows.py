@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from shardline.app.protocol.objects import SinkDescription
+from shardline.app.storage.key_texts import key_text
 from shardline.app.storage.sinks.rows import as_messages, delay_updates, shape_rows
 
 if TYPE_CHECKING:
@@ -135,3 +136,26 @@ def test_keys_that_differ_by_a_microsecond_are_two_keys(spark: SparkSession, env
     assert sorted(map(tuple, read.collect())) == [(first, first), (second, second)]
     if envelope == "upsert":
         assert [row.value is None for row in sorted(messages)] == [True, False]
+
+
+def test_a_key_has_its_text_for_ever(spark: SparkSession) -> None:
+    """As Spark writes it, which older messages have; with microseconds where they count."""
+    text = "2026-01-01T00:00:00"
+    times = {f"{text}.001": ".001", f"{text}.000001": ".000001", text: ".000"}
+    rows = [*enumerate(times)]
+    texts = spark.createDataFrame(rows, "n INT, at STRING")
+    at = F.to_timestamp("at")
+    frame = texts.select("n", at.alias("t"), at.cast("timestamp_ntz").alias("u"))
+    own = frame.select("n", key_text(frame, {"n": F.col("n"), "t": F.col("t"), "u": F.col("u")}))
+    found = dict(map(tuple, own.collect()))
+    assert [json.loads(found[n]) for n in range(len(times))] == [
+        {"n": n, "t": f"{text}{part}Z", "u": f"{text}{part}"}
+        for n, part in enumerate(times.values())
+    ]
+    inner = frame.select("n", F.struct("t").alias("s"))
+    deep = dict(map(tuple, inner.select("n", key_text(inner, {"s": F.col("s")})).collect()))
+    assert [json.loads(deep[n])["s"]["t"][19:] for n in range(len(times))] == [
+        f"{float(part):.6f}Z"[1:] for part in times.values()
+    ]
+    nulls = frame.select("n", F.lit(None).cast("timestamp").alias("t"))
+    assert nulls.select(key_text(nulls, {"n": F.col("n"), "t": F.col("t")})).first() == ('{"n":0}',)
