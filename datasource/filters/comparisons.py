@@ -62,6 +62,10 @@ LiteralKind = OneOf[
 ]
 
 
+# In the metadata of a column, as Spark's catalog notes its type.
+_CHAR: Final = re.compile(r'"__CHAR_VARCHAR_TYPE_STRING"\s*:\s*"char\(')
+
+
 class NotComparable(ValueError):
     """Raised if a literal cannot be compared with a column; the text is for a message."""
 
@@ -148,6 +152,9 @@ def _check_listed_text(kind: Kind, literals: Sequence[Literal]) -> None:
 def _comparable(column: Column) -> Kind:
     if column.kind == "coll":
         raise NotComparable(f"'{path_text(column.path)}' has a collation")
+    if _CHAR.search(column.field.metadata):
+        # Spark pads both sides to the column's length, and what is stored may be shorter.
+        raise NotComparable(f"'{path_text(column.path)}' is a CHAR: filter the frame that is read")
     if column.kind is None:
         raise _of_type(column)
     return column.kind

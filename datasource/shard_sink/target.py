@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -25,7 +25,14 @@ from shardline.datasource.shard_sink.frame_columns import AFTER, BEFORE, FrameRo
 from shardline.datasource.shard_source.options import SinkOptions
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.schema_evolution import Incompatible, evolve
-from shardline.datasource.types.spark_types import Field, Record, type_text
+from shardline.datasource.types.spark_types import (
+    Array,
+    Field,
+    Map,
+    Record,
+    SparkType,
+    type_text,
+)
 
 __all__ = ["WriteTarget", "find_shard", "is_unused", "resolve_target"]
 
@@ -177,7 +184,8 @@ def _merged(schema: ShardSchema, rows: ShardSchema) -> ShardSchema:
         fields.append(old)
         if old.name in rows:
             wanted = rows.field(old.name)
-            wider = Field(old.name, wanted.type, old.nullable, old.metadata)
+            kind = _with_nulls_of(old.type, wanted.type)
+            wider = Field(old.name, kind, old.nullable, old.metadata)
             one, other = (ShardSchema(Record((field,))) for field in (old, wider))
             if isinstance(evolve(one, other), ShardSchema):
                 fields[-1] = wider
@@ -187,6 +195,29 @@ def _merged(schema: ShardSchema, rows: ShardSchema) -> ShardSchema:
         if f.name not in schema
     ]
     return ShardSchema(Record((*fields, *added)))
+
+
+def _with_nulls_of(old: SparkType, wanted: SparkType) -> SparkType:
+    """The frame's type, with nulls wherever rows of the shard have them, and in its new fields."""
+    match old, wanted:
+        case Record(), Record():
+            known = {field.name: field for field in old.fields}
+            fields = []
+            for field in wanted.fields:
+                before = known.get(field.name)
+                kind = _with_nulls_of(before.type, field.type) if before else field.type
+                nullable = field.nullable or before is None or before.nullable
+                fields.append(replace(field, type=kind, nullable=nullable))
+            return Record(tuple(fields))
+        case Array(), Array():
+            element = _with_nulls_of(old.element, wanted.element)
+            return Array(element, old.nullable or wanted.nullable)
+        case Map(), Map():
+            key = _with_nulls_of(old.key, wanted.key)
+            value = _with_nulls_of(old.value, wanted.value)
+            return Map(key, value, old.nullable or wanted.nullable)
+        case _:
+            return wanted
 
 
 def _check_fits(name: str, rows: ShardSchema, schema: ShardSchema, prefix: str) -> None:

@@ -358,6 +358,18 @@ def test_what_is_not_understood_is_refused(text: str, piece: str) -> None:
         ids(text)
 
 
+@pytest.mark.parametrize("text", ["c = 'ab'", "c in ('ab', 'b')", "c < 'ab'", "'ab' <=> c"])
+def test_texts_that_spark_pads_are_left_to_it(text: str) -> None:
+    """A CHAR of a catalog's table: Spark makes both sides as long as the column."""
+    record = """{"type":"struct","fields":[{"name":"c","type":"string","nullable":true,"metadata":
+        {"__CHAR_VARCHAR_TYPE_STRING":"char(5)"}}]}"""
+    schema = ShardSchema.parse(record)
+    with pytest.raises(InvalidUsage, match="is a CHAR"):
+        Condition(text, "UTC").bind(schema)
+    bound = ShardSchema.parse(record.replace("char(5)", "varchar(5)"))
+    assert Condition(text, "UTC").bind(bound) is not None
+
+
 @pytest.mark.parametrize(
     ("text", "near"), [("pric = 1", "price"), ("at.cty = 'a'", "at.City"), ("n = 1 and m = 2", "n")]
 )

@@ -429,6 +429,33 @@ def test_explain_of_a_query_says_which_path(
     assert (counts["native"], counts["left: the range is small"]) == (1, 2)
 
 
+@pytest.mark.disk
+def test_a_retracted_row_that_the_option_leaves_out_ends_no_stream(
+    spark: SparkSession, location: str, tmp_path: Path
+) -> None:
+    """Whether other rows of its part are wanted says nothing about it."""
+    client = client_at(location, inline_part_bytes=0)
+    put(client, "in", 1, rows(*range(20)))
+    seen = []
+
+    def each(frame: DataFrame, number: int) -> None:
+        own = datasource.micro_batch(frame, number)
+        seen.append((sorted(r.id for r in own.collect()), sorted(r.id for r in frame.collect())))
+
+    def run() -> None:
+        loaded = spark.readStream.format("shard").option("where", "id < 5").load(f"{location}/in")
+        writer = loaded.writeStream.foreachBatch(each).trigger(availableNow=True)
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+
+    run()
+    put(client, "in", 2, pa.concat_tables([stamp(rows(7), 2, -1), stamp(rows(4), 2, 1)]))
+    run()
+    assert seen == [([0, 1, 2, 3, 4],) * 2, ([4], [4])]
+    put(client, "in", 3, pa.concat_tables([stamp(rows(4), 3, -1), stamp(rows(4), 3, 1)]))
+    with pytest.raises(PySparkException, match="RETRACTION_IN_APPEND_ONLY_STREAM"):
+        run()
+
+
 def test_micro_batch_reads_the_range_of_a_native_plan(
     native: NativeReads, spark: SparkSession, location: str, tmp_path: Path
 ) -> None:

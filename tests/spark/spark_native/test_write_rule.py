@@ -482,3 +482,20 @@ def test_types_are_widened_and_columns_added(spark: SparkSession, location: str)
         append(later, path, native=native, mergeSchema="true")
     assert contents(location, "True") == contents(location, "False")
     assert contents(location, "True")[("8", str(day))] == 1
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_fields_are_added_inside_of_columns(
+    spark: SparkSession, location: str, native: bool
+) -> None:
+    """Of literals they are never null, where those of earlier rows are."""
+    before = "named_struct('a', if(id > 0, id, null))"
+    after = "named_struct('a', 1L, 'b', 'x')"
+    path = f"{location}/in"
+    some = [f"{before} AS s", f"array({before}, null) AS l", f"map('k', {before}) AS m"]
+    more = [f"{after} AS s", f"array({after}) AS l", f"map('k', {after}) AS m"]
+    append(spark.range(2).selectExpr(*some), path, native=native)
+    append(spark.range(1).selectExpr(*more), path, native=native, mergeSchema="true")
+    read = spark.read.format("shard").load(path)
+    found = Counter(map(tuple, read.selectExpr("s.b", "l[0].b", "m['k'].b").collect()))
+    assert found == {(None,) * 3: 2, ("x",) * 3: 1}
