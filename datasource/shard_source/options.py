@@ -297,7 +297,8 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
             excludes another one.
     """
     given = OptionReader(options, _SOURCE)
-    # Of the session, mostly, and nothing may need it: Spark knows names that Python does not.
+    # Spark tells a Python source nothing of its session; who reads by this package's functions
+    # hands its zone on. Nothing may need it: Spark knows names that Python does not.
     zone = given.value("timeZone", str, default="UTC")
     utc: tzinfo = UTC
     time = partial(parse_time, zone=lambda: given.value("timeZone", parse_zone, default=utc))
