@@ -253,8 +253,17 @@ class LeaseRenewer:
         """Set once the lease turned out to be gone."""
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the thread; if none can be started the lease is given up.
+
+        Raises:
+            RuntimeError: No thread can be started.
+        """
+        try:
+            self._thread.start()
+        except BaseException:
+            # It would keep history until it is over, and whoever reads under it would rely on it.
+            self._lease.release()
+            raise
 
     def stop(self) -> None:
         """Stop the thread and wait for a renewal that is under way; harmless before `start`."""

@@ -198,9 +198,10 @@ class StreamHolds:
         )
         if isinstance(lease, SinceExceeded):
             raise history_gone_error(self.machine.state(), since, lease.since)
-        self._lease = lease
-        self._renewer = LeaseRenewer(lease, self.machine.clock)
-        self._renewer.start()
+        renewer = LeaseRenewer(lease, self.machine.clock)
+        renewer.start()
+        # Not before: one that is not renewed is no protection for the next plan.
+        self._lease, self._renewer = lease, renewer
         return self.machine.cached or self.machine.state()
 
     def advance(self, time: int) -> None:

@@ -10,10 +10,12 @@ from typing import ClassVar
 import pytest
 from typing_extensions import override
 
+from shardline.datasource.background import BackgroundThread
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage, LeaseExpired
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.lease import Lease, LeaseRenewer, take_lease
+from shardline.datasource.shard_source.holds import StreamHolds
 from shardline.datasource.stores.faulty import Fault, Faulty
 from support.fakes.clock import ManualClock
 from support.models.shards import SETTINGS, World, rows, schema_of, table
@@ -168,6 +170,31 @@ def test_a_lease_is_released_after_its_block(client: ShardClient) -> None:
     with pytest.raises(ZeroDivisionError):
         work()
     assert client.state(SHARD).leased == {}
+
+
+def test_a_lease_that_nobody_can_renew_is_given_up(
+    client: ShardClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that cannot start a thread would keep history until the lease is over."""
+    start = BackgroundThread.start
+
+    def refuse(_: BackgroundThread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(BackgroundThread, "start", refuse)
+    with pytest.raises(RuntimeError, match="new thread"):
+        client.reader(SHARD)
+    assert client.state(SHARD).leased == {}
+    holds = StreamHolds(client.machine(SHARD), "e1", "a query", 1000)
+    holds.acquire("q", 0)
+    with pytest.raises(RuntimeError, match="new thread"):
+        holds.protect(0)
+    assert client.state(SHARD).leased == {}
+    monkeypatch.setattr(BackgroundThread, "start", start)
+    holds.protect(0)
+    assert list(client.state(SHARD).leased) == [holds.reader]
+    assert threads_of(str(holds.reader))
+    holds.release()
 
 
 @pytest.mark.parametrize("fault", [Fault.BEFORE, Fault.AFTER])
