@@ -1,6 +1,6 @@
 """The text of a key in JSON: two keys have one text only if they are the same.
 
-    key_text(frame, {"id": F.col("id")})      {"id":7}
+    key_text(frame, {"id": column})      {"id":7}
 
 Errors of keyed sources and messages of sinks are found again by it, for years: it stays as it is.
 
