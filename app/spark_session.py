@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["open_session", "settings_within", "stop_session"]
+__all__ = ["open_session", "read_as_written", "settings_within", "stop_session"]
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +65,16 @@ def open_session(name: str, settings: Mapping[str, str] | None = None) -> SparkS
     _leave_interrupts_to_us(spark)
     _write_no_checksum_files(spark)
     return spark
+
+
+def read_as_written(spark: SparkSession) -> None:
+    """Let Spark put nothing into texts of SQL that this session reads from now on.
+
+    For a session that `open_session` has not made, and for clones, which have the settings of
+    theirs.
+    """
+    for name, value in _NO_VARIABLES.items():
+        spark.conf.set(name, value)
 
 
 def stop_session(spark: SparkSession) -> None:

@@ -54,6 +54,7 @@ from shardline.app.protocol.objects import (
     inputs_of,
 )
 from shardline.app.protocol.view_plan import ViewPlan, obstacles
+from shardline.app.spark_session import read_as_written
 from shardline.app.storage.envelope import in_source_order, stage_replacements
 from shardline.app.storage.kafka import DELETED, is_kafka
 from shardline.app.storage.reading import POSITION, write_options
@@ -72,7 +73,7 @@ from shardline.datasource.shard_sink.target import find_shard, resolve_target
 from shardline.datasource.shard_sink.writers import ShardBatchWriter
 from shardline.datasource.spark_native.leases import LEASE_KEEPER
 from shardline.datasource.spark_native.time_interval import Interval
-from shardline.datasource.spark_native.types import struct_of
+from shardline.datasource.spark_native.types import quoted, struct_of
 from shardline.datasource.types.arrow_to_spark import neutral_type
 from shardline.datasource.types.cast_to_schema import check_data
 from shardline.datasource.types.schema import DIFF, TS
@@ -129,7 +130,8 @@ class Lab:
         """Check the project, and make its shards.
 
         Args:
-            spark: The session.
+            spark: The session. As in the runtime it puts nothing in the place of `${…}` in SQL any
+                more.
             project: The project, or its SQL. Sinks and indexes are checked and then left alone.
             follow_changes: True if views are to follow changes wherever they can; else each step
                 takes the way that costs less, as in the runtime.
@@ -140,6 +142,8 @@ class Lab:
         parsed = Project.parse({"test.sql": project}) if isinstance(project, str) else project
         if not isinstance(parsed, Project):
             raise wrong_kind("project", project, "give its SQL, or Project.load(folder)")
+        # As in the runtime: the session is the test's own, and views run in it.
+        read_as_written(spark)
         self._spark = spark
         self._resolved: CheckedProject = parsed.check(spark)
         self.clock = LabClock()
@@ -442,7 +446,7 @@ class Lab:
             rows = self._spark.createDataFrame(listed, struct_of(schema.record))
         else:
             _check_known(map(str.lower, rows.columns), map(str.lower, schema.names), schema.names)
-        found = to_arrow(rows.select(*schema.names))
+        found = to_arrow(rows.select(*map(quoted, schema.names)))
         columns = [_cast(found[field.name], field) for field in schema.arrow]
         return check_data(pa.table(columns, schema.names), schema)
 

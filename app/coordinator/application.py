@@ -56,6 +56,7 @@ from shardline.app.runtime.settings import (
 from shardline.app.settings.config import RuntimeSettings
 from shardline.app.settings.durations import parse_duration_ms
 from shardline.app.settings.live import parse_size_bytes
+from shardline.app.spark_session import read_as_written
 from shardline.app.transport.in_process import InProcessClient
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock, IdGenerator
@@ -145,6 +146,8 @@ class Application:
         # Two sessions are what a unified runtime does away with: kept to compare.
         other = spark if settings.unified else spark.newSession()
         sessions: dict[Kind, SparkSession] = {"compute": spark, "storage": other}
+        for session in sessions.values():
+            read_as_written(session)
         self.feeds = (
             self._observe(sessions, data, options.checkpoints) if settings.introspection else None
         )

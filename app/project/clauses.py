@@ -193,6 +193,14 @@ def _envelope(cursor: Cursor, clauses: Clauses) -> None:
 
 def _key(cursor: Cursor, clauses: Clauses) -> None:
     names = names_in_parentheses(cursor, "KEY")
+    for name, offset in names.items():
+        if "," in name or name != name.strip():
+            # A shard is told its key as one text, in which commas part the columns.
+            raise TextProblem(
+                offset,
+                f"'{name}' cannot be a column of a key: it has a comma, or a blank at an end",
+                "give the column another name",
+            )
     clauses.key = tuple(names)
     clauses.spots |= {f"key {name}": offset for name, offset in names.items()}
 

@@ -30,6 +30,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
+from shardline.app.spark_session import read_as_written
 from shardline.app.sql.determinism import has_computed_times, is_clock_text
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.parsed_relations import refuse_foreign_relations
@@ -147,6 +148,7 @@ class Catalyst:
         # As views run in: with what is registered in the session, and without its variables, which
         # are in no definition.
         self._spark = clone_of(spark)
+        read_as_written(self._spark)
         # The analyzer is on that side.
         self._session: Any = self._spark._jsparkSession  # noqa: SLF001
         self._prefix = f"_check_{ids.token().hex()}"

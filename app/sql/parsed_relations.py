@@ -11,7 +11,7 @@ the latter only if no name in it is computed.
 Invariants:
     Nothing is resolved for it: to resolve a file is to read it.
     What the query means is judged by Spark's plan. Where the plan's JSON does not show it, the text
-    has to be without IDENTIFIER, so that `references` has seen every name.
+    has to be without IDENTIFIER and TABLE, so that `references` has seen every name.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def refuse_foreign_relations(parsed: str, views: Collection[str], text: str) -> 
         InvalidUsage: `UNKNOWN_OBJECT`.
     """
     nodes = list(_nodes(json.loads(parsed)))
-    makes_names = _makes_names(text)
+    makes_names = _has_word_before(text, "IDENTIFIER", bracket=True)
+    hides_names = makes_names or _has_word_before(text, "TABLE", bracket=False)
     ctes = {cte["_1"] for node in nodes if node["class"] == _WITH for cte in node["cteRelations"]}
     if makes_names:
         # Outside of its WITH such a name is that of a table. `references` knows where it is, but
@@ -58,11 +59,12 @@ def refuse_foreign_relations(parsed: str, views: Collection[str], text: str) -> 
     # name of one part may have, which is refused with them: nothing else tells the two apart.
     known = {f"[{name}]".lower() for name in (*views, *ctes) if "," not in name}
     for node in nodes:
-        if node["class"] == _WINDOWS and makes_names:
+        if node["class"] == _WINDOWS and hides_names:
+            # Of `(TABLE x)` the other parser makes a column in an expression.
             raise InvalidUsage(
-                "what IDENTIFIER names in a WINDOW clause is not known to be an object",
+                "what IDENTIFIER or TABLE names in a WINDOW clause is not known to be an object",
                 code="UNKNOWN_OBJECT",
-                hint="write names as they are, or the windows behind OVER",
+                hint="write names as they are, behind FROM, or the windows behind OVER",
             )
         if node["class"] == _COMPUTED:
             raise _foreign("a name that IDENTIFIER computes")
@@ -70,12 +72,12 @@ def refuse_foreign_relations(parsed: str, views: Collection[str], text: str) -> 
             raise _foreign(f"'{node['multipartIdentifier'][1:-1].replace(', ', '.')}'")
 
 
-def _makes_names(text: str) -> bool:
-    """True if a name in a query may be another than what stands there."""
+def _has_word_before(text: str, word: str, *, bracket: bool) -> bool:
+    """True if an unquoted `word` stands before an opening bracket, or before anything else."""
     # Compared in upper case, as by Spark's lexer, to which a dotless i is an I.
     return any(
-        word_of(word, text) == "IDENTIFIER" and behind.token_type is TokenType.L_PAREN
-        for word, behind in pairwise(tokens_of(text))
+        word_of(one, text) == word and (behind.token_type is TokenType.L_PAREN) == bracket
+        for one, behind in pairwise(tokens_of(text))
     )
 
 

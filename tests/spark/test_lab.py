@@ -109,6 +109,23 @@ def held(lab: Lab, name: str, as_of: int | None = None) -> list[tuple[Any, ...]]
     return sorted(map(tuple, lab.contents(name, as_of).collect()), key=repr)
 
 
+def test_texts_and_names_mean_what_they_say(spark: SparkSession) -> None:
+    """By default Spark puts the environment of the process in the place of `${env:…}`."""
+    spark.conf.set("spark.sql.variable.substitute", "true")
+    sql = """
+    CREATE SOURCE a USING csv OPTIONS (path 'nowhere') SCHEMA (`k.x` INT, `q``y` INT);
+    CREATE MATERIALIZED VIEW b AS SELECT '${env:HOME}' AS home, `k.x` + `q``y` AS total FROM a;
+    """
+    with Lab(spark, sql) as lab:
+        lab.push("a", [(1, 2)], at=1)
+        lab.push("a", spark.createDataFrame([(3, 4)], "`k.x` INT, `q``y` INT"), at=1)
+        lab.advance(2)
+        assert sorted(map(tuple, lab.contents("b").collect())) == [
+            ("${env:HOME}", 3),
+            ("${env:HOME}", 7),
+        ]
+
+
 def test_rows_of_one_key_in_one_micro_batch_replace_one_another(spark: SparkSession) -> None:
     """As docs/ingestion.md has it: the last one counts, or what the ordering column says is last.
 

@@ -122,6 +122,12 @@ def test_a_key_in_quotes_has_its_value_beside_it(text: str, options: dict[str, s
         ("CREATE SOURCE a USING csv\n  ENVELOPE UPSRT", "2:12", "'UPSRT' is no", "'UPSERT'"),
         ("CREATE SOURCE a USING csv ENVELOPE UPSERT", "1:27", "no key", "write KEY"),
         ("CREATE SOURCE a USING csv KEY (b)", "1:27", "has a key", "ENVELOPE UPSERT"),
+        (
+            "CREATE SOURCE a USING csv SCHEMA (`a,b` INT) ENVELOPE UPSERT KEY (`a,b`)",
+            "1:67",
+            "'a,b' cannot be a column of a key: it has a comma, or a blank at an end",
+            "give the column another name",
+        ),
         ("CREATE SOURCE a USING csv USING b", "1:27", "USING stands there twice", "leave one"),
         ("CREATE SOURCE a USING csv OPTIONS (p 'x', P 'y')", "1:43", "option 'P'", "case"),
         ("CREATE SOURCE a USING csv OPTIONS ('p')", "1:39", "value of option 'p'", "quotes"),

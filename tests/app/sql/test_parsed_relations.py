@@ -117,6 +117,15 @@ def test_a_window_clause_is_no_place_for_names_that_are_made(word: str) -> None:
     assert "WINDOW" in str(refused.value)
 
 
+@pytest.mark.parametrize("read", ["(TABLE hidden)", "(table\n`hidden`)"])
+def test_a_window_clause_is_no_place_for_tables_that_look_like_columns(read: str) -> None:
+    """To the query's own parser `(TABLE x)` is a column, called `TABLE`."""
+    text = HIDDEN.replace("(SELECT max(b) FROM {})", read)
+    with pytest.raises(InvalidUsage, match="UNKNOWN_OBJECT") as refused:
+        refuse_foreign_relations(json.dumps(WINDOWS), {"peek_1"}, text)
+    assert "WINDOW" in str(refused.value)
+
+
 @pytest.mark.parametrize("read", ["peek_1", "peek_1 WHERE identifier = 'IDENTIFIER('"])
 def test_a_window_clause_is_read_where_names_are_what_they_are(read: str) -> None:
     """A column may be called so, and a text may have the word."""
