@@ -257,13 +257,18 @@ class Lane:
         """
         self._thread.cancel()
         rested = True
-        if self._thread.was_started:
-            rested = self._clock.wait(self._rested, timeout_ms)
-        else:
-            self._inbox.close(stopped_error())
-        # Not before the rest: it gives up the holder's lease, and the next runtime would start the
-        # same objects while ours still work. (The fence would hold; the work would be wasted.)
-        self._order.close()
+        try:
+            if self._thread.was_started:
+                rested = self._clock.wait(self._rested, timeout_ms)
+            else:
+                self._inbox.close(stopped_error())
+        finally:
+            # Not before the rest: it gives up the holder's lease, and the next runtime would start
+            # the same objects while ours still work. (The fence would hold; the work would be
+            # wasted.) But also if an interrupt ends the wait: the lease would be renewed for as
+            # long as the process lives, and nobody else could run the location.
+            self._order.close()
+        # Not after an interrupt: what runs is still being stopped, in threads of these.
         self._starts.close()
         self._stops.close()
         return rested

@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from typing_extensions import override
 
 from shardline.app.lane.commands import CreateDataflow, DropDataflow, UpdateConfiguration
 from shardline.app.lane.inbox import LaneInbox
@@ -141,6 +142,27 @@ def test_stopping_the_lane_does_not_wait_for_ever() -> None:
     with pytest.raises(InvalidUsage, match="LANE_STOPPED"):
         threads.lane.submit("storage", DropDataflow("stuck"))
     stop.set()
+
+
+def test_an_interrupt_of_the_wait_for_the_end_gives_up_the_location() -> None:
+    """The lease would be renewed for as long as the process lives; what runs is stopped still."""
+    threads, closed = Threads(), threading.Event()
+    threads.lane._order.close = closed.set  # type: ignore[method-assign]
+    stop = threads.hold("slow", "stop")
+    threads.lane.submit("storage", CreateDataflow(description=source("slow")))
+    threads.until("slow", "running")
+
+    class Interrupted(threading.Event):
+        @override
+        def wait(self, timeout: float | None = None) -> bool:
+            raise KeyboardInterrupt
+
+    threads.lane._rested = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        threads.lane.stop()
+    assert closed.is_set()
+    stop.set()
+    threads.until("slow", "stopped")
 
 
 @pytest.mark.parametrize("starts", [True, False])
