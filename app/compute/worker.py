@@ -331,6 +331,10 @@ class ComputeWorker:
     def on_phase(self, change: PhaseChange) -> ComputeEffects:
         """Take a change of phase from the lane; the end of a dropped dataflow is reported here."""
         self._current_epochs.on_phase(change)
+        if change.phase == "dropped" and change.id in self._reports:
+            # It is named still: by a follower's controller, whose holder has dropped it. The next
+            # one of the name is another object.
+            self._reports[change.id] = _ObjectReports()
         if change.phase != "dropped" or change.id not in self._dropping:
             return ComputeEffects()
         return ComputeEffects(responses=_last_responses(*self._dropping.pop(change.id)))

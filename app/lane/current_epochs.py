@@ -8,6 +8,7 @@ Invariants:
     Reports count from the moment on when the lane starts an incarnation with the expected
     description, and only those of that incarnation or of a later one with the same description.
     An incarnation that was forgotten never counts again, whatever is expected after it.
+    What the lane has dropped counts no more; the next object of that name counts from its start on.
 """
 
 from __future__ import annotations
@@ -43,8 +44,11 @@ class CurrentEpochs:
         """Take a phase of the lane; True if it is of an expected object's present incarnation."""
         if change.phase == "dropped":
             # Nothing of it is left, and the next object of the name counts epochs from 1: with the
-            # floor its reports would never count.
+            # floor its reports would never count, nor with the epoch of the former one, which may
+            # be expected still: a follower names what the holder drops and makes again.
             self._floors.pop(change.id, None)
+            self._epochs.pop(change.id, None)
+            return False
         expected = self._expected.get(change.id)
         if expected is None or change.incarnation is None or change.description != expected:
             return False

@@ -5,6 +5,8 @@ ask for one status, and for the history of its changes. As with Materialize's he
 machine decides for all parts.
 
     created --> starting --> running <--> stalled, frozen     by reports and failures
+    created                                                   again, once nothing of it is left and
+                                                              another one is to take its place
     paused                                                    nothing runs it, for now or until
                                                               it is resumed
     ceased                                                    it has come to its end
@@ -105,6 +107,17 @@ class HealthMachine:
             return created
         known.epoch, known.parts, known.resting = epoch, {}, False
         return created + self._decided(known, now_ms)
+
+    def renew(self, id: str, now_ms: int) -> list[StatusUpdate]:  # noqa: A002
+        """Set an object to `created` again: it is gone, and the next one of its name is expected.
+
+        That one is another object, whose epochs begin at 1.
+        """
+        known = self._objects.get(id)
+        if known is None:
+            return []
+        self._objects[id] = fresh = _Object(known.newest)
+        return _changed(fresh, _update(fresh, "created", now_ms))
 
     def observe(self, reports: Iterable[Health], now_ms: int) -> list[StatusUpdate]:
         """Take one round of reports of any objects; those of other incarnations are ignored."""

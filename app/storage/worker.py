@@ -243,7 +243,20 @@ class StorageWorker:
         if change.phase == "paused":
             # Before the epochs are asked: it may have had no incarnation in this process.
             return self._changed(self._health.pause(change.id, change.at_ms))
+        if change.phase == "dropped":
+            return self._on_gone(change)
         return self._on_incarnation(change)
+
+    def _on_gone(self, change: PhaseChange) -> StorageEffects:
+        """Forget what an object has reported of which nothing is left.
+
+        It may be expected still: by a follower, whose holder drops it and may make it again, which
+        is another object then.
+        """
+        self._epochs.on_phase(change)
+        self._statistics.drop(change.id)
+        self._uppers.pop(change.id, None)
+        return self._changed(self._health.renew(change.id, change.at_ms))
 
     def _on_incarnation(self, change: PhaseChange) -> StorageEffects:
         """Take a change of phase of an object's incarnation."""

@@ -146,6 +146,22 @@ def test_reports_of_another_life_are_not_heard() -> None:
     assert worker.on_observation(progress(11, epoch=4)).responses != ()
 
 
+def test_an_object_that_another_runtime_makes_again_is_heard() -> None:
+    """A follower's controller names it all the time; its epochs begin at 1 again."""
+    worker = running()
+    worker.on_phase(phase("starting", epoch=3))
+    worker.on_observation(Progress(id="v", epoch=3, read=None, write=11))
+    assert worker.on_phase(phase("dropped", epoch=3)) == NOTHING
+    assert worker.on_observation(progress(12, epoch=3)) == NOTHING
+    worker.on_phase(phase("starting"))
+    (told,) = worker.on_observation(progress(12)).responses
+    assert told == Frontiers(id="v", write=12, output=12)
+    again: list[ComputeCommand] = [CreateInstance(), create(), Schedule("v"), DONE]
+    assert worker.on_reconcile(again).responses == (
+        Frontiers(id="v", write=12, input=12, output=12),
+    )
+
+
 def test_a_drop_is_acknowledged_once_and_after_the_stop() -> None:
     """The controller may let go of the inputs only when nothing reads them any more."""
     worker = running()

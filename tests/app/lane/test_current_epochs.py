@@ -51,3 +51,14 @@ def test_numbers_begin_anew_with_an_object_that_had_gone() -> None:
     lives.expect(VIEW)
     assert lives.on_phase(change("starting", 1))
     assert lives.admits("v", 1)
+
+
+def test_numbers_begin_anew_with_an_object_that_is_expected_all_the_time() -> None:
+    """A follower names it, and hears that the holder has dropped it and made it again."""
+    lives = CurrentEpochs()
+    lives.expect(VIEW)
+    lives.on_phase(change("starting", 3))
+    assert not lives.on_phase(change("dropped", 3))
+    assert not lives.admits("v", 3)
+    assert lives.on_phase(change("starting", 1))
+    assert lives.admits("v", 1)

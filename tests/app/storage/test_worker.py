@@ -227,6 +227,23 @@ def test_what_is_stopped_without_a_fault_is_paused() -> None:
     assert statuses(worker.on_phase(phase("ended", 2))) == ["ceased"]
 
 
+def test_an_object_that_another_runtime_makes_again_is_heard() -> None:
+    """A follower's controller names it all the time; its epochs begin at 1 again."""
+    worker = running()
+    worker.on_phase(phase("starting", 3))
+    worker.on_observation(progress(9, 3), 60)
+    worker.on_observation(Measured(id="s", epoch=3, added={"messages_received": 4}), 60)
+    worker.on_phase(phase("stopped", 3))
+    assert statuses(worker.on_phase(phase("dropped", 3))) == ["created"]
+    assert worker.statistics().sources == {}
+    assert worker.on_observation(progress(10, 3), 61) == NOTHING
+    assert statuses(worker.on_phase(phase("starting"))) == ["starting"]
+    healthy = Health(id="s", epoch=1, namespace="decode", status="running")
+    assert statuses(worker.on_observation(healthy, 70)) == ["running"]
+    assert worker.on_observation(progress(8), 71).responses == ()
+    assert worker.on_observation(progress(11), 71).responses == (FrontierUpper("s", 11),)
+
+
 def test_a_start_that_fails_is_a_status() -> None:
     """What could not even be rendered has nobody else to say so."""
     worker = running()
