@@ -153,7 +153,12 @@ class ComputeWorker:
         """
         # May raise: so it comes before anything of the old state is given up.
         found = reconcile_compute(self._history.commands(), commands)
+        before = self._history.dataflows
         self._history = ComputeHistory(commands, gone=(*found.dropped, *found.replaced))
+        for name in found.kept:
+            # The permission to start stays, as what runs by it does: without it, a later drop would
+            # take it for one that the lane has never known.
+            self._history.dataflows[name].scheduled |= before[name].scheduled
         # Ends of what an earlier controller dropped would be news of objects that this one has
         # never named.
         self._dropping = {}

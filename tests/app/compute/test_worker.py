@@ -271,6 +271,19 @@ def test_a_pause_outlives_a_replacement() -> None:
     assert worker.on_command(create(view())).commands == (lane.DropDataflow("v", replaced=True),)
 
 
+def test_what_was_scheduled_once_is_dropped_from_the_lane() -> None:
+    """Also by a controller that has named it, and has not scheduled it again."""
+    named: list[ComputeCommand] = [CreateInstance(), create(), DONE]
+    worker = running()
+    assert worker.on_reconcile(named).commands == ()
+    assert worker.catch_up({"v": in_lane(view())}) == NOTHING
+    assert worker.on_command(AllowCompaction("v", None)).commands == (lane.DropDataflow("v"),)
+    worker = running()
+    worker.on_reconcile(named)
+    left_out = worker.on_reconcile([CreateInstance(), DONE])
+    assert left_out.commands == (lane.DropDataflow("v"),)
+
+
 def test_what_was_never_there_is_refused_and_changes_nothing() -> None:
     """A frontier of an unknown object is a mistake of the controller."""
     worker = connected()
