@@ -276,13 +276,13 @@ class ComputeWorker:
             self._unfinished.add(name)
         else:
             self._unfinished.discard(name)
-        return lane.DropDataflow(name, replaced=replaced)
+        return lane.DropDataflow(name, replaced=replaced, kind="compute")
 
     def _end_unfinished(self) -> list[lane.DropDataflow]:
         """The drops of what waits in the lane for a successor that nobody names any more."""
         left = sorted(self._unfinished - self._history.dataflows.keys())
         self._unfinished.difference_update(left)
-        return [lane.DropDataflow(name, if_unfollowed=True) for name in left]
+        return [lane.DropDataflow(name, if_unfollowed=True, kind="compute") for name in left]
 
     def _with_lost_peeks(
         self, done: ComputeEffects, name: str, peeks: Mapping[str, Peek]

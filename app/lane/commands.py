@@ -141,11 +141,16 @@ class DropDataflow(msgspec.Struct, frozen=True, tag="drop_dataflow"):
         if_unfollowed: True for that other one: without effect on anything but an object that still
             waits for its successor. By now the name may be another object's, of the other
             controller, too, and its drop would be one that nobody has asked for.
+        kind: The controller whose object is meant; without effect on one of the other. The two
+            controllers know nothing of each other: where a name changes from one to the other, the
+            drop may get its place behind the creation. "" in records of versions that did not write
+            it, and of who drops a name whatever has it: any.
     """
 
     id: str
     replaced: bool = False
     if_unfollowed: bool = False
+    kind: Kind | Literal[""] = ""
 
 
 class Dropped(msgspec.Struct, frozen=True, tag="dropped"):

@@ -333,6 +333,8 @@ def _with_repair(state: LaneState, command: RepairErrors | Repaired, index: int)
 def _dropping(state: LaneState, command: DropDataflow) -> LaneState:
     name, replaced = command.id, command.replaced
     known = state.objects.get(name)
+    if known is not None and command.kind not in {"", known.kind}:
+        return state
     if command.if_unfollowed and (known is None or not known.replaced):
         return state
     kept = state if replaced else _with_pause(state, name, paused=False)

@@ -151,9 +151,7 @@ class StorageWorker:
                 return StorageEffects()
             case AllowCompaction(name, None):
                 statuses = tuple(self._forget(name, now_ms))
-                return StorageEffects(
-                    (lane.DropDataflow(name),), (), (*statuses, DroppedId(name)), statuses
-                )
+                return StorageEffects((_drop(name),), (), (*statuses, DroppedId(name)), statuses)
             case _ if _is_request(command):
                 return StorageEffects(requests=(command,))
             case _:
@@ -172,7 +170,7 @@ class StorageWorker:
         return StorageEffects(
             (
                 *self._unwanted(unfinished_replacements(objects, "storage")),
-                *(lane.DropDataflow(name, replaced=name in other) for name in gone),
+                *(_drop(name, replaced=name in other) for name in gone),
                 *(c for run in wanted.values() for c in self._for_the_lane(run)),
             )
         )
@@ -180,7 +178,7 @@ class StorageWorker:
     def _unwanted(self, unfinished: set[str]) -> list[lane.DropDataflow]:
         """The drops of what waits in the lane for a successor that nobody names any more."""
         left = sorted(unfinished - self._history.objects.keys())
-        return [lane.DropDataflow(name, if_unfollowed=True) for name in left]
+        return [_drop(name, if_unfollowed=True) for name in left]
 
     def _run(
         self, command: RunIngestion | RunSink, before: HeldObject | None, now_ms: int
@@ -200,7 +198,7 @@ class StorageWorker:
                 yield lane.CreateDataflow(description=sink, as_of=as_of)
             case AllowCompaction(name, None):
                 # During a reconciliation the history is that of the new commands already.
-                yield lane.DropDataflow(name, replaced=name in self._history.objects)
+                yield _drop(name, replaced=name in self._history.objects)
             case AllowWrites():
                 yield lane.AllowWrites("storage")
             case UpdateConfiguration(settings):
@@ -327,6 +325,11 @@ def _commands_for(objects: Mapping[str, LaneObject]) -> Iterator[StorageCommand]
                 yield RunSink(sink=known.description, as_of=known.as_of or 0)
             case _:
                 pass
+
+
+def _drop(name: str, *, replaced: bool = False, if_unfollowed: bool = False) -> lane.DropDataflow:
+    """The lane's command for the drop of a source or sink, and of no dataflow of its name."""
+    return lane.DropDataflow(name, replaced, if_unfollowed, kind="storage")
 
 
 def _is_request(command: StorageCommand) -> TypeGuard[StorageRequest]:

@@ -166,7 +166,9 @@ def test_a_drop_is_acknowledged_once_and_after_the_stop() -> None:
     """The controller may let go of the inputs only when nothing reads them any more."""
     worker = running()
     worker.on_observation(progress(11))
-    assert worker.on_command(AllowCompaction("v", None)).commands == (lane.DropDataflow("v"),)
+    assert worker.on_command(AllowCompaction("v", None)).commands == (
+        lane.DropDataflow("v", kind="compute"),
+    )
     assert worker.on_observation(progress(12)) == NOTHING
     assert worker.on_phase(phase("stopped")) == NOTHING
     end = Frontiers(id="v", write=None, input=None, output=None)
@@ -256,7 +258,7 @@ def test_nothing_is_told_of_what_a_reconciliation_has_dropped() -> None:
     worker = running()
     worker.on_observation(progress(11))
     done = worker.on_reconcile([CreateInstance(), DONE])
-    assert done.commands == (lane.DropDataflow("v"),)
+    assert done.commands == (lane.DropDataflow("v", kind="compute"),)
     assert worker.on_observation(progress(12)) == NOTHING
     assert worker.on_phase(phase("dropped")) == NOTHING
     assert worker.on_command(AllowCompaction("v", 99)) == NOTHING
@@ -267,8 +269,12 @@ def test_a_pause_outlives_a_replacement() -> None:
     other = view("SELECT 2")
     worker = running()
     again: list[ComputeCommand] = [CreateInstance(), create(other), Schedule("v"), DONE]
-    assert worker.on_reconcile(again).commands[0] == lane.DropDataflow("v", replaced=True)
-    assert worker.on_command(create(view())).commands == (lane.DropDataflow("v", replaced=True),)
+    assert worker.on_reconcile(again).commands[0] == lane.DropDataflow(
+        "v", replaced=True, kind="compute"
+    )
+    assert worker.on_command(create(view())).commands == (
+        lane.DropDataflow("v", replaced=True, kind="compute"),
+    )
 
 
 def test_what_was_scheduled_once_is_dropped_from_the_lane() -> None:
@@ -277,11 +283,13 @@ def test_what_was_scheduled_once_is_dropped_from_the_lane() -> None:
     worker = running()
     assert worker.on_reconcile(named).commands == ()
     assert worker.catch_up({"v": in_lane(view())}) == NOTHING
-    assert worker.on_command(AllowCompaction("v", None)).commands == (lane.DropDataflow("v"),)
+    assert worker.on_command(AllowCompaction("v", None)).commands == (
+        lane.DropDataflow("v", kind="compute"),
+    )
     worker = running()
     worker.on_reconcile(named)
     left_out = worker.on_reconcile([CreateInstance(), DONE])
-    assert left_out.commands == (lane.DropDataflow("v"),)
+    assert left_out.commands == (lane.DropDataflow("v", kind="compute"),)
 
 
 def test_what_was_never_there_is_refused_and_changes_nothing() -> None:
@@ -310,7 +318,9 @@ def test_what_a_crash_left_is_dropped_unless_it_is_named() -> None:
         Frontiers(id="v", write=20, input=20, output=20),
     )
     other = ComputeWorker({"v": left})
-    assert other.on_reconcile([CreateInstance(), DONE]).commands == (lane.DropDataflow("v"),)
+    assert other.on_reconcile([CreateInstance(), DONE]).commands == (
+        lane.DropDataflow("v", kind="compute"),
+    )
 
 
 def test_a_replacement_that_a_crash_has_halved_is_completed_by_the_next_controller() -> None:
@@ -322,7 +332,7 @@ def test_a_replacement_that_a_crash_has_halved_is_completed_by_the_next_controll
         made = (lane.CreateDataflow(description=named, as_of=10),)
         assert worker.on_reconcile(again).commands == made
         assert worker.catch_up(halved).commands == made
-    end = (lane.DropDataflow("v", if_unfollowed=True),)
+    end = (lane.DropDataflow("v", if_unfollowed=True, kind="compute"),)
     worker = ComputeWorker(halved)
     assert worker.on_reconcile([CreateInstance(), DONE]).commands == end
     assert worker.on_reconcile([CreateInstance(), DONE]) == NOTHING
@@ -334,11 +344,13 @@ def test_a_successor_that_is_dropped_before_it_starts_ends_what_it_was_to_replac
     worker = running()
     worker.on_command(create(view("SELECT 2")))
     done = worker.on_command(AllowCompaction("v", None))
-    assert done.commands == (lane.DropDataflow("v"),)
+    assert done.commands == (lane.DropDataflow("v", kind="compute"),)
     assert [response.id for response in done.responses if isinstance(response, Frontiers)] == ["v"]
     worker = running()
     worker.on_command(create(view("SELECT 2")))
-    assert worker.on_reconcile([CreateInstance(), DONE]).commands == (lane.DropDataflow("v"),)
+    assert worker.on_reconcile([CreateInstance(), DONE]).commands == (
+        lane.DropDataflow("v", kind="compute"),
+    )
 
 
 def test_a_peek_is_answered_once_and_only_to_its_own_connection() -> None:
@@ -387,8 +399,8 @@ def test_what_the_lane_has_refused_is_said_again() -> None:
     worker = connected(create(), Schedule("v"), create(index), Schedule("ix"), create(view_of("w")))
     there = {"old": in_lane(view_of("old")), "v": in_lane(view()), "ix": in_lane(view_of("ix"))}
     assert worker.catch_up(there).commands == (
-        lane.DropDataflow("ix", replaced=True),
-        lane.DropDataflow("old"),
+        lane.DropDataflow("ix", replaced=True, kind="compute"),
+        lane.DropDataflow("old", kind="compute"),
         lane.CreateDataflow(description=index, as_of=10),
     )
     assert worker.catch_up({"v": in_lane(view()), "ix": in_lane(index)}) == NOTHING

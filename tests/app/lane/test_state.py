@@ -26,6 +26,7 @@ from shardline.app.lane.commands import (
     SuspendAndRestart,
     UpdateConfiguration,
     command_kind,
+    kind_of,
 )
 from shardline.app.lane.settings import LaneSettings
 from shardline.app.lane.state import (
@@ -37,7 +38,12 @@ from shardline.app.lane.state import (
     without_repeated,
     would_change,
 )
-from shardline.app.protocol.objects import SourceDescription, SubscribeDescription, ViewDescription
+from shardline.app.protocol.objects import (
+    Description,
+    SourceDescription,
+    SubscribeDescription,
+    ViewDescription,
+)
 from shardline.datasource.errors import InvalidUsage
 
 HOLDER = Holder(
@@ -69,7 +75,7 @@ commands: st.SearchStrategy[LaneCommand] = st.one_of(
         as_of=st.integers(0, 9),
         operators=st.integers(1, 5),
     ),
-    st.builds(DropDataflow, names, st.booleans()),
+    st.builds(DropDataflow, names, st.booleans(), kind=st.sampled_from(["", "compute", "storage"])),
     st.builds(PauseDataflow, st.sampled_from(["a", "b", "t"])),
     st.builds(ResumeDataflow, names),
     st.builds(RestartDataflow, names),
@@ -147,13 +153,14 @@ def test_no_id_is_given_out_twice(order: list[LaneCommand]) -> None:
 @given(orders)
 def test_what_lives_is_what_was_last_asked_for(order: list[LaneCommand]) -> None:
     """The newest creation of each name counts, unless a drop, or its runtime's end, came after."""
-    meant: dict[str, object] = {}
+    meant: dict[str, Description] = {}
     for command in order:
         match command:
             case CreateDataflow(description=description):
                 meant[command.id] = description
-            case DropDataflow(name):
-                meant.pop(name, None)
+            case DropDataflow(name, kind=kind):
+                if name in meant and kind in {"", kind_of(meant[name])}:
+                    del meant[name]
             case Opened():
                 meant = {n: d for n, d in meant.items() if not n.startswith(("t", "u"))}
             case _:
@@ -264,6 +271,23 @@ def test_records_of_versions_that_did_not_write_the_global_id_are_read() -> None
     create = CreateDataflow(description=SourceDescription(name="a", format="csv"))
     assert fold([create, DropDataflow("a"), Dropped("a", 1)]).objects == {}
     assert fold([create, SuspendAndRestart("a", 1, "why")]).objects["a"].epoch == 2
+
+
+def test_a_drop_means_an_object_of_its_controller() -> None:
+    """Not the one of the other controller that has got the name meanwhile."""
+    view = ViewDescription(name="a", query="SELECT 1", inputs=(), schema="a INT")
+    make = CreateDataflow(description=view, as_of=1)
+    before = fold([CreateDataflow(description=SourceDescription(name="a", format="csv")), make])
+    before = fold([PauseDataflow("a")], before)
+    late = DropDataflow("a", kind="storage")
+    for drop in (late, DropDataflow("a", replaced=True, kind="storage")):
+        assert not would_change(before, drop)
+    for drop in (DropDataflow("a", kind="compute"), DropDataflow("a")):
+        after = fold([drop], before)
+        assert (after.objects["a"].life, after.paused) == ("dropping", ())
+    # Of versions that did not write it.
+    written = b'{"type":"drop_dataflow","id":"a","replaced":false,"if_unfollowed":false}'
+    assert msgspec.json.decode(written, type=LaneCommand) == DropDataflow("a")
 
 
 def test_what_is_dropped_for_a_successor_waits_for_it_or_for_a_drop_without_one() -> None:

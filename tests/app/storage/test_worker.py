@@ -135,7 +135,7 @@ def test_a_drop_is_acknowledged_at_once_and_once() -> None:
     worker = running()
     worker.on_observation(progress(5), 2)
     done = worker.on_command(AllowCompaction("s", None), 60)
-    assert done.commands == (lane.DropDataflow("s"),)
+    assert done.commands == (lane.DropDataflow("s", kind="storage"),)
     assert done.responses == (
         StatusUpdate(id="s", status="dropped", at_ms=60),
         DroppedId("s"),
@@ -208,8 +208,8 @@ def test_a_pause_outlives_a_replacement_by_a_new_controller() -> None:
     """The drop of what is replaced says so; the drop of what is left out does not."""
     worker = running()
     done = worker.on_reconcile([RunSink(sink=sink(), as_of=3), DONE], 60)
-    assert done.commands[0] == lane.DropDataflow("s", replaced=True)
-    assert worker.on_reconcile([DONE], 61).commands == (lane.DropDataflow("s"),)
+    assert done.commands[0] == lane.DropDataflow("s", replaced=True, kind="storage")
+    assert worker.on_reconcile([DONE], 61).commands == (lane.DropDataflow("s", kind="storage"),)
 
 
 def test_what_is_stopped_without_a_fault_is_paused() -> None:
@@ -257,7 +257,7 @@ def test_what_a_reconciliation_drops_is_not_told() -> None:
     """The history has it; the controller, who does not know the object, has not."""
     worker = running()
     done = worker.on_reconcile([DONE], 60)
-    assert done.commands == (lane.DropDataflow("s"),)
+    assert done.commands == (lane.DropDataflow("s", kind="storage"),)
     assert done.responses == ()
     assert [status.status for status in done.statuses] == ["dropped"]
     assert worker.on_command(AllowCompaction("s", 3), 61) == NOTHING
@@ -270,8 +270,8 @@ def test_what_the_lane_has_refused_is_said_again() -> None:
     worker = running()
     other = SinkDescription(name="old", on="v", format="parquet")
     assert worker.catch_up({"old": in_lane(other), "s": in_lane(sink())}).commands == (
-        lane.DropDataflow("s", replaced=True),
-        lane.DropDataflow("old"),
+        lane.DropDataflow("s", replaced=True, kind="storage"),
+        lane.DropDataflow("old", kind="storage"),
         lane.CreateDataflow(description=source()),
     )
     again = worker.catch_up({"s": in_lane(source())}).commands
@@ -286,7 +286,7 @@ def test_a_replacement_that_a_crash_has_halved_is_completed_by_the_next_controll
         made = worker.on_reconcile([named, DONE], 0).commands
         assert [type(command) for command in made] == [lane.CreateDataflow]
         assert worker.catch_up(halved).commands == made
-    end = (lane.DropDataflow("s", if_unfollowed=True),)
+    end = (lane.DropDataflow("s", if_unfollowed=True, kind="storage"),)
     worker = StorageWorker(halved, 0)
     assert worker.on_reconcile([DONE], 0).commands == end
     assert worker.on_reconcile([DONE], 0).commands == ()
