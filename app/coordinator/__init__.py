@@ -17,6 +17,7 @@ lane make it so.
     desired_state       the objects of a project and those of the runtime, in one vocabulary
     objects             creates, changes and drops the objects of a project, each when it can be
     object_creation     creates each object once its inputs have begun
+    replacements        objects that come after others of their names, once those are gone
     as_of_selection     the first time at which an object's output is right
     start_holds         keeps inputs readable until the objects that read them have begun
     change_steps        the error of a change that may have been done in part

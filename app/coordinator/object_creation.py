@@ -13,6 +13,7 @@ promised its beginning, and goes on until what replaces it can begin.
 Invariants:
     One object that cannot be created keeps no other one from it.
     No object that runs is dropped because it, or its successor, cannot be created now.
+    Of each name at most one controller is asked for an object.
     Holds on an input that a view reads no more end after its new definition reads by itself.
 """
 
@@ -29,10 +30,12 @@ from shardline.app.controller.storage import StorageController
 from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.execution.spark_errors import describe_failure
 from shardline.app.introspection.events import WantedObject
+from shardline.app.lane.commands import kind_of
 from shardline.app.lane.state import LaneObject
 from shardline.app.project.statements import ObjectDescription
 from shardline.app.protocol.objects import (
     Dataflow,
+    Description,
     IndexDescription,
     SinkDescription,
     SourceDescription,
@@ -101,10 +104,16 @@ class ObjectCreator:
         """The objects that are not created yet, by name."""
         return {name: one.reader for name, one in self._waiting.items()}
 
-    def keep_only(self, names: Iterable[str]) -> None:
-        """Drop all but these objects, and give up those that wait."""
+    def keep_only(self, wanted: Mapping[str, Description]) -> None:
+        """Drop all but these objects, and give up those that wait.
+
+        Each controller drops what is now the other one's, too: it would keep its own alive for as
+        long as it names it.
+        """
         self._waiting.clear()
-        self.drop((self._storage.desired().keys() | self._compute.desired().keys()) - set(names))
+        storage = {name for name, one in wanted.items() if kind_of(one) == "storage"}
+        self._storage.drop(self._storage.desired().keys() - storage)
+        self._compute.drop(self._compute.desired().keys() - (wanted.keys() - storage))
 
     def drop(self, names: Iterable[str]) -> None:
         """Drop objects; those that are not there are left out."""

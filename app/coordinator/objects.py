@@ -30,6 +30,7 @@ from shardline.app.coordinator.existing_shards import list_shards, read_drop_pla
 from shardline.app.coordinator.object_creation import ObjectCreator
 from shardline.app.coordinator.operator_commands import OPERATOR
 from shardline.app.coordinator.planning import objects_to_replace, plan_project
+from shardline.app.coordinator.replacements import Replacements, shards_to_renew
 from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.coordinator.wakes import Wakes
 from shardline.app.execution.ending_holds import find_holds
@@ -45,8 +46,6 @@ from shardline.app.protocol.objects import (
     SubscribeDescription,
     ViewDescription,
     inputs_of,
-    shards_of,
-    source_shards,
 )
 from shardline.app.runtime.runtime import Runtime
 from shardline.datasource.background import PeriodicThread
@@ -132,7 +131,7 @@ class Objects:
         self._swept = False
         self._applied: tuple[CheckedProject, Permissions] | None = None
         self._asked: dict[str, ObjectDescription] = {}
-        self._replacing: dict[str, SourceDescription | ViewDescription] = {}
+        self._replacements = Replacements(runtime.lane, self._asked_of_controllers)
         self._check_fence = runtime.lane.check_fence
         self._creator = ObjectCreator(client, compute, storage, start_holds, self._check_fence)
         # Without this thread nothing that waits would ever be created: a look that fails is logged,
@@ -176,8 +175,7 @@ class Objects:
             return recorded | self._reasons()
 
     def _reasons(self) -> dict[str, str]:
-        replaced = dict.fromkeys(self._replacing, "its former shard is being dropped")
-        return self._creator.waiting() | replaced
+        return self._creator.waiting() | self._replacements.reasons()
 
     def check_in_charge(self) -> None:
         """Make sure that what is asked for here has an effect.
@@ -221,7 +219,7 @@ class Objects:
             if not self._connected and not self.running().keys().isdisjoint(names):
                 raise _nothing_applied_error()
             for name in names:
-                self._replacing.pop(name, None)
+                self._replacements.done(name)
             self._creator.drop(names)
             for name in names:
                 self._asked.pop(name, None)
@@ -238,7 +236,7 @@ class Objects:
         if self.follows:
             # Nobody tells its controllers what the holder has changed since they were told.
             return (self.running(),)
-        waiting = {**self._creator.readers(), **self._replacing}
+        waiting = {**self._creator.readers(), **self._replacements.wanted}
         return self._asked_of_controllers(), self.running(), waiting
 
     def _asked_of_controllers(self) -> dict[str, ObjectDescription]:
@@ -331,8 +329,8 @@ class Objects:
         objects, running = self._runtime.lane.state.objects, self.running()
         # Not what was named before and is dropped since: it would be made again, and a sink write
         # all of its contents a second time. What was dropped for a successor waits for it.
-        replaced = (name for name, one in objects.items() if one.replaced)
-        self._creator.keep_only({*running, *replaced})
+        replaced = {name: one.description for name, one in objects.items() if one.replaced}
+        self._creator.keep_only({**running, **replaced})
         self._creator.adopt(objects, running, follows=self.follows)
         self._creator.run(running.values())
 
@@ -353,16 +351,16 @@ class Objects:
         else:
             # Before anything is dropped: once it is, the objects are no longer the other project's.
             self._record_project(resolved)
-        replacing = {} if self.follows else objects_to_replace(plan, allowed)
-        kept = {name: one for name, one in wanted.items() if name not in replacing}
-        for description in () if self.follows else kept.values():
-            if isinstance(description, SourceDescription | ViewDescription):
-                create_object_shard(self._client, description, resolved.schemas[description.name])
-        self._applied, self._replacing = (resolved, allowed), replacing
-        self._refused = None
+        renewed = {} if self.follows else objects_to_replace(plan, allowed)
+        for name, description in () if self.follows else wanted.items():
+            if isinstance(description, SourceDescription | ViewDescription) and name not in renewed:
+                create_object_shard(self._client, description, resolved.schemas[name])
+        self._replacements.begin({} if self.follows else wanted, renewed)
+        kept = {n: one for n, one in wanted.items() if n not in self._replacements.wanted}
+        self._applied, self._refused = (resolved, allowed), None
         # What another runtime does with the objects that it runs is for that one's lane to say.
         self._asked = {} if self.follows else dict(wanted)
-        # What is replaced is left out here, which stops the source: see `_replace`.
+        # What is replaced is left out here, which drops what there is of it: see `_replace`.
         self._creator.keep_only(kept)
         # Before `run`, which leaves out what has to wait, and before the controllers connect.
         self._creator.adopt(self._runtime.lane.state.objects, kept, follows=self.follows)
@@ -413,31 +411,30 @@ class Objects:
         position.result()
 
     def _replace(self) -> None:
-        """Make the shards of replaced objects anew, each once no source writes the old one.
+        """Create what comes after another object, each once nothing of that one is left.
 
-        Not before: an ingestion that still runs would bind offsets of its own in the new one.
         A crash in between leaves an object that does not run, and the next plan says what of it
         is still there.
         """
-        for name, replaced in list(self._replacing.items()):
-            if name in self._runtime.lane.state.objects or self._applied is None:
-                continue
+        for name, replaced in list(self._replacements.wanted.items()):
             try:
-                self._drop_shards(self._replaced_shards(name))
-                create_object_shard(self._client, replaced, self._applied[0].schemas[name])
+                if not self._replacements.is_free(name):
+                    continue
+                if self._replacements.is_renewed(name):
+                    self._renew_shards(replaced)
             except Exception:  # noqa: BLE001 - any error of one must not keep back the others
                 context = {"id": name}
                 _log.warning("not replaced yet", exc_info=True, extra={"context": context})
             else:
-                del self._replacing[name]
+                self._replacements.done(name)
                 self._creator.run([replaced])
 
-    def _replaced_shards(self, name: str) -> tuple[str, ...]:
-        """The shards that go with what is replaced: a source, or one that a view comes after."""
-        others = [one for other, one in self._known().items() if other != name]
-        # A view beside a view may have one of these names: it was free once the source was gone.
-        taken = {shard for one in others for shard in shards_of(one)}
-        return tuple(shard for shard in source_shards(name) if shard not in taken)
+    def _renew_shards(self, replaced: ObjectDescription) -> None:
+        """Make the shards of an object anew: an empty one in the place of all of the old ones."""
+        assert isinstance(replaced, SourceDescription | ViewDescription), replaced
+        assert self._applied is not None, replaced
+        self._drop_shards(shards_to_renew(replaced.name, self._known()))
+        create_object_shard(self._client, replaced, self._applied[0].schemas[replaced.name])
 
     def _connect(self) -> None:
         """Let the controllers connect, which drops what they do not name."""
@@ -564,7 +561,7 @@ class Objects:
 
     def _pause_ms(self) -> float:
         waiting = self._creator.waiting()
-        is_under_way = self._replacing or self._promotion is not None
+        is_under_way = self._replacements.wanted or self._promotion is not None
         has_left = self._creator.has_left() or (self._start_holds.has_left and not self.follows)
         if is_under_way or any(waiting.values()) or has_left:
             return _RETRY_MS

@@ -17,7 +17,7 @@ from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.coordinator.wakes import Wakes
 from shardline.app.lane.state import LaneObject, Life
 from shardline.app.protocol.compute import Frontiers
-from shardline.app.protocol.objects import ViewDescription
+from shardline.app.protocol.objects import SinkDescription, ViewDescription
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import Determinate, Fenced
@@ -235,6 +235,17 @@ def test_what_was_dropped_for_a_successor_is_named_until_that_is_there(place: Pl
     (known,) = running(view("a"), 3).values()
     creator.adopt({"v": replace(known, life="dropping", replaced=True)}, {"v": view("c")})
     assert compute.desired() == {"v": view("a")}
+
+
+def test_a_name_that_is_now_of_the_other_controller_is_dropped_by_the_first(place: Place) -> None:
+    """As long as it named its own, that one would not end, nor the holds of it."""
+    creator, compute = made(place)
+    creator.run([view("a")])
+    creator.keep_only({"v": view("b")})
+    assert set(compute.desired()) == {"v"}
+    creator.keep_only({"v": SinkDescription(name="v", on="a", format="parquet")})
+    assert compute.desired() == {}
+    assert held(place, "a") == []
 
 
 def test_a_sweep_asks_once_what_is_read_and_spares_what_is_taken_meanwhile(

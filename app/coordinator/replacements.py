@@ -1,0 +1,97 @@
+"""Replacements are objects that come after others of their names, once nothing of those is left.
+
+Another definition of an object is a matter of its controller, which has it take the place of the
+former one. Two cases are not:
+
+    a shard that is made anew      for a source, or a view that comes after a source: an ingestion
+                                   that still runs would bind offsets of its own in the new shard
+    an object of another kind      what the former one has left, holds and a sink's accounts, is
+                                   removed with its drop, and by nothing else. Where the two are of
+                                   different controllers, each would keep its own alive.
+
+So the controllers are not asked for such an object at first, which drops the former one with all
+that it has left.
+
+Invariants:
+    None is made while the lane has an object of its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from shardline.app.lane.lane import Lane
+from shardline.app.project.statements import ObjectDescription
+from shardline.app.protocol.objects import Description, shards_of, source_shards
+
+__all__ = ["Replacements", "shards_to_renew"]
+
+
+class Replacements:
+    """Those of one application that are not made yet. For one thread at a time."""
+
+    def __init__(self, lane: Lane, asked: Callable[[], Mapping[str, ObjectDescription]]) -> None:
+        """Begin without any.
+
+        Args:
+            lane: Of the application.
+            asked: Returns all that its controllers were asked for last.
+        """
+        self._lane = lane
+        self._asked = asked
+        self._wanted: dict[str, ObjectDescription] = {}
+        self._renewed: frozenset[str] = frozenset()
+
+    def begin(self, objects: Mapping[str, ObjectDescription], renewed: Collection[str]) -> None:
+        """Find those among `objects`; the controllers are to be asked for none of them.
+
+        Args:
+            objects: All that are to be, by name.
+            renewed: Names of those whose shards are made anew.
+        """
+        self._renewed = frozenset(renewed)
+        # What was asked for may have no place in the lane yet. Where a name has one, that says what
+        # is there: another runtime may have changed it since our controllers were asked for it.
+        there: dict[str, Description] = {**self._asked()}
+        there |= {name: known.description for name, known in self._lane.state.objects.items()}
+        self._wanted = {
+            name: one
+            for name, one in objects.items()
+            if name in self._renewed or type(there.get(name, one)) is not type(one)
+        }
+
+    def done(self, name: str) -> None:
+        """Forget one that is made, or that nobody wants any more; others stay."""
+        self._wanted.pop(name, None)
+
+    @property
+    def wanted(self) -> Mapping[str, ObjectDescription]:
+        """Those that are not made yet, by name."""
+        return self._wanted
+
+    def reasons(self) -> dict[str, str]:
+        """By name, what each waits for."""
+        shard = "its former shard is being dropped"
+        other = "the object that had its name is being dropped"
+        return {name: shard if self.is_renewed(name) else other for name in self._wanted}
+
+    def is_renewed(self, name: str) -> bool:
+        """True if the shards of this one are made anew."""
+        return name in self._renewed
+
+    def is_free(self, name: str) -> bool:
+        """True if nothing of this name runs, nor is to be removed."""
+        return name not in self._lane.state.objects
+
+
+def shards_to_renew(name: str, known: Mapping[str, ObjectDescription]) -> tuple[str, ...]:
+    """The shards that go with what is replaced: a source, or one that a view comes after.
+
+    Args:
+        name: Of the object.
+        known: All objects that run, wait or are about to, by name.
+    """
+    others = [one for other, one in known.items() if other != name]
+    # A view beside a view may have one of these names: it was free once the source was gone.
+    taken = {shard for one in others for shard in shards_of(one)}
+    return tuple(shard for shard in source_shards(name) if shard not in taken)
