@@ -131,7 +131,7 @@ class Objects:
         self._swept = False
         self._applied: tuple[CheckedProject, Permissions] | None = None
         self._asked: dict[str, ObjectDescription] = {}
-        self._replacements = Replacements(runtime.lane, self._asked_of_controllers)
+        self._replacements = Replacements(runtime, self._clock, self._asked_of_controllers)
         self._check_fence = runtime.lane.check_fence
         self._creator = ObjectCreator(client, compute, storage, start_holds, self._check_fence)
         # Without this thread nothing that waits would ever be created: a look that fails is logged,
@@ -416,6 +416,8 @@ class Objects:
         A crash in between leaves an object that does not run, and the next plan says what of it
         is still there.
         """
+        if not self._replacements.may_be_made():
+            return
         for name, replaced in list(self._replacements.wanted.items()):
             try:
                 if not self._replacements.is_free(name):

@@ -13,32 +13,49 @@ So the controllers are not asked for such an object at first, which drops the fo
 that it has left.
 
 Invariants:
-    None is made while the lane has an object of its name.
+    None is made while the lane has an object of its name, nor before all has its place in the order
+    that was asked for earlier: a creation may still be on its way there.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from typing import Final
 
-from shardline.app.lane.lane import Lane
+from shardline.app.coordinator.operator_commands import OPERATOR
+from shardline.app.lane.commands import DropDataflow
 from shardline.app.project.statements import ObjectDescription
 from shardline.app.protocol.objects import Description, shards_of, source_shards
+from shardline.app.runtime.runtime import Runtime
+from shardline.datasource.clock import Clock
 
 __all__ = ["Replacements", "shards_to_renew"]
+
+_PASS_MS: Final = 1000.0
+"""How long one look waits for the runtime's loop, which takes milliseconds."""
 
 
 class Replacements:
     """Those of one application that are not made yet. For one thread at a time."""
 
-    def __init__(self, lane: Lane, asked: Callable[[], Mapping[str, ObjectDescription]]) -> None:
+    def __init__(
+        self, runtime: Runtime, clock: Clock, asked: Callable[[], Mapping[str, ObjectDescription]]
+    ) -> None:
         """Begin without any.
 
         Args:
-            lane: Of the application.
+            runtime: Of the application.
+            clock: Of the process.
             asked: Returns all that its controllers were asked for last.
         """
-        self._lane = lane
+        self._runtime = runtime
+        self._lane = runtime.lane
+        self._clock = clock
         self._asked = asked
+        self._passed = threading.Event()
+        self._places: dict[str, Future[int]] = {}
         self._wanted: dict[str, ObjectDescription] = {}
         self._renewed: frozenset[str] = frozenset()
 
@@ -59,6 +76,9 @@ class Replacements:
             for name, one in objects.items()
             if name in self._renewed or type(there.get(name, one)) is not type(one)
         }
+        self._places = {}
+        if self._wanted:
+            self._passed = self._runtime.pass_on()
 
     def done(self, name: str) -> None:
         """Forget one that is made, or that nobody wants any more; others stay."""
@@ -79,8 +99,27 @@ class Replacements:
         """True if the shards of this one are made anew."""
         return name in self._renewed
 
+    def may_be_made(self) -> bool:
+        """True if there are any, and the lane was given all that was asked for before them."""
+        return bool(self._wanted) and self._clock.wait(self._passed, _PASS_MS)
+
     def is_free(self, name: str) -> bool:
-        """True if nothing of this name runs, nor is to be removed."""
+        """True if nothing of this name runs, is to be removed, or is still to come.
+
+        Raises:
+            ShardError: Another runtime has taken over, or the lane takes nothing at the moment.
+        """
+        if name in self._lane.state.objects:
+            return False
+        if name not in self._places:
+            # Without a place of its own behind a creation that waits for the store, one that the
+            # lane does not have yet would count as gone; then it would run beside this one.
+            drop = DropDataflow(name, if_unfollowed=True)
+            self._places[name] = self._lane.offer(OPERATOR, drop, wait=False)
+        if not self._places[name].done():
+            return False
+        if self._places[name].exception() is not None:
+            self._places.pop(name).result()
         return name not in self._lane.state.objects
 
 

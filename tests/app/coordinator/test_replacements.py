@@ -1,14 +1,19 @@
-"""What comes after an object of another kind."""
+"""What comes after an object of another kind, or after a source whose shard it cannot have."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from shardline.app.lane.commands import command_kind
+from shardline.app.lane.log import LaneLog
 from shardline.app.protocol.objects import SinkDescription, ViewDescription
 from shardline.app.storage.sinks.progress import _prepare
+from shardline.datasource.errors import Determinate
 from support.fakes.sites import Site, index, project, source
 
 if TYPE_CHECKING:
@@ -30,9 +35,10 @@ def is_there(application: Application, kind: str) -> bool:
 
 
 def commands(application: Application) -> list[str]:
-    """What the order has of the object, without what failures came to."""
+    """What the order has of the object, without failures, and drops that only take a place."""
     records = application.runtime.lane._order.records()
     of_it = [r.command for r in records if getattr(r.command, "id", "") == "x"]
+    of_it = [one for one in of_it if not getattr(one, "if_unfollowed", False)]
     return [kind for one in of_it if (kind := command_kind(one)) != "suspend_and_restart"]
 
 
@@ -88,3 +94,38 @@ def check_change(site: Site, application: Application, after: str) -> None:
     assert application.waiting() == {}
     # Nothing is left to do, for whoever connects.
     assert application.apply(project(source(), KINDS[after])).steps == ()
+
+
+def test_a_creation_on_its_way_to_the_lane_is_not_taken_for_gone(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source that it makes would bind offsets of its own in the shard that was made anew."""
+
+    def refuse(_self: object, _attempt: object) -> None:
+        raise Determinate("no answer")
+
+    client = site.client()
+    fields = [
+        {"name": name, "type": form, "nullable": True, "metadata": {}}
+        for name, form in (("k", "long"), ("s", "string"))
+    ]
+    columns = {"x": json.dumps({"type": "struct", "fields": fields})}
+    keyed = replace(source("x"), key=("k",), envelope="upsert")
+    with site.application() as application:
+        application.apply(project(source()))
+        site.wait("it has connected", lambda: "t" in application.running())
+        with monkeypatch.context() as store:
+            store.setattr(LaneLog, "_commit", refuse)
+            application.apply(project(source(), source("x")))
+            former = client.state("x").shard
+            changed = dataclasses.replace(project(source(), keyed), columns=columns)
+            assert [one.name for one in application.apply(changed).replaced] == ["x"]
+            application._objects._look()
+            assert client.state("x").shard == former
+            assert list(application.waiting()) == ["x"]
+        site.wait("it is made", lambda: "x" in application.running())
+        site.wait("it is the other one", lambda: application.waiting() == {})
+        assert client.state("x").key == ("k",)
+        assert asked(application) == ["storage"]
+        made = [c for c in commands(application) if c in {"create_dataflow", "dropped"}]
+        assert made == ["create_dataflow", "dropped", "create_dataflow"]
