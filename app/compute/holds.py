@@ -20,9 +20,10 @@ Of a group of views, which has no durable state but its members' shards:
 It ends with the group. One that a process has left behind ends when a view of that input goes, or
 when another runtime has taken over for good.
 
-A hold ends when the definition goes (`end_view_holds`), when another runtime has taken over for
-good (`end_other_holds`), when its checkpoint is gone (`end_hold`), or at the next start, if its
-object reads other shards by then (`end_former_holds`).
+A hold ends when the definition goes (`end_view_holds`), or its object, on all that any of its
+definitions has read; when another runtime has taken over for good (`end_other_holds`), when its
+checkpoint is gone (`end_hold`), or at the next start, if its object reads other shards by then
+(`end_former_holds`).
 
 Invariants:
     Every function that ends holds may be repeated: ending one that is gone changes nothing.

@@ -59,7 +59,7 @@ from shardline.app.lane.commands import (
     is_transient,
     kind_of,
 )
-from shardline.app.protocol.objects import Description
+from shardline.app.protocol.objects import Description, inputs_of
 from shardline.app.protocol.project_identity import ProjectIdentity
 
 __all__ = [
@@ -99,6 +99,9 @@ class LaneObject(msgspec.Struct, frozen=True, kw_only=True):
             holds; without one, a drop says so (`unfinished_replacements`).
         asked: Its epoch when a person last asked for a start (`ResumeDataflow`, `RestartDataflow`);
             that start does not wait out the pause after a failure. 0 for never.
+        former_inputs: What dataflows of former definitions have read, sorted; the present one may
+            read it, too. Holds on it may be left when the object is dropped: who was to end them
+            may have died.
     """
 
     description: Description
@@ -111,11 +114,18 @@ class LaneObject(msgspec.Struct, frozen=True, kw_only=True):
     life: Life = "live"
     replaced: bool = False
     asked: int = 0
+    former_inputs: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Kind:
         """The controller that the object belongs to."""
         return kind_of(self.description)
+
+    @property
+    def inputs_so_far(self) -> tuple[str, ...]:
+        """What dataflows of any of its definitions have read, the present one included."""
+        read = inputs_of(self.description) if self.kind == "compute" else ()
+        return tuple(sorted({*self.former_inputs, *read}))
 
 
 class LaneState(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,6 +254,7 @@ def _created(state: LaneState, command: CreateDataflow, index: int) -> LaneState
         created=index,
         life="live",
         replaced=False,
+        former_inputs=known.inputs_so_far,
     )
     return _numbered(_with_object(state, command.id, changed), command)
 

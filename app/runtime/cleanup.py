@@ -21,12 +21,7 @@ from pathlib import Path
 from shardline.app.compute.holds import end_view_holds
 from shardline.app.execution.ending_holds import do_all
 from shardline.app.lane.state import LaneObject
-from shardline.app.protocol.objects import (
-    IndexDescription,
-    SinkDescription,
-    SubscribeDescription,
-    ViewDescription,
-)
+from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sink_holds import drop_sink
 from shardline.datasource.client import ShardClient
 
@@ -77,12 +72,10 @@ def _remove(folder: Path) -> None:
 
 
 def _end_holds(client: ShardClient, dropped: LaneObject, check_fence: Callable[[], None]) -> None:
-    match dropped.description:
-        case ViewDescription(name=name, inputs=inputs):
-            end_view_holds(client, name, inputs, check_fence)
-        case IndexDescription(name=name, on=on) | SubscribeDescription(name=name, on=on):
-            end_view_holds(client, name, [on], check_fence)
-        case SinkDescription() as sink:
-            drop_sink(client, sink, check_fence)
-        case _:
-            pass
+    # Also those of former definitions: the runtime that has changed the object ends them once the
+    # new one reads by itself, and may have died before that.
+    last, read = dropped.description, dropped.inputs_so_far
+    acts = [partial(end_view_holds, client, last.name, read, check_fence)]
+    if isinstance(last, SinkDescription):
+        acts.append(partial(drop_sink, client, last, check_fence))
+    do_all(acts)

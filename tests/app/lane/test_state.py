@@ -31,6 +31,7 @@ from shardline.app.lane.commands import (
 from shardline.app.lane.settings import LaneSettings
 from shardline.app.lane.state import (
     EMPTY_STATE,
+    LaneObject,
     LaneState,
     apply,
     check_state,
@@ -316,6 +317,23 @@ def test_what_is_dropped_for_a_successor_waits_for_it_or_for_a_drop_without_one(
         assert unfinished_replacements(state.objects, "compute") == set(), more
     followed = CreateDataflow(description=SubscribeDescription(name="t", on="a"))
     assert not fold([followed, DropDataflow("t", replaced=True)]).objects["t"].replaced
+
+
+def test_what_former_definitions_have_read_is_known_until_the_object_is_gone() -> None:
+    """Their holds end with it, whoever was to end them before."""
+
+    def of(*inputs: str) -> CreateDataflow:
+        view = ViewDescription(name="v", query="SELECT 1", inputs=inputs, schema="a INT")
+        return CreateDataflow(description=view, as_of=1)
+
+    drop = DropDataflow("v", replaced=True)
+    state = fold([of("a"), drop, of("b", "c"), of("b", "c"), drop, of("a", "d"), DropDataflow("v")])
+    assert state.objects["v"].former_inputs == ("a", "b", "c")
+    assert state.objects["v"].inputs_so_far == ("a", "b", "c", "d")
+    assert fold([Dropped("v", 3), of("e")], state).objects["v"].inputs_so_far == ("e",)
+    written = msgspec.to_builtins(state.objects["v"])
+    del written["former_inputs"]
+    assert msgspec.convert(written, LaneObject).inputs_so_far == ("a", "d")
 
 
 def test_producers_are_forgotten_in_the_order_of_their_silence() -> None:

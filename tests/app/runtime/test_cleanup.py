@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from shardline.app.execution import ending_holds
 from shardline.app.lane.state import LaneObject
-from shardline.app.protocol.objects import ViewDescription
+from shardline.app.protocol.objects import SinkDescription, ViewDescription
 from shardline.app.runtime.cleanup import forget
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Corrupt, Determinate, Fenced, Indeterminate, ShardError
@@ -74,6 +75,21 @@ def test_a_damaged_input_keeps_no_hold_on_the_others(
     with pytest.raises(Corrupt):
         drop(client, tmp_path)
     assert held(client) == {"a": HOLDS, "b": [], "c": []}
+
+
+def test_what_former_definitions_have_held_is_let_go(client: ShardClient, tmp_path: Path) -> None:
+    """Who has changed the object has died before it was known that the new one reads by itself."""
+    numbers: dict[str, Any] = {"dataflow": 3, "operators": (1, 1), "epoch": 1, "created": 1}
+    view = ViewDescription(name="v", query="SELECT 1", inputs=("b",), schema="k BIGINT")
+    sink = SinkDescription(name="v", on="c", format="parquet")
+    changed = LaneObject(
+        description=view, as_of=9, global_id="u1", former_inputs=("a", "gone"), **numbers
+    )
+    forget(client, tmp_path, changed, lambda: None)
+    assert held(client) == {"a": [], "b": [], "c": HOLDS}
+    client.hold("a", HOLDS[1])
+    forget(client, tmp_path, structs.replace(changed, description=sink), lambda: None)
+    assert held(client) == {"a": [], "b": [], "c": HOLDS}
 
 
 def test_an_input_that_does_not_answer_is_tried_again_beside_one_that_is_damaged(
