@@ -236,7 +236,7 @@ class Objects:
         if self.follows:
             # Nobody tells its controllers what the holder has changed since they were told.
             return (self.running(),)
-        waiting = {**self._creator.readers(), **self._replacements.wanted}
+        waiting = {**self._creator.readers(), **self._replacements.waiting}
         return self._asked_of_controllers(), self.running(), waiting
 
     def _asked_of_controllers(self) -> dict[str, ObjectDescription]:
@@ -356,7 +356,7 @@ class Objects:
             if isinstance(description, SourceDescription | ViewDescription) and name not in renewed:
                 create_object_shard(self._client, description, resolved.schemas[name])
         self._replacements.begin({} if self.follows else wanted, renewed)
-        kept = {n: one for n, one in wanted.items() if n not in self._replacements.wanted}
+        kept = {n: one for n, one in wanted.items() if n not in self._replacements.waiting}
         self._applied, self._refused = (resolved, allowed), None
         # What another runtime does with the objects that it runs is for that one's lane to say.
         self._asked = {} if self.follows else dict(wanted)
@@ -418,7 +418,7 @@ class Objects:
         """
         if not self._replacements.may_be_made():
             return
-        for name, replaced in list(self._replacements.wanted.items()):
+        for name, replaced in list(self._replacements.waiting.items()):
             try:
                 if not self._replacements.is_free(name):
                     continue
@@ -563,7 +563,7 @@ class Objects:
 
     def _pause_ms(self) -> float:
         waiting = self._creator.waiting()
-        is_under_way = self._replacements.wanted or self._promotion is not None
+        is_under_way = self._replacements.waiting or self._promotion is not None
         has_left = self._creator.has_left() or (self._start_holds.has_left and not self.follows)
         if is_under_way or any(waiting.values()) or has_left:
             return _RETRY_MS

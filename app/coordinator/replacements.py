@@ -56,7 +56,7 @@ class Replacements:
         self._asked = asked
         self._passed = threading.Event()
         self._places: dict[str, Future[int]] = {}
-        self._wanted: dict[str, ObjectDescription] = {}
+        self._waiting: dict[str, ObjectDescription] = {}
         self._renewed: frozenset[str] = frozenset()
 
     def begin(self, objects: Mapping[str, ObjectDescription], renewed: Collection[str]) -> None:
@@ -71,29 +71,29 @@ class Replacements:
         # is there: another runtime may have changed it since our controllers were asked for it.
         there: dict[str, Description] = {**self._asked()}
         there |= {name: known.description for name, known in self._lane.state.objects.items()}
-        self._wanted = {
+        self._waiting = {
             name: one
             for name, one in objects.items()
             if name in self._renewed or type(there.get(name, one)) is not type(one)
         }
         self._places = {}
-        if self._wanted:
+        if self._waiting:
             self._passed = self._runtime.pass_on()
 
     def done(self, name: str) -> None:
         """Forget one that is made, or that nobody wants any more; others stay."""
-        self._wanted.pop(name, None)
+        self._waiting.pop(name, None)
 
     @property
-    def wanted(self) -> Mapping[str, ObjectDescription]:
+    def waiting(self) -> Mapping[str, ObjectDescription]:
         """Those that are not made yet, by name."""
-        return self._wanted
+        return self._waiting
 
     def reasons(self) -> dict[str, str]:
         """By name, what each waits for."""
         shard = "its former shard is being dropped"
         other = "the object that had its name is being dropped"
-        return {name: shard if self.is_renewed(name) else other for name in self._wanted}
+        return {name: shard if self.is_renewed(name) else other for name in self._waiting}
 
     def is_renewed(self, name: str) -> bool:
         """True if the shards of this one are made anew."""
@@ -101,7 +101,7 @@ class Replacements:
 
     def may_be_made(self) -> bool:
         """True if there are any, and the lane was given all that was asked for before them."""
-        return bool(self._wanted) and self._clock.wait(self._passed, _PASS_MS)
+        return bool(self._waiting) and self._clock.wait(self._passed, _PASS_MS)
 
     def is_free(self, name: str) -> bool:
         """True if nothing of this name runs, is to be removed, or is still to come.

@@ -1,4 +1,4 @@
-"""What comes after an object of another kind, or after a source whose shard it cannot have."""
+"""An object of another kind, or one with a new shard, comes once the former one is gone."""
 
 from __future__ import annotations
 
