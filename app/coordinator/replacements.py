@@ -70,11 +70,15 @@ class Replacements:
         # What was asked for may have no place in the lane yet. Where a name has one, that says what
         # is there: another runtime may have changed it since our controllers were asked for it.
         there: dict[str, Description] = {**self._asked()}
-        there |= {name: known.description for name, known in self._lane.state.objects.items()}
+        in_lane = {name: known.description for name, known in self._lane.state.objects.items()}
+        there |= in_lane
+        # Of a project that is applied again: nobody is asked for these, and what they come after
+        # may still be on its way.
+        still = {*self._renewed, *(self._waiting.keys() - in_lane.keys())}
         self._waiting = {
             name: one
             for name, one in objects.items()
-            if name in self._renewed or type(there.get(name, one)) is not type(one)
+            if name in still or type(there.get(name, one)) is not type(one)
         }
         self._places = {}
         if self._waiting:

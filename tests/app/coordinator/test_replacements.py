@@ -96,14 +96,37 @@ def check_change(site: Site, application: Application, after: str) -> None:
     assert application.apply(project(source(), KINDS[after])).steps == ()
 
 
-def test_a_creation_on_its_way_to_the_lane_is_not_taken_for_gone(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The source that it makes would bind offsets of its own in the shard that was made anew."""
+def hold_back(store: pytest.MonkeyPatch) -> None:
+    """Nothing is recorded any more."""
 
     def refuse(_self: object, _attempt: object) -> None:
         raise Determinate("no answer")
 
+    store.setattr(LaneLog, "_commit", refuse)
+
+
+def test_an_object_of_another_kind_that_is_on_its_way_to_the_lane_is_waited_for(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a project that is applied again, of which nobody was asked for anything yet."""
+    with site.application() as application:
+        application.apply(project(source()))
+        site.wait("it has connected", lambda: "t" in application.running())
+        with monkeypatch.context() as store:
+            hold_back(store)
+            application.apply(project(source(), KINDS["sink"]))
+            for _ in range(2):
+                application.apply(project(source(), KINDS["index"]))
+                assert list(application.waiting()) == ["x"]
+                assert asked(application) == []
+        site.wait("it is there", lambda: is_there(application, "index"))
+        assert commands(application)[-3:] == ["drop_dataflow", "dropped", "create_dataflow"]
+
+
+def test_a_creation_on_its_way_to_the_lane_is_not_taken_for_gone(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source that it makes would bind offsets of its own in the shard that was made anew."""
     client = site.client()
     fields = [
         {"name": name, "type": form, "nullable": True, "metadata": {}}
@@ -115,7 +138,7 @@ def test_a_creation_on_its_way_to_the_lane_is_not_taken_for_gone(
         application.apply(project(source()))
         site.wait("it has connected", lambda: "t" in application.running())
         with monkeypatch.context() as store:
-            store.setattr(LaneLog, "_commit", refuse)
+            hold_back(store)
             application.apply(project(source(), source("x")))
             former = client.state("x").shard
             changed = dataclasses.replace(project(source(), keyed), columns=columns)
