@@ -125,8 +125,15 @@ def _clashing_names(one: WrittenObject, owners: Mapping[str, Sequence[str]]) -> 
 
 
 def _clashing_target(one: WrittenObject, owners: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
-    """A sink that writes to a shard which another object, or the sink itself, keeps."""
+    """A sink that writes to a shard which the runtime, another object or the sink itself keeps."""
     target = _target_shard(one)
+    if target is not None and target.startswith("_"):
+        yield one.problem(
+            "option shard",
+            "RESERVED_NAME",
+            f"sink '{one.name}' writes to '{target}', a shard of the runtime itself",
+            "choose a shard whose name does not start with _",
+        )
     for other in () if target is None else owners.get(target, ()):
         yield one.problem(
             "option shard",

@@ -30,6 +30,7 @@ from shardline.app.storage.sinks.interval import Interval, frontier_of
 from shardline.app.storage.sinks.rows import DELETED
 from shardline.app.storage.sinks.target import Written, cached_rows, evolving, target_taken
 from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frames import save
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.schema import TS
@@ -74,6 +75,13 @@ class ShardTarget:
         self._mirror = sink.envelope == "diff"
         parsed = parse_sink(self._options)
         self._shard = parsed.shard
+        if self._shard.startswith("_"):
+            # The lane's log, or that of transactions: an upper that is moved there ends both.
+            raise InvalidUsage(
+                f"sink '{sink.name}' writes to '{self._shard}', a shard of a runtime itself",
+                code="RESERVED_NAME",
+                hint="choose a shard whose name does not start with _",
+            )
         self._client: ShardClient = open_client(parsed, create=True)
         self._app = f"sink:{sink.name}:{fingerprint(sink)}"
         # An earlier version has written under another fingerprint of the same definition.

@@ -88,6 +88,13 @@ def test_a_sink_writes_to_no_shard_of_an_object(shard: str, owner: str) -> None:
     assert said(rest + text.format(place="location 's3://b/elsewhere', ")) == []
 
 
+@pytest.mark.parametrize("shard", ["_lane", "_transactions", "_introspection", "_mine"])
+def test_a_sink_writes_to_no_shard_of_the_runtime(shard: str) -> None:
+    """Where nothing came, the sink would move an upper that counts positions, and not times."""
+    (problem,) = said(SOURCES + f"CREATE SINK o FROM flights USING shard OPTIONS (shard '{shard}')")
+    assert f"sink 'o' writes to '{shard}', a shard of the runtime itself" in problem
+
+
 def test_a_sink_may_write_to_a_shard_that_is_called_like_another_sink() -> None:
     """Neither sinks nor indexes have contents."""
     other = "CREATE SINK other FROM flights USING x; CREATE INDEX i ON flights;\n"

@@ -72,6 +72,14 @@ def test_a_copy_goes_on_when_a_credential_changes(client: ShardClient) -> None:
     assert opened(client, COPY).committed() == opened(client, ROTATED).committed() == Frontier(11)
 
 
+@pytest.mark.parametrize("place", ["shard", "path"])
+def test_no_sink_writes_to_a_runtimes_own_shards(client: ShardClient, place: str) -> None:
+    """The log of the lane would count times for positions, and no runtime could open it."""
+    named = {"shard": "_lane"} if place == "shard" else {"path": f"{client.location.url}/_lane"}
+    with pytest.raises(InvalidUsage, match="RESERVED_NAME"):
+        opened(client, replace(COPY, options=named))
+
+
 def test_a_copy_of_an_earlier_version_goes_on(client: ShardClient) -> None:
     """Fingerprints had credentials in them: such a copy is the sink's, and so is what comes now."""
     _, former = accepted_fingerprints(COPY)
