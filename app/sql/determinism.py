@@ -62,6 +62,8 @@ _KLL: Final = ("KllSketchAgg", "KllMergeAgg")
 _TRANSPARENT: Final = frozenset(
     {"GlobalLimit", "LocalLimit", "Offset", "PipeOperator", "Project", "SubqueryAlias"}
 )
+_NUMBER_ONLY: Final = _TRANSPARENT | {"Sort", "Window"}
+"""Operators that give a number of rows which depends on the number of their input's alone."""
 
 
 def find_nondeterminism(plan: Node) -> tuple[str, str] | None:
@@ -118,13 +120,31 @@ def find_clock_literal(text: str) -> int | None:
 
 
 def _operators(plan: Node) -> Iterator[Node]:
-    """Every operator, also of subqueries; not those of EXISTS, which any row satisfies."""
+    """Every operator, also of subqueries; of EXISTS those that decide if there is a row."""
     ahead = [plan]
     while ahead:
         node = ahead.pop()
-        if node.kind != "Exists":
-            yield node
-            ahead += reversed((*node.expressions, *node.children))
+        yield node
+        below = node.expressions
+        if node.kind == "Exists":
+            below = tuple(found for tree in below for found in _deciding(tree))
+        ahead += reversed((*below, *node.children))
+
+
+def _deciding(plan: Node) -> tuple[Node, ...]:
+    """What decides how many rows a plan has: it, without what only adds or chooses columns on top.
+
+    Of LIMIT and OFFSET on top the number is the same, too, whichever rows they take. What is below
+    anything else, such as a filter, decides by its rows.
+    """
+    definitions: list[Node] = []
+    while plan.children and (plan.kind == "WithCTE" or plan.kind in _NUMBER_ONLY):
+        *before, plan = plan.children
+        definitions += before
+    if plan.kind == "Aggregate":
+        # A group is there whatever its aggregates give. HAVING is a filter above.
+        return (*definitions, *plan.trees.get("groupingExpressions", ()), *plan.children)
+    return (*definitions, plan)
 
 
 def _operator(node: Node, plan: Node) -> tuple[str, str] | None:

@@ -206,8 +206,15 @@ def test_literals_that_mean_now_are_seen_in_the_text(text: str, offset: int | No
     assert find_clock_literal(text) == offset
 
 
+FIRST = expr("aggregate.First")
+
+
 def limited(plan: Nodes) -> Nodes:
     return op("GlobalLimit", op("LocalLimit", plan))
+
+
+def exists(plan: Nodes) -> Nodes:
+    return op("Filter", INPUT, condition=expr("Exists", plan=plan))
 
 
 @pytest.mark.parametrize(
@@ -218,7 +225,24 @@ def limited(plan: Nodes) -> Nodes:
         (limited(op("Aggregate", INPUT, groupingExpressions=[])), ""),
         (limited(op("Aggregate", INPUT, groupingExpressions=[expr("Literal")])), "LIMIT"),
         (limited(op("Project", INPUT)), "LIMIT"),
-        (op("Filter", INPUT, condition=expr("Exists", plan=limited(INPUT))), ""),
+        (exists(limited(INPUT)), ""),
+        (exists(limited(op("Offset", op("Project", INPUT)))), ""),
+        (exists(op("SubqueryAlias", op("Sort", limited(INPUT)))), ""),
+        (exists(op("Project", op("Window", INPUT, e=[FIRST]))), ""),
+        (exists(op("Aggregate", INPUT, groupingExpressions=[expr("Literal")], e=[FIRST])), ""),
+        (exists(op("WithCTE", op("CTERelationDef", INPUT), limited(INPUT))), ""),
+        (exists(op("WithCTE", op("CTERelationDef", limited(INPUT)), limited(INPUT))), "LIMIT"),
+        (exists(op("Filter", limited(INPUT))), "LIMIT"),
+        (exists(limited(op("Filter", limited(INPUT)))), "LIMIT"),
+        (exists(op("Distinct", limited(INPUT))), "LIMIT"),
+        (exists(op("Join", INPUT, limited(INPUT))), "LIMIT"),
+        (exists(op("Aggregate", limited(INPUT), groupingExpressions=[expr("Literal")])), "LIMIT"),
+        (exists(op("Aggregate", INPUT, groupingExpressions=[
+            expr("ScalarSubquery", plan=limited(INPUT))])), "LIMIT"),
+        (exists(op("Filter", op("Aggregate", INPUT, e=[FIRST]))), "first()"),
+        (exists(op("Filter", op("Window", INPUT, e=[expr("aggregate.Mode", reverseOpt=None)]))),
+         "mode()"),
+        (exists(op("Sample", INPUT)), "sample"),
         (op("Filter", INPUT, condition=expr("ScalarSubquery", plan=limited(INPUT))), "LIMIT"),
         (op("Sample", INPUT), "sample"),
         (op("Aggregate", INPUT, e=[expr("aggregate.CollectSet")]), "collect_set()"),

@@ -45,9 +45,34 @@ def test_what_is_decided_is_taken(spark: SparkSession) -> None:
         "SELECT a AS select, s AS from FROM t",
         "SELECT parse_json(s):a.b::int AS x FROM t",
         "TABLE t UNION ALL TABLE t",
+        "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM t AS u WHERE u.a > t.a LIMIT 2 OFFSET 1)",
+        "SELECT a FROM t WHERE EXISTS (SELECT first(s) FROM t AS u WHERE u.a > t.a GROUP BY u.s)",
+        "SELECT a FROM t WHERE EXISTS (SELECT row_number() OVER (ORDER BY 1) FROM t)",
+        "SELECT a FROM t WHERE EXISTS (WITH c AS (TABLE t) SELECT * FROM c LIMIT 1)",
     ]
     text = "".join(f"CREATE MATERIALIZED VIEW v{i} AS {q};" for i, q in enumerate(queries))
     assert len(check(spark, TABLES + text).descriptions) == 1 + len(queries)
+
+
+def test_rows_that_decide_whether_exists_is_true_must_be_decided(spark: SparkSession) -> None:
+    """Of a subquery in EXISTS any row will do, but which rows pass its filters is looked at."""
+    numbered = "SELECT a, row_number() OVER (ORDER BY 1) AS r FROM t"
+    queries = [
+        ("EXISTS (SELECT 1 FROM (SELECT a FROM t LIMIT 1) WHERE a > 1)", "LIMIT or OFFSET"),
+        ("EXISTS (SELECT 1 FROM (SELECT a FROM t LIMIT 1) AS x WHERE x.a = t.a)", "LIMIT or"),
+        ("EXISTS (SELECT first(a) FROM t HAVING first(a) > 1)", "first() takes"),
+        (f"EXISTS (SELECT 1 FROM ({numbered}) WHERE r = 1 AND a > 1)", "row_number() over"),
+        ("NOT EXISTS (SELECT mode(a) FROM t GROUP BY s HAVING mode(a) = 1)", "mode() takes"),
+    ]
+    text = "".join(
+        f"CREATE MATERIALIZED VIEW v{i} AS SELECT a FROM t WHERE {condition};"
+        for i, (condition, _) in enumerate(queries)
+    )
+    with pytest.raises(InvalidProject) as caught:
+        check(spark, TABLES + text)
+    assert [problem.code for problem in caught.value.problems] == ["NOT_DETERMINISTIC"] * 5
+    for problem, (_, said) in zip(caught.value.problems, queries, strict=True):
+        assert said in problem.message
 
 
 def test_an_order_of_rows_changes_what_is_refused(spark: SparkSession) -> None:
