@@ -314,8 +314,7 @@ class View:
 
     def reached(self, end: int | None) -> bool:
         """True if the output is at or beyond `end`, whichever runtime writes it."""
-        self._reports.output = self._sink.look()
-        upper = self._reports.output.upper
+        upper = self._look().upper
         return upper is None or (end is not None and upper >= end)
 
     def _recompute(
@@ -526,7 +525,7 @@ class View:
         output, self.is_due = self._reports.output, False
         if output is None:
             # After a restart, too: without news no micro-batch may come for long.
-            output = self._reports.output = self._sink.look()
+            output = self._look()
         if output.upper is None:
             return False
         if output.ours:
@@ -546,6 +545,12 @@ class View:
             return False
         self._reports.report_output(replace(output, upper=until))
         return True
+
+    def _look(self) -> OutputProgress:
+        """The output as it is now, remembered."""
+        output = self._sink.look()
+        self._reports.note_output(output)
+        return output
 
     def _follow(self, step: Unchanged) -> bool:
         """Take a step without rows; False if somebody else was faster."""

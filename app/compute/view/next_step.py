@@ -46,11 +46,13 @@ class OutputProgress:
         upper: Upper of its shard; None once it is finished.
         ours: True if this very definition, over these very inputs, appended last.
         failing: True if the query fails at the last time before the upper.
+        error: Why, as far as the errors shard is settled; "" if it works, or does there.
     """
 
     upper: int | None
     ours: bool
     failing: bool
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

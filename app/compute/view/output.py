@@ -218,8 +218,9 @@ class ViewSink:
         # By the errors' own upper, which only appends to them move.
         own = self._client.machine(self._errors).cached
         ours = self._is_ours(output) and own is not None and self._is_ours(own)
-        failing = bool(self._known_errors(errors)) or self._stood_still(output, errors)
-        return OutputProgress(output.upper.time, ours, failing=failing)
+        error = min(self._known_errors(errors), default="")
+        failing = bool(error) or self._stood_still(output, errors)
+        return OutputProgress(output.upper.time, ours, failing=failing, error=error)
 
     def first_time(self) -> int:
         """The least time at which it can be said of a new output that its query fails, or works.

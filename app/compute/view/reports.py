@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from shardline.app.compute.view.next_step import OutputProgress
 from shardline.app.execution.host import Host, Incarnation
@@ -33,6 +33,7 @@ __all__ = ["Finding", "TakenStep", "ViewReports"]
 Finding: TypeAlias = Literal["audit", "negative count", "foreign writer", "lost part"]
 """Why what a view keeps cannot be right."""
 
+_FAILING_HINT: Final = "change the query, or correct the rows it fails at, or take them back"
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +91,8 @@ class ViewReports:
 
     def report_output(self, output: OutputProgress) -> None:
         """Remember how far the output is, and report it if that is news."""
-        before, self.output = self.output, output
+        before = self.output
+        self.note_output(output)
         upper = output.upper
         if upper is None or upper > self._as_of:
             self.report_hydrated()
@@ -106,6 +108,19 @@ class ViewReports:
                 inputs=inputs,
             )
         )
+
+    def note_output(self, output: OutputProgress) -> None:
+        """Remember how far the output is, and report its health if that is known by it.
+
+        Where its inputs rest, a view that was started again takes no step that would tell.
+        """
+        self.output = output
+        if output.failing:
+            # With another definition's error this one may well work: its first step tells.
+            if output.ours and output.error:
+                self._report_health(output.error)
+        elif self._health is not None:
+            self._report_health("")
 
     def report_hydrated(self) -> None:
         """Report, once, that the view has caught up."""
@@ -167,19 +182,7 @@ class ViewReports:
                 **step.predictions,
             )
         )
-        health = Health(
-            id=me.id,
-            epoch=me.epoch,
-            namespace="compute",
-            status="running" if error is None else "stalled",
-            error=error or "",
-            hint=""
-            if error is None
-            else "change the query, or correct the rows it fails at, or take them back",
-        )
-        if health != self._health:
-            self._health = health
-            self._report(health)
+        self._report_health(error or "")
 
     def report_self_check(self, *, is_done: bool) -> None:
         """Report that a step was checked, whatever came out; or that this could not be done."""
@@ -214,6 +217,21 @@ class ViewReports:
                 id=me.id, epoch=me.epoch, at_ms=at_ms, finding=finding, shard=shard, detail=detail
             )
         )
+
+    def _report_health(self, error: str) -> None:
+        """Report whether the query works, if that has changed; "" is no error."""
+        me = self._incarnation
+        health = Health(
+            id=me.id,
+            epoch=me.epoch,
+            namespace="compute",
+            status="stalled" if error else "running",
+            error=error,
+            hint=_FAILING_HINT if error else "",
+        )
+        if health != self._health:
+            self._health = health
+            self._report(health)
 
     def _report(self, observation: Observation) -> None:
         self._host.report(observation)

@@ -15,7 +15,7 @@ from shardline.app.compute.holds import end_view_holds
 from shardline.app.compute.view import membership, streaming_query
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.streaming_query import RunningView, run_view
-from shardline.app.execution.observations import Failed, GroupStepped, Started
+from shardline.app.execution.observations import Failed, GroupStepped, Health, Started
 from support.profiles import one_of
 from support.spark.views import DEAR, ORDERS, TOTALS, Bench, Input, contents, view
 from support.waiting import wait_until
@@ -59,6 +59,9 @@ VALID = view(
     "id BIGINT, who STRING",
     "orders",
     strategy="incremental",
+)
+INVERSE = view(
+    "inverse", "SELECT id, 60 / price AS part FROM orders", "id BIGINT, part DOUBLE", "orders"
 )
 COUNTED = view("counted", "SELECT count(*) AS n FROM valid", "n BIGINT", "valid")
 
@@ -226,6 +229,30 @@ def test_a_view_that_fails_in_a_group_fails_alone(
     views.wait_for_groups("totals")
     views.wait_for(21, "totals")
     assert contents(bench.client, "totals", 20) == totals(orders.at(20))
+
+
+def test_a_view_whose_query_fails_is_stalled_in_its_next_life(
+    bench: Bench, orders: Input, views: Views
+) -> None:
+    """The errors of its shard are told where no step is taken, and it runs once it works again."""
+
+    def told() -> list[str]:
+        return [one.status for one in bench.told(Health) if one.epoch == bench.epoch]
+
+    def is_stalled() -> bool:
+        return told()[-1:] == ["stalled"]
+
+    orders.push(10, ((1, "ann", 0), 1))
+    views.start(INVERSE)
+    views.wait_for_groups("inverse")
+    wait_until("it is stalled", is_stalled, PATIENCE_S)
+    views.runs["inverse"].stop()
+    views.start(INVERSE)
+    views.wait_for_groups("inverse")
+    wait_until("it is stalled again", is_stalled, PATIENCE_S)
+    orders.push(20, ((1, "ann", 0), -1))
+    wait_until("it works again", lambda: told() == ["stalled", "running"], PATIENCE_S)
+    assert not bench.told(Failed)
 
 
 def test_a_view_that_blocks_is_let_go_and_comes_back(

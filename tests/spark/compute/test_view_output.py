@@ -81,7 +81,7 @@ def test_steps_that_work_leave_the_errors_alone(client: ShardClient, sink: ViewS
     assert records(client) == before + 2
     assert sink.follow(Unchanged(6, 8))
     assert records(client) == before + 2
-    assert sink.look() == OutputProgress(8, ours=True, failing=True)
+    assert sink.look() == OutputProgress(8, ours=True, failing=True, error="division by zero")
     assert sink.append(Recompute(8, 8, 10), None, None)
     assert sink.follow(Unchanged(10, 11))
     shown = dict.fromkeys(range(1, 11), 0) | dict.fromkeys(range(4, 8), 1)

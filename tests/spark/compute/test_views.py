@@ -290,6 +290,23 @@ def test_a_failing_query_is_an_error_until_it_works(bench: Bench, orders: Input)
     assert [h.status for h in bench.told(Health)] == ["running", "stalled", "running"]
 
 
+def test_a_view_that_fails_is_stalled_in_its_next_life(bench: Bench, orders: Input) -> None:
+    """Also while its inputs rest, so that no step is taken; and it runs once it works again."""
+    orders.push(10, ((3, "ada", 0), 1), until=20)
+    session = session_of(bench)
+    rendered(bench, INVERSE, 10).advance(session, Interval(10, 11, starts=True))
+    [(error,)] = contents(bench.client, "inverse_errors", 10)
+    bench.seen.clear()
+    again = rendered(bench, INVERSE, 10)
+    for until in (30, 40):
+        again.follow(bench.client.readable("orders"))
+        orders.idle(until)
+    assert [(h.epoch, h.status, h.error) for h in bench.told(Health)] == [(2, "stalled", error)]
+    orders.push(40, ((3, "ada", 0), -1))
+    again.advance(session, Interval(20, 41))
+    assert [h.status for h in bench.told(Health)] == ["stalled", "running"]
+
+
 def test_a_result_that_is_not_small_is_left_to_spark(
     bench: Bench, orders: Input, monkeypatch: pytest.MonkeyPatch
 ) -> None:
