@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -31,10 +31,14 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
 from shardline.app.spark_session import read_as_written
-from shardline.app.sql.determinism import has_computed_times, is_clock_text
+from shardline.app.sql.determinism import (
+    constants_read_as_times,
+    has_computed_times,
+    is_clock_text,
+)
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.parsed_relations import refuse_foreign_relations
-from shardline.app.sql.plan_nodes import below, deepest, is_plan
+from shardline.app.sql.plan_nodes import below, deepest, is_plan, kind_of
 from shardline.app.sql.plan_tree import Node, plan_tree
 from shardline.app.sql.session_fingerprint import SessionFingerprint
 from shardline.app.sql.source_options import InvalidOption, SourceOptions
@@ -45,11 +49,11 @@ from shardline.app.sql.temporal_filters import (
     refused_clocks,
     uses_clock,
 )
-from shardline.app.sql.touched_keys import judge
+from shardline.app.sql.touched_keys import judge, number_of
 from shardline.datasource.clock import IdGenerator
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frames import as_active, clone_of
-from shardline.datasource.java_names import java_class
+from shardline.datasource.java_names import java_class, read_sequence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -217,6 +221,8 @@ class Catalyst:
         special = _special_text(plan) if has_computed_times(tree) else ""
         normal = normal_form(self._spark, plan)
         normal_tree = tree if normal is plan else plan_tree(normal.toJSON())
+        if not special and (named := constants_read_as_times(normal_tree)):
+            special = _special_text(normal, named)
         verdicts = tuple(judge(self._spark, normal))
         culprits = self._culprits(plan, normal)
         return QueryPlan(
@@ -315,23 +321,40 @@ def _culprit(node: Any, *, current: bool = False, hint: str = "") -> Nondetermin
     return NondeterministicExpression(str(name), offset, current, hint)
 
 
-def _special_text(plan: Any) -> str:
-    """The first text made of constants that a cast to a date or timestamp reads as now; or ""."""
+def _special_text(plan: Any, named: Collection[object] = ()) -> str:
+    """The first text made of constants that is read as now by a date or timestamp; or "".
+
+    Args:
+        plan: An analysed plan.
+        named: Ids of columns that are read so: else only texts within a cast count.
+    """
     ahead = [plan]
     while ahead:
         node = ahead.pop()
         ahead += below(node)
-        if node.getClass().getSimpleName() not in _READ_AS_TIME or not node.children().size():
-            continue
-        text = node.children().apply(0)
-        if text.dataType().typeName() == "string" and text.foldable():
-            try:
-                value = str(text.eval(None)).strip()
-            except Py4JJavaError:
-                continue  # it fails when the query is run, each time
-            if is_clock_text(value):
-                return value
+        found = next(filter(is_clock_text, _texts_read_as_time(node, named)), "")
+        if found:
+            return found
     return ""
+
+
+def _texts_read_as_time(node: Any, named: Collection[object]) -> Iterator[str]:
+    """Texts of a node, made of constants, that are read as dates or timestamps."""
+    kind = kind_of(node)
+    if kind == "LocalRelation":
+        columns = enumerate(read_sequence(node.output()))
+        places = [at for at, one in columns if number_of(one) in named and _is_text(one)]
+        rows = read_sequence(node.data()) if places else ()
+        yield from (str(row.getUTF8String(place)).strip() for row in rows for place in places)
+    elif kind in _READ_AS_TIME or (kind == "Alias" and number_of(node) in named):
+        text, *formats = read_sequence(node.children())
+        if not formats and _is_text(text) and text.foldable():
+            with contextlib.suppress(Py4JJavaError):  # it fails when the query is run, each time
+                yield str(text.eval(None)).strip()
+
+
+def _is_text(expression: Any) -> bool:
+    return bool(expression.dataType().typeName() == "string")
 
 
 def _not_there(found: str | InvalidOption) -> SparkProblem | None:

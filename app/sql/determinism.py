@@ -5,6 +5,7 @@ result depends on the order of rows, on their distribution or on the clock break
 recomputation would give other rows, and a restart would show as a change.
 
     find_nondeterminism(plan) -> (what, hint) | None      order, layout, special date-times
+    constants_read_as_times(plan) -> ids                  texts that are such by another name
 
 Spark marks expressions that are not deterministic (`catalyst` asks it). This module finds what
 Spark does not mark: aggregates that take the first row that comes, LIMIT without an order, samples,
@@ -27,6 +28,7 @@ from typing import Final
 from sqlglot import TokenType
 
 from shardline.app.sql.plan_tree import Node
+from shardline.app.sql.strategy import INPUT
 from shardline.app.sql.tokens import tokens_of, word_of
 from shardline.app.sql.window_frames import (
     COLLECTED,
@@ -34,7 +36,13 @@ from shardline.app.sql.window_frames import (
     is_order_insensitive,
 )
 
-__all__ = ["find_clock_literal", "find_nondeterminism", "has_computed_times", "is_clock_text"]
+__all__ = [
+    "constants_read_as_times",
+    "find_clock_literal",
+    "find_nondeterminism",
+    "has_computed_times",
+    "is_clock_text",
+]
 
 _SPECIAL: Final = re.compile(
     r"now|(today|tomorrow|yesterday)([^a-z].*)?", re.IGNORECASE | re.DOTALL
@@ -64,6 +72,16 @@ _TRANSPARENT: Final = frozenset(
 )
 _NUMBER_ONLY: Final = _TRANSPARENT | {"Sort", "Window"}
 """Operators that give a number of rows which depends on the number of their input's alone."""
+
+
+_COLUMNS: Final = {
+    "Aggregate": "aggregateExpressions",
+    "LocalRelation": "output",
+    "Project": "projectList",
+}
+"""Fields with the columns of operators."""
+_SAME_COLUMNS: Final = _TRANSPARENT - {"Project"} | {"Distinct", "Filter", "Sort", "Union"}
+"""Operators with the columns of their first input."""
 
 
 def find_nondeterminism(plan: Node) -> tuple[str, str] | None:
@@ -99,6 +117,27 @@ def has_computed_times(plan: Node) -> bool:
     Only an evaluation of the text can show if it `is_clock_text`.
     """
     return any(_makes_time(node) and _is_computed(node.children[0]) for node in plan.walk())
+
+
+def constants_read_as_times(plan: Node) -> frozenset[object]:
+    """Ids of columns made of constants alone that are read as dates or timestamps, by any name.
+
+    Args:
+        plan: Without definitions of CTEs: where these are read, their columns have other ids.
+    """
+    nodes = [*_above_inputs(plan)]
+    sources: dict[object, list[object]] = {}
+    for column, source in (pair for node in nodes for pair in _renamed(node)):
+        sources.setdefault(column, []).append(source)
+    constant = {column for node in nodes for column in _constant_columns(node)}
+    ahead = [one for node in nodes if _makes_time(node) for one in _columns(node.children[0])]
+    found: set[object] = set()
+    while ahead:
+        column = ahead.pop()
+        if column not in found:
+            found.add(column)
+            ahead += sources.get(column, ())
+    return frozenset(found & constant)
 
 
 def find_clock_literal(text: str) -> int | None:
@@ -233,10 +272,62 @@ def _is_special(node: Node) -> bool:
 
 
 def _makes_time(node: Node) -> bool:
-    """True if an expression makes a date or timestamp of its first child."""
+    """True if an expression makes a date or timestamp of its child; of two, one is a format."""
     to = str(node.fields.get("dataType", "")).upper()
     timed = node.kind in _PARSED or (node.kind == "Cast" and to.startswith(_TIMES))
-    return timed and bool(node.children)
+    return timed and len(node.children) == 1
+
+
+def _above_inputs(plan: Node) -> Iterator[Node]:
+    """It and everything below it but what inputs are made of."""
+    ahead = [plan]
+    while ahead:
+        node = ahead.pop()
+        if node.kind != INPUT:
+            yield node
+            ahead += (*node.expressions, *node.children)
+
+
+def _renamed(node: Node) -> Iterator[tuple[object, object]]:
+    """The ids of columns to which a node gives others' values as they are, with those others'."""
+    if node.kind == "Alias":
+        yield from ((node.identity, column) for column in _columns(node.children[0]))
+    elif node.kind == "Union":
+        for child in node.children[1:]:
+            yield from zip(_output(node), _output(child), strict=False)
+
+
+def _constant_columns(node: Node) -> Iterator[object]:
+    """The ids of columns that a node makes of constants."""
+    if node.kind == "LocalRelation":
+        yield from _output(node)
+    elif node.kind == "Alias" and _is_constant(node.children[0]):
+        yield node.identity
+
+
+def _columns(node: Node) -> list[object]:
+    """Ids of the columns whose values an expression has as they are."""
+    match node.kind:
+        case "AttributeReference":
+            return [node.identity]
+        case "OuterReference":
+            return [column for inner in node.expressions for column in _columns(inner)]
+        case "ScalarSubquery":
+            return [column for inner in node.expressions for column in _output(inner)[:1]]
+        case _:
+            return []
+
+
+def _output(node: Node) -> list[object]:
+    """Ids of the columns that an operator gives, in order; none if they are not known."""
+    while node.kind in _SAME_COLUMNS and node.children:
+        node = node.children[0]
+    columns = node.trees.get(_COLUMNS.get(node.kind, ""), ())
+    return [column.identity for column in columns]
+
+
+def _is_constant(node: Node) -> bool:
+    return node.kind == "Literal" or _is_computed(node)
 
 
 def _is_computed(node: Node) -> bool:

@@ -48,6 +48,12 @@ class Node:
         """All trees in its fields, one after the other."""
         return tuple(tree for nested in self.trees.values() for tree in _flat(nested))
 
+    @property
+    def identity(self) -> object:
+        """The id of the column that it is or names, by which others refer to it; None for none."""
+        found = self.fields.get("exprId")
+        return found.get("id") if isinstance(found, dict) else found
+
     def walk(self) -> Iterator[Node]:
         """It and everything below it, in pre-order; subqueries included."""
         ahead = [self]

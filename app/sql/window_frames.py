@@ -124,23 +124,16 @@ def _is_sorted_later(call: Node, named: Node, plan: Node) -> bool:
     function = call.children[0].children[0] if call.children[0].children else call
     if function.kind not in COLLECTED or not str(named.fields.get("name")).startswith("_we"):
         return False
-    identity = _identity(named)
+    identity = named.identity
     parents = [
         parent
         for parent in plan.walk()
         if parent.family != "logical"
-        and any(
-            c.kind == "AttributeReference" and _identity(c) == identity for c in parent.children
-        )
+        and any(c.kind == "AttributeReference" and c.identity == identity for c in parent.children)
     ]
     return bool(parents) and all(is_order_insensitive(parent) for parent in parents)
 
 
 def _columns(tree: Node) -> Iterator[object]:
     """Ids of the columns that an expression reads."""
-    return (_identity(node) for node in tree.walk() if node.kind == "AttributeReference")
-
-
-def _identity(node: Node) -> object:
-    found = node.fields.get("exprId")
-    return found.get("id") if isinstance(found, dict) else found
+    return (node.identity for node in tree.walk() if node.kind == "AttributeReference")

@@ -263,6 +263,10 @@ def exists(plan: Nodes) -> Nodes:
          "'now' as a date"),
         (op("Project", INPUT, e=[expr("Cast", expr("Literal", value="now"), dataType="string")]),
          ""),
+        (op("Project", INPUT, e=[expr("ParseToTimestamp", expr("Literal", value="12:30"))]),
+         "'12:30' as a date"),
+        (op("Project", INPUT, e=[expr("ParseToTimestamp", expr("Literal", value="12:30"),
+            expr("Literal", value="HH:mm"))]), ""),
     ],
 )  # fmt: skip
 def test_what_its_inputs_do_not_decide_is_found(plan: Nodes, said: str) -> None:

@@ -45,6 +45,11 @@ def test_what_is_decided_is_taken(spark: SparkSession) -> None:
         "SELECT a AS select, s AS from FROM t",
         "SELECT parse_json(s):a.b::int AS x FROM t",
         "TABLE t UNION ALL TABLE t",
+        "SELECT CAST(x AS TIMESTAMP) AS y, z FROM (SELECT s AS x, '12:30' AS z FROM t)",
+        "SELECT CAST(x AS TIMESTAMP) AS y FROM (SELECT '2020-01-01 12:30' AS x, a FROM t)",
+        "SELECT to_timestamp(x, 'HH:mm') AS y FROM (SELECT '12:30' AS x, a FROM t)",
+        "SELECT to_timestamp('12:30', 'HH:mm') AS y, to_date(concat('no', 'w'), 'MM') AS z FROM t",
+        "SELECT a FROM t JOIN VALUES ('12:30', '2020-01-01') AS c (n, x) ON ts > x",
         "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM t AS u WHERE u.a > t.a LIMIT 2 OFFSET 1)",
         "SELECT a FROM t WHERE EXISTS (SELECT first(s) FROM t AS u WHERE u.a > t.a GROUP BY u.s)",
         "SELECT a FROM t WHERE EXISTS (SELECT row_number() OVER (ORDER BY 1) FROM t)",
@@ -73,6 +78,29 @@ def test_rows_that_decide_whether_exists_is_true_must_be_decided(spark: SparkSes
     assert [problem.code for problem in caught.value.problems] == ["NOT_DETERMINISTIC"] * 5
     for problem, (_, said) in zip(caught.value.problems, queries, strict=True):
         assert said in problem.message
+
+
+CLOCK = "SELECT '12:30' AS x, a FROM t"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"SELECT CAST(x AS TIMESTAMP) AS y FROM ({CLOCK})",
+        f"SELECT to_timestamp(z) AS y FROM (SELECT x AS z FROM ({CLOCK}) AS u)",
+        f"WITH c AS ({CLOCK}) SELECT a FROM c JOIN t USING (a) WHERE t.ts > c.x",
+        "SELECT CAST(x AS DATE) AS y FROM (SELECT concat('to', 'day') AS x, a FROM t)",
+        f"SELECT a FROM t WHERE ts > (SELECT max(ts) FROM t WHERE ts > (SELECT x FROM ({CLOCK})))",
+        f"SELECT t.a, CAST(x AS TIMESTAMP) AS y FROM t LEFT JOIN ({CLOCK}) AS c ON t.a = c.a",
+        f"SELECT CAST(x AS TIMESTAMP) AS y FROM (SELECT s AS x, a FROM t UNION ALL {CLOCK})",
+        "SELECT a FROM t JOIN VALUES ('am', '06:00'), ('pm', '12:30') AS c (n, x) ON ts > x",
+        f"SELECT t.a, y FROM t, LATERAL (SELECT CAST(x AS DATE) AS y FROM ({CLOCK}) WHERE a > t.a)",
+    ],
+)
+def test_constants_are_times_under_any_name(spark: SparkSession, query: str) -> None:
+    """A text that means a time of today does so as well where a column has it."""
+    with pytest.raises(InvalidProject, match=r"'.+' as a date or timestamp means the time at"):
+        check(spark, f"{TABLES} CREATE MATERIALIZED VIEW v AS {query}")
 
 
 def test_an_order_of_rows_changes_what_is_refused(spark: SparkSession) -> None:
