@@ -11,7 +11,8 @@ own plan as well, for the rows that it is given, and remains the one that decide
 
 A condition is taken over where Arrow says the same of the same values: comparisons of columns with
 constants or with each other, IN, LIKE for what a text is, contains, begins or ends with, IS NULL,
-and their AND, OR and NOT. Of an AND the unknown sides are left out, which keeps more rows.
+and their AND, OR and NOT. Of an AND the unknown sides are left out, and of other patterns of LIKE
+all but the texts between their wildcards, which keeps more rows.
 
 Invariants:
     A row that is left out is one for which the query's filter is not true.
@@ -88,9 +89,12 @@ _TEXT_FUNCTIONS: Final = {
 _TEXT_CALLS: Final = frozenset(_TEXT_FUNCTIONS.values())
 
 _PATTERN: Final = re.compile(r"(%*)([^%_]*)(%*)")
-"""Patterns of LIKE that are taken over: Spark decides these by bytes, or in a way that comes to the
-same. For all others it reads characters, also out of bytes that are no UTF-8, of which Arrow's
-regular expressions match none."""
+"""Patterns of LIKE that are taken over whole: Spark decides these by bytes, or in a way that comes
+to the same. For all others it reads characters, also out of bytes that are no UTF-8, of which
+Arrow's regular expressions match none. But such bytes are read as a character that is in no
+constant here: so what stands between the wildcards is in the bytes of each text that matches."""
+
+_WILDCARDS: Final = re.compile("[%_]+")
 
 _PATTERN_CALLS: Final = {
     (False, False): "equal",
@@ -280,6 +284,8 @@ class _Translation:
                 return self._with(expression).condition(expression.child(), exact=exact)
             case "And" | "Or":
                 return self._both(expression, kind, exact=exact)
+            case "Like":
+                return self._like(expression, exact=exact)
             case kind if kind in _COMPARISONS:
                 return self._compared(expression, _COMPARISONS[kind])
         read = {
@@ -288,7 +294,6 @@ class _Translation:
             "In": self._is_in,
             "IsNotNull": self._is_null,
             "IsNull": self._is_null,
-            "Like": self._like,
             "Not": self._not,
             "StartsWith": self._has_text,
         }.get(kind)
@@ -343,7 +348,7 @@ class _Translation:
         values = tuple(one.value for one in constants if one is not None)
         return RowCondition("is_in", (column, _Constants(values)))
 
-    def _like(self, expression: Any) -> RowCondition | None:
+    def _like(self, expression: Any, *, exact: bool) -> RowCondition | None:
         column, pattern = self._column(expression.left()), self._constant(expression.right())
         if column is None or pattern is None or not pattern.value.is_valid:
             return None
@@ -351,7 +356,7 @@ class _Translation:
             return None
         form = _PATTERN.fullmatch(pattern.value.as_py())
         if form is None:
-            return None
+            return None if exact else _has_texts_between(column, pattern.value.as_py())
         call = _PATTERN_CALLS[bool(form[1]), bool(form[3])]
         return RowCondition(call, (column, _Constant(pa.scalar(form[2]))))
 
@@ -410,6 +415,19 @@ def _all_of(call: str, *arguments: RowCondition | _ColumnName | None) -> RowCond
     """A call; None if one of its arguments is not known."""
     known = tuple(one for one in arguments if one is not None)
     return RowCondition(call, known) if len(known) == len(arguments) else None
+
+
+def _has_texts_between(column: _ColumnName, pattern: str) -> RowCondition | None:
+    """That a column has the texts between a pattern's wildcards; None if there are none."""
+    first, *between, last = _WILDCARDS.split(pattern)
+    inside = (("match_substring", text) for text in between)
+    wanted = [("starts_with", first), *inside, ("ends_with", last)]
+    known = [
+        RowCondition(call, (column, _Constant(pa.scalar(text)))) for call, text in wanted if text
+    ]
+    if not known:
+        return None
+    return reduce(lambda one, other: RowCondition("and_kleene", (one, other)), known)
 
 
 def _is_exact(kind: DataType) -> bool:
