@@ -7,7 +7,7 @@ version of Spark that this project names.
     snapshot, changes, every_update, updates_in_driver    contents and changes of a range
     net_changes, can_consolidate, repeat_rows             each distinct row once
     micro_batch, micro_batch_sources    the rows of a micro-batch of `format("shard")`
-    empty_files                         the files of a micro-batch that have no byte
+    micro_batch_files                   the files of a micro-batch: which are empty, or missing
     columns_since_load           the columns that these rows are without
     interval_of, stage_interval, collect_interval, small_target    a frame as an append
     save, stage_by_tasks         a frame as one shard's contents; as parts of a transaction
@@ -59,7 +59,11 @@ from shardline.datasource.spark_native.read import (
     updates_in_driver,
 )
 from shardline.datasource.spark_native.rule_loader import is_checked
-from shardline.datasource.spark_native.running_batch import empty_files, micro_batch_sources
+from shardline.datasource.spark_native.running_batch import (
+    MicroBatchFiles,
+    micro_batch_files,
+    micro_batch_sources,
+)
 from shardline.datasource.spark_native.save import save
 from shardline.datasource.spark_native.small_results import (
     BYTES_MAX,
@@ -88,6 +92,7 @@ __all__ = [
     "KeptJob",
     "KeptRuns",
     "KindOfRun",
+    "MicroBatchFiles",
     "NotKept",
     "ReadStatus",
     "SeenQuery",
@@ -102,7 +107,6 @@ __all__ = [
     "collect_few",
     "collect_interval",
     "columns_since_load",
-    "empty_files",
     "empty_frame",
     "every_update",
     "frame_of",
@@ -114,6 +118,7 @@ __all__ = [
     "make_active",
     "metrics_table",
     "micro_batch",
+    "micro_batch_files",
     "micro_batch_sources",
     "net_changes",
     "open_driver_stream",

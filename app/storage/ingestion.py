@@ -57,10 +57,10 @@ from shardline.app.storage.clock_ticks import TickOutcome, ticking
 from shardline.app.storage.commit import Timeline
 from shardline.app.storage.envelope import Staging
 from shardline.app.storage.errors import open_errors, open_skipped
-from shardline.app.storage.reading import Reading, infer_columns
+from shardline.app.storage.reading import MissingFiles, Reading, infer_columns
 from shardline.app.storage.reclock import Origin, Remap
 from shardline.app.storage.reporting import SourceReports
-from shardline.app.storage.resume import Checkpoint, reconcile_checkpoint
+from shardline.app.storage.resume import Checkpoint, forget_unbound_plan, reconcile_checkpoint
 from shardline.app.storage.source_look import SourceLook
 from shardline.datasource.background import BackgroundThread
 from shardline.datasource.errors import Determinate, Fenced, ShardError
@@ -175,6 +175,10 @@ class Ingestion:
         except Stopped:
             pass
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is reported
+            if isinstance(self._error, MissingFiles) and self._timeline is not None:
+                # Planned again without them: they count as new if they come back. What is bound
+                # needs them.
+                forget_unbound_plan(self._folder, self._timeline.bound)
             # A query that is stopped fails, too, and in many ways: none of them is news.
             if not self._stopping.is_set():
                 # The error of the micro-batch first: `error` is Spark's text about it.
@@ -313,7 +317,7 @@ class Ingestion:
         # Before anything is read: staging may take hours, and Spark is not asking meanwhile.
         timeline.begin()
         first = timeline.bound.last is None  # the commit changes it
-        with staging.reading.decoded(frame, number) as decoded:
+        with staging.reading.decoded(frame, number, found.paths()) as decoded:
             if staging.reading.bad_rows == "stop" and decoded.counts.errors:
                 # Before anything is staged or bound: the corrected file is read as this very
                 # micro-batch.

@@ -50,7 +50,7 @@ from shardline.app.storage.generators import register, spark_format, with_start
 from shardline.app.storage.kafka import is_kafka, with_defaults, with_marks
 from shardline.app.storage.reclock import Origin
 from shardline.datasource.errors import Determinate, InvalidUsage
-from shardline.datasource.frames import empty_files, struct_of
+from shardline.datasource.frames import MicroBatchFiles, micro_batch_files, struct_of
 from shardline.datasource.java_names import java_class
 from shardline.datasource.schema import DIFF, TS, ShardSchema
 from shardline.datasource.sink import (
@@ -67,6 +67,7 @@ __all__ = [
     "POSITION",
     "Counts",
     "Decoded",
+    "MissingFiles",
     "Reading",
     "infer_columns",
     "write_options",
@@ -117,6 +118,10 @@ def infer_columns(spark: SparkSession, description: SourceDescription) -> str:
     given, _ = _split(description.options)
     found = spark.read.format(name).options(**given).load().schema
     return found.json()
+
+
+class MissingFiles(Determinate):
+    """Files of a micro-batch are not there any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +198,9 @@ class Reading:
         return self.description.envelope in ("upsert", "debezium")
 
     @contextmanager
-    def decoded(self, frame: DataFrame, number: int) -> Iterator[Decoded]:
+    def decoded(
+        self, frame: DataFrame, number: int, planned: Sequence[str] = ()
+    ) -> Iterator[Decoded]:
         """Decode a micro-batch; its rows may be used until the context ends.
 
         Rows that are needed twice, to be counted and to be staged, are cached until then: a source
@@ -202,12 +209,17 @@ class Reading:
         Args:
             frame: As `foreachBatch` was given it.
             number: Spark's number of the micro-batch.
+            planned: URLs of its files, as the source's log has them.
 
         Raises:
+            MissingFiles: A file is not there any more.
             Determinate: `FAILED_READ_FILE`: a file has no byte, and its format is one of which no
                 file has none.
         """
-        self._refuse_empty_files(frame, number)
+        if self.description.format.lower() in _FILES:
+            files = micro_batch_files(frame, number)
+            self._refuse_missing_files(frame, files, planned)
+            self._refuse_empty_files(frame, files)
         rows = frame.withColumn(POSITION, _position(frame)) if self.replaces_by_key else frame
         if self.replaces_by_key and is_kafka(self.description.format):
             rows = with_marks(rows, ordered=self.options.ordering_column is not None)
@@ -221,14 +233,36 @@ class Reading:
         finally:
             kept.unpersist()
 
-    def _refuse_empty_files(self, frame: DataFrame, number: int) -> None:
+    def _refuse_missing_files(
+        self, frame: DataFrame, files: MicroBatchFiles, planned: Sequence[str]
+    ) -> None:
+        """Stop before a file that was there when the micro-batch was planned.
+
+        Spark leaves it out, whatever its options say, and takes it for read: one that was moved
+        away, or whose disk was not there for a while, would never come.
+        """
+        if self._ignores(frame, "ignoreMissingFiles"):
+            return
+        missing = files.missing(planned)
+        if missing:
+            raise MissingFiles(
+                f"{plain_path(missing[0])} is not there any more, and belongs to the micro-batch"
+                + (f", and so do {len(missing) - 1} others" if len(missing) > 1 else ""),
+                code="FAILED_READ_FILE",
+                hint="put it back where it was, and the source goes on by itself; or set the "
+                "option ignoreMissingFiles to 'true', and it goes on without the file",
+            )
+
+    def _refuse_empty_files(self, frame: DataFrame, files: MicroBatchFiles) -> None:
         """Stop before a file that somebody has opened and not written yet.
 
         Spark leaves it out and takes it for read, so that its rows would never come.
         """
-        if self.description.format.lower() not in _BINARY or self._ignores_corrupt_files(frame):
+        if self.description.format.lower() not in _BINARY:
             return
-        empty = empty_files(frame, number)
+        if self._ignores(frame, "ignoreCorruptFiles"):
+            return
+        empty = files.empty()
         if empty:
             path = plain_path(empty[0])
             raise Determinate(
@@ -239,10 +273,11 @@ class Reading:
                 "elsewhere and move them here keeps it from being seen half-written",
             )
 
-    def _ignores_corrupt_files(self, frame: DataFrame) -> bool:
+    def _ignores(self, frame: DataFrame, option: str) -> bool:
+        """True if an option of files is set, by the source or by the session."""
         given = {name.lower(): text for name, text in self.description.options.items()}
-        default = frame.sparkSession.conf.get("spark.sql.files.ignoreCorruptFiles")
-        return given.get("ignorecorruptfiles", str(default)).strip().lower() == "true"
+        default = frame.sparkSession.conf.get(f"spark.sql.files.{option}")
+        return given.get(option.lower(), str(default)).strip().lower() == "true"
 
     @staticmethod
     def first_bad_row(decoded: Decoded) -> tuple[str, str | None]:

@@ -2,6 +2,7 @@
 
     reconcile_checkpoint(folder, bound, …)   makes a checkpoint that continues behind the bindings
     Checkpoint(folder).planned(7)            offset and files of micro-batch 7, for `foreachBatch`
+    forget_unbound_plan(folder, bound)       for a plan whose files are gone: it is made again
 
 Spark resumes a query from a folder on the driver's disk. Were that folder believed, one that is
 lost, or older than the shards, would read offsets twice or leave some out. So the bindings decide
@@ -45,7 +46,13 @@ from shardline.app.execution.checkpoint_log import (
 from shardline.app.storage.reclock import EMPTY_SNAPSHOT, Binding, BoundOffsets, SourceFile
 from shardline.datasource.errors import Corrupt
 
-__all__ = ["Checkpoint", "PlannedMicroBatch", "Resumed", "reconcile_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "PlannedMicroBatch",
+    "Resumed",
+    "forget_unbound_plan",
+    "reconcile_checkpoint",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -81,10 +88,21 @@ class PlannedMicroBatch:
     Attributes:
         offset: Where it ends: the line in Spark's offset log.
         files: Lines that the source has written into the checkpoint so far.
+        begin: Where it begins: the offset of the micro-batch before it; None if it is the first.
     """
 
     offset: str
     files: frozenset[SourceFile]
+    begin: str | None = None
+
+    def paths(self) -> list[str]:
+        """The files of this micro-batch, as the log of the source has them; none without a log."""
+        end, begin = _log_end(self.offset), _log_end(self.begin)
+        if end is None:
+            return []
+        numbers = {str(number) for number in range(0 if begin is None else begin + 1, end + 1)}
+        entries = [_entry(file.text) for file in self.files if file.name in numbers]
+        return sorted(entry.path for entry in entries if entry is not None)
 
 
 class Checkpoint:
@@ -112,7 +130,8 @@ class Checkpoint:
                 code="CHECKPOINT_DAMAGED",
                 hint="the source starts again from its bindings by itself",
             )
-        return PlannedMicroBatch(offset, self._source_files())
+        begin = read_planned_offset(self._folder, number - 1)
+        return PlannedMicroBatch(offset, self._source_files(), begin)
 
     def planned_files(self) -> PlannedMicroBatch:
         """The plan after a run that found nothing to read: no offset, only the source's files."""
@@ -158,6 +177,18 @@ def reconcile_checkpoint(
     _write(beside, bound, bound.last, committed=committed, query=query)
     beside.rename(folder)
     return "rebuilt"
+
+
+def forget_unbound_plan(folder: Path, bound: BoundOffsets) -> None:
+    """Remove a checkpoint that has planned more than is bound: the next start plans it again.
+
+    Args:
+        folder: Of the checkpoint. Nothing else may be writing it.
+        bound: The bindings.
+    """
+    last = EMPTY_SNAPSHOT if bound.last is None else bound.last.number
+    if max(logged_numbers(folder / "offsets"), default=EMPTY_SNAPSHOT) > last:
+        shutil.rmtree(folder, ignore_errors=True)  # what is left is looked at, as any checkpoint
 
 
 # --- judging -----------------------------------------------------------------------------------

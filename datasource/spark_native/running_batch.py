@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +25,10 @@ from shardline.datasource.spark_native.jvm import read_map
 
 __all__ = [
     "MicroBatch",
+    "MicroBatchFiles",
     "MicroBatchLog",
     "current_micro_batch",
-    "empty_files",
+    "micro_batch_files",
     "micro_batch_sources",
 ]
 
@@ -87,20 +88,47 @@ def micro_batch_sources(frame: DataFrame, number: int) -> list[MicroBatch]:
     ]
 
 
-def empty_files(frame: DataFrame, number: int) -> list[str]:
-    """URLs of files without a byte in micro-batch `number`, whose `foreachBatch` received `frame`.
+@dataclass(frozen=True, slots=True)
+class MicroBatchFiles:
+    """The files that Spark has found of those that it has planned for a micro-batch."""
 
-    Spark plans no task for them, and notes them as read. Called as `micro_batch_sources`.
+    _spark: SparkSession
+    _locations: list[Any]
+
+    def empty(self) -> list[str]:
+        """URLs of files without a byte. Spark plans no task for them, and notes them as read."""
+        empty = list[str]()
+        for location in self._locations:
+            files = location.allFiles()
+            # Of all files in one call, as there may be many: seldom is one of them empty.
+            if "length=0;" in files.toString():
+                found = read_sequence(files)
+                empty += [one.getPath().toString() for one in found if not one.getLen()]
+        return empty
+
+    def missing(self, planned: Iterable[str]) -> list[str]:
+        """Those of the files `planned` that are not there. Spark leaves them out, and says nothing.
+
+        Args:
+            planned: URLs with escapes, as the log of the source has them.
+        """
+        runtime = java_class(self._spark, "scala.runtime.ScalaRunTime")
+        found = set[str]()
+        for location in self._locations:
+            # One text, as each element would be a call; a URL with escapes has no blank.
+            text = runtime.stringOf(location.inputFiles())
+            found.update(text.removeprefix("Array(").removesuffix(")").split(", "))
+        return [url for url in planned if url not in found] if self._locations else []
+
+
+def micro_batch_files(frame: DataFrame, number: int) -> MicroBatchFiles:
+    """The files of micro-batch `number`, whose `foreachBatch` received `frame`.
+
+    Called as `micro_batch_sources`; elsewhere no file is known.
     """
     execution = _running_execution(frame, number)
-    empty = list[str]()
-    for leaf in [] if execution is None else _leaves(execution.logical(), "LogicalRelation"):
-        files = leaf.relation().location().allFiles()
-        # Of all files in one call, as there may be many: seldom is one of them empty.
-        if "length=0;" in files.toString():
-            found = read_sequence(files)
-            empty += [one.getPath().toString() for one in found if not one.getLen()]
-    return empty
+    leaves = [] if execution is None else _leaves(execution.logical(), "LogicalRelation")
+    return MicroBatchFiles(frame.sparkSession, [leaf.relation().location() for leaf in leaves])
 
 
 def _running_execution(frame: DataFrame, number: int) -> Any | None:

@@ -40,7 +40,7 @@ class Source(World):
         self.seen: list[int] = []
 
     @contextmanager
-    def decoded(self, _frame: object, _number: int) -> Iterator[Any]:
+    def decoded(self, _frame: object, _number: int, _planned: object) -> Iterator[Any]:
         yield SimpleNamespace(counts=SimpleNamespace(errors=0))
 
     def stage(self, _decoded: object, _live: int, _expected: int) -> StagedMicroBatch:

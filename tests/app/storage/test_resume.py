@@ -13,7 +13,12 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from shardline.app.storage.reclock import EMPTY_SNAPSHOT, Binding, BoundOffsets, SourceFile
-from shardline.app.storage.resume import Checkpoint, reconcile_checkpoint
+from shardline.app.storage.resume import (
+    Checkpoint,
+    PlannedMicroBatch,
+    forget_unbound_plan,
+    reconcile_checkpoint,
+)
 from shardline.datasource.errors import Corrupt
 from support.profiles import examples
 
@@ -195,3 +200,33 @@ def test_a_micro_batch_that_is_not_there(tmp_path: Path) -> None:
     """A checkpoint that loses what is under way is damaged."""
     with pytest.raises(Corrupt, match="CHECKPOINT_DAMAGED"):
         Checkpoint(rebuilt(tmp_path / "c", bound(3))).planned(9)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_the_files_of_a_micro_batch(tmp_path: Path, committed: bool) -> None:
+    """Of a log with all that was ever read: those between its two offsets, compacted or not."""
+    files = frozenset(entry(n, f"{n}{part}") for n in range(12) for part in "ab")
+    for last in (0, 9, 11):
+        given_bound = bound(last, frozenset(f for f in files if int(f.name) <= last))
+        folder = rebuilt(tmp_path / str(last), given_bound, committed=committed)
+        planned = Checkpoint(folder).planned(last)
+        assert planned.paths() == [f"file:///in/{last}{part}" for part in "ab"]
+
+
+def test_the_files_of_a_plan_of_several_logs() -> None:
+    """One that was logged before a crash and not planned is planned with the next."""
+    files = frozenset({entry(0, "a"), entry(1, "b"), entry(2, "c"), entry(10, "d")})
+    begin, end = '{"logOffset":0}', '{"logOffset":2}'
+    assert PlannedMicroBatch(end, files, begin).paths() == ["file:///in/b", "file:///in/c"]
+    others = frozenset({SourceFile("0", "v1\n1700000000000")})
+    assert not PlannedMicroBatch("5", others, "4").paths(), "a source without files"
+
+
+def test_a_plan_is_forgotten_unless_it_is_bound(tmp_path: Path) -> None:
+    """What is bound stays as it is planned; what is not is planned again."""
+    folder = rebuilt(tmp_path / "c", bound(7))
+    forget_unbound_plan(folder, bound(7))
+    assert folder.exists()
+    (folder / "offsets" / "8").write_text('v1\n{}\n{"logOffset":8}')
+    forget_unbound_plan(folder, bound(7))
+    assert not folder.exists()
