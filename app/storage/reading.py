@@ -84,6 +84,8 @@ _INFERRED: Final = _TEXT | {"avro", "orc", "parquet"}
 _BINARY: Final = frozenset({"avro", "orc", "parquet"})
 """Formats whose files begin with some bytes, also where they have no rows."""
 
+_ANY_AGE: Final = "36500d"
+
 _OURS: Final = {"orderingcolumn": "orderingColumn", "deletecolumn": "deleteColumn"}
 """Options of a source that are about its envelope, and not for Spark's format."""
 
@@ -355,7 +357,7 @@ def _stream(spark: SparkSession, description: SourceDescription, origin: Origin)
     if is_kafka(name):
         given = with_defaults(given)
     if name.lower() in _FILES:
-        given = _streamable(spark, given)
+        given = _of_any_age(_streamable(spark, given))
     reader = spark.readStream.format(spark_format(name))
     columns = _columns(description, origin)
     decodes = name.lower() in _TEXT and "mode" not in {option.lower() for option in given}
@@ -386,6 +388,17 @@ def _streamable(spark: SparkSession, given: Mapping[str, str]) -> dict[str, str]
         return dict(given)
     (last,) = ends
     return {**given, name: f"{path[: last.start()]}[{last[0]}]{path[last.end() :]}"}
+
+
+def _of_any_age(given: Mapping[str, str]) -> dict[str, str]:
+    """`given`, with a `maxFileAge` that no file reaches, unless it has one.
+
+    Spark's own is a week before the newest file: it passes over one that was moved here and has
+    kept its old time, and over all later ones once a clock was ahead, and says nothing of it.
+    """
+    if any(name.lower() == "maxfileage" for name in given):
+        return dict(given)
+    return {**given, "maxFileAge": _ANY_AGE}
 
 
 def _is_file(spark: SparkSession, path: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,3 +122,19 @@ def test_a_file_that_is_gone_before_it_is_bound_is_new_when_it_comes_back(
         source.wait_for_rows(*rows(0, 2))
         away.rename(path)
         source.wait_for_rows(*rows(0, 1, 2))
+
+
+def test_files_of_any_time_are_read(runtime: Runtime, inbox: Path) -> None:
+    """One that was moved in keeps its old time; a clock that is ahead hides no later file.
+
+    Spark by itself passes over what is a week older than the newest file, without a word.
+    """
+    put_row(inbox, 0)
+    with running(runtime, files(inbox)) as source:
+        source.wait_for_rows(*rows(0))
+        for number, days in enumerate((30, 0, -10_000), 1):
+            made = put_row(inbox.parent, number)
+            at = made.stat().st_mtime + days * 86_400
+            os.utime(made, (at, at))
+            made.parent.rename(inbox / made.parent.name)
+            source.wait_for_rows(*rows(*range(number + 1)))
