@@ -140,7 +140,7 @@ class Announcement:
                 and there.location == mine.location
                 and self._has_followed  # not by the file: several that follow share one
             )
-            if there is None or replaces or (there != mine and not _answers(there)):
+            if there is None or replaces or (there != mine and self._is_silent(there)):
                 announce(self._folder, mine, follows=follows)
                 self._has_followed = follows
         if follows:
@@ -155,8 +155,16 @@ class Announcement:
         A holder that was only slow to answer writes it again.
         """
         holder = _read(self._folder / _FILE)
-        if holder is not None and holder != self._whereabouts and not _answers(holder):
+        if holder is not None and holder != self._whereabouts and self._is_silent(holder):
             _remove(self._folder / _FILE, holder)
+
+    def _is_silent(self, there: ApplicationAddress) -> bool:
+        """True if the application of a file does not answer.
+
+        One whose address is ours by now does not: what answers there is ourselves.
+        """
+        mine = self._whereabouts
+        return (there.url == mine.url and there.token != mine.token) or not _answers(there)
 
     def _step(self) -> float:
         self.renew()
