@@ -83,7 +83,7 @@ def _ask(given: argparse.Namespace, settings: Settings, console: Console) -> int
     from shardline.app.project.plan import plan_from_json  # noqa: PLC0415
     from shardline.app.project.project import read_texts  # noqa: PLC0415
     from shardline.app.project.variables import parse_variables  # noqa: PLC0415
-    from shardline.app.server.client import send_project  # noqa: PLC0415 - Spark takes a second to import
+    from shardline.app.server.client import answers, send_project  # noqa: PLC0415 - Spark takes a second to import
     from shardline.app.server.discovery import find  # noqa: PLC0415
     from shardline.datasource.client import ShardClient  # noqa: PLC0415
 
@@ -104,6 +104,9 @@ def _ask(given: argparse.Namespace, settings: Settings, console: Console) -> int
     try:
         where = find(settings.demo.data)
         if where.location != ShardClient.open(settings.demo.url, settings.storage).location.id:
+            return None
+        # Before it gets the token and the project. One that was killed leaves its file.
+        if not answers(where):
             return None
         if given.plan:
             return _show_plan(send(dry_run=True), allowed, console)

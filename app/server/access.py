@@ -13,7 +13,8 @@ in any case.
 
 A client that has found the application by its file names the location that it means. It may be the
 file of another application, which was killed, and whose port this one has got. So a request for
-another location is refused, whatever its token, as by an application that does not run.
+another location is refused, whatever its token, as by an application that does not run. And each
+answer names the location that it is of: a client that would send a secret looks at that first.
 
 Invariants:
     A request that is refused reaches no route.
@@ -139,6 +140,7 @@ class Guard:
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
         self._access = access
+        self._added = (*_HEADERS, (LOCATION_HEADER.encode(), access.location.encode()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or answer with the refusal."""
@@ -154,7 +156,7 @@ class Guard:
         async def hardened(message: Message) -> None:
             if message["type"] == "http.response.start":
                 given = {name for name, _ in message["headers"]}
-                added = [header for header in _HEADERS if header[0] not in given]
+                added = [header for header in self._added if header[0] not in given]
                 message["headers"] = [*message["headers"], *added]
             await send(message)
 

@@ -1,6 +1,7 @@
 """The HTTP client sends the requests of other commands to the running application.
 
     where = find(folder)
+    answers(where)                         whether the application itself does, and nobody else
     table = run_query(where, "SELECT …", timeout_ms=60_000)
     for line in follow_subscription(where, "SUBSCRIBE delays"): …
     run_action(where, "configure", "index_limit=1g")
@@ -31,10 +32,15 @@ from shardline.app.project.permission import Permissions
 from shardline.app.protocol.error_kinds import class_of
 from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.app.server.api import ARROW
-from shardline.app.server.discovery import ApplicationAddress, request_headers
+from shardline.app.server.discovery import (
+    LOCATION_HEADER,
+    ApplicationAddress,
+    request_headers,
+)
 from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
 
 __all__ = [
+    "answers",
     "ask_errors",
     "drop_objects",
     "follow_subscription",
@@ -47,6 +53,9 @@ __all__ = [
 
 _MORE_MS: Final = 5000.0
 """Added to each time-out: the application gives up first, and its answer has the reason."""
+
+_PROBE_S: Final = 10.0
+"""Time in which an application says which one it is."""
 
 _READ_BACK: Final = "it may have been done, or may be yet: look at `status` before you repeat it"
 
@@ -72,6 +81,19 @@ _WAIT_LONGER: Final = (
 
 _CLIENT_ERROR: Final = 400
 _SERVER_ERROR: Final = 500
+
+
+def answers(where: ApplicationAddress) -> bool:
+    """True if the application answers at its address.
+
+    It is asked without its token: since it was killed another program may have got its port.
+    """
+    request = Request(f"{where.url}/healthz")  # noqa: S310 - the address is the application's own
+    try:
+        with _OPENER.open(request, timeout=_PROBE_S) as response:
+            return bool(response.headers.get(LOCATION_HEADER) == where.location)
+    except (OSError, HTTPException):
+        return False
 
 
 def run_query(where: ApplicationAddress, query: str, timeout_ms: float) -> pa.Table:
@@ -129,7 +151,7 @@ def run_action(
     """
     body = {"target": target}
     with _post(where, f"actions/{action}", body, timeout_ms, changes=True) as response:
-        return json.loads(response.read())["result"]
+        return _read_object(response, "result")["result"]
 
 
 def drop_objects(
@@ -148,8 +170,7 @@ def drop_objects(
     """
     body = {"names": list(names), "commit": commit}
     with _post(where, "drop", body, timeout_ms, changes=commit) as response:
-        answer: Mapping[str, Any] = json.loads(response.read())
-        return answer
+        return _read_object(response, "plan")
 
 
 def ask_errors(
@@ -164,8 +185,7 @@ def ask_errors(
     """
     changes = bool(request.get("commit"))
     with _post(where, "errors", request, timeout_ms, changes=changes) as response:
-        answer: Mapping[str, Any] = json.loads(response.read())
-        return answer
+        return _read_object(response)
 
 
 def send_project(
@@ -206,8 +226,7 @@ def send_project(
         "adopt": allowed.adopt,
     }
     with _post(where, "project", body, timeout_ms, changes=not dry_run) as response:
-        answer: Mapping[str, Any] = json.loads(response.read())
-        return answer
+        return _read_object(response, "plan")
 
 
 @contextmanager
@@ -259,6 +278,24 @@ def _answered(
                 hint=_READ_BACK,
             ) from None
         raise _not_running(url, getattr(error, "reason", error)) from None
+    except ValueError:  # it was read as JSON, or as Arrow's format
+        what, code = f"what answers at {url} is no answer of an application", "HTTP_ERROR"
+        if changes:
+            raise Indeterminate(what, code=code, hint=_READ_BACK) from None
+        hint = "the application was perhaps killed, and another program has got its port"
+        raise Determinate(what, code=code, hint=hint) from None
+
+
+def _read_object(response: HTTPResponse, *names: str) -> Mapping[str, Any]:
+    """The object of an answer, which has these names.
+
+    Raises:
+        ValueError: It is none.
+    """
+    answer = json.loads(response.read())
+    if not isinstance(answer, dict) or not answer.keys() >= set(names):
+        raise ValueError("not an answer of an application")
+    return answer
 
 
 def _not_running(url: str, reason: object) -> InvalidUsage:

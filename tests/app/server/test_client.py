@@ -12,9 +12,11 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
+from msgspec.structs import replace
 
 from shardline.app.server import client
 from shardline.app.server.client import (
+    answers,
     ask_errors,
     drop_objects,
     follow_subscription,
@@ -148,6 +150,30 @@ def test_an_error_of_the_application_does_not_undo_a_change(answer: bytes) -> No
         CHANGES["drop"](where)
     with answering(answer) as where, pytest.raises(Determinate, match="HTTP_ERROR"):
         READS["drop, shown"](where)
+
+
+OF_ANOTHER = FINE.replace(b"OK", b"OK\r\nshardline-location: b")
+
+
+@pytest.mark.parametrize("text", [b"<html>", b"{}", b"[]", b"\xff"])
+def test_an_answer_of_another_program_is_an_error_with_a_sentence(text: bytes) -> None:
+    """It has got the port of an application that was killed."""
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text)
+    with answering(answer) as where, pytest.raises(Indeterminate, match="HTTP_ERROR"):
+        CHANGES["pause"](where)
+    for read in ("sql", "plan", "drop, shown"):
+        with answering(answer) as where, pytest.raises(Determinate, match="HTTP_ERROR"):
+            READS[read](where)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [FINE, BROKEN, b"", b"SSH-2.0-OpenSSH_9.2\r\n", OF_ANOTHER],
+)
+def test_another_program_at_the_address_is_not_the_application(answer: bytes) -> None:
+    """Nor is an application of another location."""
+    with answering(answer) as where:
+        assert not answers(replace(where, location="a"))
 
 
 def streamed(*lines: bytes) -> bytes:

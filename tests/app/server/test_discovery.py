@@ -180,8 +180,8 @@ def test_one_that_has_the_port_of_a_killed_holder_is_found(
     tmp_path: Path, served: ApplicationAddress
 ) -> None:
     """It answers there itself, and not to the token of that one."""
-    for follows in (True, False):
-        with announcement(tmp_path, served, lambda follows=follows: follows) as taken:
+    for follows in (lambda: True, lambda: False):
+        with announcement(tmp_path, served, follows) as taken:
             announce(tmp_path, replace(served, pid=4, token="of the killed one"))  # noqa: S106
             taken.renew()
             assert find(tmp_path) == served

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from unittest.mock import Mock
 from urllib.request import urlopen
 
 import pytest
+from msgspec.structs import replace
+from rich.console import Console
 
 from shardline.app.server.access import Access
 from shardline.app.server.api import Services, create_app
+from shardline.app.server.client import answers
 from shardline.app.server.discovery import ApplicationAddress, announce
 from shardline.app.server.http_server import RunningServer, serve
+from shardline.app.settings.config import load
 from shardline.app.transport.session import Limits
 from shardline.app.transport.websocket_server import server_options
-from shardline.jobs import ask, operate
+from shardline.datasource.client import ShardClient
+from shardline.jobs import ask, operate, run
 from support.fakes.introspection import World
 
 pytestmark = pytest.mark.server
@@ -80,6 +88,41 @@ def test_what_is_paused_is_an_object_of_the_application_that_is_meant(
     announced(tmp_path, other.url, "b")
     assert operate.main(words) == 0
     pause.assert_called_once_with("delays")
+
+
+@pytest.mark.parametrize("words", [[], ["--plan"]])
+def test_a_project_is_not_sent_to_another_program(words: list[str], tmp_path: Path) -> None:
+    """It has got the port of an application that was killed, and hears of no token."""
+    heard = list[bytes]()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listening.accept()
+                    with connection:
+                        heard.append(connection.recv(1 << 16))
+                        connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        (tmp_path / "c.sql").write_text("CREATE SOURCE c USING counter;")
+        given = run._parser(plans=False).parse_args([str(tmp_path), *words])
+        settings = load(None, {"demo": {"data": str(tmp_path / "data")}})
+        location = ShardClient.open(settings.demo.url, settings.storage).location.id
+        announced(settings.demo.data, f"http://127.0.0.1:{listening.getsockname()[1]}", location)
+        assert run._ask(given, settings, Console()) is None
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(30)
+    assert len(heard) == 1
+    assert TOKEN.encode() not in heard[0]
+
+
+def test_the_application_says_which_one_it_is(other: RunningServer) -> None:
+    """To everybody, so that it can be asked without its token."""
+    where = ApplicationAddress(url=other.url, token="", pid=1, location="b")
+    assert answers(where)
+    assert not answers(replace(where, location="a"))
 
 
 @pytest.mark.parametrize("location", ["b", ""])
