@@ -5,10 +5,14 @@
 
 The port is bound before the thread starts: an address that is taken is an error of the caller, not
 a line in the log of a thread that has ended.
+
+A connection costs a descriptor, which the stores of the process need as well, and uvicorn refuses
+requests while there are many. So one that sends no request is closed, and each above a number.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 from collections.abc import Mapping
@@ -17,7 +21,10 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import h11
 import uvicorn
+from typing_extensions import override
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from shardline.datasource.background import BackgroundThread
 from shardline.datasource.errors import InvalidUsage
@@ -30,6 +37,15 @@ __all__ = ["RunningServer", "listen", "serve"]
 _GRACE_S: Final = 5
 """How long requests that are under way may take after `close`."""
 
+_HEAD_S: Final = 10.0
+"""Time in which a client sends the head of a request, from its connection or the first byte on."""
+
+_BUSY: Final = 256
+"""Number of connections from which on requests are answered that the server is busy."""
+
+_CONNECTIONS_MAX: Final = 2 * _BUSY
+"""Number of connections that are kept, busy ones and those that have sent nothing."""
+
 
 class RunningServer:
     """A running server. Close it, or use it as a context manager."""
@@ -38,12 +54,13 @@ class RunningServer:
         """Serve `app` on a socket that listens already; `sockets` are options for WebSockets."""
         config = uvicorn.Config(
             app,
+            http=_Connection,
             log_config=None,
             access_log=False,
             lifespan="off",
             **sockets,
             timeout_graceful_shutdown=_GRACE_S,
-            limit_concurrency=256,
+            limit_concurrency=_BUSY,
             h11_max_incomplete_event_size=1 << 16,
         )
         self._server = uvicorn.Server(config)
@@ -72,6 +89,42 @@ class RunningServer:
         self._server.should_exit = True
         self._thread.join(2 * _GRACE_S * 1000)
         self._socket.close()
+
+
+class _Connection(H11Protocol):
+    """uvicorn's HTTP; it has a time-out between two requests only."""
+
+    _head_timer: asyncio.TimerHandle | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > _CONNECTIONS_MAX:
+            transport.abort()
+        else:
+            self._limit_head()
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._limit_head()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _limit_head(self) -> None:
+        # Neither during an answer nor once the connection is a WebSocket: its request was whole.
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_timer()
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(_HEAD_S, self.timeout_keep_alive_handler)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
 
 def listen(host: str, port: int = 0, *, preferred: int = 0) -> socket.socket:

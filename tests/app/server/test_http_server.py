@@ -1,14 +1,30 @@
-"""The HTTP server is found again where it was, and is somewhere else rather than nowhere."""
+"""The HTTP server is found again where it was, and is somewhere else rather than nowhere.
+
+Clients that send nothing do not keep it from serving others.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
+from collections.abc import Iterator
+from http.client import HTTPConnection
 
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+from websockets.sync.client import connect as open_socket
 
+from shardline.app.server import http_server
 from shardline.app.server.http_server import RunningServer, listen, serve
+from shardline.app.transport.session import Limits
+from shardline.app.transport.websocket_server import server_options
 from shardline.datasource.errors import InvalidUsage
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.server
 
@@ -48,3 +64,95 @@ def test_a_port_that_is_asked_for_comes_before_the_preferred_one() -> None:
         preferred = probe.getsockname()[1]
     with RunningServer(Starlette(), listen(HOST, asked, preferred=preferred), {}) as served:
         assert served.port == asked
+
+
+class Site:
+    """Answers at once, or when a test says so; and a WebSocket that sends back what it receives."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        routes = [Route("/", self.fast), Route("/slow", self.slow), WebSocketRoute("/e", self.echo)]
+        self.app = Starlette(routes=routes)
+
+    async def fast(self, _: Request) -> Response:
+        return Response("fine")
+
+    def slow(self, _: Request) -> Response:
+        self.released.wait(60)
+        return Response("fine")
+
+    async def echo(self, opened: WebSocket) -> None:
+        await opened.accept()
+        await opened.send_text(await opened.receive_text())
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    made = Site()
+    yield made
+    made.released.set()
+
+
+def connected(served: RunningServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", served.port), 60)
+
+
+def is_answered(served: RunningServer) -> bool:
+    asked = HTTPConnection("127.0.0.1", served.port, timeout=60)
+    with contextlib.closing(asked):
+        try:
+            asked.request("GET", "/")
+            return asked.getresponse().status == 200
+        except OSError:
+            return False
+
+
+def is_closed(one: socket.socket) -> bool:
+    """Wait for the end of a connection; a rest that it has not read resets it."""
+    with contextlib.suppress(ConnectionResetError):
+        return one.recv(1) == b""
+    return True
+
+
+def test_who_sends_no_request_is_not_kept(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither from the start, nor in the middle of a request, be it the first or the second."""
+    half = b"GET / HTTP/1.1\r\nHost: 127"
+    with serve(site.app) as served, contextlib.ExitStack() as open_:
+        second = open_.enter_context(connected(served))
+        second.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        answer = b""
+        while not answer.endswith(b"fine"):
+            answer += second.recv(1 << 16)
+        monkeypatch.setattr(http_server, "_HEAD_S", 0.05)
+        silent, first = (open_.enter_context(connected(served)) for _ in range(2))
+        for one in (first, second):
+            with contextlib.suppress(OSError):  # it may be closed by now
+                one.sendall(half)
+        assert [is_closed(one) for one in (silent, first, second)] == [True] * 3
+
+
+def test_who_waits_for_an_answer_is_kept(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes; a WebSocket is kept, too."""
+    monkeypatch.setattr(http_server, "_HEAD_S", 1.0)
+    with serve(site.app, sockets=server_options(Limits())) as served:
+        slow = HTTPConnection("127.0.0.1", served.port, timeout=60)
+        slow.request("GET", "/slow")
+        with open_socket(f"ws://127.0.0.1:{served.port}/e", proxy=None) as opened:
+            with connected(served) as silent:  # its time begins when that of the others has
+                assert is_closed(silent)
+            opened.send("there")
+            assert opened.recv() == "there"
+        site.released.set()
+        assert slow.getresponse().read() == b"fine"
+        slow.close()
+
+
+def test_connections_above_a_number_are_closed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would take all descriptors of the process."""
+    monkeypatch.setattr(http_server, "_CONNECTIONS_MAX", 2)
+    with serve(site.app) as served, connected(served), connected(served) as second:
+        with connected(served) as third:
+            assert is_closed(third)
+        assert not is_answered(served)
+        second.close()
+        wait_until("an answer", lambda: is_answered(served), 60)
