@@ -289,14 +289,18 @@ remove_old_environments() {
 }
 
 use_environment() {
+  local round
   find_environment
-  while :; do
+  # Another set-up may remove it in between, once or twice.
+  for round in 1 2 3 4 5; do
     is_complete || alone make_environment
     # Held through exec until the program ends: no later set-up removes what it runs in.
     if { exec 9<"$env/complete"; } 2>/dev/null && lock_file 9 LOCK_SH "$python" && is_complete; then
       return
     fi
   done
+  die "cannot lock '$env/complete'" \
+    "this user has to be able to read it, '$python' to run, and the file system to have locks"
 }
 
 # Adds a lock's packages to the environment, once. $1: name of the lock, $2: what to say.
@@ -375,7 +379,8 @@ use_class_archive() {
   # An archive is of no use with a folder on the class path in front of what it holds, and Spark
   # puts conf/ in front of its jars. So the jars come first, as the driver's own class path.
   jars="$SPARK_HOME/jars/*"
-  [[ -f $classes || -f $classes.none ]] || alone make_class_archive "$java"
+  # Without one it starts, too: an environment of another user, or of an image, may not be written.
+  [[ -f $classes || -f $classes.none ]] || ! can_archive || alone make_class_archive "$java"
   [[ -f $classes ]] && is_class_path_free || return 0
   jars_first=(--driver-class-path "$jars")
   # Last, so that it wins over that of another environment whose program has started this script.
@@ -392,6 +397,8 @@ is_class_path_free() {
   done
   ! grep -q '^[^#]*extraClassPath' "$root/conf/spark-defaults.conf"
 }
+
+can_archive() { { true >>"$venvs/lock" && true >>"$classes.log"; } 2>/dev/null; }
 
 # Written whole or not at all. A Java that cannot do it is asked once.
 make_class_archive() {
@@ -410,7 +417,7 @@ make_class_archive() {
     rm -f "$log"
   else
     rm -f "$classes.new"
-    : >"$classes.none"
+    { true >"$classes.none"; } 2>/dev/null || true # a full disk
     say "it could not be made, so starts take longer; '$log' says why"
   fi
 }

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,39 @@ def test_classes_of_spark_come_from_the_archive(tmp_path: Path) -> None:
     assert (done.returncode, "archiving" in done.stderr) == (0, False), done.stderr
     seen = loaded(log)
     assert seen[True] > 9 * seen[False]
+
+
+def linked(venvs: Path) -> Path:
+    """The environment of this process in another folder, without its archives."""
+    given = Path(sys.prefix).resolve()
+    env = venvs / given.name
+    env.mkdir(parents=True)
+    for path in given.iterdir():
+        if not path.name.startswith("classes-"):
+            (env / path.name).symlink_to(path)
+    return env
+
+
+def test_without_an_archive_that_cannot_be_made_commands_start(tmp_path: Path) -> None:
+    """An environment of an image is read-only, and the archive only makes starts faster."""
+    env = linked(tmp_path)
+    (tmp_path / "lock").mkdir()  # root may write whatever the modes say
+    here = Checkout(ROOT, {**os.environ, "SHARDLINE_VENV": str(tmp_path)})
+    done = here.run("python", "-c", "import sys; print(sys.prefix)")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{env}\n", "")
+    assert not list(env.glob("classes-*"))
+
+
+def test_an_environment_that_cannot_be_locked_is_an_error(tmp_path: Path) -> None:
+    """And not a start that never ends."""
+    env = linked(tmp_path)
+    (env / "bin").unlink()
+    (env / "bin").mkdir()
+    (env / "bin/python").symlink_to("/bin/false")
+    here = Checkout(ROOT, {**os.environ, "SHARDLINE_VENV": str(tmp_path)})
+    done = here.run("python", "-c", "print('started')")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"cannot lock '{env}/complete'" in done.stderr
 
 
 def test_a_class_path_of_the_users_own_comes_first(tmp_path: Path) -> None:
