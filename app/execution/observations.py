@@ -37,7 +37,8 @@ __all__ = [
 
 
 GROUP: Final = "group:"
-"""Names of groups of views, of their queries and holds begin so: no object's name has a colon."""
+"""Names of groups of views, of their queries and holds begin so: no object's name has a colon.
+Names of the queries of an object that is called `group` do, too."""
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -457,17 +457,19 @@ def _owner(facts: Facts, event: _OfQuery) -> ObjectFacts | None:
     if event.run in facts.run_owners:
         return facts.objects[facts.run_owners[event.run]]
     name = event.name if isinstance(event, QueryStarted | QueryProgress) else ""
-    if event.run in facts.group_runs or name.startswith(GROUP):
+    found = facts.objects.get(name.split(":")[0])
+    # An object may be called like the first part of a group's name; its query is not, as a whole.
+    is_its = found is not None and found.query_name == name
+    if not is_its and (event.run in facts.group_runs or name.startswith(GROUP)):
         if isinstance(event, QueryStarted):
             facts.group_runs.add(event.run)
         elif isinstance(event, QueryTerminated):
             facts.group_runs.discard(event.run)
         return None  # of what it does for a view, the view's own report tells
-    found = facts.objects.get(name.split(":")[0])
     if found is None:
         facts.received.foreign += 1
         return None
-    if found.query_name != name or found.run:
+    if not is_its or found.run:
         facts.received.stale += 1
         return None
     _runs(facts, found, event.run)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from shardline.app.execution.observations import GroupStepped, Started
 from shardline.app.introspection.events import (
@@ -128,6 +129,21 @@ def test_a_view_in_a_group_runs_as_part_of_the_groups_query(world: World) -> Non
     assert steps == [("delays", 7, 40)]
     (told,) = world.rows("listener")
     assert told["foreign"] == 0, "events of the group's query are no strangers'"
+
+
+def test_an_object_that_is_called_group_is_no_group(world: World) -> None:
+    """Names of groups' queries have the same first part; Spark may tell of a query before we do."""
+    name, run = "group:u1:1", "r-group-1"
+    installed = world.installed(replace(DELAYS, name="group"))
+    now = world.clock.now_ms()
+    world.tell(START, installed, Phase(id="group", epoch=1, phase="running", at_ms=now))
+    world.tell(
+        QueryStarted(query="g", run="g-run", name="group:1a2b3c4d:1", at_ms=0),
+        QueryStarted(query="q", run=run, name=name, at_ms=0),
+        progress(name, run, addBatch=40),
+    )
+    assert {(row["object_id"], row["batch"]) for row in world.rows("step_phases")} == {("group", 0)}
+    assert world.sink._facts.group_runs == {"g-run"}
 
 
 def test_steps_of_an_incarnation_that_has_ended_are_no_steps_of_the_next(world: World) -> None:
