@@ -12,6 +12,9 @@ Materialize's source and sink statistics:
 | flag | may become true, never false again | stays |
 | total | replaces, never by less, nor by "not known" | stays |
 
+Offsets are totals. Both go back where a report says that less is committed than before: what the
+source reads was made again, or a part of it is gone.
+
 What a caller relies on:
     Missing is not zero: a number that was never measured is absent.
     Counters are best effort, since a process that dies has not reported all: use them for rates.
@@ -25,6 +28,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
@@ -64,6 +68,9 @@ _SINK: Final[dict[str, _Kind]] = {
     "bytes_staged": "counter",
     "bytes_committed": "counter",
 }
+
+
+_OFFSETS: Final = ("offset_known", "offset_committed")
 
 
 @dataclass(slots=True)
@@ -106,6 +113,9 @@ class Statistics:
                 known.values[name] = known.values.get(name, 0) + more
             else:
                 _refuse(report, name, more)
+        if _begins_anew(known.values, report):
+            for name in _OFFSETS:
+                known.values.pop(name, None)
         for name, value in report.now.items():
             self._replace(known, report, name, value)
 
@@ -147,6 +157,18 @@ class Statistics:
                     known.values[name] = value
             case _:
                 _refuse(report, name, value)
+
+
+def _begins_anew(values: Mapping[str, float], report: Measured) -> bool:
+    """True if a report has both offsets, and less is committed than is known.
+
+    What is known of the outside alone may seem to go back: a query that has just begun knows less.
+    """
+    found = [report.now.get(name) for name in _OFFSETS]
+    committed = report.now.get("offset_committed")
+    if None in found or committed is None:
+        return False
+    return committed < values.get("offset_committed", committed)
 
 
 def _consistent(values: dict[str, float]) -> dict[str, float]:

@@ -80,6 +80,17 @@ def test_what_may_not_go_back(caplog: pytest.LogCaptureFixture) -> None:
     assert len(caplog.records) == 2
 
 
+def test_offsets_of_a_source_that_was_made_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Both go back together: a topic that was deleted begins at 0, one with a part less is less."""
+    statistics = source(Statistics())
+    now(statistics, offset_known=100, offset_committed=90)
+    with caplog.at_level(logging.ERROR):
+        for known, committed in ((9, 4), (9, 9), (12, 10), (11, 8)):
+            now(statistics, offset_known=known, offset_committed=committed)
+            assert row(statistics) == {"offset_known": known, "offset_committed": committed}
+    assert not caplog.records
+
+
 def test_a_lag_is_never_negative() -> None:
     """What is committed is known, also if nobody has looked at the source since."""
     statistics = source(Statistics())
