@@ -46,6 +46,10 @@ _BUSY: Final = 256
 _CONNECTIONS_MAX: Final = 2 * _BUSY
 """Number of connections that are kept, busy ones and those that have sent nothing."""
 
+_AT_ONCE: Final = 128
+"""Number of connections that wait to be accepted. asyncio accepts so many before it asks whether to
+keep the first one: by uvicorn's own 2,048 they would take all descriptors for a moment."""
+
 
 class RunningServer:
     """A running server. Close it, or use it as a context manager."""
@@ -61,6 +65,7 @@ class RunningServer:
             **sockets,
             timeout_graceful_shutdown=_GRACE_S,
             limit_concurrency=_BUSY,
+            backlog=_AT_ONCE,
             h11_max_incomplete_event_size=1 << 16,
         )
         self._server = uvicorn.Server(config)
