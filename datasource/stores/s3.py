@@ -12,6 +12,8 @@ uses s3fs, and it changes or replaces some of its behaviour:
   proves anything by itself, whatever its status;
 - the listing cache is off: it hides what others have written;
 - every value is sent in one request, because the multi-part path loses conditions;
+- a key is absent only if S3 says so (`NoSuchKey`): an ingress that has no backend for a moment, as
+  in a roll-out, answers 404 as well, and believed, it would make records and parts look lost;
 - instances belong to one process: after a fork a new one is made.
 
 Invariants:
@@ -56,7 +58,7 @@ __all__ = ["S3Objects"]
 _PAGE_MAX: Final = 1000
 _CONCURRENCY: Final = 64
 _SLOWEST_BYTES_PER_S: Final = 256 << 10
-_RETRYABLE: Final = {408, 409, 425, 429}
+_RETRYABLE: Final = {404, 408, 409, 425, 429}
 _DENIED: Final = (
     "ACCESS_DENIED",
     "check the credentials, and that they may get, put, delete and list there",
@@ -67,7 +69,13 @@ _REFUSALS: Final = {
     307: _WRONG_REGION,
     401: _DENIED,
     403: _DENIED,
-    404: ("BUCKET_NOT_FOUND", "create the bucket, or check its name, s3.endpoint and s3.region"),
+}
+_REFUSALS_BY_CODE: Final = {
+    "ExpiredToken": _DENIED,
+    "NoSuchBucket": (
+        "BUCKET_NOT_FOUND",
+        "create the bucket, or check its name, s3.endpoint and s3.region",
+    ),
 }
 _TRANSIENT: Final = {"RequestTimeout", "IncompleteBody", "BadDigest"}
 _UNSENT: Final = (
@@ -146,8 +154,12 @@ class S3Objects(Objects):
 
     @override
     def delete_many(self, keys: Sequence[str]) -> None:
-        def delete(key: str) -> Coroutine[Any, Any, Any]:
-            return self._request("delete_object", key)
+        async def delete(key: str) -> None:
+            try:
+                await self._request("delete_object", key)
+            except Exception as error:
+                if not _says_absent(error):
+                    raise
 
         try:
             self._gather(delete, keys)
@@ -233,7 +245,8 @@ class S3Objects(Objects):
         try:
             size: int = self._call("head_object", key)["ContentLength"]
         except Exception as error:  # noqa: BLE001 - time-outs are of no common class
-            if _status(error)[0] == HTTPStatus.NOT_FOUND:
+            # An answer to HEAD has no body that would tell S3's own 404 from that of an ingress.
+            if _status(error)[0] == HTTPStatus.NOT_FOUND and self.get(key, 0, 1) is None:
                 return None
             self._raise(f"look at '{key}'", error)
         return size
@@ -279,8 +292,7 @@ class S3Objects(Objects):
         try:
             response = await self._request("get_object", key, **bounds)
         except Exception as error:
-            status, code = _status(error)
-            if status == HTTPStatus.NOT_FOUND and code != "NoSuchBucket":
+            if _says_absent(error):
                 return None
             raise
         patience_s = self._deadline_s(response["ContentLength"])
@@ -327,6 +339,8 @@ class S3Objects(Objects):
             raise refusal from error
         status, _ = _status(error)
         hint = _unreachable_hint(self._options) if status is None else "retry later"
+        if status == HTTPStatus.NOT_FOUND:
+            hint = "retry later; if it lasts, check s3.endpoint: what answers there is not S3"
         raise otherwise(f"{what}: {_reason(error)}", code="STORE_UNAVAILABLE", hint=hint) from error
 
     def _refusal(self, what: str, error: Exception) -> InvalidUsage | None:
@@ -351,8 +365,8 @@ def _diagnose(error: Exception) -> tuple[str, str] | None:
             "INVALID_LOCATION",
             "check the bucket's name, s3.region, and that s3.endpoint is a URL",
         )
-    if code == "ExpiredToken":
-        return _DENIED
+    if code in _REFUSALS_BY_CODE:
+        return _REFUSALS_BY_CODE[code]
     if status is None or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return None
     if status in _RETRYABLE or code in _TRANSIENT:
@@ -415,6 +429,11 @@ def _status(error: BaseException) -> tuple[int | None, str]:
         return None, type(error).__name__
     status = response["ResponseMetadata"].get("HTTPStatusCode")
     return status, str(response.get("Error", {}).get("Code", status))
+
+
+def _says_absent(error: Exception) -> bool:
+    """True if S3 itself, and nobody on the way, has answered that there is no such key."""
+    return _status(error) == (HTTPStatus.NOT_FOUND, "NoSuchKey")
 
 
 def _response(error: BaseException) -> dict[str, Any]:

@@ -485,6 +485,42 @@ def test_what_no_retry_can_cure_is_named_and_proves_nothing(
 
 
 @pytest.mark.s3
+@pytest.mark.parametrize("code", ["default backend - 404", "NotFound"])
+def test_a_404_that_does_not_name_a_key_is_no_absence(
+    s3_place: Place, proxy: FaultProxy, code: str
+) -> None:
+    """An ingress without a backend says it too: nothing is lost, and a retry may help."""
+    options = options_for(proxy.endpoint)
+    objects = open_objects(s3_place.url, options, clock=SystemClock(), ids=SystemIds())
+    objects.put("s/part/x", b"x")
+    proxy.refuse_with = (404, code)
+
+    requests: list[Callable[[], object]] = [
+        lambda: objects.get("s/part/x"),
+        lambda: objects.get("s/part/x", 0, 0),
+        lambda: objects.get_many(["s/part/x", "s/part/y"]),
+        lambda: objects.open("s/part/x"),
+        lambda: objects.delete("s/part/x"),
+        lambda: list(objects.entries("s/")),
+        objects.directories,
+    ]
+    for request in requests:
+        with pytest.raises(Determinate, match=r"STORE_UNAVAILABLE.*check s3\.endpoint"):
+            request()
+    with pytest.raises(Indeterminate, match="STORE_UNAVAILABLE"):
+        objects.put("s/part/y", b"y")
+    outcome = objects.create("s/log/x", b"x")
+    assert isinstance(outcome, Unresolved)
+    assert outcome.refusal is None
+    proxy.refuse_with = (404, "NoSuchKey")
+    assert [objects.get("s/part/x"), objects.open("s/part/x")] == [None, None]
+    objects.delete_many(["s/part/x"])  # some servers say it of this as well
+    proxy.refuse_with = None
+    assert objects.get("s/part/x") == b"x"
+    assert [objects.get("s/part/y"), objects.open("s/part/y")] == [None, None]
+
+
+@pytest.mark.s3
 def test_a_request_is_sent_once(s3_place: Place, proxy: FaultProxy) -> None:
     """A repetition on the way would be answered about itself, and its original be forgotten."""
     options = options_for(proxy.endpoint)

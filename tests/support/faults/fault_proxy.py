@@ -267,7 +267,9 @@ class FaultProxy:
 
 
 def _error(method: str, status: int, code: str) -> bytes:
-    body = f"<Error><Code>{code}</Code><Message>injected</Message></Error>".encode()
+    text = f"<Error><Code>{code}</Code><Message>injected</Message></Error>"
+    # What is no code is sent as it is: an ingress does not speak S3.
+    body = (text if code.isalnum() else code).encode()
     head = f"HTTP/1.1 {status} Injected\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     return head if method == "HEAD" else head + body
 
