@@ -55,7 +55,7 @@ from shardline.datasource.shard.references import Amount, part_blobs
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.shard.state_history import states_from
 from shardline.datasource.stores.location import BlobEntry, Location
-from shardline.datasource.stores.shard_names import shard_directory, shard_name
+from shardline.datasource.stores.shard_names import is_shard_directory
 
 __all__ = ["NeededKeys", "SweepResult", "is_sweep_due", "no_keys_needed", "sweep", "sweep_orphans"]
 
@@ -200,7 +200,7 @@ def sweep_orphans(location: Location, clock: Clock, *, dry_run: bool = False) ->
     # its parts would be deleted.
     shards = set(location.consensus.list_shards())
     for directory, entries in by_directory.items():
-        if directory in shards or not _is_shard(directory):
+        if directory in shards or not is_shard_directory(directory):
             continue
         orphans += entries
         if not dry_run:
@@ -239,13 +239,6 @@ def _is_ours(entry: BlobEntry, directory: str) -> bool:
     if below.startswith("rollup/"):
         return _ROLLUP.fullmatch(below, len("rollup/")) is not None
     return below.startswith("part/")
-
-
-def _is_shard(directory: str) -> bool:
-    try:
-        return shard_directory(shard_name(directory)) == directory
-    except InvalidUsage:
-        return False
 
 
 def _live(machine: Machine, needed: NeededKeys) -> set[str]:

@@ -77,7 +77,7 @@ from shardline.datasource.stores.location import (
 )
 from shardline.datasource.stores.log_observations import UNKNOWN, Observations
 from shardline.datasource.stores.objects import CREATED, Unresolved
-from shardline.datasource.stores.shard_names import shard_name
+from shardline.datasource.stores.shard_names import is_shard_directory, shard_name
 from shardline.datasource.waiting import RetryPolicy
 
 if TYPE_CHECKING:
@@ -552,7 +552,8 @@ class NumberedLog(Consensus):
         return [
             directory
             for directory in self._objects.directories()
-            if _is_shard(directory) and newest_entry(self._objects, f"{directory}/log/") is not None
+            if is_shard_directory(directory)
+            and newest_entry(self._objects, f"{directory}/log/") is not None
         ]
 
     def _read(self, shard: str, seqno: int) -> VersionedData | None:
@@ -590,11 +591,3 @@ class NumberedLog(Consensus):
 
 def _at(record: VersionedData | None, seqno: int) -> VersionedData | None:
     return record if record is not None and record.seqno == seqno else None
-
-
-def _is_shard(directory: str) -> bool:
-    try:
-        shard_name(directory)
-    except InvalidUsage:
-        return False  # the location's own, or somebody else's
-    return True

@@ -10,7 +10,8 @@ format, the location's id, and the grace that all writers and truncators must ag
 
 Invariants:
     a reader never probes and never writes;
-    a marker never changes once it exists.
+    a marker never changes once it exists;
+    a location that has shards and has lost its marker is never given another id.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from shardline.datasource.errors import Corrupt, Determinate, InvalidUsage
 from shardline.datasource.ids import is_id, new_id
+from shardline.datasource.stores.entry import newest_entry
 from shardline.datasource.stores.objects import CREATED, Unresolved
+from shardline.datasource.stores.shard_names import is_shard_directory, shard_name
 from shardline.datasource.waiting import RetryPolicy
 
 if TYPE_CHECKING:
@@ -81,11 +84,17 @@ def ensure_location(
         InvalidUsage: There is no location (`LOCATION_NOT_FOUND`), its store does not honour
             conditions (`STORE_NOT_ATOMIC`), or it was made by a newer version
             (`LOCATION_TOO_NEW`).
-        Corrupt: The marker is not one of ours.
+        Corrupt: The marker is not one of ours, or it is lost (`MARKER_MISSING`).
     """
     stored = objects.get(_MARKER)
     if stored is None and if_missing == "refuse":
         raise _not_found(objects.url)
+    if stored is None and (shard := _find_shard(objects)) is not None:
+        # Another process makes the location and a shard at this moment, the marker first; or the
+        # marker is lost.
+        stored = objects.get(_MARKER)
+        if stored is None:
+            raise _marker_missing(objects.url, shard)
     if stored is None:
         _probe(objects, ids, clock)
         marker = Marker(FORMAT_VERSION, new_id("l", ids), grace_ms)
@@ -140,6 +149,27 @@ def refuse_location(location: Location, directory: str) -> None:
             code="IS_LOCATION",
             hint="name the shard behind it: LOCATION/SHARD",
         )
+
+
+def _find_shard(objects: Objects) -> str | None:
+    """The directory of a shard that has a log; None if there is none."""
+    return next(
+        (
+            directory
+            for directory in objects.directories()
+            if is_shard_directory(directory)
+            and newest_entry(objects, f"{directory}/log/") is not None
+        ),
+        None,
+    )
+
+
+def _marker_missing(url: str, shard: str) -> Corrupt:
+    return Corrupt(
+        f"'{_MARKER}' at '{url}' is not there, and shards are, such as '{shard_name(shard)}'",
+        code="MARKER_MISSING",
+        hint="restore it from a backup, with the location's id: checkpoints and sinks go by that",
+    )
 
 
 def _not_found(url: str) -> InvalidUsage:

@@ -23,6 +23,7 @@ __all__ = [
     "NAME_BYTES_MAX",
     "check_segments",
     "has_control",
+    "is_shard_directory",
     "names_hint",
     "shard_directory",
     "shard_name",
@@ -68,6 +69,15 @@ def shard_name(directory: str) -> str:
         if not has_control(name) and shard_directory(name) == directory:
             return name
     raise _not_a_shard(directory)
+
+
+def is_shard_directory(directory: str) -> bool:
+    """False for what is the location's own, or somebody else's."""
+    try:
+        shard_name(directory)
+    except InvalidUsage:
+        return False
+    return True
 
 
 def _is_text(name: object) -> bool:

@@ -52,7 +52,7 @@ from shardline.datasource.inspect.fsck.shard import check_shard
 from shardline.datasource.inspect.fsck.transactions import TransactionsCheck
 from shardline.datasource.stores.objects import Objects
 from shardline.datasource.stores.probe import ensure_location
-from shardline.datasource.stores.shard_names import shard_directory, shard_name
+from shardline.datasource.stores.shard_names import is_shard_directory, shard_directory, shard_name
 
 __all__ = [
     "KINDS",
@@ -132,7 +132,7 @@ def _check_marker(objects: Objects, clock: Clock, directories: list[str], found:
     except Corrupt as error:
         found.add("MARKER_DAMAGED", "_shardline", error.detail)
     except InvalidUsage as error:
-        if error.code != "LOCATION_NOT_FOUND" or not any(map(_is_shard, directories)):
+        if error.code != "LOCATION_NOT_FOUND" or not any(map(is_shard_directory, directories)):
             raise
         found.add("MARKER_MISSING", "_shardline", f"'_shardline' at '{objects.url}' is not there")
 
@@ -145,7 +145,7 @@ def _select_directories(
         directory = shard_directory(shard)
         if directory in directories:
             return [directory]
-        names = [shard_name(name) for name in directories if _is_shard(name)]
+        names = [shard_name(name) for name in directories if is_shard_directory(name)]
         near = nearest_name(shard, names)
         raise InvalidUsage(
             f"no shard '{shard}' at {objects.url}",
@@ -153,14 +153,6 @@ def _select_directories(
             hint=f"did you mean '{near}'?" if near else "inspect lists the shards",
         )
     for name in directories:
-        if not _is_shard(name):
+        if not is_shard_directory(name):
             found.add("FOREIGN_DIRECTORY", name, f"directory '{name}' cannot be a shard's")
-    return [name for name in directories if _is_shard(name)]
-
-
-def _is_shard(directory: str) -> bool:
-    try:
-        shard_name(directory)
-    except InvalidUsage:
-        return False
-    return True
+    return [name for name in directories if is_shard_directory(name)]

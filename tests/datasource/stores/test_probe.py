@@ -209,6 +209,56 @@ def test_a_marker_that_is_none_of_ours_is_corrupt(stored: bytes) -> None:
     assert objects.get("_shardline") == stored
 
 
+def test_a_lost_marker_is_not_replaced_where_shards_are(place: Place) -> None:
+    """Under another id no sink and no checkpoint would be known as its own any more."""
+    location = place.open()
+    location.consensus.compare_and_set("orders", None, b"x")
+    objects = place.objects()
+    stored = objects.get("_shardline")
+    assert stored is not None
+    objects.delete("_shardline")
+
+    for _ in range(2):
+        with pytest.raises(Corrupt, match=r"\[MARKER_MISSING\].*'orders'.*restore it"):
+            place.open()
+    assert objects.get("_shardline") is None
+    objects.put("_shardline", stored)
+    assert place.open().id == location.id
+
+
+def test_what_is_no_log_does_not_keep_a_location_from_being_made(place: Place) -> None:
+    """A bucket has directories of others, and a folder files that have landed there."""
+    for key in ("landing/2024/a.csv", "landing/log/readme", "orders/part/x", "_other/log/x"):
+        place.objects().put(key, b"x")
+
+    assert place.open().id == place.open().id
+
+
+class MadeMeanwhile(MemoryObjects):
+    """Another process makes the location, and a shard, right before the look at directories."""
+
+    made: Location | None = None
+
+    @override
+    def directories(self) -> list[str]:
+        if self.made is None:
+            raw = MemoryObjects(self.url.removeprefix("memory://"), SharedClock())
+            self.made = _compose(raw)
+            self.made.consensus.compare_and_set("orders", None, b"x")
+        return super().directories()
+
+
+def test_a_location_that_is_made_meanwhile_is_taken_as_it_is() -> None:
+    """Its marker was missing at the first look only."""
+    objects = _memory(MadeMeanwhile)
+    assert isinstance(objects, MadeMeanwhile)
+
+    location = _compose(objects)
+
+    assert objects.made is not None
+    assert location.id == objects.made.id
+
+
 def test_no_thread_of_the_probe_waits_for_one_that_was_not_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
