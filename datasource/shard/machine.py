@@ -54,6 +54,7 @@ from shardline.datasource.shard.codec import (
     encode_record,
     encode_rollup,
 )
+from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS
 from shardline.datasource.shard.commands.rollups import add_rollup
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.drops_seen import DropsSeen
@@ -85,7 +86,7 @@ from shardline.datasource.stores.location import (
     VersionedData,
     log_replaced,
 )
-from shardline.datasource.stores.probe import refuse_location
+from shardline.datasource.stores.probe import find_leftover, lost_log, refuse_location
 from shardline.datasource.stores.shard_names import names_hint, shard_directory, shard_name
 from shardline.datasource.waiting import poll_until
 
@@ -179,6 +180,7 @@ class Machine:
 
         Raises:
             InvalidUsage: Its folder is that of a location.
+            Corrupt: It had a log before, which is lost.
             Indeterminate: The record may have been written. Calling again is safe.
         """
         with self._commit_lock:
@@ -195,6 +197,14 @@ class Machine:
             # A shard in a location without a marker is one that no other process finds.
             self.location.check()
             refuse_location(self.location, self.directory)
+            before_ms = self.clock.now_ms() - SWEEP_AGE_MS
+            leftover = find_leftover(self.location, self.directory, before_ms)
+            if leftover is not None:
+                # Unless another process has made the shard meanwhile: then it is that one's.
+                state = self._refresh()
+                if state is not None:
+                    return state
+                raise lost_log(self.location, self.directory, leftover)
             # No `_flight` as in `_commit_group`: no other thread's command depends on this record,
             # and a caller that is interrupted here finds it, or makes it, by calling again.
             outcome = self._compare_and_set(None, record)

@@ -234,7 +234,7 @@ class Location:
             was later made at the same URL. Empty where nothing is stored.
         statistics: Counts the requests of its store so far.
         entries: All objects whose key starts with a prefix, in key order: blobs, records, floors
-            and the location's own. For accounting only; `blob` and `consensus` interpret them.
+            and the location's own. To account for them; `blob` and `consensus` interpret them.
         directories: First segments of all keys that have more than one, sorted: those of shards,
             and of whatever else was put beside them.
         check: Raises if the location is another one by now; puts a marker back that was deleted.

@@ -231,8 +231,10 @@ class NumberedLog(Consensus):
         if (0 if newest is None else newest.seqno) != before:
             return ExpectationMismatch(_at(newest, seqno))
         # This look only keeps us from putting back what was deleted; the process may stall after
-        # it, so the look after the create is the one that decides.
-        if not self._is_above_floor(shard, seqno):
+        # it, so the look after the create is the one that decides. Where no head is, what was seen
+        # of it says nothing: a log may be lost, and its floor be there.
+        floor = self._look_at_floor(shard).floor if expected is None else 0
+        if seqno < floor or not self._is_above_floor(shard, seqno):
             return ExpectationMismatch(None)  # our head is older than the grace, and deleted since
         if newest is not None and newest is view.head:
             self._check_still_there(shard, newest, view.seen_ms)

@@ -17,6 +17,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+import re
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -39,6 +40,8 @@ __all__ = [
     "Marker",
     "ensure_location",
     "ensure_same_location",
+    "find_leftover",
+    "lost_log",
     "refuse_location",
 ]
 
@@ -48,6 +51,9 @@ FORMAT_VERSION: Final = 1
 IfMissing: TypeAlias = Literal["refuse", "create"]
 
 _MARKER: Final = "_shardline"
+_OF_A_LOG: Final = re.compile(r"floor/[0-7][0-9a-f]{15}|rollup/[0-7][0-9a-f]{15}-.+")
+"""Objects below a shard's directory that are only written where its log is."""
+
 _RACERS: Final = 8
 _RACES: Final = 4
 _RETRIES: Final = RetryPolicy(first_ms=50, longest_ms=50, attempts_max=8)
@@ -149,6 +155,38 @@ def refuse_location(location: Location, directory: str) -> None:
             code="IS_LOCATION",
             hint="name the shard behind it: LOCATION/SHARD",
         )
+
+
+def find_leftover(location: Location, directory: str, before_ms: int) -> str | None:
+    """The key of an object that was written for a shard which had a log; None if there is none.
+
+    Args:
+        location: The location.
+        directory: Of a shard without a log.
+        before_ms: Parts older than this count. A younger one may be staged for the very shard that
+            is to be made, or be a probe; and writers whose shard was deleted leave some.
+    """
+    for entry in location.entries(f"{directory}/"):
+        below = entry.key.removeprefix(f"{directory}/")
+        is_old = 0 < entry.modified_ms < before_ms and entry.size_bytes > 0
+        if _OF_A_LOG.fullmatch(below) or (is_old and below.startswith("part/")):
+            return entry.key
+    return None
+
+
+def lost_log(location: Location, directory: str, leftover: str) -> Corrupt:
+    """The error for a shard that cannot be made, because an earlier one has lost its log there.
+
+    Its parts are the last copy of its rows: they would become orphans of the new shard, and be
+    swept. Of the new log, records would be created below the floor that is left, and be lost.
+    """
+    return Corrupt(
+        f"'{directory}' at '{location.url}' has objects of a shard, such as '{leftover}', and no "
+        "record of its log",
+        code="SHARD_WITHOUT_LOG",
+        hint="restore its log/ and floor/ from a backup; if the shard is not coming back, delete "
+        "the directory",
+    )
 
 
 def _find_shard(objects: Objects) -> str | None:

@@ -16,14 +16,18 @@ import pytest
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemIds
-from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.errors import Corrupt, InvalidUsage
 from shardline.datasource.lease import take_lease
+from shardline.datasource.shard import machine
+from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS
 from shardline.datasource.stores.entry import entry_key
-from shardline.datasource.stores.location import Committed
+from shardline.datasource.stores.location import Committed, Location
 from shardline.datasource.stores.log import SEEN_MS, NumberedLog
 from shardline.datasource.stores.memory import MemoryObjects
+from shardline.datasource.stores.probe import find_leftover
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.clock import ManualClock
+from support.models.shards import TINY, World
 from support.waiting import wait_until
 
 SCHEMA = ShardSchema.from_arrow(pa.schema([("id", pa.int64())]))
@@ -156,6 +160,72 @@ def test_no_shard_is_made_in_a_location_that_is_another_one_by_now(tmp_path: Pat
     with pytest.raises(InvalidUsage, match="LOCATION_REPLACED"):
         client.create("another", SCHEMA)
     assert contents(ShardClient.open(url)) == [2]
+
+
+def lose_log(world: World, *kept: str) -> None:
+    """Delete all objects of shard `o` but those of the given kinds."""
+    for entry in list(world.objects().entries("o/")):
+        if entry.key.split("/")[1] not in kept:
+            world.objects().delete(entry.key)
+
+
+def filled(world: World) -> None:
+    """Give shard `o` a floor, a rollup and parts."""
+    client = world.client(TINY)
+    for number in range(12):
+        append(client, *range(number * 100, number * 100 + 100))
+    log = client.location.consensus
+    log.truncate("o", 8)
+    kinds = {entry.key.split("/")[1] for entry in world.objects().entries("o/")}
+    assert kinds == {"floor", "log", "part", "rollup"}
+
+
+@pytest.mark.parametrize("left", ["floor", "rollup", "part"])
+def test_no_shard_is_made_where_one_has_lost_its_log(world: World, left: str) -> None:
+    """Its rows would be swept as orphans of the new one, or the new one's records be lost."""
+    filled(world)
+    lose_log(world, left)
+    world.clock.advance(SWEEP_AGE_MS + 1)
+    before = list(world.objects().entries("o/"))
+
+    for _ in range(2):
+        with pytest.raises(Corrupt, match=rf"\[SHARD_WITHOUT_LOG\].*'o/{left}/.*restore its log/"):
+            world.client().create("o", SCHEMA)
+    assert list(world.objects().entries("o/")) == before
+    lose_log(world)
+    append(world.client(), 1)
+    assert contents(world.client()) == [1]
+
+
+def test_what_is_staged_for_a_shard_or_put_there_by_others_does_not_keep_it_from_being_made(
+    world: World,
+) -> None:
+    """A probe of Spark's file system lies below `part/` at that time; a bucket has markers."""
+    for key in ("floor/", "part/", "rollup/", "rollup/.DS_Store", "floor/readme"):
+        world.objects().put(f"o/{key}", b"")
+    world.clock.advance(SWEEP_AGE_MS + 1)
+    world.objects().put(f"o/part/p{'0' * 32}.parquet", b"Is this store the one?")
+
+    append(world.client(), 1)
+
+    assert contents(world.client()) == [1]
+
+
+def test_a_shard_that_another_process_makes_meanwhile_is_taken_as_it_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rollups and floors are those of its log, which was not there at the first look only."""
+    client = world.client()
+
+    def meanwhile(location: Location, directory: str, before_ms: int) -> str | None:
+        monkeypatch.undo()
+        filled(world)
+        return find_leftover(location, directory, before_ms)
+
+    monkeypatch.setattr(machine, "find_leftover", meanwhile)
+    append(client, 1)
+
+    assert len(contents(client)) == 1201
 
 
 def test_a_store_that_is_far_away_is_asked_once_in_a_while(

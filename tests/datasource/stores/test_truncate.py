@@ -199,6 +199,23 @@ def test_the_head_is_never_deleted(world: World) -> None:
     _fill(world.log(), 5, 6)
 
 
+def test_no_log_is_begun_below_a_floor_that_is_left(world: World) -> None:
+    """A log that was lost: its first record would be taken for one that was truncated, and be lost.
+
+    Also if it has just been seen that there is no head, which otherwise speaks for all records.
+    """
+    log = world.log()
+    _fill(log, 1, 9)
+    log.truncate("s", 5)
+    for seqno in world.seqnos():
+        world.raw.delete(entry_key("s/log/", seqno))
+
+    for handle in (world.log(), fresh := world.log(), fresh):
+        assert handle.head("s") is None
+        assert handle.compare_and_set("s", None, b"x") == ExpectationMismatch(None)
+    assert world.seqnos() == []
+
+
 def test_without_a_grace_one_call_deletes(world: World) -> None:
     """A grace of zero relies on no observation, so nothing has to be waited for."""
     log = world.log(grace_ms=0)
