@@ -240,10 +240,13 @@ class ErrorRepairs:
             )
         except InvalidUsage as error:
             outcome = error
-        except (ShardError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - what one source cannot do keeps back no other
             level = logging.INFO if isinstance(error, Fenced) else logging.WARNING
             context = {"source": command.id, "error": str(error)}
-            _log.log(level, "errors are not repaired yet", extra={"context": context})
+            trace = not isinstance(error, ShardError | OSError)
+            _log.log(
+                level, "errors are not repaired yet", exc_info=trace, extra={"context": context}
+            )
             return False
         why = encodable(str(outcome)) if isinstance(outcome, ShardError) else ""
         try:

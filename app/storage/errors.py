@@ -124,8 +124,8 @@ def retract_errors(client: ShardClient, source: str, errors: pa.Table | None = N
         Determinate: Others changed the shards all the time, or a micro-batch that was bound is not
             committed: try again.
     """
-    name = errors_shard(source)
     remap = Remap.attach(client, source)
+    name = open_errors(client, source)
     handle = client.writer(name)
     handle.writes_leader = True
     for _ in SETTLE_RETRIES.begin(client.clock, client.ids).attempts():

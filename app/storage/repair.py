@@ -44,6 +44,7 @@ from shardline.app.storage.errors import (
     are_rows_there,
     live_errors,
     may_retract,
+    open_errors,
     open_skipped,
     retractions,
     settle_time,
@@ -137,7 +138,8 @@ def repair_errors(
         Indeterminate: It may have happened. Repeat it.
     """
     remap = Remap.attach(client, source)
-    handle = client.writer(errors_shard(source), writer)
+    # One of an older version lacks columns until its source has started under this one.
+    handle = client.writer(open_errors(client, source), writer)
     # In the order that followers need: the time is taken in the bindings before the append.
     handle.writes_leader = True
     skips = repair.act == "skip"

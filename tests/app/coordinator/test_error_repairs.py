@@ -75,6 +75,8 @@ class Lane:
 class World:
     """Repairs of the sources `a` and `b`; those of `stuck` sources are not possible yet."""
 
+    error: Exception = Determinate("a micro-batch is in the way", code="CONTENTION")
+
     def __init__(self, monkeypatch: pytest.MonkeyPatch, timeout_ms: float) -> None:
         self.lane = Lane()
         self.stuck: set[str] = set()
@@ -91,7 +93,7 @@ class World:
 
     def _repair(self, _client: object, source: str, *_: object, number: int, **_named: Any) -> int:
         if source in self.stuck:
-            raise Determinate("a micro-batch is in the way", code="CONTENTION")
+            raise self.error
         self.done.append((source, number))
         return 1
 
@@ -100,11 +102,13 @@ def repair(source: str) -> RepairErrors:
     return RepairErrors(id=source, act="retract", as_of=1)
 
 
+@pytest.mark.parametrize("error", [World.error, OSError("no space"), KeyError("file")])
 def test_a_repair_that_is_stuck_keeps_back_only_those_of_its_source(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """A source that is paused over a micro-batch stays so for days; its own are done in order."""
     world = World(monkeypatch, WHOLE_TEST_MS)
+    world.error = error
     world.lane.state.repairs = {1: repair("a"), 2: repair("a"), 3: repair("b"), 4: repair("b")}
     world.stuck = {"a"}
     world.repairs._carry_out_pending()

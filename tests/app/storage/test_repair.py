@@ -18,6 +18,7 @@ from shardline.app.storage.errors import (
     live_errors,
     open_errors,
     open_skipped,
+    retract_errors,
     settle_time,
 )
 from shardline.app.storage.reclock import Origin, Remap
@@ -42,12 +43,16 @@ _numbers = count()
 class World:
     """A source `in` that writes its shards in the order of a real one."""
 
-    def __init__(self) -> None:
+    def __init__(self, columns: pa.Schema = ERRORS) -> None:
         place = f"memory://repair-{next(_numbers)}"
         self.client = ShardClient.open(place, clock=ManualClock(), ids=SeededIds())
         self.remap = Remap.open(self.client, "in", Origin("csv", 0))
+        if columns != ERRORS:
+            self.client.create("in_errors", ShardSchema.from_arrow(columns), times_by="source in")
+        else:
+            open_errors(self.client, "in")
         # As a source does: by itself a shard without readers keeps nothing but its newest time.
-        self.client.set_retention(open_errors(self.client, "in"), 3_600_000)
+        self.client.set_retention("in_errors", 3_600_000)
         self.client.create("in", ShardSchema.from_arrow(pa.schema([("k", pa.int64())])))
         self.time = 0
 
@@ -59,12 +64,13 @@ class World:
         assert self.remap.bind(bound, number=number, offset="o", files=(), at=self.time)
         return self.time
 
-    def append(self, shard: str, at: int, *raws: str) -> None:
+    def append(self, shard: str, at: int, *raws: str, rows: pa.Table | None = None) -> None:
         handle = self.client.writer(shard)
         upper = handle.upper()
         assert upper.time is not None
         assert upper.time <= at, "somebody stands in the way of a micro-batch"
-        done = handle.compare_and_append(table(*raws) if raws else None, upper, Frontier(at + 1))
+        rows = table(*raws) if raws else rows
+        done = handle.compare_and_append(rows, upper, Frontier(at + 1))
         assert not hasattr(done, "expected"), done
 
     def bring(self, *raws: str) -> None:
@@ -134,6 +140,23 @@ def test_a_row_that_is_no_utf_8_is_listed_and_goes() -> None:
     assert world.repair("retract", 2) == 2
     assert bad_rows(world.client, "in")[0] == []
     assert world.skipped() == {'{"k": \ufffd': 1}
+
+
+@pytest.mark.parametrize("act", ["retract", "skip", "all by hand"])
+def test_errors_of_an_older_version_go(act: str) -> None:
+    """Their shard has no column `file` until the source starts: a paused one does not."""
+    older = ERRORS.remove(ERRORS.get_field_index("file"))
+    world = World(older)
+    world.append("in_errors", at := world.bind(), rows=table("a", "b").select(older.names))
+    world.append("in", at)
+    [first, _], _ = bad_rows(world.client, "in")
+    assert first.file is None
+    if act == "all by hand":
+        assert retract_errors(world.client, "in") == 2
+        return
+    assert world.repair(act, 1, first.id) == 1
+    assert world.live() == Counter({"a", "b"} - {first.raw})
+    assert world.skipped() == Counter({first.raw} if act == "skip" else set())
 
 
 def test_the_chosen_ones_go_and_the_source_goes_on() -> None:
