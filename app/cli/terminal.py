@@ -109,8 +109,9 @@ def open_console(*, markup: bool = True) -> Console:
         markup: Whether tags in brackets are styles, and no text.
     """
     if isinstance(sys.stdout, TextIOWrapper):
-        # Into a pipe, Python would otherwise write blocks, and lines would come late.
-        sys.stdout.reconfigure(line_buffering=True)
+        # Into a pipe, Python would otherwise write blocks, and lines would come late. The name of a
+        # file may be no UTF-8, and have no encoding.
+        sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")
     if sys.stdout.isatty():
         return Console(highlight=False, markup=markup)
     columns = _parent_columns() if _BELOW_SUBMIT in os.environ else None

@@ -28,7 +28,7 @@ Invariants:
     No blob is deleted that a state from `gc_seqno` on names, that `needed` names, that is younger
     than `SWEEP_AGE_MS`, or whose age the store does not give.
     Only what is below the shard's own `part/` and its rollups are candidates. All below `part/` is
-    ours, whatever its name.
+    ours, whatever its name, if a blob can have that at all: `fsck` reports the rest.
 """
 
 from __future__ import annotations

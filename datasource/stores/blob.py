@@ -64,7 +64,7 @@ class ObjectBlob(Blob):
     def list(self, prefix: str) -> Iterator[BlobEntry]:
         if has_control(prefix) or ".." in prefix.split("/"):
             raise InvalidUsage(f"prefix {prefix!r} can match no key", code="INVALID_KEY")
-        return (entry for entry in self._objects.entries(prefix) if not _is_reserved(entry.key))
+        return (entry for entry in self._objects.entries(prefix) if _is_listed(entry.key))
 
 
 def _checked(key: str) -> str:
@@ -82,6 +82,21 @@ def _checked_listed(key: str) -> str:
     """`key` if it is legal; may end in `/`, as Hadoop marks directories in a bucket (`a/b/`)."""
     _checked(key.removesuffix("/"))
     return key
+
+
+def _is_listed(key: str) -> bool:
+    """True if the object at `key` is a blob, or a directory's mark.
+
+    Others can give theirs what no blob of ours has, such as `a//b` in a bucket, or a name on a disk
+    that is no UTF-8. Who took it for a blob could not even delete it.
+    """
+    if _is_reserved(key):
+        return False
+    try:
+        _checked_listed(key)
+    except InvalidUsage:
+        return False
+    return True
 
 
 def _is_reserved(key: str) -> bool:

@@ -113,7 +113,10 @@ class Blob(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[BlobEntry]:
-        """All objects whose key starts with `prefix`, in key order."""
+        """All objects whose key starts with `prefix`, in key order.
+
+        Without those of others, at keys that no blob can have.
+        """
         ...
 
 

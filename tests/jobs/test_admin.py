@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -155,6 +156,23 @@ def test_damage_is_shown_with_code_and_hint(url: str, capsys: pytest.CaptureFixt
     [shard] = report["shards"]
     [finding] = shard["findings"]
     assert (finding["code"], finding["severity"]) == ("PART_MISSING", "damage")
+
+
+def test_a_name_that_is_no_utf_8_is_told_by_escapes(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name on a disk can have any bytes; neither a terminal nor JSON can."""
+    odd = f"{url}/flights/part/caf".encode() + b"\xe9"
+    with open(odd, "wb") as file:  # noqa: PTH123 - a path has no bytes
+        file.write(b"x")
+    os.utime(odd, (1, 1))
+    said = r"flights/part/caf\udce9"
+
+    [shard, _] = ask_json(capsys, 1, url, "fsck")["shards"]
+    assert [one["subject"] for one in shard["findings"]] == [said]
+    assert main([url, "fsck"]) == 1
+    assert said in capsys.readouterr().out
+    assert main([url, "sweep", "flights", "--commit"]) == 0
 
 
 def test_a_location_without_its_marker_is_checked(

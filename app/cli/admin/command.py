@@ -28,6 +28,7 @@ from shardline.app.cli.admin.plan_views import outcome_view
 from shardline.app.cli.admin.usages import shard_usage_view, usage_view
 from shardline.app.cli.admin.views import fsck_view, holders_view
 from shardline.app.cli.storage_options import add_option_argument, storage_options
+from shardline.app.execution.causes import encodable
 from shardline.app.settings.durations import parse_retention_ms
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock, SystemIds
@@ -110,10 +111,29 @@ def _print(
     given: CommandArguments, console: Console, value: Any, view: Callable[[], RenderableType]
 ) -> None:
     if given.json:
-        text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-        console.file.write(text + "\n")
+        console.file.write(_json(value))
     else:
         console.print(view())
+
+
+def _json(value: Any) -> str:
+    try:
+        encoded = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        # It has the name of a file that is no UTF-8, which JSON cannot have.
+        encoded = msgspec.json.encode(_with_encodable_texts(value))
+    return msgspec.json.format(encoded, indent=2).decode() + "\n"
+
+
+def _with_encodable_texts(value: Any) -> Any:
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, msgspec.Struct):
+        fields = msgspec.structs.asdict(value)
+        return msgspec.structs.replace(value, **_with_encodable_texts(fields))
+    if isinstance(value, Mapping):
+        return {_with_encodable_texts(k): _with_encodable_texts(v) for k, v in value.items()}
+    return [*map(_with_encodable_texts, value)] if isinstance(value, list | tuple) else value
 
 
 # --- looking -------------------------------------------------------------------------------------
@@ -176,7 +196,7 @@ def _holders(given: CommandArguments, console: Console) -> int:
 def _state(given: CommandArguments, console: Console) -> int:
     machine = _client(given).machine(given.shard)
     state = machine.state() if given.seqno is None else state_at(machine, given.seqno)
-    console.file.write(msgspec.json.format(msgspec.json.encode(state), indent=2).decode() + "\n")
+    console.file.write(_json(state))
     return 0
 
 
@@ -190,7 +210,7 @@ def _diff(given: CommandArguments, console: Console) -> int:
             code="SEQNO_UNKNOWN" if given.seqno > newest else "SEQNO_GONE",
             hint="records before the oldest state that somebody needs are truncated",
         )
-    console.file.write(msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n")
+    console.file.write(_json(record))
     return 0
 
 

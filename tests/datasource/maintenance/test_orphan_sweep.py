@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage, ShardError
+from shardline.datasource.inspect.fsck import check_location
 from shardline.datasource.maintenance.orphan_sweep import SweepResult, sweep, sweep_orphans
 from shardline.datasource.parts.stage import Staged
 from shardline.datasource.shard.commands.append import Append, compare_and_append
@@ -407,6 +408,21 @@ def test_markers_that_hadoop_leaves_in_a_bucket_go_too(world: World) -> None:
     world.clock.advance(SWEEP_AGE_MS + 1)
     assert client.sweep(SHARD).keys == markers
     assert stored(world.objects(), "part") == named(client.machine(SHARD).state())
+
+
+def test_a_key_that_no_blob_can_have_does_not_stop_a_sweep(world: World) -> None:
+    """A copy with a slash too many, or a name on a disk that is no UTF-8: fsck reports them."""
+    client = filled(world)
+    litter(world)
+    odd = (f"{SHARD}/part//x.parquet", f"{SHARD}/part/caf\udce9.bak", f"{SHARD}/part/a\nb")
+    for key in (*odd, "gone/part//x", "gone/part/x"):
+        world.objects().put(key, b"1")
+    world.clock.advance(SWEEP_AGE_MS + 1)
+    assert set(client.sweep(SHARD).keys) == set(LEAKS)
+    assert sweep_orphans(client.location, world.clock).keys == ("gone/part/x",)
+    assert stored(world.objects(), "part") - set(odd) == named(client.machine(SHARD).state())
+    [found] = check_location(world.objects(), world.clock, shard=SHARD).shards
+    assert {one.subject for one in found.findings if one.code == "FOREIGN_OBJECT"} >= set(odd)
 
 
 # --- directories of no shard ---------------------------------------------------------------------

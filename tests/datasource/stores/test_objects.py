@@ -263,10 +263,12 @@ def test_a_key_that_is_no_blobs_is_refused(memory_place: Place, key: str) -> Non
 
 
 def test_a_listing_of_blobs_hides_what_is_none(memory_place: Place) -> None:
-    """Neither the location's own objects nor logs are blobs."""
+    """Neither the location's own objects nor logs are blobs, nor what others put at odd keys."""
     location = memory_place.open()
     location.consensus.compare_and_set("s", None, b"x")
     location.blob.set("s/part/p", b"x")
+    for key in ("s/part//p", "s/part/caf\udce9", "s/part/a\nb", "s/part/./x", "/s/part/p"):
+        memory_place.objects().put(key, b"x")
 
     assert [entry.key for entry in location.blob.list("")] == ["s/part/p"]
     with pytest.raises(InvalidUsage):
