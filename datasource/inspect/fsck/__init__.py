@@ -119,7 +119,8 @@ def _directories(objects: Objects) -> list[str]:
     return [
         name
         for name in objects.directories()
-        if name[0] not in "_."
+        # The empty name is that of keys with a slash too many: `s3://bucket/prefix//x`.
+        if not name.startswith(("_", "."))
         # More than the first object: other tools mark directories by empty objects, such as `a/`.
         and any(not is_directory_marker(entry) for entry in objects.entries(f"{name}/"))
     ]
@@ -154,5 +155,5 @@ def _select_directories(
         )
     for name in directories:
         if not is_shard_directory(name):
-            found.add("FOREIGN_DIRECTORY", name, f"directory '{name}' cannot be a shard's")
+            found.add("FOREIGN_DIRECTORY", name or "/", f"directory '{name}' cannot be a shard's")
     return [name for name in directories if is_shard_directory(name)]

@@ -498,6 +498,13 @@ def test_a_copy_in_the_order_of_keys_is_a_backup() -> None:
         one.close()
 
 
+def test_a_copy_with_a_slash_too_many_is_foreign(lake: Lake) -> None:
+    """`aws s3 cp --recursive . s3://bucket/prefix//` gives all keys an empty first segment."""
+    lake.objects.put("/orders/log/7ffffffffffffffe", b"x")
+    report = check_location(lake.objects, lake.world.clock)
+    assert [(one.code, one.subject) for one in report.findings] == [("FOREIGN_DIRECTORY", "/")]
+
+
 def test_an_empty_place_is_no_location() -> None:
     """Nothing there is an error, and not a clean bill of health."""
     world = World()
