@@ -23,7 +23,7 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from shardline.datasource.errors import Corrupt
+from shardline.datasource.errors import Corrupt, InvalidUsage
 
 if TYPE_CHECKING:
     from shardline.datasource.stores.location import BlobEntry
@@ -35,6 +35,7 @@ __all__ = [
     "entry_key",
     "entry_seqno",
     "is_entry",
+    "may_have_entries",
     "newest_entry",
 ]
 
@@ -84,6 +85,20 @@ def newest_entry(objects: Objects, prefix: str) -> BlobEntry | None:
         return first
     rest = objects.entries(prefix, start_after=first.key)
     return next((entry for entry in rest if is_entry(entry.key)), None)
+
+
+def may_have_entries(objects: Objects, prefix: str) -> bool:
+    """True if the log at `prefix` has entries, or nobody can tell as it alone cannot be listed.
+
+    Who goes through all shards goes on then, and hears why from the operations of that one.
+
+    Raises:
+        Determinate: The store did not answer.
+    """
+    try:
+        return newest_entry(objects, prefix) is not None
+    except (InvalidUsage, Corrupt):
+        return True
 
 
 def encode_entry(key: str, token: bytes, data: bytes) -> bytes:

@@ -239,7 +239,7 @@ class FileObjects(Objects):
         # The age is read before anything below is removed, which makes this directory young.
         try:
             changed_ms = os.stat(self._path(directory)).st_mtime_ns // 1_000_000  # noqa: PTH116
-        except FileNotFoundError:
+        except OSError:
             return
         self.prune(directory, before_ms)
         if changed_ms < before_ms and directory.count("/") >= _PERMANENT_LEVELS:
@@ -424,6 +424,8 @@ class FileObjects(Objects):
                 status = os.stat(self._path(key))  # noqa: PTH116 - one per listed object
             except FileNotFoundError:
                 continue
+            except OSError as error:
+                raise self._error_for("list", key, error) from error
             count += 1
             yield BlobEntry(key, status.st_size, status.st_mtime_ns // 1_000_000)
 
@@ -482,7 +484,7 @@ class FileObjects(Objects):
                 hint="a file stands where a directory is needed, "
                 "or a directory where a file is, or a name is longer than 255 bytes",
             )
-        if verb == "read" and error.errno == errno.EIO:
+        if verb in {"read", "list"} and error.errno == errno.EIO:
             return Corrupt(what, hint="the disk cannot read it back")
         return Determinate(what, hint="free space or check the disk, then retry")
 

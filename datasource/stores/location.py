@@ -182,7 +182,10 @@ class Consensus(Protocol):
         ...
 
     def list_shards(self) -> list[str]:
-        """Directory names of all shards with a log at this location, sorted."""
+        """Directory names of all shards with a log at this location, sorted.
+
+        With those whose log may not, or cannot be looked at, as long as the location can be.
+        """
         ...
 
 

@@ -65,6 +65,7 @@ from shardline.datasource.stores.entry import (
     entry_key,
     entry_seqno,
     is_entry,
+    may_have_entries,
     newest_entry,
 )
 from shardline.datasource.stores.instant import NEVER, Instant, age_ms, now
@@ -555,7 +556,7 @@ class NumberedLog(Consensus):
             directory
             for directory in self._objects.directories()
             if is_shard_directory(directory)
-            and newest_entry(self._objects, f"{directory}/log/") is not None
+            and may_have_entries(self._objects, f"{directory}/log/")
         ]
 
     def _read(self, shard: str, seqno: int) -> VersionedData | None:

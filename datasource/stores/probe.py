@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -190,16 +191,13 @@ def lost_log(location: Location, directory: str, leftover: str) -> Corrupt:
 
 
 def _find_shard(objects: Objects) -> str | None:
-    """The directory of a shard that has a log; None if there is none."""
-    return next(
-        (
-            directory
-            for directory in objects.directories()
-            if is_shard_directory(directory)
-            and newest_entry(objects, f"{directory}/log/") is not None
-        ),
-        None,
-    )
+    """The directory of a shard that has a log; None if there is none that may be read."""
+    for directory in filter(is_shard_directory, objects.directories()):
+        # Somebody else's directory, where a location is to be made beside it, may be closed to us.
+        with suppress(InvalidUsage):
+            if newest_entry(objects, f"{directory}/log/") is not None:
+                return directory
+    return None
 
 
 def _marker_missing(url: str, shard: str) -> Corrupt:

@@ -14,16 +14,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardline.datasource.clock import SystemClock, SystemIds
-from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
+from shardline.datasource.errors import (
+    Determinate,
+    Indeterminate,
+    InvalidUsage,
+    ShardError,
+)
 from shardline.datasource.stores import file as file_store
 from shardline.datasource.stores.file import FileObjects
-from shardline.datasource.stores.location import Committed
+from shardline.datasource.stores.location import Committed, VersionedData
 from shardline.datasource.stores.log import NumberedLog
 from shardline.datasource.stores.objects import CREATED, EXISTS, Unresolved
 from shardline.datasource.stores.open import open_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from shardline.datasource.stores.location import Location
 
 
 @pytest.fixture
@@ -50,6 +57,22 @@ def _fail(monkeypatch: pytest.MonkeyPatch, name: str, number: int) -> Callable[[
 
     monkeypatch.setattr(os, name, failing)
     return lambda: monkeypatch.setattr(os, name, genuine)
+
+
+def _close(monkeypatch: pytest.MonkeyPatch, folder: Path, number: int) -> None:
+    """Make listings of `folder`, and below it, fail with errno `number`."""
+    genuine = os.scandir
+
+    def scandir(path: str) -> Any:
+        if Path(path).is_relative_to(folder):
+            raise OSError(number, os.strerror(number))
+        return genuine(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+
+
+def _open(root: Path) -> Location:
+    return open_location(str(root), {}, clock=SystemClock(), ids=SystemIds(), if_missing="create")
 
 
 def test_reading_makes_no_directory(objects: FileObjects, root: Path) -> None:
@@ -423,6 +446,53 @@ def test_what_may_not_be_read_is_told_apart_from_what_may_not_be_written(
     _fail(monkeypatch, name, errno.EACCES)
     with pytest.raises(InvalidUsage, match=r"\[ACCESS_DENIED\].*Permission denied.*permissions"):
         objects.get("a/b") if name == "open" else list(objects.entries("a"))
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.EACCES, "ACCESS_DENIED"),
+        (errno.EIO, "CORRUPT"),
+        (errno.ESTALE, "STORE_UNAVAILABLE"),
+    ],
+)
+@pytest.mark.parametrize("name", ["scandir", "stat"])
+def test_a_listing_that_fails_is_an_error_of_the_store(
+    objects: FileObjects, monkeypatch: pytest.MonkeyPatch, name: str, number: int, code: str
+) -> None:
+    """Nobody who goes through shards expects one of the operating system."""
+    objects.create("a/part/t1/b", b"x")
+    _fail(monkeypatch, name, number)
+    with pytest.raises(ShardError) as caught:
+        list(objects.entries("a/part/"))
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+def test_a_shard_that_cannot_be_looked_at_does_not_hide_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Its own operations say why; root may read everything, so the system call is made to fail."""
+    location = _open(tmp_path)
+    for name in ("a", "b"):
+        location.consensus.compare_and_set(name, None, b"x")
+    _close(monkeypatch, tmp_path / "a" / "log", number)
+    log = _open(tmp_path).consensus
+
+    assert log.list_shards() == ["a", "b"]
+    assert log.head("b") == VersionedData(1, b"x")
+    with pytest.raises(ShardError, match=r"ACCESS_DENIED|CORRUPT"):
+        log.head("a")
+
+
+def test_a_location_is_made_beside_what_may_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's directory is none of its shards."""
+    (tmp_path / "private").mkdir()
+    _close(monkeypatch, tmp_path / "private", errno.EACCES)
+
+    assert _open(tmp_path).consensus.list_shards() == ["private"]
 
 
 def test_a_location_below_a_file_is_refused(tmp_path: Path) -> None:
