@@ -12,6 +12,7 @@ memory does not grow with them.
 
 from __future__ import annotations
 
+import errno
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from shardline.datasource.errors import STORE_REFUSALS, Corrupt, InvalidUsage, MissingBlob
+from shardline.datasource.errors import (
+    STORE_REFUSALS,
+    Corrupt,
+    Determinate,
+    InvalidUsage,
+    MissingBlob,
+)
 from shardline.datasource.inspect.fsck.findings import Findings
 from shardline.datasource.parts.collect_stats import exact_part_stats
 from shardline.datasource.parts.nan_bounds import float_paths, trusts_bounds
@@ -141,8 +148,12 @@ def _examine(
     except MissingBlob as error:
         facts.found.add("PART_MISSING", part.key, error.detail)
     except (pa.ArrowException, OSError, KeyError, ValueError, InvalidUsage, Corrupt) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # the store's trouble, not the part's
+        if isinstance(error, OSError) and error.errno not in {None, errno.EIO}:
+            # The store's trouble, not the part's. With EIO a disk cannot read this one back.
+            raise Determinate(
+                f"cannot read part '{part.key}': {error.strerror or error}",
+                hint="check the disk, then check again",
+            ) from error
         if isinstance(error, InvalidUsage) and error.code in STORE_REFUSALS:
             raise
         why = error.detail if isinstance(error, (InvalidUsage, Corrupt)) else str(error)
