@@ -72,6 +72,10 @@ _REFUSALS: Final = {
 }
 _REFUSALS_BY_CODE: Final = {
     "ExpiredToken": _DENIED,
+    "InvalidObjectState": (
+        "OBJECT_ARCHIVED",
+        "a lifecycle rule archived it: copy it back to a class that is read at once, end the rule",
+    ),
     "NoSuchBucket": (
         "BUCKET_NOT_FOUND",
         "create the bucket, or check its name, s3.endpoint and s3.region",

@@ -157,6 +157,8 @@ def _examine(
         if isinstance(error, InvalidUsage) and error.code in STORE_REFUSALS:
             raise
         why = error.detail if isinstance(error, (InvalidUsage, Corrupt)) else str(error)
+        if isinstance(error, InvalidUsage) and error.hint:
+            why = f"{why}; {error.hint}"
         facts.found.add("PART_UNREADABLE", part.key, f"part '{part.key}': {why:.300}")
     return facts
 

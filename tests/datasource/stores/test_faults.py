@@ -453,6 +453,7 @@ def test_an_endpoint_that_does_not_answer_is_named(s3: S3Server, if_missing: str
         (400, "ExpiredToken", "ACCESS_DENIED"),
         (404, "NoSuchBucket", "BUCKET_NOT_FOUND"),
         (403, "AccessDenied", "ACCESS_DENIED"),
+        (403, "InvalidObjectState", "OBJECT_ARCHIVED"),
         (400, "InvalidRequest", "REQUEST_REFUSED"),
         (501, "NotImplemented", "STORE_NOT_ATOMIC"),
     ],

@@ -411,12 +411,14 @@ def test_contents_that_cannot_be_read_are_a_finding_of_their_shard(world: World)
 class Guarded(Metered):
     """A store that refuses to read parts, as a disk does after a restore by another user."""
 
+    code = "ACCESS_DENIED"
+
     @override
     def open(
         self, key: str, size_bytes: int | None = None, via: Objects | None = None
     ) -> pa.NativeFile | None:
         if "/part/" in key:
-            raise InvalidUsage(f"cannot open '{key}'", code="ACCESS_DENIED", hint="check the owner")
+            raise InvalidUsage(f"cannot open '{key}'", code=self.code, hint="check the owner")
         return super().open(key, size_bytes, via)
 
 
@@ -427,6 +429,19 @@ def test_a_part_that_may_not_be_read_is_no_damage(world: World) -> None:
     client.writer(SHARD).append_now(table((1, "a")))
     with pytest.raises(InvalidUsage, match=r"ACCESS_DENIED.*check the owner"):
         check_location(Guarded(world.objects(), world.clock), world.clock, deep=True)
+
+
+def test_parts_in_an_archive_are_findings(world: World) -> None:
+    """A lifecycle rule has moved them: each is named, with what its store says to do."""
+    client = world.client(replace(TINY, inline_part_bytes=0))
+    client.create(SHARD, schema_of())
+    for number in range(2):
+        client.writer(SHARD).append_now(table((number, "a")))
+    store = Guarded(world.objects(), world.clock)
+    store.code = "OBJECT_ARCHIVED"
+    [checked] = check_location(store, world.clock, deep=True).shards
+    assert [one.code for one in checked.findings] == ["PART_UNREADABLE"] * 2
+    assert "check the owner" in checked.findings[0].detail
 
 
 class Failing(Metered):
