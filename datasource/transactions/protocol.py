@@ -18,6 +18,9 @@ process that is about to complete it: one of the two commits loses, and starts a
 Invariants:
     A shard with a `register` row is marked.
     The time of a `forget` row is at or after the upper of its data shard.
+    The upper of a data shard with a `register` row is never beyond that of the transactions shard.
+    Where it is, an older copy of the transactions shard was restored, and a commit before the data
+    shard's upper would be taken for one that was applied to it: it is refused.
 """
 
 from __future__ import annotations
@@ -29,7 +32,13 @@ from typing import Final
 
 import msgspec
 
-from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
+from shardline.datasource.errors import (
+    Corrupt,
+    Determinate,
+    Indeterminate,
+    InvalidUsage,
+    ShardError,
+)
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.ids import new_id
 from shardline.datasource.shard.batch import Run
@@ -249,6 +258,7 @@ class Transactions:
 
         Raises:
             InvalidUsage: A shard is not registered.
+            Corrupt: `TXNS_BEHIND`: an older copy of the transactions shard was restored.
             Determinate: It certainly did not happen. `STAGED_TOO_LONG`: write the parts again.
                 `REGISTRATION_CHANGED`: a shard was forgotten meanwhile.
             Indeterminate: It may have happened: with an identity, commit again.
@@ -260,6 +270,7 @@ class Transactions:
             for write in writes:
                 if write.shard not in ledger.registered:
                     raise self._not_registered(write.name)
+                self._check_not_behind(write, ledger)
             return judge(ledger) or Rows(rows)
 
         try:
@@ -398,6 +409,33 @@ class Transactions:
         if marked.registration.shard != ledger.shard:
             raise self._registered_elsewhere(name, marked.registration)
         return marked
+
+    def _check_not_behind(self, write: Write, ledger: Ledger) -> None:
+        """Refuse a commit that its data shard would take for one that it has already."""
+        machine = self.client.machine(write.name)
+        # No older than the caller's first look at the shard: while anybody is in the middle of a
+        # transaction, nothing is restored. So it costs no request but a process's first.
+        state = machine.cached or machine.state()
+        if state.shard != write.shard or state.upper <= Frontier(ledger.upper):
+            return
+        # Another transaction may have been committed and applied since the ledger was read: it is
+        # read again, after a state. And of a log that was replaced since nothing that is known is
+        # true: its newest record is looked at.
+        state = machine.state()
+        record, now = machine.log.record(state.seqno), self.reader.read()
+        if record is None or record.walltime_ms != state.walltime_ms or now is None:
+            return  # whoever appends next, or applies, finds what there is
+        if write.shard in now.registered and state.upper > Frontier(now.upper):
+            raise Corrupt(
+                f"transactions shard '{self.name}' is complete up to {now.upper}, and shard "
+                f"'{write.name}', which is registered with it, up to {state.upper.time}: an older "
+                "copy of the transactions shard was restored; nothing was written",
+                code="TXNS_BEHIND",
+                hint="restore all shards of the location to one moment; or, if it does not matter "
+                "that transactions since that copy may be in some of their shards only, and are "
+                "made again if they are repeated, go on after them "
+                f"(client.transactions('{self.name}').advance({state.upper.time}))",
+            )
 
     def _take_over_barrier(self, begun_before_ms: int) -> None:
         """Refuse what sweeps of shards may have deleted, before a transaction can bring it in."""

@@ -248,6 +248,12 @@ KINDS: Final[Mapping[str, Kind]] = {
         "damage",
         "nobody can open the shard: restore the parts of the transactions shard from a backup",
     ),
+    "TXNS_BEHIND": Kind(
+        "damage",
+        "an older copy of the transactions shard was restored, or its newest records were lost: "
+        "transactions since are in some of their shards only, and would be made again if they were "
+        "repeated. Restore all shards of the location to one moment",
+    ),
     "TXNS_ROW_DAMAGED": Kind("damage", "restore the parts of the transactions shard from a backup"),
     "TXNS_PART_MISSING": Kind(
         "damage", "restore it from a backup; readers of the shard wait for it"

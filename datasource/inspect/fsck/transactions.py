@@ -4,6 +4,9 @@ Updates that were committed for a shard and are not applied yet are named by a r
 transactions shard only: their parts are in the shard's own directory, and none of its states names
 them. Without this check, their loss would be found only when every reader of the shard fails. So
 it is with the rows of the transactions shard: each new reader of a registered shard needs them all.
+
+Where one of the two was restored from a copy and the other was not, both are whole, and what was
+committed since that copy is lost all the same: so they are compared.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Final
 import msgspec
 
 from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob, ShardError
+from shardline.datasource.frontier import Frontier
 from shardline.datasource.inspect.fsck.findings import Findings, ShardCheck
 from shardline.datasource.inspect.fsck.log import ShardObjects
 from shardline.datasource.inspect.fsck.parts import check_exists, examine_parts, stored_sizes
@@ -53,7 +57,7 @@ class TransactionsCheck:
     objects: Objects
     states: Mapping[str, ShardState]
     deep: bool
-    _pending: dict[str, list[Row] | ShardError] = field(default_factory=dict)
+    _ledgers: dict[str, Ledger | ShardError] = field(default_factory=dict)
 
     def with_transactions(self, checked: CheckedShard) -> ShardCheck:
         """The check of a shard, with findings about its transactions added.
@@ -76,20 +80,40 @@ class TransactionsCheck:
         elif txns.shard != mark.shard:
             found.add("TXNS_OTHER", mark.txns, _other(mark, txns))
         else:
-            self._check_pending(state, txns, found)
+            self._check_ledger(state, txns, found)
         return msgspec.structs.replace(checked.check, findings=found.sorted())
 
-    def _check_pending(self, state: ShardState, txns: ShardState, found: Findings) -> None:
-        if txns.name not in self._pending:
-            self._pending[txns.name] = self._rows(txns)
-        pending = self._pending[txns.name]
-        if isinstance(pending, ShardError):
+    def _check_ledger(self, state: ShardState, txns: ShardState, found: Findings) -> None:
+        if txns.name not in self._ledgers:
+            self._ledgers[txns.name] = self._ledger(txns)
+        ledger = self._ledgers[txns.name]
+        if isinstance(ledger, ShardError):
             # Said of this shard and not only of that one: it may be the only one that is checked.
             detail = f"it is registered with '{txns.name}', whose rows cannot be read"
-            found.add("TXNS_UNREADABLE", txns.name, f"{detail}: {pending.detail}")
+            found.add("TXNS_UNREADABLE", txns.name, f"{detail}: {ledger.detail}")
             return
+        self._check_upper(state, ledger, txns.name, found)
+        self._check_pending(state, ledger.pending(state.shard), found)
+
+    def _check_upper(self, state: ShardState, ledger: Ledger, name: str, found: Findings) -> None:
+        """Find a transactions shard that has forgotten what was committed for the shard."""
+        if state.upper <= Frontier(ledger.upper):
+            return
+        # The ledger may have been read before the state: one that is read now counts.
+        txns = self._state(name)
+        now = None if txns is None else self._ledger(txns)
+        if not isinstance(now, Ledger) or state.shard not in now.registered:
+            return
+        if state.upper > Frontier(now.upper):
+            detail = (
+                f"it is registered with '{name}', which is complete up to {now.upper}, and has "
+                f"itself what was committed before {state.upper.time}"
+            )
+            found.add("TXNS_BEHIND", name, detail)
+
+    def _check_pending(self, state: ShardState, pending: Sequence[Row], found: Findings) -> None:
         for row in pending:
-            if row.shard != state.shard or row.data is None or state.upper.is_beyond(row.at):
+            if row.data is None or state.upper.is_beyond(row.at):
                 continue
             try:
                 runs = stamp_time(row.commit().runs, row.at)
@@ -133,13 +157,13 @@ class TransactionsCheck:
         now = self._state(row.name)
         return now is not None and (now.shard != row.shard or now.upper.is_beyond(row.at))
 
-    def _rows(self, txns: ShardState) -> list[Row] | ShardError:
-        """Rows of `txns` that may not be applied yet; or why no reader can read them."""
+    def _ledger(self, txns: ShardState) -> Ledger | ShardError:
+        """The ledger of `txns`; or why no reader can read it."""
         failure: ShardError | None = None
         for _ in range(_LOOKS_MAX):
             try:
                 rows = fold(contents_in(ObjectBlob(self.objects), txns), txns, 0, {})
-                return Ledger.of(txns.shard, txns.upper.time or 0, rows).pending()
+                return Ledger.of(txns.shard, txns.upper.time or 0, rows)
             except MissingBlob as error:
                 # Where the shard has moved since its state was read, which may be hours ago, the
                 # part may have been merged and collected.

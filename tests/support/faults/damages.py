@@ -310,6 +310,18 @@ def transactions_shard_made_again(lake: Lake) -> None:
     lake.forge_state(registered=Registration(OTHER, "s" + "0" * 32, 5))
 
 
+@damage("TXNS_BEHIND")
+def transactions_shard_of_an_older_copy(lake: Lake) -> None:
+    lake.client.transactions().register(OTHER)
+    store, folder = lake.objects, "%5Ftransactions/"
+    copy = {entry.key: lake.get(entry.key) for entry in store.entries(folder)}
+    with lake.client.transaction() as transaction:
+        transaction.append(OTHER, some(1, 2))
+    for entry in list(store.entries(folder)):
+        if entry.key not in copy:
+            store.delete(entry.key)
+
+
 def commit(lake: Lake, data: bytes) -> None:
     """Commit a row for the other shard as somebody who dies before applying it."""
     txns = lake.client.transactions()
