@@ -12,6 +12,7 @@ Reading order:
     commit_loop       the one loop that appends to it
     applier           brings committed updates into the data shards
     protocol          register, forget, commit, apply, tidy
+    loss              where one of them was lost
     shard_view        the states of shards as readers see them
     redirected_append   appends to single registered shards, as transactions
     transaction       `with client.transaction() as t`

@@ -37,6 +37,7 @@ from shardline.datasource.errors import (
     Determinate,
     Indeterminate,
     InvalidUsage,
+    MissingBlob,
     ShardError,
 )
 from shardline.datasource.frontier import Frontier
@@ -57,7 +58,9 @@ from shardline.datasource.shard.commands.txns import (
     finalise_txns,
     refuse_direct_writes,
 )
+from shardline.datasource.shard.replay import LogReader
 from shardline.datasource.shard.state import Registration, ShardState, is_tombstone
+from shardline.datasource.stores.shard_names import shard_name
 from shardline.datasource.transactions.applier import apply_ledger, is_applied
 from shardline.datasource.transactions.client_protocol import TransactionClient
 from shardline.datasource.transactions.commit_loop import (
@@ -68,6 +71,7 @@ from shardline.datasource.transactions.commit_loop import (
     Rows,
 )
 from shardline.datasource.transactions.ledger import Ledger
+from shardline.datasource.transactions.loss import check_not_lost
 from shardline.datasource.transactions.rows import KEY, Payload, Row, RowKind, schema
 from shardline.datasource.transactions.shard_view import ShardViews
 
@@ -174,19 +178,30 @@ class Transactions:
 
         return self._change(judge, at)
 
-    def forget(self, *names: str, at: int | None = None) -> int | UpperMismatch:
+    def forget(
+        self, *names: str, at: int | None = None, despite_loss: bool = False
+    ) -> int | UpperMismatch:
         """End the registration of shards: they are written directly again. Idempotent.
 
-        All that was committed for them is applied before direct writers are admitted. Arguments and
-        result as `register`.
+        All that was committed for them is applied before direct writers are admitted.
+
+        Args:
+            names: Shards of the location.
+            at: As of `register`.
+            despite_loss: True gives up what cannot be applied because the transactions shard of
+                their registration is gone for good (`TXNS_MISSING`, `TXNS_OTHER`).
+
+        Returns:
+            As `register`.
 
         Raises:
             InvalidUsage: There is no such shard, or it is registered with another transactions
                 shard.
+            ShardError: The transactions shard of their registration was lost (`check_not_lost`).
             Indeterminate: It may have happened: call it again.
         """
         for name in names:
-            self._remove_stale_mark(name)
+            self._remove_stale_mark(name, despite_loss=despite_loss)
 
         def judge(ledger: Ledger) -> Rows:
             apply_ledger(self.client, ledger)
@@ -344,10 +359,16 @@ class Transactions:
     # -- how -----------------------------------------------------------------------------------
 
     def _create(self) -> None:
-        """Create the transactions shard if there is none."""
+        """Create the transactions shard if there is none.
+
+        Raises:
+            MissingBlob: There was one, and it was lost.
+        """
         machine = self.client.machine(self.name)
         state = machine.refresh()
-        if state is not None and not is_tombstone(state):
+        if state is None:
+            self._check_is_first()
+        elif not is_tombstone(state):
             return
         shard = new_id("s", self.client.ids)
         now_ms = self.client.clock.now_ms()
@@ -367,6 +388,23 @@ class Transactions:
         )
         if is_tombstone(machine.initialise(fresh)):
             machine.apply(partial(reinitialise, fresh=fresh))
+
+    def _check_is_first(self) -> None:
+        """Refuse to make the first one where shards are registered with one that is gone.
+
+        Looks at every shard, once in the life of a location: what is committed to a new one would
+        be in the way of restoring the one before.
+        """
+        for directory in self.client.location.consensus.list_shards():
+            log = LogReader(shard_name(directory), self.client.location, directory)
+            try:
+                found = log.newest()
+            except (Corrupt, MissingBlob, InvalidUsage):
+                continue  # who uses that one is told; nothing is known of its mark
+            mark = None if found is None else found[0].registered
+            if mark is not None and mark.txns == self.name:
+                # It may have been made since it was looked for.
+                check_not_lost(log.name, mark, self.client.machine(self.name).refresh())
 
     def _change(self, judge: Callable[[Ledger], Rows], at: int | None) -> int | UpperMismatch:
         """Commit rows about registrations, unless there are none, and apply them."""
@@ -443,11 +481,14 @@ class Transactions:
         if begun_before_ms > machine.state().swept_before_ms:
             machine.apply(partial(write_barrier, begun_before_ms=begun_before_ms))
 
-    def _remove_stale_mark(self, name: str) -> None:
+    def _remove_stale_mark(self, name: str, *, despite_loss: bool = False) -> None:
         """Remove a mark that names an earlier transactions shard of this name, which was dropped.
 
         A transactions shard with registered shards cannot be dropped, so this registration had not
         been completed.
+
+        Raises:
+            ShardError: It was not dropped, but lost, unless `despite_loss`.
         """
         state = self._state(name)
         found = state.registered
@@ -457,6 +498,8 @@ class Transactions:
             raise self._registered_elsewhere(name, found)
         ledger = self.reader.read()
         if ledger is None or ledger.shard != found.shard:
+            if not despite_loss:
+                check_not_lost(name, found, self.client.machine(self.name).cached)
             self.client.machine(name).apply(partial(allow_direct_writes, registration=found))
 
     def _state(self, name: str) -> ShardState:

@@ -48,6 +48,7 @@ from shardline.datasource.shard.trace import push_batch
 from shardline.datasource.transactions.applier import apply_ledger
 from shardline.datasource.transactions.client_protocol import TransactionClient
 from shardline.datasource.transactions.ledger import Ledger, LedgerReader
+from shardline.datasource.transactions.loss import check_not_lost
 
 __all__ = ["ShardViews", "with_logical_upper"]
 
@@ -94,7 +95,8 @@ class ShardViews:
 
         Raises:
             InvalidUsage: There is no such shard.
-            ShardError: An error of the store, also while the transactions shard is read.
+            ShardError: An error of the store, also while the transactions shard is read; or that
+                was lost (`check_not_lost`).
         """
         return self.states([name])[0]
 
@@ -155,7 +157,8 @@ class ShardViews:
             takes_back: As of `write_barrier`.
 
         Raises:
-            Corrupt: A row cannot be read.
+            Corrupt: A row cannot be read; or as of `check_not_lost`.
+            MissingBlob: As of `check_not_lost`.
         """
         state = self.client.machine(name).refresh()
         mark = None if state is None else state.registered
@@ -163,8 +166,7 @@ class ShardViews:
             # A shard is written directly again only when all that was committed for it is applied.
             return set()
         machine = self.client.machine(mark.txns)
-        if machine.refresh() is None:
-            return set()
+        check_not_lost(name, mark, machine.refresh())
         # The barrier before the ledger is read: each commit that came before it is in the ledger.
         if begun_before_ms is not None:
             barrier = partial(write_barrier, begun_before_ms=begun_before_ms, takes_back=takes_back)
@@ -198,6 +200,8 @@ class ShardViews:
                 continue
             ledger = read[mark.txns]
             if ledger is None or ledger.shard != mark.shard:
+                # The mark may be newer than the ledger, but never than the log that it is of.
+                check_not_lost(name, mark, self.client.machine(mark.txns).refresh())
                 return state  # registering was interrupted: nothing was committed for it
             due = [row for row in ledger.pending(state.shard) if not state.upper.is_beyond(row.at)]
             if due:

@@ -179,7 +179,7 @@ def test_a_person_takes_back_the_barrier_of_the_transactions_shard_as_well(world
 
 
 def test_a_transactions_shard_whose_log_is_gone_has_no_barrier(world: World) -> None:
-    """Shards that are registered in it can be swept all the same."""
+    """A sweep of a shard that is registered in it, and has no orphans, has nothing to ask it."""
     client = filled(world)
     client.transactions().register(SHARD)
     mark = client.state(SHARD).registered

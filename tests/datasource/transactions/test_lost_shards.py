@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardline.datasource.errors import Corrupt
+from shardline.datasource.errors import Corrupt, MissingBlob
 from shardline.datasource.inspect.fsck import check_location
 from shardline.datasource.stores.shard_names import shard_directory
+from shardline.datasource.transactions.commit_loop import Committer
 from shardline.datasource.transactions.ledger import Ledger, LedgerReader
+from shardline.datasource.transactions.protocol import Transactions
 from shardline.datasource.transactions.rows import TRANSACTIONS
 from support.models.shards import SETTINGS, World, rows, schema_of, table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shardline.datasource.client import ShardClient
 
 BLOBS = replace(SETTINGS, inline_part_bytes=0)
@@ -124,3 +128,94 @@ def test_a_ledger_that_is_merely_late_is_not_behind(
     transaction.commit()
     assert not late
     assert numbers(world.client()) == [1, 2, 3]
+
+
+# --- no transactions shard any more --------------------------------------------------------------
+
+
+def not_applied(client: ShardClient, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commit to `a` as a process that dies before it applies that."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Committer, "_follow_up", lambda *_: None)
+        commit(client, number)
+
+
+USES: dict[str, Callable[[ShardClient], object]] = {
+    "read": numbers,
+    "write": lambda client: commit(client, 3),
+    "write another one": lambda client: commit(client, 3, "b"),
+    "read another one": lambda client: client.transaction().read("b"),
+    "register": lambda client: client.transactions().register("a"),
+    "forget": lambda client: client.transactions().forget("a"),
+    "sweep": lambda client: client.sweep("a"),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_nobody_goes_on_without_the_transactions_shard(
+    world: World, client: ShardClient, monkeypatch: pytest.MonkeyPatch, use: str
+) -> None:
+    """What it had not applied is there once it is back; nothing was made in its place."""
+    commit(client, 1)
+    not_applied(client, 2, monkeypatch)
+    copy = copy_of(world, TRANSACTIONS)
+    restore(world, TRANSACTIONS, {})
+    world.clock.advance(30 * HOUR_MS)
+    with pytest.raises(MissingBlob, match=r"TXNS_MISSING.*'a'.*forget\('a', despite_loss=True\)"):
+        USES[use](world.client(BLOBS))
+    assert not copy_of(world, TRANSACTIONS)
+    restore(world, TRANSACTIONS, copy)
+    assert numbers(world.client(BLOBS)) == [1, 2]
+
+
+@pytest.mark.parametrize("use", ["read", "write", "register", "forget", "sweep"])
+def test_another_transactions_shard_does_not_take_its_place(
+    world: World, client: ShardClient, monkeypatch: pytest.MonkeyPatch, use: str
+) -> None:
+    """As older code has made it, or as it is in a location that the shard was copied to."""
+    commit(client, 1)
+    not_applied(client, 2, monkeypatch)
+    copy = copy_of(world, TRANSACTIONS)
+    restore(world, TRANSACTIONS, {})
+    with monkeypatch.context() as patch:
+        patch.setattr(Transactions, "_check_is_first", lambda _: None)
+        world.client(BLOBS).transactions().register("b")
+    world.clock.advance(30 * HOUR_MS)
+    with pytest.raises(Corrupt, match=r"TXNS_OTHER.*'a'.*despite_loss"):
+        USES[use](world.client(BLOBS))
+    assert findings(world) == {("a", "TXNS_OTHER", TRANSACTIONS)}
+    restore(world, TRANSACTIONS, copy)
+    assert numbers(world.client(BLOBS)) == [1, 2]
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_what_it_had_not_applied_is_given_up_on_demand(
+    world: World, client: ShardClient, monkeypatch: pytest.MonkeyPatch, *, made_again: bool
+) -> None:
+    """Where nobody has a copy the shard can be used again, without what was not applied."""
+    commit(client, 1)
+    not_applied(client, 2, monkeypatch)
+    restore(world, TRANSACTIONS, {})
+    other = world.client(BLOBS)
+    if made_again:
+        with monkeypatch.context() as patch:
+            patch.setattr(Transactions, "_check_is_first", lambda _: None)
+            other.transactions().register("b")
+    other.transactions().forget("a", despite_loss=True)
+    assert other.state("a").registered is None
+    assert findings(world) == set()
+    other.writer("a").append_now(table((3, "x")))
+    commit(other, 4, "a", "b")
+    assert numbers(other) == [1, 3, 4]
+
+
+def test_a_shard_that_nobody_can_open_is_in_nobodys_way(world: World, client: ShardClient) -> None:
+    """Of the first transaction of a location, which looks at all shards."""
+    restore(world, TRANSACTIONS, {})
+    client = world.client(BLOBS)
+    client.transactions().forget("a", despite_loss=True)
+    store = world.objects()
+    for key in copy_of(world, "a"):
+        store.put(key, b"x")
+    commit(client, 1, "b")
+    assert numbers(client, "b") == [1]
