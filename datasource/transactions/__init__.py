@@ -24,7 +24,8 @@ Laws:
     TX2  When the transactions shard's upper moves, so does that of every registered shard.
     TX3  Applying is idempotent and may be done by any process, in order of time; a reader at a
          time applies what was committed by then.
-    TX4  A row is retracted only after it was applied.
+    TX4  A row is retracted only after it was applied, or when a person gives up its shard, which
+         is lost.
     TX5  A registered shard refuses direct writes.
     TX6  Nothing depends on the history of the transactions shard: rows carry their times.
     TX7  The facts that a commit was judged by still hold at the upper that it is appended at.

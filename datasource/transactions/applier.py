@@ -18,7 +18,7 @@ from functools import partial
 
 import msgspec
 
-from shardline.datasource.errors import Determinate
+from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.maintenance.compact import compact_inline
 from shardline.datasource.maintenance.make_room import make_room
 from shardline.datasource.parts.stage import Stager, UncommittedParts
@@ -31,6 +31,7 @@ from shardline.datasource.shard.commands.txns import Applied, Commit, apply_comm
 from shardline.datasource.shard.machine import Machine
 from shardline.datasource.transactions.client_protocol import TransactionClient
 from shardline.datasource.transactions.ledger import Ledger
+from shardline.datasource.transactions.loss import data_shard_lost
 from shardline.datasource.transactions.rows import Row
 from shardline.datasource.types.schema import ShardSchema
 
@@ -49,6 +50,7 @@ def apply_ledger(
 
     Raises:
         Corrupt: The state of a data shard does not say that it is registered.
+        MissingBlob: A data shard is not there (`REGISTERED_SHARD_MISSING`).
         Determinate: `STAGED_TOO_LONG`: this process was suspended for a day in the middle of it.
         ShardError: An error of the store. Rows may have been applied to other shards.
     """
@@ -57,7 +59,13 @@ def apply_ledger(
         if (shards is None or row.shard in shards) and not is_applied(client, row):
             due[row.name, row.shard].append(row)
     for (name, shard), rows in due.items():
-        _apply(client.machine(name), shard, ledger.shard, [row.commit() for row in rows])
+        commits = [row.commit() for row in rows]
+        try:
+            _apply(client.machine(name), shard, ledger.shard, commits)
+        except InvalidUsage as error:
+            if error.code == "SHARD_NOT_FOUND":
+                raise data_shard_lost(name) from error
+            raise
     return sum(map(len, due.values()))
 
 

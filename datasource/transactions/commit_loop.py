@@ -104,10 +104,17 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows to add, at a time not before `least`; the loop sets that time in the rows."""
+    """Rows to add, at a time not before `least`; the loop sets that time in the rows.
+
+    Attributes:
+        added: The rows to add.
+        least: The time.
+        lost: Rows to retract that are given up: what they say can be applied to no shard any more.
+    """
 
     added: Sequence[Row] = ()
     least: int = 0
+    lost: Sequence[Row] = ()
 
 
 Judge: TypeAlias = Callable[[Ledger], Rows | Refused]
@@ -221,7 +228,7 @@ class Committer:
         if time < least:
             return UpperMismatch(Frontier(time), Frontier(least))
         added = [replace(row, at=time) for row in rows.added]
-        gone = self._rows_to_retract(ledger, added)
+        gone = self._rows_to_retract(ledger, added, rows.lost)
         try:
             outcome = self._append(ledger, time, updates_table(added, gone), identity, staged_ms)
         except InvalidUsage as error:
@@ -252,12 +259,16 @@ class Committer:
             raise other_range(self.machine.name, identity.writer, identity.sequence, found)
         return found
 
-    def _rows_to_retract(self, ledger: Ledger, added: Sequence[Row]) -> list[Row]:
+    def _rows_to_retract(
+        self, ledger: Ledger, added: Sequence[Row], lost: Sequence[Row]
+    ) -> list[Row]:
+        given_up = {row.id for row in lost}
+        pending = [row for row in ledger.pending() if row.id not in given_up]
         # Only what is known to be applied: a row that is retracted before never reaches its shard.
-        applied = [row for row in ledger.pending() if is_applied(self.client, row)]
+        applied = [row for row in pending if is_applied(self.client, row)]
         forgotten = {row.shard for row in added if row.kind == "forget"}
         left = [row for shard, row in ledger.registered.items() if shard in forgotten]
-        return [*applied[:_TIDY_MAX], *left]
+        return [*applied[:_TIDY_MAX], *left, *lost]
 
     def _append(
         self,

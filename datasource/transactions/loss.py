@@ -19,7 +19,7 @@ from __future__ import annotations
 from shardline.datasource.errors import Corrupt, MissingBlob
 from shardline.datasource.shard.state import Registration, ShardState, is_tombstone
 
-__all__ = ["check_not_lost", "is_lost"]
+__all__ = ["check_not_lost", "data_shard_lost", "is_lost"]
 
 
 def is_lost(mark: Registration, txns: ShardState | None) -> bool:
@@ -66,4 +66,15 @@ def check_not_lost(name: str, mark: Registration, txns: ShardState | None) -> No
         "what was committed for the shard may be missing",
         code="TXNS_OTHER",
         hint=hint,
+    )
+
+
+def data_shard_lost(name: str) -> MissingBlob:
+    """The error for a data shard that is registered, or waits for rows, and is not there."""
+    return MissingBlob(
+        f"shard '{name}' is not there, and a transactions shard has it registered, or rows that "
+        "are to be applied to it: it was lost",
+        code="REGISTERED_SHARD_MISSING",
+        hint="restore it from a backup, together with the transactions shard; or, without one, "
+        f"give it up: client.transactions().forget('{name}', despite_loss=True)",
     )

@@ -71,7 +71,7 @@ from shardline.datasource.transactions.commit_loop import (
     Rows,
 )
 from shardline.datasource.transactions.ledger import Ledger
-from shardline.datasource.transactions.loss import check_not_lost
+from shardline.datasource.transactions.loss import check_not_lost, data_shard_lost
 from shardline.datasource.transactions.rows import KEY, Payload, Row, RowKind, schema
 from shardline.datasource.transactions.shard_view import ShardViews
 
@@ -188,8 +188,9 @@ class Transactions:
         Args:
             names: Shards of the location.
             at: As of `register`.
-            despite_loss: True gives up what cannot be applied because the transactions shard of
-                their registration is gone for good (`TXNS_MISSING`, `TXNS_OTHER`).
+            despite_loss: True gives up what cannot be applied: because the transactions shard of
+                their registration is gone for good (`TXNS_MISSING`, `TXNS_OTHER`), or because the
+                shards themselves are (`REGISTERED_SHARD_MISSING`).
 
         Returns:
             As `register`.
@@ -197,21 +198,27 @@ class Transactions:
         Raises:
             InvalidUsage: There is no such shard, or it is registered with another transactions
                 shard.
-            ShardError: The transactions shard of their registration was lost (`check_not_lost`).
+            ShardError: The transactions shard of their registration was lost (`check_not_lost`),
+                or one of them was (`data_shard_lost`).
             Indeterminate: It may have happened: call it again.
         """
         for name in names:
-            self._remove_stale_mark(name, despite_loss=despite_loss)
+            if not despite_loss or self.client.machine(name).refresh() is not None:
+                self._remove_stale_mark(name, despite_loss=despite_loss)
 
         def judge(ledger: Ledger) -> Rows:
-            apply_ledger(self.client, ledger)
+            lost = self._rows_of_lost(ledger, names) if despite_loss else []
+            due = {row.shard for row in ledger.pending()} - {row.shard for row in lost}
+            apply_ledger(self.client, ledger, due)
             rows, least = [], 0
             for name in dict.fromkeys(names):
-                state = self.client.machine(name).state()
-                if state.registered is not None:
+                state = self.client.machine(name).refresh()
+                if state is None and all(row.name != name for row in lost):
+                    raise self.client.machine(name).not_found_error()
+                if state is not None and state.registered is not None:
                     rows.append(self._row("forget", name, state.shard))
                     least = max(least, state.upper.time or 0)
-            return Rows(rows, least)
+            return Rows(rows, least, lost)
 
         return 0 if self.reader.read() is None else self._change(judge, at)
 
@@ -410,8 +417,10 @@ class Transactions:
         """Commit rows about registrations, unless there are none, and apply them."""
         ledger = self.reader.read()
         assert ledger is not None, self.name
-        if at is None and not judge(ledger).added:
-            return ledger.upper
+        if at is None:
+            rows = judge(ledger)
+            if not rows.added and not rows.lost:
+                return ledger.upper
         upper = self._upper_of(self._committer.commit(judge, at))
         try:
             self.apply()
@@ -502,8 +511,23 @@ class Transactions:
                 check_not_lost(name, found, self.client.machine(self.name).cached)
             self.client.machine(name).apply(partial(allow_direct_writes, registration=found))
 
+    def _rows_of_lost(self, ledger: Ledger, names: Sequence[str]) -> list[Row]:
+        """Rows for shards of these names that are not there, or in whose place is another one."""
+        # After the ledger: no shard is dropped before what it is registered for has been applied.
+        states = {name: self.client.machine(name).refresh() for name in names}
+        return [
+            row
+            for row in ledger.rows.values()
+            if row.name in states
+            and ((state := states[row.name]) is None or state.shard != row.shard)
+        ]
+
     def _state(self, name: str) -> ShardState:
-        state = self.client.machine(name).state()
+        state = self.client.machine(name).refresh()
+        if state is None:
+            if name in self.registered():
+                raise data_shard_lost(name)
+            raise self.client.machine(name).not_found_error()
         if is_tombstone(state):
             raise InvalidUsage(
                 f"shard '{name}' was dropped",

@@ -248,6 +248,11 @@ KINDS: Final[Mapping[str, Kind]] = {
         "damage",
         "nobody can open the shard: restore the parts of the transactions shard from a backup",
     ),
+    "REGISTERED_SHARD_MISSING": Kind(
+        "damage",
+        "restore it from a backup, together with the transactions shard; or, without one, give it "
+        "up by client.transactions().forget(NAME, despite_loss=True)",
+    ),
     "TXNS_BEHIND": Kind(
         "damage",
         "an older copy of the transactions shard was restored, or its newest records were lost: "

@@ -28,6 +28,7 @@ from shardline.datasource.read import contents_in
 from shardline.datasource.shard.batch import Part, stamp_time
 from shardline.datasource.shard.state import Registration, ShardState, is_tombstone
 from shardline.datasource.stores.blob import ObjectBlob
+from shardline.datasource.stores.entry import newest_entry
 from shardline.datasource.stores.objects import Objects
 from shardline.datasource.stores.shard_names import shard_directory
 from shardline.datasource.transactions.ledger import Ledger, fold
@@ -67,9 +68,17 @@ class TransactionsCheck:
         """
         state = checked.state
         mark = None if state is None else state.registered
-        if state is None or mark is None or is_tombstone(state) or mark.shard == state.shard:
+        if state is None or mark is None or is_tombstone(state):
             return checked.check
         found = Findings({(f.code, f.subject): f for f in checked.check.findings})
+        if mark.shard == state.shard:
+            self._check_registered(state, found)
+        else:
+            self._check_mark(state, mark, found)
+        return msgspec.structs.replace(checked.check, findings=found.sorted())
+
+    def _check_mark(self, state: ShardState, mark: Registration, found: Findings) -> None:
+        """Check a data shard by the transactions shard that it is registered with."""
         txns = self.states.get(mark.txns)
         if txns is None:
             # Not part of this check, or not readable, which is a finding of its own.
@@ -81,12 +90,36 @@ class TransactionsCheck:
             found.add("TXNS_OTHER", mark.txns, _other(mark, txns))
         else:
             self._check_ledger(state, txns, found)
-        return msgspec.structs.replace(checked.check, findings=found.sorted())
+
+    def _check_registered(self, txns: ShardState, found: Findings) -> None:
+        """Check a transactions shard by the data shards that it has rows for."""
+        ledger = self._ledger_of(txns)
+        if isinstance(ledger, ShardError):
+            return  # what is wrong with it is found by its own parts
+        rows = [row for row in ledger.rows.values() if self._lacks_shard(row, self.states)]
+        if not rows:
+            return
+        # What was looked at may be hours old. A row that is there before a look at its shard and
+        # after it is of a shard that must have been there.
+        seen = {name: self._state(name) for name in {row.name for row in rows}}
+        now = self._state(txns.name)
+        later = None if now is None else self._ledger(now)
+        if not isinstance(later, Ledger):
+            return
+        for row in rows:
+            if row.id in later.rows and self._lacks_shard(row, seen):
+                detail = f"shard '{row.name}', for which it has a row of {row.at}, is not there"
+                found.add("REGISTERED_SHARD_MISSING", row.name, detail)
+
+    def _lacks_shard(self, row: Row, states: Mapping[str, ShardState | None]) -> bool:
+        """True if the shard that `row` is for is not there, or registered and another one now."""
+        state = states.get(row.name)
+        if state is not None:
+            return row.kind == "register" and state.shard != row.shard
+        return newest_entry(self.objects, f"{shard_directory(row.name)}/log/") is None
 
     def _check_ledger(self, state: ShardState, txns: ShardState, found: Findings) -> None:
-        if txns.name not in self._ledgers:
-            self._ledgers[txns.name] = self._ledger(txns)
-        ledger = self._ledgers[txns.name]
+        ledger = self._ledger_of(txns)
         if isinstance(ledger, ShardError):
             # Said of this shard and not only of that one: it may be the only one that is checked.
             detail = f"it is registered with '{txns.name}', whose rows cannot be read"
@@ -156,6 +189,12 @@ class TransactionsCheck:
         """True if the data shard has the row by now, or is another one."""
         now = self._state(row.name)
         return now is not None and (now.shard != row.shard or now.upper.is_beyond(row.at))
+
+    def _ledger_of(self, txns: ShardState) -> Ledger | ShardError:
+        """As `_ledger`, once for all shards of a check."""
+        if txns.name not in self._ledgers:
+            self._ledgers[txns.name] = self._ledger(txns)
+        return self._ledgers[txns.name]
 
     def _ledger(self, txns: ShardState) -> Ledger | ShardError:
         """The ledger of `txns`; or why no reader can read it."""

@@ -6,11 +6,12 @@ Nothing that was acknowledged is lost on the way without a word, and fsck says w
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from shardline.datasource.errors import Corrupt, MissingBlob
+from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob
 from shardline.datasource.inspect.fsck import check_location
 from shardline.datasource.stores.shard_names import shard_directory
 from shardline.datasource.transactions.commit_loop import Committer
@@ -219,3 +220,72 @@ def test_a_shard_that_nobody_can_open_is_in_nobodys_way(world: World, client: Sh
         store.put(key, b"x")
     commit(client, 1, "b")
     assert numbers(client, "b") == [1]
+
+
+# --- no data shard any more ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_a_registered_shard_that_is_gone_is_found(
+    world: World, client: ShardClient, *, made_again: bool
+) -> None:
+    """Also where another one has its name; until it is given up, which takes saying so."""
+    commit(client, 1)
+    client.transactions().tidy()
+    restore(world, "a", {})
+    other = world.client(BLOBS)
+    if made_again:
+        other.create("a", schema_of(), key=["id"])
+    assert findings(world) == {(TRANSACTIONS, "REGISTERED_SHARD_MISSING", "a")}
+    if not made_again:
+        with pytest.raises(MissingBlob, match=r"REGISTERED_SHARD_MISSING.*despite_loss"):
+            other.transactions().forget("a")
+    other.transactions().forget("a", despite_loss=True)
+    assert other.transactions().registered() == []
+    assert findings(world) == set()
+    if not made_again:
+        with pytest.raises(InvalidUsage, match="SHARD_NOT_FOUND"):
+            other.transactions().forget("a", despite_loss=True)
+        other.create("a", schema_of(), key=["id"])
+    commit(other, 2, "a", "b")
+    assert numbers(world.client(BLOBS)) == [2]
+
+
+def test_rows_for_a_shard_that_is_gone_are_kept_until_they_are_given_up(
+    world: World, client: ShardClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they keep from others is said by name; with the shard they come back."""
+    commit(client, 1)
+    not_applied(client, 2, monkeypatch)
+    copy = copy_of(world, "a")
+    restore(world, "a", {})
+    other = world.client(BLOBS)
+    txns = other.transactions()
+    for use in (txns.tidy, partial(txns.register, "b"), partial(commit, other, 3, "b")):
+        with pytest.raises(MissingBlob, match=r"REGISTERED_SHARD_MISSING.*'a'"):
+            use()
+    assert findings(world) == {(TRANSACTIONS, "REGISTERED_SHARD_MISSING", "a")}
+    restore(world, "a", copy)
+    commit(other, 3, "b")
+    assert numbers(world.client(BLOBS)) == [1, 2]
+    not_applied(world.client(BLOBS), 4, monkeypatch)
+    restore(world, "a", {})
+    last = world.client(BLOBS)
+    last.transactions().forget("a", despite_loss=True)
+    assert last.transactions().tidy() == 0
+    commit(last, 5, "b")
+    assert numbers(last, "b") == [3, 5]
+    assert findings(world) == set()
+
+
+def test_a_shard_that_is_forgotten_and_made_again_is_not_missing(
+    world: World, client: ShardClient
+) -> None:
+    """Its tombstone is there, or the shard that was made after it."""
+    commit(client, 1)
+    client.transactions().forget("a")
+    client.drop("a")
+    assert findings(world) == set()
+    client.create("a", schema_of(), key=["id"])
+    commit(client, 2)
+    assert findings(world) == set()

@@ -322,6 +322,13 @@ def transactions_shard_of_an_older_copy(lake: Lake) -> None:
             store.delete(entry.key)
 
 
+@damage("REGISTERED_SHARD_MISSING")
+def registered_shard_deleted(lake: Lake) -> None:
+    lake.client.transactions().register(OTHER)
+    for entry in list(lake.objects.entries(f"{OTHER}/")):
+        lake.delete(entry.key)
+
+
 def commit(lake: Lake, data: bytes) -> None:
     """Commit a row for the other shard as somebody who dies before applying it."""
     txns = lake.client.transactions()
