@@ -31,7 +31,7 @@ from shardline.datasource.shard.state import ShardState, is_tombstone
 from shardline.datasource.transactions.rows import Row, schema
 from shardline.datasource.types.schema import DIFF
 
-__all__ = ["Ledger", "LedgerReader", "fold"]
+__all__ = ["Ledger", "LedgerReader", "fold", "updates"]
 
 _LOOKS_MAX: Final = 16
 """How often in a row the parts may be collected during a read before it gives up."""
@@ -164,6 +164,18 @@ def fold(
         MissingBlob: A part is not there.
         Corrupt: A part is damaged.
     """
+    rows, counts = updates(contents, state, lower, before)
+    # A row that was retracted without ever being added, as older code did, is not live.
+    return {name: row for name, row in rows.items() if counts[name] > 0}
+
+
+def updates(
+    contents: Contents, state: ShardState, lower: int, before: Mapping[str, Row]
+) -> tuple[dict[str, Row], Counter[str]]:
+    """All rows that updates name, and how often each is there; arguments and errors as `fold`.
+
+    What was added and retracted is among them until a merge has removed both.
+    """
     # Counted, because updates come in any order: a retraction may be read before its addition.
     rows, counts = dict(before), Counter(dict.fromkeys(before, 1))
     for planned in plan_changes(state, lower, state.upper.time):
@@ -172,8 +184,7 @@ def fold(
                 row = Row.of(values)
                 counts[row.id] += values[DIFF]
                 rows[row.id] = row
-    # A row that was retracted without ever being added, as older code did, is not live.
-    return {name: row for name, row in rows.items() if counts[name] > 0}
+    return rows, counts
 
 
 def _check(state: ShardState) -> None:

@@ -253,6 +253,12 @@ KINDS: Final[Mapping[str, Kind]] = {
         "restore it from a backup, together with the transactions shard; or, without one, give it "
         "up by client.transactions().forget(NAME, despite_loss=True)",
     ),
+    "SHARD_BEHIND_TXNS": Kind(
+        "damage",
+        "an older copy of the shard was restored, or its newest records were lost: what was "
+        "applied to it since is gone. Restore a newer copy, or all shards of the location to one "
+        "moment",
+    ),
     "TXNS_BEHIND": Kind(
         "damage",
         "an older copy of the transactions shard was restored, or its newest records were lost: "

@@ -31,7 +31,7 @@ from shardline.datasource.stores.blob import ObjectBlob
 from shardline.datasource.stores.entry import newest_entry
 from shardline.datasource.stores.objects import Objects
 from shardline.datasource.stores.shard_names import shard_directory
-from shardline.datasource.transactions.ledger import Ledger, fold
+from shardline.datasource.transactions.ledger import Ledger, updates
 from shardline.datasource.transactions.rows import Row
 from shardline.datasource.types.schema import ShardSchema
 
@@ -59,6 +59,7 @@ class TransactionsCheck:
     states: Mapping[str, ShardState]
     deep: bool
     _ledgers: dict[str, Ledger | ShardError] = field(default_factory=dict)
+    _retracted: dict[str, list[Row]] = field(default_factory=dict)
 
     def with_transactions(self, checked: CheckedShard) -> ShardCheck:
         """The check of a shard, with findings about its transactions added.
@@ -96,7 +97,7 @@ class TransactionsCheck:
         ledger = self._ledger_of(txns)
         if isinstance(ledger, ShardError):
             return  # what is wrong with it is found by its own parts
-        rows = [row for row in ledger.rows.values() if self._lacks_shard(row, self.states)]
+        rows = [row for row in ledger.rows.values() if self._is_amiss(row, self.states)]
         if not rows:
             return
         # What was looked at may be hours old. A row that is there before a look at its shard and
@@ -107,15 +108,22 @@ class TransactionsCheck:
         if not isinstance(later, Ledger):
             return
         for row in rows:
-            if row.id in later.rows and self._lacks_shard(row, seen):
+            if row.id not in later.rows or not self._is_amiss(row, seen):
+                continue
+            state = seen[row.name]
+            if state is not None and state.shard == row.shard:
+                detail = f"shard '{row.name}' is registered since {row.at}, and does not say so"
+                found.add("SHARD_BEHIND_TXNS", row.name, detail)
+            else:
                 detail = f"shard '{row.name}', for which it has a row of {row.at}, is not there"
                 found.add("REGISTERED_SHARD_MISSING", row.name, detail)
 
-    def _lacks_shard(self, row: Row, states: Mapping[str, ShardState | None]) -> bool:
-        """True if the shard that `row` is for is not there, or registered and another one now."""
+    def _is_amiss(self, row: Row, states: Mapping[str, ShardState | None]) -> bool:
+        """True if the shard of `row` is not there; or registered, and unmarked or another one."""
         state = states.get(row.name)
         if state is not None:
-            return row.kind == "register" and state.shard != row.shard
+            is_it = state.shard == row.shard and state.registered is not None
+            return row.kind == "register" and not is_it
         return newest_entry(self.objects, f"{shard_directory(row.name)}/log/") is None
 
     def _check_ledger(self, state: ShardState, txns: ShardState, found: Findings) -> None:
@@ -127,6 +135,22 @@ class TransactionsCheck:
             return
         self._check_upper(state, ledger, txns.name, found)
         self._check_pending(state, ledger.pending(state.shard), found)
+        self._check_retracted(state, txns.name, found)
+
+    def _check_retracted(self, state: ShardState, name: str, found: Findings) -> None:
+        """Find rows that were applied to the shard, so retracted, and that it does not have."""
+        lacks = [
+            row
+            for row in self._retracted.get(name, ())
+            if row.shard == state.shard and not state.upper.is_beyond(row.at)
+        ]
+        # The shard may have been read before the row was applied to it.
+        if lacks and not self._is_applied(max(lacks, key=lambda row: row.at)):
+            detail = (
+                f"{len(lacks)} rows of '{name}', of {lacks[0].at} to {lacks[-1].at}, were applied "
+                f"to the shard, and it has only what was committed before {state.upper.time}"
+            )
+            found.add("SHARD_BEHIND_TXNS", name, detail)
 
     def _check_upper(self, state: ShardState, ledger: Ledger, name: str, found: Findings) -> None:
         """Find a transactions shard that has forgotten what was committed for the shard."""
@@ -201,8 +225,14 @@ class TransactionsCheck:
         failure: ShardError | None = None
         for _ in range(_LOOKS_MAX):
             try:
-                rows = fold(contents_in(ObjectBlob(self.objects), txns), txns, 0, {})
-                return Ledger.of(txns.shard, txns.upper.time or 0, rows)
+                contents = contents_in(ObjectBlob(self.objects), txns)
+                rows, counts = updates(contents, txns, 0, {})
+                gone = [row for row in rows.values() if row.kind != "register"]
+                self._retracted[txns.name] = sorted(
+                    (row for row in gone if counts[row.id] <= 0), key=lambda row: (row.at, row.id)
+                )
+                live = {name: row for name, row in rows.items() if counts[name] > 0}
+                return Ledger.of(txns.shard, txns.upper.time or 0, live)
             except MissingBlob as error:
                 # Where the shard has moved since its state was read, which may be hours ago, the
                 # part may have been merged and collected.

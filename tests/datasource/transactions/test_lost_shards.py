@@ -131,6 +131,40 @@ def test_a_ledger_that_is_merely_late_is_not_behind(
     assert numbers(world.client()) == [1, 2, 3]
 
 
+# --- an older data shard -------------------------------------------------------------------------
+
+
+def test_a_shard_that_lacks_what_was_applied_to_it_is_found(
+    world: World, client: ShardClient
+) -> None:
+    """Not one to which it will yet be applied, nor one that was given up and made again."""
+    commit(client, 1)
+    copy = copy_of(world, "a")
+    commit(client, 2)
+    commit(client, 3)
+    newest = copy_of(world, "a")
+    restore(world, "a", copy)
+    assert ("a", "SHARD_BEHIND_TXNS", TRANSACTIONS) in findings(world), "of 2, not of 3"
+    restore(world, "a", newest)
+    world.client(BLOBS).transactions().tidy()
+    assert findings(world) == set()
+    restore(world, "a", copy)
+    assert findings(world) == {("a", "SHARD_BEHIND_TXNS", TRANSACTIONS)}
+    restore(world, "a", {})
+    client = world.client(BLOBS)
+    client.transactions().forget("a", despite_loss=True)
+    client.create("a", schema_of(), key=["id"])
+    assert findings(world) == set()
+
+
+def test_a_shard_of_before_its_registration_is_found(world: World, client: ShardClient) -> None:
+    """It takes direct writes, at times that readers were told to be complete."""
+    copy = copy_of(world, "b")
+    client.transactions().register("b")
+    restore(world, "b", copy)
+    assert findings(world) == {(TRANSACTIONS, "SHARD_BEHIND_TXNS", "b")}
+
+
 # --- no transactions shard any more --------------------------------------------------------------
 
 

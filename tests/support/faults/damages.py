@@ -310,16 +310,27 @@ def transactions_shard_made_again(lake: Lake) -> None:
     lake.forge_state(registered=Registration(OTHER, "s" + "0" * 32, 5))
 
 
-@damage("TXNS_BEHIND")
-def transactions_shard_of_an_older_copy(lake: Lake) -> None:
-    lake.client.transactions().register(OTHER)
-    store, folder = lake.objects, "%5Ftransactions/"
-    copy = {entry.key: lake.get(entry.key) for entry in store.entries(folder)}
+def restore_older_copy(lake: Lake, folder: str) -> None:
+    """Put a shard's directory back to what it was before something was committed and tidied."""
+    txns = lake.client.transactions()
+    txns.register(OTHER)
+    before = {entry.key for entry in lake.objects.entries(folder)}
     with lake.client.transaction() as transaction:
         transaction.append(OTHER, some(1, 2))
-    for entry in list(store.entries(folder)):
-        if entry.key not in copy:
-            store.delete(entry.key)
+    txns.tidy()
+    for entry in list(lake.objects.entries(folder)):
+        if entry.key not in before:
+            lake.delete(entry.key)
+
+
+@damage("TXNS_BEHIND")
+def transactions_shard_of_an_older_copy(lake: Lake) -> None:
+    restore_older_copy(lake, "%5Ftransactions/")
+
+
+@damage("SHARD_BEHIND_TXNS")
+def registered_shard_of_an_older_copy(lake: Lake) -> None:
+    restore_older_copy(lake, f"{OTHER}/")
 
 
 @damage("REGISTERED_SHARD_MISSING")
