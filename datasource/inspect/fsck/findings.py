@@ -165,6 +165,11 @@ _ROLLUP = (
     "that know a newer one are not affected"
 )
 _FLOOR = "restore the floor log from a backup; until then let nobody truncate (no gc, no drop)"
+_TXNS_LOST = (
+    "nobody can read the shard or write to it: restore the transactions shard from a backup, "
+    "together with the shards that are registered with it; or, without one, give up what it has "
+    "not applied by client.transactions().forget(NAME, despite_loss=True)"
+)
 
 KINDS: Final[Mapping[str, Kind]] = {
     # --- the location
@@ -237,16 +242,17 @@ KINDS: Final[Mapping[str, Kind]] = {
         "a query that is in the middle of its snapshot cannot go on: restore what is missing, or "
         "start it with a new checkpoint",
     ),
-    "TXNS_MISSING": Kind(
-        "damage", "nobody can write to the shard: restore the transactions shard from a backup"
-    ),
-    "TXNS_OTHER": Kind(
+    "TXNS_MISSING": Kind("damage", _TXNS_LOST),
+    "TXNS_OTHER": Kind("damage", _TXNS_LOST),
+    "TXNS_NEWER_VERSION": Kind(
         "damage",
-        "the transactions shard was dropped and made again: restore the old one from a backup",
+        "check with a newer Shardline; what was committed for the shard and is not applied yet was "
+        "not looked at",
     ),
     "TXNS_UNREADABLE": Kind(
         "damage",
-        "nobody can open the shard: restore the parts of the transactions shard from a backup",
+        "nobody can open the shard: restore the objects that a check of the transactions shard "
+        "names from a backup, and nothing else of it",
     ),
     "REGISTERED_SHARD_MISSING": Kind(
         "damage",

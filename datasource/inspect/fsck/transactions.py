@@ -32,6 +32,7 @@ from shardline.datasource.stores.entry import newest_entry
 from shardline.datasource.stores.objects import Objects
 from shardline.datasource.stores.shard_names import shard_directory
 from shardline.datasource.transactions.ledger import Ledger, updates
+from shardline.datasource.transactions.loss import is_lost
 from shardline.datasource.transactions.rows import Row
 from shardline.datasource.types.schema import ShardSchema
 
@@ -81,16 +82,19 @@ class TransactionsCheck:
     def _check_mark(self, state: ShardState, mark: Registration, found: Findings) -> None:
         """Check a data shard by the transactions shard that it is registered with."""
         txns = self.states.get(mark.txns)
-        if txns is None:
-            # Not part of this check, or not readable, which is a finding of its own.
-            txns = self._state(mark.txns)
-        if txns is None or is_tombstone(txns):
-            detail = f"it is registered with '{mark.txns}', which is not there"
-            found.add("TXNS_MISSING", mark.txns, detail)
-        elif txns.shard != mark.shard:
+        if txns is None or is_lost(mark, txns):
+            # Not part of this check, or not readable, or made since it was looked at.
+            looked = self._look(mark.txns)
+            txns = looked.state
+            if txns is None:
+                _add_unknown(mark, looked, found)
+                return
+        if is_lost(mark, txns):
             found.add("TXNS_OTHER", mark.txns, _other(mark, txns))
-        else:
+        elif txns.shard == mark.shard and not is_tombstone(txns):
             self._check_ledger(state, txns, found)
+        # Otherwise registering was interrupted, and that one was dropped: nothing was committed
+        # for the shard, and who registers it again, or forgets it, takes the mark away.
 
     def _check_registered(self, txns: ShardState, found: Findings) -> None:
         """Check a transactions shard by the data shards that it has rows for."""
@@ -247,8 +251,23 @@ class TransactionsCheck:
         return failure
 
     def _state(self, name: str) -> ShardState | None:
-        place = ShardObjects(self.objects, shard_directory(name))
-        return check_shard(place, deep=False).state
+        return self._look(name).state
+
+    def _look(self, name: str) -> CheckedShard:
+        return check_shard(ShardObjects(self.objects, shard_directory(name)), deep=False)
+
+
+def _add_unknown(mark: Registration, looked: CheckedShard, found: Findings) -> None:
+    """Say why there is no state of a transactions shard: it need not be lost."""
+    detail = f"it is registered with '{mark.txns}'"
+    codes = {finding.code for finding in looked.check.findings}
+    if not looked.head:
+        found.add("TXNS_MISSING", mark.txns, f"{detail}, which is not there")
+    elif "NEWER_VERSION" in codes:
+        found.add("TXNS_NEWER_VERSION", mark.txns, f"{detail}, which newer code has written to")
+    else:
+        wrong = ", ".join(sorted(codes))
+        found.add("TXNS_UNREADABLE", mark.txns, f"{detail}, whose state cannot be made: {wrong}")
 
 
 def _other(mark: Registration, txns: ShardState) -> str:

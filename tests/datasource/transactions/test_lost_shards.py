@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob
+from shardline.datasource.frontier import Frontier
 from shardline.datasource.inspect.fsck import check_location
+from shardline.datasource.shard.commands.txns import refuse_direct_writes
+from shardline.datasource.shard.state import Registration
 from shardline.datasource.stores.shard_names import shard_directory
 from shardline.datasource.transactions.commit_loop import Committer
 from shardline.datasource.transactions.ledger import Ledger, LedgerReader
@@ -254,6 +257,29 @@ def test_a_shard_that_nobody_can_open_is_in_nobodys_way(world: World, client: Sh
         store.put(key, b"x")
     commit(client, 1, "b")
     assert numbers(client, "b") == [1]
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_an_interrupted_registration_is_no_loss(
+    world: World, client: ShardClient, *, made_again: bool
+) -> None:
+    """Also once its transactions shard was dropped: the next transaction takes it from there."""
+    ledger = client.transactions().reader.read()
+    assert ledger is not None
+    half = Registration(TRANSACTIONS, ledger.shard, ledger.upper)
+    client.machine("b").apply(partial(refuse_direct_writes, registration=half))
+    assert findings(world) == set()
+    client.transactions().forget("a")
+    client.drop(TRANSACTIONS)
+    if made_again:
+        client.transactions().register("a")
+    assert findings(world) == set()
+    other = world.client(BLOBS)
+    assert other.readable("b")[0].upper == Frontier(0)
+    other.sweep("b")
+    commit(other, 1, "b")
+    assert numbers(other, "b") == [1]
+    assert findings(world) == set()
 
 
 # --- no data shard any more ----------------------------------------------------------------------

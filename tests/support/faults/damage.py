@@ -21,6 +21,7 @@ from shardline.datasource.shard.codec import Record, diff, encode_record
 from shardline.datasource.shard.commands.readers import expire_critical, expire_leased, pin_critical
 from shardline.datasource.shard.state import ShardState
 from shardline.datasource.stores.entry import encode_entry, entry_key
+from shardline.datasource.stores.shard_names import shard_directory
 from support.models.shards import SETTINGS, World, schema_of, table
 
 if TYPE_CHECKING:
@@ -185,9 +186,9 @@ class Lake:
         key = entry_key(f"{SHARD}/floor/", number)
         self.objects.put(key, encode_entry(key, _TOKEN, struct.pack(">Q", value)))
 
-    def forge(self, change: Callable[[ShardState], ShardState]) -> ShardState:
+    def forge(self, change: Callable[[ShardState], ShardState], shard: str = SHARD) -> ShardState:
         """Append a record that makes `change` of the state; the state it makes."""
-        old = self.state
+        old = self.world.client(_SETTINGS).machine(shard).state()
         new = msgspec.structs.replace(
             change(old), seqno=old.seqno + 1, walltime_ms=old.walltime_ms + 1
         )
@@ -200,7 +201,7 @@ class Lake:
             base=new.base,
             diff=diff(old, new),
         )
-        self.put_record(record)
+        self.put_record(record, shard=shard_directory(shard))
         return new
 
     def forge_state(self, **changes: Any) -> ShardState:

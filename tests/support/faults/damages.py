@@ -310,6 +310,19 @@ def transactions_shard_made_again(lake: Lake) -> None:
     lake.forge_state(registered=Registration(OTHER, "s" + "0" * 32, 5))
 
 
+@damage("NEWER_VERSION", "TXNS_NEWER_VERSION")
+def transactions_shard_of_newer_code(lake: Lake) -> None:
+    lake.client.transactions().register(OTHER)
+    newer = (CODE_VERSION[0], CODE_VERSION[1] + 1)
+    lake.forge(lambda state: replace(state, version=newer), TRANSACTIONS)
+
+
+@damage("RECORD_DAMAGED", "STATE_UNREADABLE", "TXNS_UNREADABLE")
+def record_of_the_transactions_shard_cut(lake: Lake) -> None:
+    lake.client.transactions().register(OTHER)
+    lake.cut(next(iter(lake.objects.entries("%5Ftransactions/log/"))).key)
+
+
 def restore_older_copy(lake: Lake, folder: str) -> None:
     """Put a shard's directory back to what it was before something was committed and tidied."""
     txns = lake.client.transactions()
