@@ -187,7 +187,11 @@ KINDS: Final[Mapping[str, Kind]] = {
     ),
     "RECORD_DAMAGED": Kind("damage", _LAST_GOOD),
     "RECORD_MISPLACED": Kind("damage", _LAST_GOOD),
-    "RECORD_UNFIT": Kind("damage", _LAST_GOOD),
+    "RECORD_UNFIT": Kind(
+        "damage",
+        f"{_LAST_GOOD}; where records of two histories are in one log, restore the shard's "
+        "directory to one moment of one of them",
+    ),
     "NEWER_VERSION": Kind("damage", _UPGRADE),
     "STATE_UNREADABLE": Kind(
         "damage",

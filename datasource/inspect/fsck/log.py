@@ -34,6 +34,7 @@ from shardline.datasource.shard.codec import (
     decode_rollup,
 )
 from shardline.datasource.shard.commands.rollups import oldest_whole
+from shardline.datasource.shard.known import Known
 from shardline.datasource.shard.state import CriticalReader, LeasedReader, ShardState, seqno_since
 from shardline.datasource.stores.entry import decode_entry, entry_key
 from shardline.datasource.stores.objects import Objects
@@ -123,6 +124,7 @@ class _Replay:
     start: int = 1
     known: ShardState | None = None
     _state: ShardState | None = None
+    _token: str = ""
     _rollups: dict[int, str] = field(default_factory=dict)
     _recorded: dict[int, int] = field(default_factory=dict)
     walked: ReplayedLog = field(default_factory=ReplayedLog)
@@ -226,6 +228,7 @@ class _Replay:
                 self.found.add("RECORD_UNFIT", f"record {seqno}", detail)
             elif record.diff is not None:
                 added = record.diff.batches.added if record.diff.batches else ()
+        self._check_history(seqno, record)
         self.walked.records += record is not None
         whole = self._rollup(seqno) if seqno in self._rollups else None
         if after is None:
@@ -237,6 +240,20 @@ class _Replay:
         else:
             self._note(before, after, added)
         self._state = after
+
+    def _check_history(self, seqno: int, record: Record | None) -> None:
+        """Find a record that was written after another one than is before it now.
+
+        Where records of two histories are in one log it may well apply: it is read as it is, and
+        what was committed in its history, in place of what is before it, is gone.
+        """
+        if record is not None and not Known(token=self._token).is_followed_by(record):
+            detail = (
+                f"record {seqno} was written after a record {seqno - 1} that is not the one that "
+                "is there: the log has records of two histories"
+            )
+            self.found.add("RECORD_UNFIT", f"record {seqno}", detail)
+        self._token = "" if record is None else record.token
 
     def _note(
         self, before: ShardState | None, after: ShardState, added: Sequence[Batch] | None

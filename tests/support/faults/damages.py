@@ -13,9 +13,16 @@ import msgspec
 import pyarrow as pa
 
 from shardline.datasource.shard.batch import Batch
-from shardline.datasource.shard.codec import CODE_VERSION, Record, decode_rollup, encode_rollup
+from shardline.datasource.shard.codec import (
+    CODE_VERSION,
+    Record,
+    decode_record,
+    decode_rollup,
+    encode_rollup,
+)
 from shardline.datasource.shard.description import Description
 from shardline.datasource.shard.state import Registration, RollupRef
+from shardline.datasource.stores.entry import decode_entry
 from shardline.datasource.transactions.rows import TRANSACTIONS, Payload, Row, updates_table
 from shardline.datasource.types.stats import NO_STATS
 from support.faults.damage import OTHER, SHARD, Lake, some
@@ -128,6 +135,17 @@ def newer_version(lake: Lake) -> None:
 @damage("NEWER_VERSION")
 def version_that_can_be_read_but_not_judged(lake: Lake) -> None:
     lake.forge_state(version=(CODE_VERSION[0], CODE_VERSION[1] + 1))
+
+
+@damage("RECORD_UNFIT")
+def record_of_another_history(lake: Lake) -> None:
+    """As if a copy had been written to, and a later record of the original had come back."""
+    seqno = lake.state.seqno + 1
+    for number in (90, 91):
+        lake.client.writer(SHARD, "loader").append_now(some(number, 1), sequence=number)
+    key = lake.record_key(seqno)
+    record = decode_record(decode_entry("", key, lake.get(key))[1], key)
+    lake.put_record(replace(record, token="f" * 32))
 
 
 @damage("FOREIGN_LOG_OBJECT")
