@@ -6,7 +6,8 @@ them. Without this check, their loss would be found only when every reader of th
 it is with the rows of the transactions shard: each new reader of a registered shard needs them all.
 
 Where one of the two was restored from a copy and the other was not, both are whole, and what was
-committed since that copy is lost all the same: so they are compared.
+committed since that copy is lost all the same: so they are compared. And a data shard that is gone
+has no directory that could be checked: only the rows of its transactions shard tell of it.
 """
 
 from __future__ import annotations
