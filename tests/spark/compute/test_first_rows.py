@@ -48,9 +48,11 @@ SCORES: Final = pa.schema(
     ]
 )
 PEOPLE: Final = pa.schema([("name", pa.string()), ("city", pa.string())])
-TIMES: Final = tuple(range(START, START + 60, 3))
+TIMES: Final = tuple(range(START, START + 60, 6))
 LOOKS: Final = (*TIMES, START + 1, START + 59)
-CUTS: Final = (START + 1, 12, 14, 20, 21, 30, 45, 46, 50, 61, START + 60)
+CUTS: Final = (START + 1, 14, 22, 23, 36, 50, START + 60)
+"""Of the steps two have changes at no time or at one, others at two and at three or four."""
+
 NAMES: Final = ("ada", "bob", "cyd", "dan", "eve")
 SPARE: Final = 4
 
