@@ -20,7 +20,7 @@ from shardline.datasource.spark_native.compiled_java import java_object
 from shardline.datasource.spark_native.kept_broadcast import KeptBroadcasts
 from shardline.datasource.spark_native.types import ROW_INDEX
 from shardline.datasource.types.schema import ShardSchema
-from support.profiles import some_of
+from support.profiles import one_of, some_of
 from support.spark import stored
 from support.spark.native import client_at, is_leased, plan_of, put, upsert
 from support.waiting import wait_until
@@ -124,7 +124,7 @@ def test_any_history_of_a_key(
     """Upserts, deletes, plain appends, copies: at each time by key, by number, and once more."""
     client = client_at(location, inline_part_bytes=0, compact_inline_bytes=0)
     history = History(client, f"{location}/in", seed)
-    for _ in range(6):
+    for _ in range(4):
         history.chosen.choice([history.append, history.upsert, history.upsert])()
     by_number = 0
     for as_of, expected in history.seen.items():
@@ -158,7 +158,7 @@ def test_any_history_of_rows(
     there: Counter[str] = Counter()
     rows_of: dict[str, tuple[Any, ...]] = {}
     seen: dict[int, Counter[str]] = {}
-    for time in range(1, 7):
+    for time in range(1, 5):
         # Copies of one update come rarely: then numbers cannot tell.
         added = [
             ((chosen.choice([1, 2]), chosen.choice(values), chosen.choice(["x", None])), 1)
@@ -260,7 +260,7 @@ def test_parts_of_an_older_schema(spark: SparkSession, location: str) -> None:
     assert [plan_of(frame).count(BITS) for frame in found] == [0, 2, 2]
 
 
-@pytest.mark.parametrize("without", [None, "spark.sql.codegen.wholeStage"])
+@pytest.mark.parametrize("without", one_of(2, [None, "spark.sql.codegen.wholeStage"]))
 def test_where_spark_skips_rows_and_splits_files(
     spark: SparkSession, location: str, without: str | None
 ) -> None:
@@ -288,6 +288,7 @@ def test_where_spark_skips_rows_and_splits_files(
     assert load(f"{location}/in").rdd.getNumPartitions() > 2
 
 
+@pytest.mark.disk
 def test_groups_of_two_times_in_one_query(
     spark: SparkSession, shard: str, kept: ClosedRows
 ) -> None:
