@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 CONF = ROOT / "conf" / "spark-defaults.conf"
 
+_BEGAN: dict[SparkSession, dict[str, str | None]] = {}
+"""The session of this process, with our settings of SQL as they were at its start."""
+
 
 def defaults() -> dict[str, str]:
     """The settings in `conf/spark-defaults.conf`."""
@@ -52,8 +55,26 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     warehouse = tmp_path_factory.mktemp("warehouse")
     builder = builder.config("spark.sql.warehouse.dir", str(warehouse))
     with s3a_session(builder) if CHOSEN else nullcontext(builder.getOrCreate()) as session:
+        _BEGAN[session] = _settings(session)
         yield session
+        _BEGAN.clear()
         session.stop()
+
+
+def _settings(session: SparkSession) -> dict[str, str | None]:
+    names = (name for name in defaults() if name.startswith("spark.sql."))
+    return {name: session.conf.get(name, None) for name in names}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _settings_stay() -> Iterator[None]:
+    """A setting of ours that a test has unset is Spark's from then on, and no longer ours.
+
+    So 200 partitions of each shuffle, in all tests that come after in this process.
+    """
+    yield
+    for session, before in _BEGAN.items():
+        assert _settings(session) == before, "a test has left a setting behind"
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from shardline.datasource.errors import Indeterminate, ShardError
 from shardline.datasource.spark_native import stream_write
 from shardline.datasource.spark_native.save import NativeWrite
 from shardline.datasource.write import WriteHandle
-from support.profiles import one_of
+from support.profiles import one_of, some_of
 from support.spark import stored
 from support.spark.native import client_at, put
 from support.spark.s3a import new_location
@@ -134,7 +134,7 @@ def refusal(frame: DataFrame, lake: str, name: str = "out", **given: Any) -> str
     return re.sub(r"(id|runId) = [-0-9a-f]+", r"\1", said).partition("JVM stacktrace")[0]
 
 
-@pytest.mark.parametrize("how", ["now", "once", "time"])
+@pytest.mark.parametrize("how", some_of(["now", "once", "time"], {"now", "time"}))
 def test_both_ways_write_the_same(feed: Feed, lake: str, how: str) -> None:
     """Rows, numbers of rows, records: of large micro-batches, of few rows and of none."""
     trigger = {"now": {"availableNow": True}, "once": {"once": True}}.get(how)
@@ -253,9 +253,12 @@ writer.start(f"{lake}/out").awaitTermination()
 
 @pytest.mark.disk
 @pytest.mark.process
-@BOTH
+@pytest.mark.parametrize("native", one_of(2, [True, False]), ids=["native", "workers"])
 def test_killed_between_both_commits(feed: Feed, lake: str, native: bool) -> None:
-    """The shard has the micro-batch, Spark's log has not: it is not appended again."""
+    """The shard has the micro-batch, Spark's log has not: it is not appended again.
+
+    That workers know it, too, is shown without a kill (`test_a_checkpoint_goes_on_by_either_way`).
+    """
     for number in range(3):
         feed.put_ids(number * MANY, (number + 1) * MANY)
     words = [sys.executable, "-c", KILLED, str(feed.folder), lake]
@@ -356,24 +359,20 @@ def model_of_counts(seen: list[list[int]], late_by: int) -> Counter[tuple[int, i
 def test_queries_that_keep_state(spark: SparkSession, lake: str, tmp_path: Path, ways: str) -> None:
     """An aggregate under a watermark and `dropDuplicates`: natively (n), or by workers (w)."""
     feed = Feed(spark, tmp_path / "state", "s bigint")
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
     seen = []
-    try:
-        for number, way in enumerate(ways):
-            native = way == "n"
-            batch = [1 + number * 50 + n % 80 for n in range(3 * 80)]
-            seen.append(batch)
-            feed.put(*({"s": n} for n in batch))
-            timed = feed.load().selectExpr("s", "timestamp_seconds(s) AS t")
-            counts = timed.withWatermark("t", "10 seconds").groupBy("t").count()
-            counts = counts.selectExpr("unix_seconds(t) AS s", "count")
-            for _ in range(2):  # once more, as after a crash, from the same state
-                write(counts, lake, "counts", native=native)
-                write(feed.load().dropDuplicates(["s"]), lake, "distinct", native=native)
-                forget_last_commit(lake, "distinct")
+    for number, way in enumerate(ways):
+        native = way == "n"
+        batch = [1 + number * 50 + n % 80 for n in range(3 * 80)]
+        seen.append(batch)
+        feed.put(*({"s": n} for n in batch))
+        timed = feed.load().selectExpr("s", "timestamp_seconds(s) AS t")
+        counts = timed.withWatermark("t", "10 seconds").groupBy("t").count()
+        counts = counts.selectExpr("unix_seconds(t) AS s", "count")
+        for _ in range(2):  # once more, as after a crash, from the same state
+            write(counts, lake, "counts", native=native)
             write(feed.load().dropDuplicates(["s"]), lake, "distinct", native=native)
-    finally:
-        spark.conf.unset("spark.sql.shuffle.partitions")
+            forget_last_commit(lake, "distinct")
+        write(feed.load().dropDuplicates(["s"]), lake, "distinct", native=native)
     assert contents(lake, "distinct") == Counter({(n,): 1 for batch in seen for n in batch})
     assert contents(lake, "counts") == model_of_counts(seen, 10)
 
