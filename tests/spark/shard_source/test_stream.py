@@ -9,11 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.shard.commands.readers import expire_critical, expire_leased
+from shardline.datasource.types.schema import ShardSchema
 from support.profiles import one_of
+from support.spark.native import client_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,12 +27,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def put(spark: SparkSession, location: str, *ids: int, diff: int = 1, **options: object) -> None:
-    frame = spark.createDataFrame([(n, f"row {n}") for n in ids], "id bigint, s string")
-    writer = frame.selectExpr("*", f"{diff}L as _diff").write.format("shard").mode("append")
-    for name, value in options.items():
-        writer = writer.option(name, str(value))
-    writer.save(f"{location}/in")
+def put(location: str, *ids: int, diff: int = 1, **chosen: int) -> None:
+    """Append rows to the input shard, without a job of Spark."""
+    client = client_at(location, **chosen)
+    rows = pa.table({"id": pa.array(ids, pa.int64()), "s": [f"row {n}" for n in ids]})
+    client.create("in", ShardSchema.from_arrow(rows.schema))
+    diffs = pa.array([diff] * len(ids), pa.int64())
+    client.writer("in").append_now(rows.append_column("_diff", diffs))
 
 
 def stream(spark: SparkSession, location: str, **options: object) -> DataFrame:
@@ -74,10 +78,10 @@ def forget_last_commit(checkpoint: str) -> None:
 @pytest.mark.usefixtures("reads")
 def test_snapshot_then_changes(spark: SparkSession, location: str, checkpoint: str) -> None:
     """A stream starts with the contents and goes on with what is added, once each."""
-    put(spark, location, 1, 2)
+    put(location, 1, 2)
     finish(copy_to(stream(spark, location), location, checkpoint))
-    put(spark, location, 3)
-    put(spark, location, 4)
+    put(location, 3)
+    put(location, 4)
     finish(copy_to(stream(spark, location), location, checkpoint))
 
     assert contents(spark, location) == Counter([1, 2, 3, 4])
@@ -88,12 +92,12 @@ def test_updates_carry_times_and_diffs(
 ) -> None:
     """With a change feed, retractions flow through and the copy stays equal to the original."""
     reads.expect("parts of a snapshot need consolidation")
-    put(spark, location, 1, 2, 3)
-    put(spark, location, 2, diff=-1)
+    put(location, 1, 2, 3)
+    put(location, 2, diff=-1)
     feed = stream(spark, location, readChangeFeed="true")
     finish(copy_to(feed.drop("_ts"), location, checkpoint))
-    put(spark, location, 1, diff=-1)
-    put(spark, location, 5, 5)
+    put(location, 1, diff=-1)
+    put(location, 5, 5)
     finish(copy_to(feed.drop("_ts"), location, checkpoint))
 
     assert contents(spark, location) == Counter({3: 1, 5: 2})
@@ -104,9 +108,9 @@ def test_a_retraction_fails_a_stream_of_rows(
 ) -> None:
     """A stream without the change feed never drops a retraction silently."""
     reads.expect("refused: RETRACTION_IN_APPEND_ONLY_STREAM")
-    put(spark, location, 1, 2)
+    put(location, 1, 2)
     finish(copy_to(stream(spark, location), location, checkpoint))
-    put(spark, location, 1, diff=-1)
+    put(location, 1, diff=-1)
 
     with pytest.raises(Exception, match=r"\[RETRACTION_IN_APPEND_ONLY_STREAM\].*readChangeFeed"):
         finish(copy_to(stream(spark, location), location, checkpoint))
@@ -118,10 +122,10 @@ def test_a_replayed_micro_batch_changes_nothing(
     spark: SparkSession, location: str, checkpoint: str, inline_bytes: int
 ) -> None:
     """Replaying a micro-batch that the shard has committed adds nothing and leaves no parts."""
-    put(spark, location, 1, 2)
+    put(location, 1, 2)
     options = {"inlinePartBytes": inline_bytes}
     finish(copy_to(stream(spark, location), location, checkpoint, **options))
-    put(spark, location, 3)
+    put(location, 3)
     finish(copy_to(stream(spark, location), location, checkpoint, **options))
     before = set(Path(location, "out").rglob("*.parquet"))
     forget_last_commit(checkpoint)
@@ -136,12 +140,12 @@ def test_the_first_micro_batch_is_replayed_as_planned(
     spark: SparkSession, location: str, checkpoint: str
 ) -> None:
     """A replay of the snapshot reads it at the same time, whatever was appended meanwhile."""
-    put(spark, location, 1, 2)
+    put(location, 1, 2)
     finish(copy_to(stream(spark, location), location, checkpoint))
     first = offsets(checkpoint)[0]
     shutil.rmtree(Path(checkpoint, "commits"))
     Path(checkpoint, "commits").mkdir()
-    put(spark, location, 3)
+    put(location, 3)
     finish(copy_to(stream(spark, location), location, checkpoint))
 
     assert offsets(checkpoint)[0] == first
@@ -152,11 +156,11 @@ def test_two_drivers_of_one_checkpoint(
     spark: SparkSession, location: str, checkpoint: str, tmp_path: Path
 ) -> None:
     """A copy of a checkpoint, run again, commits nothing twice: the query's id is the identity."""
-    put(spark, location, 1, 2)
+    put(location, 1, 2)
     finish(copy_to(stream(spark, location), location, checkpoint))
     twin = str(tmp_path / "twin")
     shutil.copytree(checkpoint, twin)
-    put(spark, location, 3)
+    put(location, 3)
     finish(copy_to(stream(spark, location), location, checkpoint))
     finish(copy_to(stream(spark, location), location, twin))
 
@@ -165,7 +169,7 @@ def test_two_drivers_of_one_checkpoint(
 
 def test_no_micro_batch_without_news(spark: SparkSession, location: str, checkpoint: str) -> None:
     """An idle stream makes no micro-batch; news make one each."""
-    put(spark, location, 1)
+    put(location, 1)
     query = (
         stream(spark, location)
         .writeStream.format("shard")
@@ -173,7 +177,7 @@ def test_no_micro_batch_without_news(spark: SparkSession, location: str, checkpo
         .start(f"{location}/out")
     )
     query.processAllAvailable()
-    put(spark, location, 2)
+    put(location, 2)
     query.processAllAvailable()
     # Idle progress events carry no micro-batch: wait for one, which Spark sends every 10 s.
     query.processAllAvailable()
@@ -185,7 +189,7 @@ def test_no_micro_batch_without_news(spark: SparkSession, location: str, checkpo
 
 def test_progress_without_data(spark: SparkSession, location: str, checkpoint: str) -> None:
     """When the upper moves without updates, the stream and its hold move too."""
-    put(spark, location, 1)
+    put(location, 1)
     client = ShardClient.open(location)
     query = (
         stream(spark, location, progressInterval="1ms")
@@ -214,12 +218,12 @@ def test_the_hold_keeps_history_while_the_query_is_down(
     spark: SparkSession, location: str, checkpoint: str
 ) -> None:
     """A stopped query's hold keeps the shard's since; after any downtime it reads on."""
-    put(spark, location, 1)
+    put(location, 1)
     finish(copy_to(stream(spark, location, hold="copy"), location, checkpoint))
     client = ShardClient.open(location)
     frontier = offsets(checkpoint)[-1]["frontier"]
     other = client.hold("in", "other")
-    put(spark, location, 2)
+    put(location, 2)
     other.downgrade(client.state("in").upper)
 
     since = client.state("in").since.time
@@ -233,15 +237,15 @@ def test_an_expired_hold_is_a_clear_error(
     spark: SparkSession, location: str, checkpoint: str
 ) -> None:
     """When an admin expired the hold and history went on, the query says what can be read."""
-    put(spark, location, 1)
+    put(location, 1)
     finish(copy_to(stream(spark, location, hold="copy"), location, checkpoint))
     client = ShardClient.open(location)
     machine = client.machine("in")
     machine.apply(partial(expire_critical, reader="copy"))
     for reader in client.state("in").leased:
         machine.apply(partial(expire_leased, reader=reader))
-    put(spark, location, 2)
-    put(spark, location, 3)
+    put(location, 2)
+    put(location, 3)
     client.hold("in", "other").downgrade(client.state("in").upper)
 
     with pytest.raises(Exception, match=r"\[HOLD_EXPIRED\].*'copy'"):
@@ -251,7 +255,7 @@ def test_an_expired_hold_is_a_clear_error(
 
 def test_a_zombie_is_fenced(spark: SparkSession, location: str, checkpoint: str) -> None:
     """Once another run of the query owns the hold, the old run stops at its next commit."""
-    put(spark, location, 1)
+    put(location, 1)
     query = (
         stream(spark, location, hold="copy")
         .writeStream.format("shard")
@@ -260,16 +264,16 @@ def test_a_zombie_is_fenced(spark: SparkSession, location: str, checkpoint: str)
     )
     query.processAllAvailable()
     ShardClient.open(location).hold("in", "copy")
-    put(spark, location, 2)
+    put(location, 2)
 
     with pytest.raises(Exception, match=r"\[FENCED\].*'copy'"):
-        put_until_failure(spark, location, query)
+        put_until_failure(location, query)
 
 
-def put_until_failure(spark: SparkSession, location: str, query: StreamingQuery) -> None:
+def put_until_failure(location: str, query: StreamingQuery) -> None:
     for n in range(10, 15):
         query.processAllAvailable()
-        put(spark, location, n)
+        put(location, n)
 
 
 @pytest.mark.parametrize(
@@ -281,10 +285,10 @@ def test_limits_cut_a_backlog(
     spark: SparkSession, location: str, checkpoint: str, limit: dict[str, object]
 ) -> None:
     """A backlog is read in several micro-batches under a limit, and all of it."""
-    put(spark, location, 0)
+    put(location, 0)
     finish(copy_to(stream(spark, location, **limit), location, checkpoint))
     for n in range(1, 6):
-        put(spark, location, n, n + 100, inlinePartBytes=0)
+        put(location, n, n + 100, inline_part_bytes=0)
     finish(copy_to(stream(spark, location, **limit), location, checkpoint))
 
     assert contents(spark, location) == Counter([0, *range(1, 6), *range(101, 106)])
@@ -294,7 +298,7 @@ def test_limits_cut_a_backlog(
 def test_available_now_has_a_fixed_end(spark: SparkSession, location: str, checkpoint: str) -> None:
     """`availableNow` reads what was there at its start, in limited steps, and stops."""
     for n in range(4):
-        put(spark, location, n)
+        put(location, n)
     finish(copy_to(stream(spark, location, maxFilesPerTrigger=1), location, checkpoint))
 
     assert contents(spark, location) == Counter(range(4))
@@ -305,9 +309,9 @@ def test_a_stream_ends_at_ending_timestamp(
     spark: SparkSession, location: str, checkpoint: str
 ) -> None:
     """Nothing at or after `endingTimestamp` is delivered."""
-    put(spark, location, 1)
+    put(location, 1)
     until = ShardClient.open(location).state("in").upper.time
-    put(spark, location, 2)
+    put(location, 2)
     feed = stream(spark, location, startingTimestamp=0, endingTimestamp=until)
     finish(copy_to(feed, location, checkpoint))
 
@@ -317,9 +321,9 @@ def test_a_stream_ends_at_ending_timestamp(
 @pytest.mark.usefixtures("reads")
 def test_snapshot_can_be_left_out(spark: SparkSession, location: str, checkpoint: str) -> None:
     """With `snapshot=exclude` a stream delivers only what comes after its start."""
-    put(spark, location, 1)
+    put(location, 1)
     finish(copy_to(stream(spark, location, snapshot="exclude"), location, checkpoint))
-    put(spark, location, 2)
+    put(location, 2)
     finish(copy_to(stream(spark, location, snapshot="exclude"), location, checkpoint))
 
     assert contents(spark, location) == Counter([2])
@@ -329,11 +333,11 @@ def test_a_checkpoint_of_another_shard_is_refused(
     spark: SparkSession, location: str, checkpoint: str
 ) -> None:
     """A shard that was dropped and made again is another shard: the query says so."""
-    put(spark, location, 1)
+    put(location, 1)
     finish(copy_to(stream(spark, location, hold="copy"), location, checkpoint))
     client = ShardClient.open(location)
     client.drop("in", despite_holders=[*client.state("in").critical, *client.state("in").leased])
-    put(spark, location, 2)
+    put(location, 2)
 
     with pytest.raises(Exception, match=r"\[FOREIGN_OFFSET\]"):
         finish(copy_to(stream(spark, location, hold="copy"), location, checkpoint))
@@ -343,7 +347,7 @@ def test_a_foreign_checkpoint_is_refused(
     spark: SparkSession, location: str, checkpoint: str
 ) -> None:
     """A checkpoint of another source is refused, not misread."""
-    put(spark, location, 1)
+    put(location, 1)
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     query = rate.selectExpr("value as id", "'x' as s").writeStream.format("noop")
     finish(query.option("checkpointLocation", checkpoint).trigger(once=True).start())
@@ -357,7 +361,7 @@ def test_complete_mode_writes_differences(
     spark: SparkSession, location: str, checkpoint: str
 ) -> None:
     """Output mode complete replaces contents atomically; unchanged rows cost nothing."""
-    put(spark, location, 1, 2, 3, 11)
+    put(location, 1, 2, 3, 11)
     counts = stream(spark, location).selectExpr("id % 10 as k").groupBy("k").count()
 
     def run() -> None:
@@ -366,7 +370,7 @@ def test_complete_mode_writes_differences(
         finish(writer.start(f"{location}/out"))
 
     run()
-    put(spark, location, 12)
+    put(location, 12)
     run()
     feed = spark.read.format("shard").option("readChangeFeed", "true").load(f"{location}/out")
 
@@ -378,7 +382,7 @@ def test_complete_mode_writes_differences(
 @pytest.mark.usefixtures("reads")
 def test_foreach_batch_writes_once(spark: SparkSession, location: str, checkpoint: str) -> None:
     """From `foreachBatch`, `txnAppId` and `txnVersion` make a replayed write harmless."""
-    put(spark, location, 1, 2)
+    put(location, 1, 2)
 
     def write(frame: DataFrame, number: int) -> None:
         writer = frame.write.format("shard").mode("append").option("txnAppId", "copy")
@@ -398,7 +402,7 @@ def test_foreach_batch_writes_once(spark: SparkSession, location: str, checkpoin
 
 def test_two_queries_into_one_shard(spark: SparkSession, location: str, checkpoint: str) -> None:
     """Two queries append to one shard, each exactly once."""
-    put(spark, location, 1, 2)
+    put(location, 1, 2)
     queries = [
         copy_to(stream(spark, location), location, f"{checkpoint}-{number}") for number in range(2)
     ]
@@ -413,10 +417,10 @@ def test_a_missing_part_stops_the_stream(
 ) -> None:
     """The stream fails at a missing part and goes on once it is back; it never passes it."""
     reads.expect("a part is gone or damaged")
-    put(spark, location, 0)
+    put(location, 0)
     finish(copy_to(stream(spark, location), location, checkpoint))
     for n in (1, 2, 3):
-        put(spark, location, n, inlinePartBytes=0)
+        put(location, n, inline_part_bytes=0)
     state = ShardClient.open(location).state("in")
     victim = Path(location, [p.key for b in state.trace.batches for p in b.parts][2])
     kept = victim.rename(victim.with_suffix(".away"))
