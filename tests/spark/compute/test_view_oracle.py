@@ -308,10 +308,10 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 IN_EACH_RUN: Final = {
-    *("explode", "case_null_nan", "join_of_changes", "having", "except_all", "top_k"),
-    *("distinct_values", "intersect_all_nulls"),
+    *("explode", "case_null_nan", "join_of_changes", "except_all", "distinct_values"),
+    "intersect_all_nulls",
 }
-"""Operators of each kind; what others test closely (joins, keys, stars) is theirs."""
+"""Operators of each kind; what others test closely (joins, keys, stars, limits) is theirs."""
 
 
 @pytest.mark.parametrize("name", some_of(CASES, IN_EACH_RUN))

@@ -203,6 +203,7 @@ def test_a_check_that_fails_harms_no_step(world: World, monkeypatch: pytest.Monk
     assert checked.is_right(49)
 
 
+@pytest.mark.night
 def test_without_a_check_it_would_be_shown(world: World) -> None:
     """The same damage, and no step is checked: the test above is about something."""
     checked = Checked(world, "unchecked", GROUPS, every=0)
