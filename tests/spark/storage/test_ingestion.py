@@ -291,7 +291,7 @@ def test_a_generator_loses_its_checkpoint(runtime: Runtime, kind: str) -> None:
     """Event numbers go on without a gap and without a repetition."""
     options = {"counter": {"rate": "50", "seed": "1"}, "rate": {"rowsPerSecond": "50"}}[kind]
     description = SourceDescription(name="events", format=kind, options=options)
-    for _ in range(3):
+    for _ in range(2):
         with running(runtime, description) as source:
             reached = max((number for number, _ in source.bindings()), default=0)
             source.wait_for_bindings(reached + 3)
