@@ -264,7 +264,7 @@ def _states_in_rocksdb(spark: SparkSession) -> Iterator[None]:
 
 @pytest.mark.disk
 @pytest.mark.usefixtures("_states_in_rocksdb")
-@pytest.mark.parametrize("kind", some_of(STATEFUL, {"windows", "processor"}))
+@pytest.mark.parametrize("kind", some_of(STATEFUL, {"processor"}))
 def test_state_is_kept_over_both_paths(
     native: NativeReads, spark: SparkSession, location: str, tmp_path: Path, kind: str
 ) -> None:
