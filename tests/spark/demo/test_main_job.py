@@ -97,7 +97,7 @@ def tell(folder: Path, open_: ExitStack) -> Story:
         told.before_first_day = job.said
         job.wait_for_line(SOME_IN)
         # What is looked at waits for its object by itself.
-        job.wait_for("some days have arrived", lambda: told.days_arrived > DAYS_FIRST // 4)
+        job.wait_for("some days have arrived", lambda: told.days_arrived > DAYS_FIRST // 8)
         if visitor is not None:
             visitor.walk_through(job.said)
             visitor.look_into_spark()
