@@ -169,6 +169,7 @@ def test_only_touched_rows_are_consolidated(
     assert Counter(row.v for row in frame.collect()) == {"a": 20, "b": 1, "c": 1}
 
 
+@pytest.mark.disk
 def test_shapes_are_left_to_arrow(
     spark: SparkSession, location: str, configured: Callable[[str, str], None]
 ) -> None:
@@ -203,10 +204,8 @@ def test_changes_of_an_interval(spark: SparkSession, location: str) -> None:
     assert collected(every) == [(1, 3, 1), (2, 3, 1), (2, 5, -1), (5, 6, 3), (6, 8, 1)]
     some = datasource.changes(spark, f"{location}/in", start=4, end=8, columns=["id"])
     assert collected(some) == [(2, 5, -1), (5, 6, 3)]
-    assert collected(datasource.changes(spark, f"{location}/in", start=3, where="_ts = 3")) == [
-        (1, 3, 1),
-        (2, 3, 1),
-    ]
+    first = datasource.changes(spark, f"{location}/in", start=3, where="_ts = 3")
+    assert collected(first) == [(1, 3, 1), (2, 3, 1)]
 
 
 def test_zeros_and_nans(spark: SparkSession, location: str) -> None:
@@ -295,6 +294,7 @@ def test_older_schemas(spark: SparkSession, location: str) -> None:
     assert native.select("l.c").collect() == [([None, None],)]
 
 
+@pytest.mark.disk
 def test_a_plan_grows_with_kinds_of_parts_only(spark: SparkSession, location: str) -> None:
     """A hundred parts at a hundred times are one scan, pruned and filtered by Spark itself."""
     client = client_at(location, inline_part_bytes=0, compact_inline_bytes=0)

@@ -188,6 +188,7 @@ QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
 }
 
 
+@pytest.mark.disk
 @pytest.mark.parametrize("kind", some_of(SHARDS, {"evolved"}))
 def test_queries_mean_the_same(
     native: NativeReads, spark: SparkSession, location: str, kind: str
@@ -315,6 +316,7 @@ def test_a_query_shows_one_time(
     assert native.counts() == {"native": 8}
 
 
+@pytest.mark.disk
 def test_a_lease_ends_with_the_frames(
     native: NativeReads, spark: SparkSession, location: str
 ) -> None:

@@ -81,6 +81,7 @@ def families(
     rule.close()
 
 
+@pytest.mark.disk
 @examples(0.5)
 @given(queries)
 def test_rows_are_those_of_plain_rows(
