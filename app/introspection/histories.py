@@ -73,6 +73,9 @@ class History:
     def merge(self, found: Iterable[Entry]) -> None:
         """Add rows of earlier runs, in order of time; those that are there stay once."""
         self.rows = sorted(dict.fromkeys([*found, *self.rows]), key=_time_of)
+        if len(self.rows) >= self.rows_max:
+            # An earlier run may have removed those before, and has stored as many as are kept.
+            self.horizon_ms = max(self.rows[-self.rows_max][0], self.horizon_ms or 0)
         self.revision += 1
 
     def clear(self) -> None:

@@ -2,7 +2,7 @@
 
 All histories are rows of one shard, `_introspection`: the relation, the time, and the row as JSON.
 The shard follows memory: each round appends the difference, so a row that is older than its
-retention is retracted, and compaction frees its bytes.
+retention, or for which memory has no room, is retracted, and compaction frees its bytes.
 
 A row that is older than its retention is kept while it says what still holds, see `histories`. Rows
 that were loaded are retracted by a later round only, when the sink is sure to have seen them.
@@ -165,12 +165,10 @@ class HistoryKeeper:
         self._append(_encode(noted) | self._unconfirmed | self._recent())
 
     def _recent(self) -> set[_Entry]:
-        """Rows of the shard that are not too old, also those that memory has no room for."""
-        ages = self._sink.read(
-            lambda facts, _: {h.name: h.retain_ms for h in facts.stored_histories()}
-        )
+        """Rows of the shard that are neither too old nor more than memory has room for."""
         now_ms = self._client.clock.now_ms()
-        return {entry for entry in self._held if entry[1] >= now_ms - ages.get(entry[0], 0)}
+        since = self._sink.read(lambda facts, _: _kept_since(facts, now_ms))
+        return {entry for entry in self._held if entry[1] >= since.get(entry[0], now_ms)}
 
     def _append(self, wanted: set[_Entry]) -> None:
         more, gone = wanted - self._held, self._held - wanted
@@ -231,6 +229,18 @@ class HistoryKeeper:
 def _list_rows(facts: Facts, _now_ms: int) -> tuple[int | None, _Noted]:
     """Only list them: this is done under the lock, and to encode them takes long."""
     return facts.histories_since_ms, [(h.name, list(h.rows)) for h in facts.stored_histories()]
+
+
+def _kept_since(facts: Facts, now_ms: int) -> dict[str, int]:
+    """From when on all rows are kept, by name of a history.
+
+    Those that memory has removed because there were too many are not kept either. Their number is
+    bounded by the retention and the rate alone, and each round goes through what the shard has.
+    """
+    return {
+        history.name: max(now_ms - history.retain_ms, history.horizon_ms or 0)
+        for history in facts.stored_histories()
+    }
 
 
 def _encode(noted: _Noted) -> set[_Entry]:
