@@ -66,6 +66,7 @@ MAINTENANCE_MAX: Final = 1_000
 MICRO_BATCHES_MAX: Final = 60
 RUNS_MAX: Final = 1_000
 RUN_HISTORY: Final = "run_history"
+_RUN_KINDS: Final = ("start", "end", "resumed")
 SECOND_MS: Final = 1000
 MINUTE_MS: Final = 60 * SECOND_MS
 HOUR_MS: Final = 60 * MINUTE_MS
@@ -326,8 +327,8 @@ class Facts:
             that it is computed once for all who ask.
         defined: The newest row of `definitions` of each object.
         definitions: Changes of definitions, of all objects but subscriptions.
-        runs: Starts of applications with the objects that they have found, and when the one before
-            was last heard of.
+        runs: Starts of applications with the objects that they have found, when the one before was
+            last heard of, and when one went on that had stood still.
         statuses: Changes of status, of all objects but subscriptions.
         verdict_changes: Changes of verdicts, of the same.
         lags: Wall-clock lag of all objects, once a minute.
@@ -437,8 +438,8 @@ class Facts:
     def prune(self, now_ms: int) -> None:
         """Remove rows of histories that are too old, and that nothing is to be learned from."""
         for history in self.histories():
-            # Newest start and newest end hold for good: nothing drops them.
-            names = (lambda _: ("start", "end")) if history is self.runs else self.existing_at
+            # The newest row of each kind holds for good: nothing drops a start or an end.
+            names = (lambda _: _RUN_KINDS) if history is self.runs else self.existing_at
             history.prune(now_ms, names)
 
     def until(self, at_ms: int) -> Facts:

@@ -21,7 +21,7 @@ from bisect import bisect_left, insort_right
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, TypeAlias
 
-__all__ = ["SUBSCRIPTION", "Entry", "History", "existing", "gaps", "newest"]
+__all__ = ["SUBSCRIPTION", "Entry", "History", "existing", "gaps", "newest", "note_standstill"]
 
 Entry: TypeAlias = tuple[int, tuple[object, ...]]
 """When a row was made, in ms since the epoch, and its values."""
@@ -170,7 +170,7 @@ def existing(statuses: History, definitions: History, runs: History, at_ms: int)
     Args:
         statuses: Rows `(name, kind, status, …)`.
         definitions: Rows `(name, kind, state, …)`.
-        runs: Rows `("start", names)` and `("end", ())`.
+        runs: Rows `("start", names)`, and others that do not count here.
         at_ms: The moment.
     """
     status = newest(entry for entry in statuses.rows if entry[0] <= at_ms)
@@ -195,7 +195,11 @@ def existing(statuses: History, definitions: History, runs: History, at_ms: int)
 
 
 def gaps(runs: History) -> list[tuple[int, int]]:
-    """The times in which no application ran: from when it was last heard of to the next start."""
+    """The times in which no application ran: from when it was last heard of until one went on.
+
+    Args:
+        runs: Rows `("start", names)`, `("end", ())` and `("resumed", ())`.
+    """
     found: list[tuple[int, int]] = []
     ended_ms: int | None = None
     for at_ms, row in runs.rows:
@@ -206,6 +210,19 @@ def gaps(runs: History) -> list[tuple[int, int]]:
                 found.append((ended_ms, at_ms))
             ended_ms = None
     return found
+
+
+def note_standstill(runs: History, noted_ms: int, now_ms: int) -> None:
+    """Note that the process itself stood still, if it did: a laptop that slept, a paused machine.
+
+    Args:
+        runs: As above.
+        noted_ms: When all that there was has been noted for the last time.
+        now_ms: Now.
+    """
+    if now_ms - noted_ms >= _GAP_MS:
+        runs.add(noted_ms, ("end", ()))
+        runs.add(now_ms, ("resumed", ()))
 
 
 def _time_of(entry: Entry) -> int:

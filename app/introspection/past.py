@@ -59,8 +59,8 @@ def require_recorded(
     for from_ms, to_ms in gaps(facts.runs):
         if from_ms < at_ms < to_ms:
             raise InvalidUsage(
-                f"nothing is known of {_iso(at_ms)}: no application ran from {_iso(from_ms)} to "
-                f"{_iso(to_ms)}",
+                f"nothing is known of {_iso(at_ms)}: no application ran, or it stood still, from "
+                f"{_iso(from_ms)} to {_iso(to_ms)}",
                 code="NOT_RECORDED",
                 hint=f"as_of={from_ms} is the last moment before, as_of={to_ms} the first after",
             )

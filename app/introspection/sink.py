@@ -11,8 +11,9 @@ must not be read in the middle of one. One thread and one lock give both, and ke
 commit data free of either.
 
 Once a second it does what no event does: it notes each object's lag, so that the history has a row
-for each minute, also while nothing moves, and the verdict on each object where it has changed. An
-event that cannot be applied is logged and counted, and the next one is taken.
+for each minute, also while nothing moves, and the verdict on each object where it has changed. If
+it could not for some minutes, as on a machine that slept, it notes that nothing is known of them.
+An event that cannot be applied is logged and counted, and the next one is taken.
 
 Invariants:
     Facts change on one thread, under one lock, one event after the other.
@@ -29,6 +30,7 @@ from typing import Final, TypeVar
 from shardline.app.introspection.apply import apply, note_status
 from shardline.app.introspection.events import Event
 from shardline.app.introspection.facts import MINUTE_MS, Facts, lag_ms
+from shardline.app.introspection.histories import note_standstill
 from shardline.app.introspection.inbox import Inbox
 from shardline.app.introspection.relation import MS, NUMBER, REAL, Column, Metric, Relation, Row
 from shardline.app.introspection.verdicts.gather import backlog_size
@@ -73,6 +75,7 @@ class Sink:
         self._lock = threading.Lock()
         self._minute = clock.now_ms() // MINUTE_MS
         self._ticked_ms = float("-inf")
+        self._noted_ms: int | None = None
         self._thread: PeriodicThread | None = None
 
     def start(self) -> None:
@@ -136,6 +139,11 @@ class Sink:
         """Note each object's lag; at the end of a minute, add the largest to the history."""
         facts = self._facts
         facts.revision += 1
+        if self._noted_ms is not None:
+            # Not into the time before a take-over: of that the one before it has noted what was.
+            since_ms = max(self._noted_ms, facts.histories_since_ms or 0)
+            note_standstill(facts.runs, since_ms, now_ms)
+        self._noted_ms = now_ms
         if self._minute == now_ms // MINUTE_MS:
             if any(history.is_too_long for history in facts.histories()):
                 facts.prune(now_ms)

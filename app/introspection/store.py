@@ -76,7 +76,8 @@ class Relations:
         Raises:
             InvalidUsage: `UNKNOWN_RELATION`, with the nearest name; `NO_HISTORY`, nothing is
                 recorded of it; `BEFORE_HISTORY`, the moment is before the first one that is known;
-                `NOT_RECORDED`, no application ran then; `NOT_YET`, the moment has not come.
+                `NOT_RECORDED`, no application ran then, or it stood still; `NOT_YET`, the moment
+                has not come.
         """
         declared = self._declared(name)
         if as_of is not None:

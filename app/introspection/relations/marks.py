@@ -7,7 +7,7 @@ of an earlier run of the application is told as one of this run.
     definition_history   definition, drop
     maintenance          maintenance
     action_history       action; pause and start of an object whose pause was over before it showed
-    run_history          start of the application
+    run_history          start of the application, also of one that had stood still
 
 A verdict that needs a person is an error, and the first one that is well after it the recovery: an
 object that is late and then fails has two errors and one recovery. Subscriptions, which histories
@@ -71,6 +71,9 @@ def _starts(facts: Facts) -> Iterator[_Mark]:
             if at_ms in ended:
                 text = f"{text}; it had not run for {span(at_ms - ended[at_ms])}"
             yield (at_ms, "start", None, text)
+        elif row[0] == "resumed" and at_ms in ended:
+            stood = span(at_ms - ended[at_ms])
+            yield (at_ms, "start", None, f"the application went on; it had stood still for {stood}")
 
 
 def _definitions(facts: Facts) -> Iterator[_Mark]:

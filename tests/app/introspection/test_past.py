@@ -16,15 +16,18 @@ from msgspec.structs import replace
 from shardline.app.execution.observations import Failed, Hydrated
 from shardline.app.introspection.events import (
     Dropped,
+    Following,
     Installed,
     LaneOpened,
     Maintenance,
     Phase,
     Polled,
     Remembered,
+    TakenOver,
     Wanted,
     WantedObject,
 )
+from shardline.app.introspection.histories import gaps
 from shardline.app.introspection.history import HistoryKeeper
 from shardline.app.protocol.object_state import VERDICTS
 from shardline.app.protocol.objects import Description, ViewDescription
@@ -333,7 +336,9 @@ def test_a_time_that_is_not_known_is_refused_with_the_nearest_that_is() -> None:
     assert story.world.relations.rows("objects", as_of=stopped)[0]["id"] == "flights"
     assert story.world.relations.rows("objects", as_of=began_again)[0]["id"] == "flights"
 
-    story.clock.advance(31 * DAY)
+    story.clock.advance(DAY)
+    story.pass_time(3)
+    story.clock.advance(30 * DAY - 2_000)
     story.pass_time(1)
     old = refusal(story.world, "objects", began_again)
     assert old.code == "BEFORE_HISTORY"
@@ -343,6 +348,43 @@ def test_a_time_that_is_not_known_is_refused_with_the_nearest_that_is() -> None:
     assert (row["id"], row["status"]) == ("flights", "running"), "its row is older, and holds"
     lag = refusal(story.world, "wallclock_lag", horizon)
     assert lag.code == "BEFORE_HISTORY", "it is kept for a day only"
+
+
+def test_a_time_in_which_the_application_stood_still_is_not_known() -> None:
+    """A laptop that sleeps: the process is there all the time, and says nothing."""
+    story = Story("asleep")
+    story.install(FLIGHTS)
+    story.pass_time(2)
+    slept = story.clock.now_ms()
+    story.clock.advance(8 * 3_600_000)
+    woken = story.clock.now_ms()
+    story.world.tell()
+    story.pass_time(2)
+
+    def is_known() -> bool:
+        error = refusal(story.world, "verdicts", slept + 3 * 3_600_000)
+        assert error.code == "NOT_RECORDED"
+        assert f"as_of={slept} is the last moment before, as_of={woken} the first" in error.hint
+        for as_of in (slept, woken):
+            (row,) = story.world.relations.rows("verdicts", as_of=as_of)
+            assert row["object_id"] == "flights"
+        marks = [row["message"] for row in story.world.rows("events") if row["kind"] == "start"]
+        return "the application went on; it had stood still for 8 h" in marks
+
+    assert is_known()
+    story.restart(1)
+    assert is_known()
+
+
+def test_a_follower_that_stood_still_takes_nothing_from_the_past_of_the_holder() -> None:
+    """It takes over as soon as it wakes up: until then the holder has noted what was."""
+    world = World()
+    world.tell(Following())
+    world.clock.advance(1_000)
+    world.tell()
+    world.clock.advance(3_600_000)
+    world.tell(TakenOver(objects=(), at_ms=world.clock.now_ms()))
+    assert world.sink.read(lambda facts, _: gaps(facts.runs)) == []
 
 
 def test_a_short_pause_between_two_applications_is_no_gap() -> None:

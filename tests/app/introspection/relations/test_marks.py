@@ -277,8 +277,9 @@ def test_marks_reach_further_back_than_those_of_maintenance(world: World) -> Non
     for number in range(1_200):
         at_ms = began + 10_000 + 1000 * number
         world.tell(Maintenance(shard="flights", at_ms=at_ms, took_ms=1, merges=1))
-    world.clock.advance(2_000_000)
-    world.tell()
+    for _ in range(20):
+        world.clock.advance(100_000)
+        world.tell()
     assert len(world.rows("maintenance")) == 1_000
     found = world.relations.rows("events", as_of=began + 1)
     assert [row["message"] for row in found] == ["the application started", "source created"]
