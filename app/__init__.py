@@ -25,6 +25,7 @@ what people and programs see and ask of them. From top to bottom:
     settings/       the settings of an application, and units of their values
     spark_session   opens the Spark session of a driver
     logs            the log as JSON lines
+    printable       texts of data without commands to a terminal
 
 May use: `datasource`, but not its stores, parts, rows and filters, of which only `testing` and
 `cli.admin` know. Start at `coordinator.application` for the whole, at `runtime` and `lane` for how

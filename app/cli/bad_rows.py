@@ -7,6 +7,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from shardline.app.cli.tables import utc
+from shardline.app.printable import printable
 
 __all__ = ["bad_row_lines"]
 
@@ -22,6 +23,11 @@ def bad_row_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     Args:
         answer: See `shardline.app.server.errors_route`.
     """
+    # Also of a newline in a bad row: what follows would look like a line of ours.
+    return map(printable, _lines(answer))
+
+
+def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
     name, act = answer["id"], answer["act"]
     if act == "show":
         for source in answer["sources"]:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from shardline.app.printable import printable
+
 __all__ = ["SubscriptionLines"]
 
 _TIME: Final = "_ts"
@@ -36,7 +38,7 @@ class SubscriptionLines:
     def show(self, batch: Mapping[str, Any]) -> None:
         """Print what a batch says, as `follow_subscription` yields it."""
         if "error" in batch:
-            self._print(f"ended by an error: {batch['error']}")
+            self._print(f"ended by an error: {printable(str(batch['error']))}")
         elif "dropped_at" in batch:
             self._print(
                 f"ended by the application, complete before {time_text(batch['dropped_at'])}"
@@ -49,7 +51,7 @@ class SubscriptionLines:
             return
         columns = [name for name in updates[0] if name not in {_TIME, _DIFF}]
         rows = [_cells(update, columns) for update in updates]
-        head = [f"time ({_zone(updates[0][_TIME])})", "diff", *map(_plain, columns)]
+        head = [f"time ({_zone(updates[0][_TIME])})", "diff", *map(printable, columns)]
         before = self._widths if columns == self._columns else [0] * len(head)
         widths = [max(map(len, cells)) for cells in zip(head, *rows, strict=True)]
         widths = [max(pair) for pair in zip(widths, before, strict=True)]
@@ -86,12 +88,7 @@ def _cells(update: Mapping[str, Any], columns: Iterable[str]) -> list[str]:
 def _text(value: object) -> str:
     if value is None:
         return "NULL"
-    return _plain(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-
-
-def _plain(text: str) -> str:
-    """The text without characters that move the cursor or more."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def _numbers(updates: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> list[bool]:

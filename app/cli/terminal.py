@@ -5,6 +5,9 @@ has a terminal of its own, and would never show colours or live tables. So below
 parent's standard output decides, and only there: any other parent may be a shell with a terminal
 that has sent this output to a file.
 
+What is printed on it may be of data, with escape sequences that were meant for the reader's
+terminal: of such texts it prints no control characters.
+
 The terminal is for what a person must read; everything else is in the log, which `open_log` opens
 where the settings say.
 """
@@ -15,16 +18,19 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from typing_extensions import override
 
 from shardline.app.logs import LogFile, start_log
+from shardline.app.printable import printable, without_controls
 from shardline.app.protocol.redaction import redact_option
 from shardline.app.settings.config import Settings
 from shardline.app.settings.live import parse_size_bytes
@@ -40,6 +46,8 @@ _UNKNOWN_COLUMNS: Final = 80
 _BELOW_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"
 """`spark-submit` sets it for its Python process."""
 
+_LINES: Final = "\n\t"
+
 _TERMINATED: Final = 128 + signal.SIGTERM
 
 LOG_HELP: Final = (
@@ -47,6 +55,20 @@ LOG_HELP: Final = (
     "conf/app.toml, [log] says. The terminal shows the start, and objects that fail or recover."
 )
 """The end of the help of jobs that have a log."""
+
+
+class _DataConsole(Console):
+    """A console on which texts of data cannot command the terminal; styles and its own codes do."""
+
+    @override
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield segment._replace(text=without_controls(segment.text))
 
 
 @contextmanager
@@ -78,7 +100,7 @@ def exit_on_sigterm() -> Iterator[None]:
 
 def report_error(error: ShardError) -> int:
     """Write an error to stderr; the exit status: 2 for a request that is wrong, else 1."""
-    sys.stderr.write(f"error: {error}\n")
+    sys.stderr.write(f"error: {printable(str(error), keep=_LINES)}\n")
     return 2 if isinstance(error, InvalidUsage) else 1
 
 
@@ -113,11 +135,11 @@ def open_console(*, markup: bool = True) -> Console:
         # file may be no UTF-8, and have no encoding.
         sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")
     if sys.stdout.isatty():
-        return Console(highlight=False, markup=markup)
+        return _DataConsole(highlight=False, markup=markup)
     columns = _parent_columns() if _BELOW_SUBMIT in os.environ else None
     width = _PIPE_COLUMNS if columns is None else columns
     is_terminal = columns is not None
-    return Console(highlight=False, markup=markup, force_terminal=is_terminal, width=width)
+    return _DataConsole(highlight=False, markup=markup, force_terminal=is_terminal, width=width)
 
 
 def _parent_columns() -> int | None:

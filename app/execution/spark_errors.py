@@ -21,6 +21,7 @@ from typing import Final
 
 from shardline.app.execution.causes import find_cause, whole_text, without_state
 from shardline.app.logs import LOGGED_HINT, log_hint
+from shardline.app.printable import printable
 from shardline.datasource.errors import Corrupt, MissingBlob, ShardError
 
 __all__ = [
@@ -63,7 +64,8 @@ def print_job_error(error: BaseException) -> int:
         return 130
     # Ours are sentences by themselves, and no news for the log.
     code, text = _sentence(error) if isinstance(error, ShardError) else explain_error(error)
-    sys.stderr.write(f"error: {text}\n")
+    shown = printable(text, keep="\n\t")
+    sys.stderr.write(f"error: {shown}\n")
     return code
 
 

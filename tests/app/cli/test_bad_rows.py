@@ -46,6 +46,15 @@ def test_a_row_is_shown_with_time_place_text_and_reason() -> None:
     )
 
 
+def test_a_bad_row_neither_commands_the_terminal_nor_forges_lines() -> None:
+    """It may be of an attacker: a text that hides what is above, and says that all is well."""
+    bad = {**ROW, "raw": "1,\x1b[2J\n  no errors", "file": "s3://b/\x1b]0;x\x07.csv"}
+    lines = said(live=1, sources=[source(live=[bad], live_count=1)]).splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert "    1,\\x1b[2J\\n  no errors" in lines
+    assert not any(line.startswith("  no errors") for line in lines)
+
+
 def test_a_view_without_bad_rows_may_fail_by_itself() -> None:
     """By a division by zero, say: it must not seem that reads of it work."""
     two = [source(), source(source="t")]

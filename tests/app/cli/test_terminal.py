@@ -10,8 +10,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
 
-from shardline.app.cli.terminal import exit_on_sigterm, open_console
+from shardline.app.cli.terminal import exit_on_sigterm, open_console, report_error
+from shardline.app.execution.spark_errors import print_job_error
+from shardline.datasource.errors import Determinate
 
 # The parent is one, whose output is a terminal.
 pytestmark = pytest.mark.process
@@ -53,6 +57,28 @@ def test_a_file_or_pipe_has_no_styles_though_a_shell_with_a_terminal_has_opened_
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     parent(97)
     assert looks(open_console()) == (False, 200)
+
+
+def test_texts_of_data_do_not_command_the_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+    parent: Callable[[int], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An error that quotes a row does not clear the screen; styles are there all the same."""
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "12345")
+    parent(97)
+    console = open_console()
+    evil = "cannot read 'x\x1b[2J\x9b1;1H\x1b]0;title\x07'\nsecond"
+    console.print(Text(evil))
+    console.print(evil, markup=False, soft_wrap=True)
+    console.print(Padding(Text("fine", "bold"), (0, 1)))
+    report_error(Determinate(evil))
+    print_job_error(Determinate(evil))
+    out, err = capsys.readouterr()
+    assert out.startswith("cannot read 'x[2J1;1H]0;title'\nsecond\n" * 2)
+    assert "\x1b[1mfine\x1b[0m" in out
+    assert not set(err) & set("\x1b\x9b\x07")
+    assert err.count("second") == 2
 
 
 def test_an_error_of_the_end_does_not_hide_that_a_supervisor_asked_for_it() -> None:

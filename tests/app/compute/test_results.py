@@ -172,6 +172,17 @@ def test_a_terminal_shows_what_fits() -> None:
     assert "and 1 more" in text
 
 
+def test_values_are_no_commands_to_a_terminal() -> None:
+    """Escape sequences in data are shown; what stands to their right stays in its column."""
+    table = pa.table({"a\x1b[5m": ["x\x1b[2J", "long enough"], "b": ["B", "B"]})
+    out = io.StringIO()
+    Console(file=out, width=60).print(result_table(table))
+    assert "\x1b" not in out.getvalue()
+    head, first, second = out.getvalue().splitlines()[:3]
+    assert (head.split()[0], first.split()[0]) == ("a\\x1b[5m", "x\\x1b[2J")
+    assert first.index("B") == second.index("B")
+
+
 def test_columns_get_other_labels_and_keep_their_values() -> None:
     """Also a struct that is NULL and has a field that never is, which Arrow casts to no type."""
     struct = pa.struct([pa.field("x", pa.int64(), nullable=False)])
