@@ -248,13 +248,16 @@ class NotedVerdict:
     Attributes:
         verdict: In a word.
         since_ms: Since when.
-        pending: Another one that the last look saw: noted if the next ones see it, too.
+        cause: The object to blame and the error, without what is no news; both may be "".
+        pending: Another verdict, or this one with another cause, that the last look saw: noted if
+            the next ones see it, too. The cause of another verdict is not looked at: None.
         pending_ms: Since when they do.
     """
 
     verdict: Verdict
     since_ms: int
-    pending: Verdict | None = None
+    cause: tuple[str, str] = ("", "")
+    pending: tuple[Verdict, tuple[str, str] | None] | None = None
     pending_ms: int = 0
 
 

@@ -29,6 +29,9 @@ from shardline.app.protocol import object_state
 
 __all__ = ["VERDICTS"]
 
+_SINCE: Final = 6
+"""Place of the time in a row of the history."""
+
 
 def _verdicts(facts: Facts, now_ms: int) -> Iterator[Row]:
     found = judge_facts(facts, now_ms)
@@ -81,10 +84,17 @@ def _noted(facts: Facts, at_ms: int) -> dict[str, tuple[int, object, Judgement]]
     """Since when each object that there was had which verdict, with its kind."""
     there = facts.existing_at(at_ms)
     return {
-        name: (since_ms, row[1], _judgement(row))
-        for name, (since_ms, row) in newest(facts.verdict_changes.rows).items()
+        name: (_since_ms(at_ms, row), row[1], _judgement(row))
+        for name, (at_ms, row) in newest(facts.verdict_changes.rows).items()
         if name in there and row[2] in object_state.VERDICTS
     }
+
+
+def _since_ms(at_ms: int, row: tuple[object, ...]) -> int:
+    """Since when the verdict of a row holds; those of old were noted when it began."""
+    since_ms = row[_SINCE] if len(row) > _SINCE else at_ms
+    assert isinstance(since_ms, int), row
+    return since_ms
 
 
 def _judgement(row: tuple[object, ...]) -> Judgement:
@@ -200,7 +210,7 @@ VERDICTS: Final = (
     ),
     Relation(
         "verdict_history",
-        "An object's verdict has changed",
+        "An object's verdict has changed, or its cause",
         (Column("occurred_at", AT, "when"), _NAMED, _KIND, _VERDICT, _BECAUSE, _TO_DO, _BLAME),
         _history,
         "object_id",

@@ -12,6 +12,7 @@ from shardline.app.introspection.events import Polled
 from shardline.app.introspection.facts import Facts
 from shardline.app.introspection.verdicts import judged, noted
 from shardline.app.introspection.verdicts.situation import Judgement, Situation
+from shardline.app.protocol.storage import StatusUpdate
 from support.fakes.introspection import DELAYS, FLIGHTS, World
 
 WELL = Situation("flights", "source")
@@ -50,6 +51,57 @@ def test_errors_are_noted_once_it_is_known_what_they_are(monkeypatch: pytest.Mon
     assert texts[3] == "its contents have 1 error"
 
 
+def test_another_cause_under_the_same_word_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks back must not read of an error that was mended; the same one again is no news."""
+    retried = replace(STALLED, error="disk full, 17 of 20 tries")
+    again = replace(STALLED, error="disk full, 18 of 20 tries")
+    other = replace(STALLED, error="no such bucket")
+    facts = Facts()
+    seen = [WELL, retried, again, again, other, again, other, other, other]
+    assert noted_of(monkeypatch, facts, seen) == [(0, "healthy"), (1, "stalled"), (7, "stalled")]
+    assert facts.verdict_changes.rows[-1][1][3] == "no such bucket"
+    assert facts.verdicts["flights"].since_ms == 1_000
+
+
+def test_who_looks_back_sees_the_cause_of_then_and_since_when_the_verdict_holds() -> None:
+    """Also at a moment at which only the cause has changed."""
+    world = World()
+    world.run(FLIGHTS)
+
+    def fail(error: str) -> int:
+        """The time at which it has failed in this way for a while."""
+        for _ in range(3):
+            now = world.clock.now_ms()
+            world.tell(StatusUpdate(id="flights", status="stalled", error=error, at_ms=now))
+            world.clock.advance(1_000)
+            world.tell()
+        return world.clock.now_ms()
+
+    at_ms = [fail("disk full"), fail("no such bucket")]
+    for _ in range(3):
+        fail("no such bucket")
+    first, second = (world.relations.rows("verdicts", as_of=at)[0] for at in at_ms)
+    assert (first["because"], second["because"]) == ("disk full", "no such bucket")
+    assert first["since"] == second["since"] == world.rows("verdicts")[0]["since"]
+    errors = [row for row in world.rows("events") if row["kind"] == "error"]
+    assert len(errors) == 1, "it is the same trouble"
+
+
+def test_another_object_to_blame_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two that are late the worst one changes from look to look: that is noted once it lasts."""
+    facts = Facts()
+    bad, late = Judgement("stalled"), Judgement("falling behind")
+
+    def on(blame: str, cause: Judgement) -> dict[str, Judgement]:
+        return {"v": Judgement("waiting", blame=blame), "a": cause, "b": cause}
+
+    seen = [on("a", bad), on("b", bad), on("b", bad)]
+    seen += [on("ba"[n % 2], late) for n in range(20)] + [on("a", late)] * 11
+    look_at(monkeypatch, facts, seen)
+    rows = [(at // 1_000, row[5]) for at, row in facts.verdict_changes.rows if row[0] == "v"]
+    assert rows == [(0, "a"), (2, "b"), (32, "a")]
+
+
 def test_what_is_late_is_noted_once_that_has_lasted(monkeypatch: pytest.MonkeyPatch) -> None:
     """One long step, as the first ones after a start are, is no mark, and its end is none."""
     seen = [WELL, *[LATE] * 10, WELL, *[LATE] * 11, WELL, WELL]
@@ -65,18 +117,10 @@ def test_who_waits_for_what_is_not_noted_yet_is_not_noted_as_waiting(
 ) -> None:
     """Else a history would have an object that waits for one that is healthy."""
     facts = Facts()
-    reader = replace(WELL, name="delays", kind="view")
     well, late = Judgement("healthy"), Judgement("falling behind")
     waits = Judgement("waiting", blame="flights")
     seen = [(well, well), *[(late, waits)] * 5, (well, well), *[(late, waits)] * 13]
-    for second, (source, view) in enumerate(seen):
-        judgements = {"flights": source, "delays": view}
-        found = SimpleNamespace(
-            judgements=judgements, situations={"flights": WELL, "delays": reader}
-        )
-        monkeypatch.setattr(noted, "judge_facts", lambda *_, found=found: found)
-        noted.note_verdicts(facts, second * 1_000)
-
+    look_at(monkeypatch, facts, [{"flights": one, "delays": view} for one, view in seen])
     rows = [(at // 1_000, *row[:3:2]) for at, row in facts.verdict_changes.rows]
     assert rows == [
         (0, "flights", "healthy"),
@@ -84,6 +128,17 @@ def test_who_waits_for_what_is_not_noted_yet_is_not_noted_as_waiting(
         (17, "flights", "falling behind"),
         (17, "delays", "waiting"),
     ]
+
+
+def look_at(
+    monkeypatch: pytest.MonkeyPatch, facts: Facts, seen: list[dict[str, Judgement]]
+) -> None:
+    """Look at judgements of each second."""
+    for second, judgements in enumerate(seen):
+        situations = {name: Situation(name, "view") for name in judgements}
+        found = SimpleNamespace(judgements=judgements, situations=situations)
+        monkeypatch.setattr(noted, "judge_facts", lambda *_, found=found: found)
+        noted.note_verdicts(facts, second * 1_000)
 
 
 def noted_of(
