@@ -17,7 +17,8 @@
  * @property {Row[] | undefined} rows  As an array; made when somebody looks.
  * @property {ServerError | undefined} error
  * @property {boolean} isAsking  It is of an earlier time, and was asked for without an answer so far.
- * @property {number} change  That of the server when it was asked for: see `Server.changes`.
+ * @property {number} change  That of the server when it was asked for, or refused: see
+ *   `Server.changes`.
  * @property {number} endedAt  When the last answer, or the failure, came; in ms since the epoch.
  */
 
@@ -52,7 +53,13 @@ export class Store {
     for (const [key, selection] of wanted) {
       const held = this._held.get(key);
       if (!held) this._held.set(key, this._begin(selection, asOf));
-      else if (asOf !== undefined && this._mayWorkNow(held)) this._ask(held, asOf);
+      else if (asOf !== undefined) {
+        if (this._mayWorkNow(held)) this._ask(held, asOf);
+      } else if (held.error && held.change !== this._server.changes) {
+        // Another version of the application may have the relation, or the column.
+        const { error } = held;
+        this._held.set(key, Object.assign(this._begin(selection, asOf), { error }));
+      }
     }
   }
 
@@ -112,7 +119,12 @@ export class Store {
         this._changed();
       },
       refused: (error) => {
+        // It has no rows of now, and those of before are not.
+        held.columns = [];
+        held.counted.clear();
+        held.rows = undefined;
         held.error = error;
+        held.change = this._server.changes;
         this._changed();
       },
     });

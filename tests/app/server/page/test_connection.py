@@ -76,6 +76,48 @@ def test_a_page_connects_again_whatever_becomes_of_its_question(open_page: OpenP
     goes_on(seen.page)
 
 
+def test_a_relation_that_is_refused_has_no_rows_and_is_asked_for_again(
+    open_page: OpenPage,
+) -> None:
+    """An application that was rolled back does not know it; the next one may."""
+    found = open_page("demo").page.evaluate(
+        """async () => {
+          const { Store } = await import("/page/store.js");
+          const asked = [];
+          const follow = (_id, _selection, follower) => asked.push(follower);
+          const server = { changes: 1, follow, unfollow() {} };
+          const store = new Store(server, () => {});
+          const one = { relation: "shard_batches" };
+          const seen = [];
+          const look = () => {
+            store.follow([one], undefined);
+            seen.push([asked.length, store.rows(one)?.[0].a, store.error(one)?.code]);
+          };
+          const tell = (text) => {
+            asked.at(-1).begun(["a"]);
+            asked.at(-1).changed({ snapshot: [[text]] }, 1);
+          };
+          look();
+          tell("old");
+          look();
+          asked[0].refused({ code: "UNKNOWN_RELATION" });
+          look();
+          server.changes = 2;
+          look();
+          tell("new");
+          look();
+          return seen;
+        }"""
+    )
+    assert found == [
+        [1, None, None],
+        [1, "old", None],
+        [1, None, "UNKNOWN_RELATION"],
+        [2, None, "UNKNOWN_RELATION"],
+        [2, "new", None],
+    ]
+
+
 def test_a_rate_of_the_last_minute_is_not_of_the_hour_before(open_page: OpenPage) -> None:
     """A page that was hidden has moments of then and of now, and none between."""
     found = open_page("one").page.evaluate(
