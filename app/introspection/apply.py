@@ -369,6 +369,9 @@ def _polled(facts: Facts, event: Polled) -> None:
     if found is None:
         facts.received.foreign += 1
         return
+    if event.dataflow not in (0, found.installed.dataflow):
+        facts.received.stale += 1  # its object was dropped, and this one made, while it was read
+        return
     found.since = _later(found.since, event.since)
     found.write = _later(found.write, event.upper)
     found.rows, found.size_bytes = event.rows, event.size_bytes

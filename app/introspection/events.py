@@ -354,6 +354,7 @@ class Polled(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         id: The object.
+        dataflow: Its dataflow, as it was known before the state was read; 0 if it was not.
         since: Of its shard.
         upper: Of its shard.
         rows: Of its newest contents.
@@ -363,6 +364,7 @@ class Polled(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     id: str
+    dataflow: int = 0
     since: int | None
     upper: int | None
     rows: int = 0

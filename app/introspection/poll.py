@@ -104,11 +104,12 @@ class ShardPoller:
         """
         self._sink = sink
         self._client = client
-        self._objects: deque[str] = deque()
+        self._objects: deque[tuple[str, int]] = deque()
         self._shards: deque[str] = deque()
         self._audits: deque[str] = deque()
-        self._dropped: dict[str, tuple[DroppedPart, ...] | None] = {}
-        self._lost: dict[str, tuple[str, ...]] = {}
+        # With the identity of the shard: another one may have its name by now.
+        self._dropped: dict[str, tuple[str, tuple[DroppedPart, ...] | None]] = {}
+        self._lost: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._reported_at: dict[str, int] = {}
         self._tick = self._left = 0
         # Monitoring survives any answer of a store: a step that fails is tried again.
@@ -127,20 +128,20 @@ class ShardPoller:
     def step(self) -> None:
         """Do the reads of one tick."""
         if not self._objects:
-            names = self._sink.read(_with_shards)
-            self._objects.extend(names)
+            objects = self._sink.read(_with_shards)
+            self._objects.extend(objects)
             self._reported_at = {
-                name: self._reported_at[name] for name in names if name in self._reported_at
+                name: self._reported_at[name] for name, _ in objects if name in self._reported_at
             }
         self._left = max(1, ceil(len(self._reported_at) / _TELL_TICKS))
         for _ in range(min(_OBJECTS, len(self._objects))):
-            self._look(self._objects.popleft())
+            self._look(*self._objects.popleft())
         if self._tick % _LIST_TICKS == 0:
             self._list()
         self._for_a_while(self._shards, self._inspect, _INSPECTED, _INSPECT_MS)
         if self._tick % _AUDIT_TICKS == 0:
             # They are asked about first: a person has put them back, and waits to see it.
-            lost = deque(name for name, parts in self._lost.items() if parts)
+            lost = deque(name for name, (_, parts) in self._lost.items() if parts)
             self._for_a_while(lost, self._audit, len(lost), _AUDIT_MS)
             self._for_a_while(self._audits, self._audit, len(self._audits), _AUDIT_MS)
         self._tick += 1
@@ -161,7 +162,7 @@ class ShardPoller:
         self.step()
         return _TICK_MS
 
-    def _look(self, name: str) -> None:
+    def _look(self, name: str, dataflow: int) -> None:
         state = self._state(name)
         if isinstance(state, ShardState):
             is_told = self._is_turn(name)
@@ -169,6 +170,7 @@ class ShardPoller:
             parts = [part for batch in state.trace.batches for part in batch.parts]
             polled = Polled(
                 id=name,
+                dataflow=dataflow,
                 since=state.since.time,
                 upper=state.upper.time,
                 rows=add_up_diffs(parts),
@@ -208,8 +210,8 @@ class ShardPoller:
         fresh = sorted(found.difference(self._shards))
         self._shards = deque([*fresh, *(s for s in self._shards if s in found)])
         self._audits = deque([*fresh, *(s for s in self._audits if s in found)])
-        self._dropped = {name: parts for name, parts in self._dropped.items() if name in found}
-        self._lost = {name: parts for name, parts in self._lost.items() if name in found}
+        self._dropped = {name: one for name, one in self._dropped.items() if name in found}
+        self._lost = {name: one for name, one in self._lost.items() if name in found}
 
     def _inspect(self, name: str) -> None:
         state = self._state(name)
@@ -219,7 +221,7 @@ class ShardPoller:
         if state == "gone":
             self._sink.put(ShardGone(name=name))
             return
-        self._dropped[name] = _dropped(self._client.machine(name), state)
+        self._dropped[name] = state.shard, _dropped(self._client.machine(name), state)
         self._tell(name, state)
 
     def _audit(self, name: str) -> None:
@@ -232,14 +234,17 @@ class ShardPoller:
         except ShardError:
             _log.warning("parts cannot be listed", extra={"context": {"shard": name}})
             return
-        self._lost[name] = lost
+        self._lost[name] = state.shard, lost
 
     def _tell(self, name: str, state: ShardState) -> None:
         """Tell what a state says of its shard; what older states need, as of its last turn."""
         now_ms = self._now_ms()
-        dropped = self._dropped.get(name)
-        report = report_shard(state, now_ms, dropped=dropped, batches_max=_BATCHES_MAX)
-        self._sink.put(ShardSeen(report=report, at_ms=now_ms, lost=self._lost.get(name)))
+        shard, dropped = self._dropped.get(name, ("", None))
+        of_it = dropped if shard == state.shard else None
+        report = report_shard(state, now_ms, dropped=of_it, batches_max=_BATCHES_MAX)
+        shard, lost = self._lost.get(name, ("", None))
+        lost = lost if shard == state.shard else None
+        self._sink.put(ShardSeen(report=report, at_ms=now_ms, lost=lost))
 
     def _now_ms(self) -> int:
         return self._client.clock.now_ms()
@@ -259,9 +264,11 @@ class ShardPoller:
         return "gone" if state is None or is_tombstone(state) else state
 
 
-def _with_shards(facts: Facts, _now_ms: int) -> list[str]:
+def _with_shards(facts: Facts, _now_ms: int) -> list[tuple[str, int]]:
+    """Objects that have shards, with their dataflows."""
     kinds = (SourceDescription, ViewDescription)
-    return [o.id for o in facts.objects.values() if isinstance(o.installed.description, kinds)]
+    installed = (one.installed for one in facts.objects.values())
+    return [(one.id, one.dataflow) for one in installed if isinstance(one.description, kinds)]
 
 
 def _dropped(machine: Machine, state: ShardState) -> tuple[DroppedPart, ...] | None:

@@ -82,6 +82,29 @@ def test_an_object_whose_parts_are_gone_is_unreadable_until_they_are_back(shards
     assert look()[:2] == (0, before)
 
 
+def test_a_shard_that_was_made_anew_has_not_lost_the_parts_of_the_one_before(
+    shards: Shards,
+) -> None:
+    """It is not known until the store is asked about it."""
+    client, world = filled(shards, "flights"), World()
+    poller = ShardPoller(world.sink, client)
+    client.location.blob.delete(keys_of(client, "flights")[0])
+
+    def lost() -> object:
+        world.tell()
+        return world.rows("shards", "flights")[0]["lost_parts"]
+
+    for _ in range(10):
+        poller.step()
+    assert lost() == 1
+    client.drop("flights")
+    client.create("flights", ShardSchema.from_arrow(pa.schema([("b", pa.int64())])))
+    poller.step()
+    assert lost() is None
+    poller.step()
+    assert lost() == 0
+
+
 def test_parts_that_were_merged_away_are_not_lost(shards: Shards) -> None:
     """The state that is asked about may be older than the listing."""
     client = filled(shards, "flights")

@@ -7,8 +7,9 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
+from shardline.app.introspection.events import Dropped
 from shardline.app.introspection.poll import ShardPoller
-from shardline.app.protocol.objects import errors_shard
+from shardline.app.protocol.objects import IndexDescription, errors_shard
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.shard.machine import Machine
@@ -97,6 +98,27 @@ def test_shards_of_objects_are_seen_when_the_objects_are(place: Place) -> None:
     for _ in range(12):
         poller.step()
     assert seen() == dict.fromkeys(names, 1)
+
+
+def test_what_was_read_of_a_dropped_object_is_not_said_of_the_next_one_of_its_name(
+    place: Place,
+) -> None:
+    """The look was under way while it was dropped, and an index made of that name."""
+    world = place.world
+    world.run(FLIGHTS)
+    old = world.run(DELAYS)
+    place.client.create("delays", SCHEMA)
+    place.client.writer("delays").append_now(pa.table({"a": [1]}))
+    poller = ShardPoller(world.sink, place.client)
+    poller.step()
+    world.sink.inbox.drain()
+    world.tell(Dropped(id="delays", at_ms=world.clock.now_ms(), global_id=old.global_id))
+    world.run(IndexDescription(name="delays", on="flights", key=("carrier",)))
+    poller._objects.append(("delays", old.dataflow))
+    poller.step()
+    world.tell()
+    assert world.rows("verdicts", "delays")[0]["records"] is None
+    assert world.rows("listener")[0]["stale"] == 1
 
 
 def looked_into(place: Place, poller: ShardPoller, steps: int) -> list[int]:
