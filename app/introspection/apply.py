@@ -210,6 +210,8 @@ def _dropped(facts: Facts, event: Dropped) -> None:
         facts.received.foreign += 1
         return
     del facts.objects[event.id]
+    # One that is made of that name before the next look has a verdict of its own.
+    facts.verdicts.pop(event.id, None)
     facts.run_owners.pop(found.run, None)
     note_dropped(facts, found, event.at_ms)
     if found.condition.status != "dropped" and not found.is_subscription:

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from shardline.app.execution.observations import Hydrated, Measured
-from shardline.app.introspection.events import Polled
+from shardline.app.introspection.events import Dropped, Polled
 from shardline.app.introspection.facts import Facts
 from shardline.app.introspection.verdicts import judged, noted
 from shardline.app.introspection.verdicts.situation import Judgement, Situation
+from shardline.app.protocol.objects import ViewDescription
 from shardline.app.protocol.storage import StatusUpdate
 from support.fakes.introspection import DELAYS, FLIGHTS, World
 
@@ -100,6 +101,26 @@ def test_another_object_to_blame_is_noted(monkeypatch: pytest.MonkeyPatch) -> No
     look_at(monkeypatch, facts, seen)
     rows = [(at // 1_000, row[5]) for at, row in facts.verdict_changes.rows if row[0] == "v"]
     assert rows == [(0, "a"), (2, "b"), (32, "a")]
+
+
+def test_an_object_that_is_made_anew_has_a_verdict_of_its_own() -> None:
+    """Also if it has the name of one that was dropped, and the word of its last verdict."""
+    world = World()
+    world.run(FLIGHTS)
+    world.clock.advance(60_000)
+    world.tell()
+    before = world.rows("verdicts")[0]
+    world.clock.advance(60_000)
+    world.tell()
+    world.tell(Dropped(id="flights", at_ms=world.clock.now_ms()))
+    world.run(ViewDescription(name="flights", query="SELECT 1", inputs=(), schema="a INT"))
+    world.clock.advance(1_000)
+    world.tell()
+    now_ms = world.clock.now_ms()
+    for as_of in (None, now_ms):
+        (row,) = world.relations.rows("verdicts", as_of=as_of)
+        assert (row["type"], row["verdict"]) == ("view", before["verdict"]), as_of
+        assert str(row["since"]) > str(before["since"]), as_of
 
 
 def test_what_is_late_is_noted_once_that_has_lasted(monkeypatch: pytest.MonkeyPatch) -> None:
