@@ -1,0 +1,99 @@
+"""Fsck goes on past parts that their store does not give back, and stops where it may not look."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from typing_extensions import override
+
+from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.inspect.fsck import check_location
+from shardline.datasource.stores.metered import Metered
+from support.faults.damage import SHARD
+from support.models.shards import TINY, World, schema_of, table
+
+if TYPE_CHECKING:
+    from shardline.datasource.stores.objects import Objects
+
+
+class Guarded(Metered):
+    """A store that refuses to read parts, as a disk does after a restore by another user."""
+
+    code = "ACCESS_DENIED"
+
+    @override
+    def open(
+        self, key: str, size_bytes: int | None = None, via: Objects | None = None
+    ) -> pa.NativeFile | None:
+        if "/part/" in key:
+            raise InvalidUsage(f"cannot open '{key}'", code=self.code, hint="check the owner")
+        return super().open(key, size_bytes, via)
+
+
+def test_a_part_that_may_not_be_read_is_no_damage(world: World) -> None:
+    """What there is nobody can say who may not look: no advice to write the shard anew."""
+    client = world.client(replace(TINY, inline_part_bytes=0))
+    client.create(SHARD, schema_of())
+    client.writer(SHARD).append_now(table((1, "a")))
+    with pytest.raises(InvalidUsage, match=r"ACCESS_DENIED.*check the owner"):
+        check_location(Guarded(world.objects(), world.clock), world.clock, deep=True)
+
+
+def test_parts_in_an_archive_are_findings(world: World) -> None:
+    """A lifecycle rule has moved them: each is named, with what its store says to do."""
+    client = world.client(replace(TINY, inline_part_bytes=0))
+    client.create(SHARD, schema_of())
+    for number in range(2):
+        client.writer(SHARD).append_now(table((number, "a")))
+    store = Guarded(world.objects(), world.clock)
+    store.code = "OBJECT_ARCHIVED"
+    [checked] = check_location(store, world.clock, deep=True).shards
+    assert [one.code for one in checked.findings] == ["PART_UNREADABLE"] * 2
+    assert "check the owner" in checked.findings[0].detail
+
+
+class Failing(Metered):
+    """A disk on which reads of parts fail with errno `number`."""
+
+    number = 0
+
+    @override
+    def open(
+        self, key: str, size_bytes: int | None = None, via: Objects | None = None
+    ) -> pa.NativeFile | None:
+        return pa.PythonFile(self, "r") if "/part/" in key else super().open(key, size_bytes, via)
+
+    closed = False
+
+    def seek(self, *_: int) -> int:
+        return 0
+
+    def tell(self) -> int:
+        return 0
+
+    def read(self, _size: int = -1) -> bytes:
+        raise OSError(self.number, os.strerror(self.number))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_part_that_a_disk_cannot_read_back_does_not_end_the_check(world: World) -> None:
+    """All parts behind it are checked as well; what is no part's trouble is the store's error."""
+    client = world.client(replace(TINY, inline_part_bytes=0))
+    client.create(SHARD, schema_of())
+    for number in range(2):
+        client.writer(SHARD).append_now(table((number, "a")))
+    store = Failing(world.objects(), world.clock)
+    store.number = errno.EIO
+    [checked] = check_location(store, world.clock, deep=True).shards
+    assert [one.code for one in checked.findings] == ["PART_UNREADABLE"] * 2
+    assert "Input/output error" in checked.findings[0].detail
+    store.number = errno.ESTALE
+    with pytest.raises(Determinate, match=r"cannot read part 'orders/part/.*Stale file"):
+        check_location(store, world.clock, deep=True)
