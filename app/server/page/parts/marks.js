@@ -23,6 +23,8 @@ export const KINDS = /** @type {Record<string, { lane: number, one: string, many
   maintenance: { lane: 2, one: "round of maintenance", many: "rounds of maintenance" },
 });
 
+const DAY = 24 * 60 * 60_000;
+
 const ORDER = Object.keys(KINDS);
 
 /**
@@ -139,8 +141,14 @@ export function marksAt(marks, at) {
 export function ticksOf(from, to, step) {
   const day = new Date(from);
   day.setHours(0, 0, 0, 0);
+  const days = Math.floor(step / DAY);
   const ticks = [];
-  for (let at = day.getTime(); at <= to; at += step) if (at >= from) ticks.push(at);
+  for (let at = day.getTime(); at <= to; ) {
+    if (at >= from) ticks.push(at);
+    // A day of the calendar may have 23 or 25 hours.
+    if (days) at = day.setDate(day.getDate() + days);
+    else at += step;
+  }
   return ticks;
 }
 

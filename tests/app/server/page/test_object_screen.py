@@ -201,6 +201,17 @@ def test_throughput_is_that_of_now(open_page: OpenPage) -> None:
     expect(figures).not_to_contain_text("rows/s")
 
 
+def test_a_time_in_the_hour_that_comes_twice_stays_what_it_is(open_page: OpenPage) -> None:
+    """The field shows 02:30 for both; rows that are read again are of the same time."""
+    second = 1_792_891_800_000  # 2026-10-25, 02:30 CET, an hour after 02:30 CEST
+    seen = open_page(world_of("one"), f"/object/flights?as_of={second}", token=True)
+    rows = panel(seen.page, "Rows")
+    expect(rows.get_by_label(re.compile("As of"))).to_have_value(re.compile("^2026-10-25T02:30"))
+    rows.get_by_role("button", name="Read rows").click()
+    expect(seen.page).to_have_url(re.compile(rf"[?&]as_of={second}\b"))
+    expect(seen.page).to_have_url(re.compile(r"[?&]rows="))
+
+
 def test_a_refused_read_is_told_in_the_applications_words(open_page: OpenPage) -> None:
     """With its hint; the form stays."""
     seen = open_page(world_of("one"), "/object/flights", token=True)

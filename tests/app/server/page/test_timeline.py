@@ -32,6 +32,22 @@ def events(world: ServedWorld, *kinds: str) -> list[dict[str, Any]]:
     return [row for row in world.rows("events") if not kinds or row["kind"] in kinds]
 
 
+def test_days_of_a_time_line_begin_at_midnight_all_through(open_page: OpenPage) -> None:
+    """Also those before a night in which the clocks are set: that day has 25 hours."""
+    days = open_page("demo").page.evaluate(
+        """async () => {
+          const { ticksOf } = await import("/page/parts/marks.js");
+          const to = Date.parse("2026-11-10T12:00:00+01:00");
+          const DAY = 86400000;
+          const ticks = ticksOf(to - 30 * DAY, to, 5 * DAY);
+          return ticks.map((at) => new Date(at).toString().slice(4, 21));
+        }"""
+    )
+    assert days == [
+        f"{day} 2026 00:00" for day in ("Oct 16", "Oct 21", "Oct 26", "Oct 31", "Nov 05", "Nov 10")
+    ]
+
+
 def track(seen: Seen) -> Locator:
     return seen.page.get_by_role("slider", name="Moment that is looked at")
 

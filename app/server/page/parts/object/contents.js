@@ -205,7 +205,10 @@ export function drawSample(page) {
   const read = (event) => {
     event.preventDefault();
     const form = new FormData(/** @type {HTMLFormElement} */ (event.target));
-    const at = Date.parse(String(form.get("as_of")));
+    const chosen = chosenTime(page);
+    const said = Date.parse(String(form.get("as_of")));
+    // In the hour that comes twice a field does not say which one: what nobody has changed stays.
+    const at = said === Date.parse(localTime(chosen)) ? Number(chosen) : said;
     const again = sampleOf(page);
     page.choose({ rows: String(form.get("rows")), as_of: Number.isNaN(at) ? "" : String(at) });
     if (again && again === sampleOf(page)) again.again();
