@@ -15,6 +15,9 @@ const MOST = 224;
 const AROUND = 44;
 const NAME_FONT = "550 13px system-ui, sans-serif";
 
+/** After so long a worker that has failed is made anew. */
+const ASK_AGAIN_MS = 3_000;
+
 /** A worker's address is code to the browser: only a policy that the page's own rules name may give it. */
 const POLICY = /** @type {any} */ (window).trustedTypes?.createPolicy("layout", {
   createScriptURL: () => "/page/layout.worker.js",
@@ -25,18 +28,33 @@ export class Layouts {
   constructor(changed) {
     /** @type {Placed | undefined} */
     this.placed = undefined;
-    this._worker = new Worker(POLICY?.createScriptURL("") ?? "/page/layout.worker.js", {
-      type: "module",
-    });
+    this._changed = changed;
+    this._failedAt = 0;
     this._turn = 0;
     this._asked = "";
     /** @type {{widths: Map<string, number>, places: Map<string, number>}} */
     this._next = { widths: new Map(), places: new Map() };
-    this._worker.onmessage = ({ data }) => {
+    /** @type {Worker | undefined} */
+    this._worker = this._begin();
+  }
+
+  _begin() {
+    const worker = new Worker(POLICY?.createScriptURL("") ?? "/page/layout.worker.js", {
+      type: "module",
+    });
+    worker.onmessage = ({ data }) => {
       if (data.turn !== this._turn) return;
       this.placed = { ...data, ...this._next };
-      changed();
+      this._changed();
     };
+    // Its module may not come, as while the application is started again: asked again in a while.
+    worker.onerror = () => {
+      worker.terminate();
+      this._worker = undefined;
+      this._asked = "";
+      this._failedAt = Date.now();
+    };
+    return worker;
   }
 
   /** @param {Graph} graph */
@@ -44,6 +62,8 @@ export class Layouts {
     const keys = edges.map(keyOf);
     const asked = JSON.stringify([nodes.map(({ id, name, kind }) => [id, name, kind]), keys]);
     if (asked === this._asked) return;
+    if (!this._worker && Date.now() - this._failedAt < ASK_AGAIN_MS) return;
+    this._worker ??= this._begin();
     this._asked = asked;
     const boxes = nodes.map(({ id, name, kind }) => ({ id, kind, width: widthOf(name), height: HEIGHT }));
     this._next = {

@@ -47,6 +47,15 @@ def assert_nothing_lies_behind(page: Page, what: str) -> None:
     assert below <= top, what
 
 
+def test_a_graph_whose_layout_did_not_come_is_laid_out_later(open_page: OpenPage) -> None:
+    """The application may be started again just then: nobody has to load the page anew."""
+    page = open_page("demo").page
+    page.route("**/layout.worker.js", lambda route: route.abort(), times=1)
+    with page.expect_event("requestfailed", lambda one: one.url.endswith("layout.worker.js")):
+        page.reload()
+    expect(page.locator("#graph .node").first).to_be_visible(timeout=20_000)
+
+
 @pytest.mark.parametrize(
     "situation", some_of(CULPRITS, {"backlog", "frozen", "uncreated", "unreadable"})
 )
