@@ -85,8 +85,9 @@ export class Page {
    * connection is lost.
    */
   get now() {
-    const { connected, at } = this.server;
-    return this.asOf ?? (connected || !at ? Date.now() : at);
+    const { connected, at, age } = this.server;
+    // Not by the viewer's clock alone, which may be wrong: times in rows are the application's.
+    return this.asOf ?? (at ? at + (connected ? age : 0) : Date.now());
   }
 
   /**

@@ -73,7 +73,12 @@ export class Server {
    * what was on the page before would pass for the present until they are awake.
    */
   get connected() {
-    return this._hasMoments && Date.now() - this._heardAt < SILENT_MS;
+    return this._hasMoments && this.age < SILENT_MS;
+  }
+
+  /** How long ago the newest moment came, in ms: the viewer's clock may differ from its time. */
+  get age() {
+    return Date.now() - this._heardAt;
   }
 
   get token() {

@@ -123,7 +123,7 @@ function drawDialog(page) {
  */
 function drawAsOf(page) {
   const { server, asOf } = page;
-  const since = Math.max(1, Math.round((Date.now() - server.at) / 1_000)) * 1_000;
+  const since = Math.max(1, Math.round(server.age / 1_000)) * 1_000;
   if (asOf !== undefined) {
     return strip(
       "past",

@@ -43,6 +43,18 @@ def test_what_is_seen_first_after_a_while_has_its_age(open_page: OpenPage) -> No
     expect(page.locator(".as-of.lost")).to_be_visible()
 
 
+def test_a_viewers_clock_that_is_wrong_changes_no_age(open_page: OpenPage) -> None:
+    """How long nothing has come is counted here, and not from the application's time."""
+    page = open_page("demo").page
+    page.add_init_script("const now = Date.now; Date.now = () => now() + 3_600_000;")
+    page.reload()
+    goes_on(page)
+    page.evaluate(_SWALLOW)
+    hide(page, "hidden")
+    hide(page, "visible")
+    expect(page.locator(".as-of")).to_have_text(re.compile(r", [\d.]+\sm?s ago\. Connecting…"))
+
+
 def test_a_page_goes_on_without_the_token_that_an_action_has_needed(open_page: OpenPage) -> None:
     """After a start of the application the tab has an old one, and reading needs none."""
     page = open_page("demo", "/object/weather").page
