@@ -1,4 +1,4 @@
-"""What nobody reports is looked up in the states of shards."""
+"""The poller looks up in the states of shards what nobody reports."""
 
 from __future__ import annotations
 
