@@ -62,7 +62,7 @@ from shardline.datasource.arguments import text_of, whole_number, wrong_kind
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
-from shardline.datasource.frames import to_arrow
+from shardline.datasource.frames import clone_of, to_arrow
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.ids import new_id
 from shardline.datasource.scratch_folder import ScratchFolder
@@ -130,8 +130,7 @@ class Lab:
         """Check the project, and make its shards.
 
         Args:
-            spark: The session. As in the runtime it puts nothing in the place of `${…}` in SQL any
-                more.
+            spark: The session. What is registered in it later is not known to the views.
             project: The project, or its SQL. Sinks and indexes are checked and then left alone.
             follow_changes: True if views are to follow changes wherever they can; else each step
                 takes the way that costs less, as in the runtime.
@@ -142,9 +141,10 @@ class Lab:
         parsed = Project.parse({"test.sql": project}) if isinstance(project, str) else project
         if not isinstance(parsed, Project):
             raise wrong_kind("project", project, "give its SQL, or Project.load(folder)")
-        # As in the runtime: the session is the test's own, and views run in it.
-        read_as_written(spark)
         self._spark = spark
+        # As in the runtime views run in a clone: steps change settings of their session.
+        self._session = clone_of(spark)
+        read_as_written(self._session)
         self._resolved: CheckedProject = parsed.check(spark)
         self.clock = LabClock()
         self._scratch = ScratchFolder("shardline-lab-", _MEMORY if _MEMORY.is_dir() else None)
@@ -159,7 +159,7 @@ class Lab:
         writes = threading.Event()
         writes.set()
         self._host = Host(
-            spark=spark,
+            spark=self._session,
             client=self.client,
             storage={},
             report=self._observe,
@@ -255,7 +255,7 @@ class Lab:
             mine = [(at, rows, diff) for at, name, rows, diff in due if name == source.name]
             self._append(source, sorted(mine, key=lambda one: one[0]), to)
         for view in self._views:
-            view.advance(self._spark, Interval(self._reached, to, starts=self._reached == 0))
+            view.advance(self._session, Interval(self._reached, to, starts=self._reached == 0))
         self._reached, self._stopped_at = to, None
 
     def contents(self, name: str, as_of: int | None = None) -> DataFrame:
@@ -300,7 +300,7 @@ class Lab:
         """
         found = self._found_view(view)
         columns = {name: parse_columns(self._resolved.schemas[name]) for name in found.inputs}
-        return plan_view(self._spark, found.name, found.query, columns)
+        return plan_view(self._session, found.name, found.query, columns)
 
     def steps(self, view: str) -> list[Stepped]:
         """The steps that Spark took for a view so far: the way of each, its rows, and why.

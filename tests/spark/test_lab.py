@@ -109,21 +109,32 @@ def held(lab: Lab, name: str, as_of: int | None = None) -> list[tuple[Any, ...]]
     return sorted(map(tuple, lab.contents(name, as_of).collect()), key=repr)
 
 
-def test_texts_and_names_mean_what_they_say(spark: SparkSession) -> None:
-    """By default Spark puts the environment of the process in the place of `${env:…}`."""
+def test_texts_and_names_mean_what_they_say(
+    spark: SparkSession, request: pytest.FixtureRequest
+) -> None:
+    """By default Spark puts the environment of the process in the place of `${env:…}`.
+
+    The session stays as it was: what a test does next is its own.
+    """
+    before = spark.conf.get("spark.sql.variable.substitute")
     spark.conf.set("spark.sql.variable.substitute", "true")
+    request.addfinalizer(lambda: spark.conf.set("spark.sql.variable.substitute", str(before)))
+    settings = spark.conf.getAll
     sql = """
     CREATE SOURCE a USING csv OPTIONS (path 'nowhere') SCHEMA (`k.x` INT, `q``y` INT);
     CREATE MATERIALIZED VIEW b AS SELECT '${env:HOME}' AS home, `k.x` + `q``y` AS total FROM a;
+    CREATE MATERIALIZED VIEW c AS SELECT total, count(*) AS n FROM b GROUP BY total;
     """
     with Lab(spark, sql) as lab:
         lab.push("a", [(1, 2)], at=1)
         lab.push("a", spark.createDataFrame([(3, 4)], "`k.x` INT, `q``y` INT"), at=1)
         lab.advance(2)
+        lab.push("a", [(5, 6)], at=3)
+        lab.advance(4)
         assert sorted(map(tuple, lab.contents("b").collect())) == [
-            ("${env:HOME}", 3),
-            ("${env:HOME}", 7),
+            ("${env:HOME}", total) for total in (3, 7, 11)
         ]
+    assert spark.conf.getAll == settings
 
 
 def test_rows_of_one_key_in_one_micro_batch_replace_one_another(spark: SparkSession) -> None:
