@@ -289,10 +289,9 @@ remove_old_environments() {
 }
 
 use_environment() {
-  local round
   find_environment
   # Another set-up may remove it in between, once or twice.
-  for round in 1 2 3 4 5; do
+  for _ in 1 2 3 4 5; do
     is_complete || alone make_environment
     # Held through exec until the program ends: no later set-up removes what it runs in.
     if { exec 9<"$env/complete"; } 2>/dev/null && lock_file 9 LOCK_SH "$python" && is_complete; then
