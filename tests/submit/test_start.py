@@ -171,11 +171,20 @@ def linked(venvs: Path) -> Path:
     return env
 
 
+def in_folder(venvs: Path) -> dict[str, str]:
+    """The variables of this process, with environments in a folder.
+
+    Without what PySpark sets where a test before has imported it: it would be told of.
+    """
+    own = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+    return {**own, "SHARDLINE_VENV": str(venvs)}
+
+
 def test_without_an_archive_that_cannot_be_made_commands_start(tmp_path: Path) -> None:
     """An environment of an image is read-only, and the archive only makes starts faster."""
     env = linked(tmp_path)
     (tmp_path / "lock").mkdir()  # root may write whatever the modes say
-    here = Checkout(ROOT, {**os.environ, "SHARDLINE_VENV": str(tmp_path)})
+    here = Checkout(ROOT, in_folder(tmp_path))
     done = here.run("python", "-c", "import sys; print(sys.prefix)")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{env}\n", "")
     assert not list(env.glob("classes-*"))
@@ -187,7 +196,7 @@ def test_an_environment_that_cannot_be_locked_is_an_error(tmp_path: Path) -> Non
     (env / "bin").unlink()
     (env / "bin").mkdir()
     (env / "bin/python").symlink_to("/bin/false")
-    here = Checkout(ROOT, {**os.environ, "SHARDLINE_VENV": str(tmp_path)})
+    here = Checkout(ROOT, in_folder(tmp_path))
     done = here.run("python", "-c", "print('started')")
     assert (done.returncode, done.stdout) == (2, "")
     assert f"cannot lock '{env}/complete'" in done.stderr
