@@ -94,7 +94,6 @@ _PHASES: Final = (
 """Phases of a micro-batch and their shares of it."""
 
 _QUIET_MS: Final = 400_000
-_PIECES: Final = 7
 _RETRY_MS: Final = 48_000
 
 
@@ -210,11 +209,8 @@ class Life:
         for name, mode in modes.items():
             if mode in ("quiet", "catching up"):
                 self.become(name, mode)
-        # In pieces, or the application would have stood still: nothing is known of such a time. And
-        # to its end, or what was left out would be a lag, and then one that shrinks.
-        for _ in range(_PIECES):
-            self.clock.advance((_QUIET_MS - 1000) / _PIECES)
-            self.step()
+        self.clock.advance(_QUIET_MS - 1000)
+        self.step()  # or the time that was left out would be a lag, and then one that shrinks
         for name, mode in modes.items():
             if self.objects[name].mode != mode:
                 self.become(name, mode)
