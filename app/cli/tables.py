@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardline.app.introspection.verdicts.wording import amount, span
+from shardline.app.protocol.objects import is_runtime_shard
 from shardline.datasource.report import HolderReport, LocationReport, ShardReport
 
 __all__ = [
@@ -132,7 +133,7 @@ def is_helper(name: str, names: Container[str]) -> bool:
     Those that begin with `_` belong to the runtime itself.
     """
     beside = next((name.removesuffix(end) for end in _HELPERS if name.endswith(end)), None)
-    return name.startswith("_") or (beside is not None and beside in names)
+    return is_runtime_shard(name) or (beside is not None and beside in names)
 
 
 def location_view(report: LocationReport, *, helpers: bool = True) -> RenderableType:

@@ -25,7 +25,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from math import ceil
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from msgspec import UNSET, UnsetType
 
@@ -52,6 +52,8 @@ from shardline.datasource.state import (
 )
 
 __all__ = ["ShardPoller"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -239,11 +241,9 @@ class ShardPoller:
     def _tell(self, name: str, state: ShardState) -> None:
         """Tell what a state says of its shard; what older states need, as of its last turn."""
         now_ms = self._now_ms()
-        shard, dropped = self._dropped.get(name, ("", None))
-        of_it = dropped if shard == state.shard else None
-        report = report_shard(state, now_ms, dropped=of_it, batches_max=_BATCHES_MAX)
-        shard, lost = self._lost.get(name, ("", None))
-        lost = lost if shard == state.shard else None
+        dropped = _of_shard(self._dropped.get(name), state)
+        report = report_shard(state, now_ms, dropped=dropped, batches_max=_BATCHES_MAX)
+        lost = _of_shard(self._lost.get(name), state)
         self._sink.put(ShardSeen(report=report, at_ms=now_ms, lost=lost))
 
     def _now_ms(self) -> int:
@@ -262,6 +262,11 @@ class ShardPoller:
             _log.warning("a shard cannot be read", extra={"context": {"shard": name}})
             return "unreadable"
         return "gone" if state is None or is_tombstone(state) else state
+
+
+def _of_shard(known: tuple[str, T] | None, state: ShardState) -> T | None:
+    """What is known of the shard with this identity, if it is of this one."""
+    return known[1] if known is not None and known[0] == state.shard else None
 
 
 def _with_shards(facts: Facts, _now_ms: int) -> list[tuple[str, int]]:

@@ -23,6 +23,7 @@ import msgspec
 
 from shardline.app.protocol.objects import (
     errors_shard,
+    is_runtime_shard,
     progress_shard,
     shards_of,
     skipped_shard,
@@ -116,7 +117,7 @@ def find_droppable(running: Mapping[str, ObjectDescription], shards: Iterable[st
         shards: Names of the shards that are there.
     """
     # The runtime's own, such as the lane: dropping that would be the end of everything.
-    left = {name for name in shards if not name.startswith("_")} - running.keys()
+    left = {name for name in shards if not is_runtime_shard(name)} - running.keys()
     owned = {shard for one in running.values() for shard in shards_of(one)}
     owned |= {shard for name in left for shard in _shards_of_any_kind(name)[:-1]}
     return sorted(running.keys() | (left - owned))

@@ -19,7 +19,7 @@ from typing import Final
 
 from shardline.app.project.statements import WrittenObject, kind_of
 from shardline.app.protocol.graph import Graph
-from shardline.app.protocol.objects import SinkDescription, shards_of
+from shardline.app.protocol.objects import SinkDescription, is_runtime_shard, shards_of
 from shardline.app.sql.problems import Problem, did_you_mean
 from shardline.app.sql.references import INTROSPECTION
 
@@ -71,7 +71,7 @@ def check_names(
 def _invalid_names(one: WrittenObject) -> Iterator[Problem]:
     """Names that no object can have."""
     name = one.name
-    if name.startswith("_") or name == INTROSPECTION:
+    if is_runtime_shard(name) or name == INTROSPECTION:
         yield one.problem(
             "name",
             "RESERVED_NAME",
@@ -127,7 +127,7 @@ def _clashing_names(one: WrittenObject, owners: Mapping[str, Sequence[str]]) -> 
 def _clashing_target(one: WrittenObject, owners: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
     """A sink that writes to a shard which the runtime, another object or the sink itself keeps."""
     target = _target_shard(one)
-    if target is not None and target.startswith("_"):
+    if target is not None and is_runtime_shard(target):
         yield one.problem(
             "option shard",
             "RESERVED_NAME",

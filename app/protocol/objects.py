@@ -29,6 +29,7 @@ __all__ = [
     "ViewDescription",
     "errors_shard",
     "inputs_of",
+    "is_runtime_shard",
     "progress_shard",
     "shards_of",
     "skipped_shard",
@@ -204,6 +205,11 @@ def state_shards(view: str) -> tuple[str, ...]:
 def source_shards(source: str) -> tuple[str, ...]:
     """Names of the shards that a source keeps; its own one last."""
     return (skipped_shard(source), errors_shard(source), progress_shard(source), source)
+
+
+def is_runtime_shard(name: str) -> bool:
+    """True for a shard of the runtime itself, such as the lane's: no object has such a name."""
+    return name.startswith("_")
 
 
 def shards_of(description: Description) -> tuple[str, ...]:

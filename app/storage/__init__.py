@@ -20,7 +20,7 @@ the fence was asked; believes a checkpoint that the shards contradict.
     reading         opens a source as a stream, and decodes its micro-batches
     kafka           start, deletes and order of Kafka's rows
     envelope        what a source's rows mean; a micro-batch becomes updates
-    key_texts       the text of a key, by which errors and messages are found again
+    json_texts      texts of rows, and of keys, by which errors and messages are found again
     reclock         binds offsets to times
     commit          the three appends of a micro-batch, in their order
     resume          makes Spark's checkpoint agree with the bindings

@@ -39,8 +39,8 @@ from shardline.app.execution.host import Host
 from shardline.app.protocol.objects import errors_shard, skipped_shard
 from shardline.app.storage.commit import WRITER, StagedMicroBatch
 from shardline.app.storage.errors import ERRORS
+from shardline.app.storage.json_texts import key_text
 from shardline.app.storage.kafka import AT, DELETED, PARTITION, is_kafka
-from shardline.app.storage.key_texts import key_text
 from shardline.app.storage.reading import CORRUPT, FILE, POSITION, Decoded, Reading
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frames import (

@@ -122,7 +122,7 @@ EXACT_TIMES: Final[Mapping[str, str]] = {
 would be one, and a row that is read again another row. XXXXX has the seconds of old offsets."""
 
 TIMES_AS_TEXTS: Final = ("csv", "json", "xml")
-"""Formats of files that these options are for."""
+"""Formats of files in which timestamps are texts, as `EXACT_TIMES` has them."""
 
 _READ_FILES: Final = (
     "basePath", "cleanSource", "discardCachedInputRatio", "fileNameOnly", "ignoreCorruptFiles",

@@ -243,13 +243,12 @@ class Reading:
         Spark leaves it out, whatever its options say, and takes it for read: one that was moved
         away, or whose disk was not there for a while, would never come.
         """
-        if self._ignores(frame, "ignoreMissingFiles"):
-            return
-        missing = files.missing(planned)
+        ignored = self._ignores(frame, "ignoreMissingFiles")
+        missing = [] if ignored else files.missing(planned)
         if missing:
             raise MissingFiles(
                 f"{plain_path(missing[0])} is not there any more, and belongs to the micro-batch"
-                + (f", and so do {len(missing) - 1} others" if len(missing) > 1 else ""),
+                f"{_and_others(missing, 'do')}",
                 code="FAILED_READ_FILE",
                 hint="put it back where it was, and the source goes on by itself; or set the "
                 "option ignoreMissingFiles to 'true', and it goes on without the file",
@@ -260,16 +259,13 @@ class Reading:
 
         Spark leaves it out and takes it for read, so that its rows would never come.
         """
-        if self.description.format.lower() not in _BINARY:
-            return
-        if self._ignores(frame, "ignoreCorruptFiles"):
-            return
-        empty = files.empty()
+        kind = self.description.format
+        ignored = kind.lower() not in _BINARY or self._ignores(frame, "ignoreCorruptFiles")
+        empty = [] if ignored else files.empty()
         if empty:
-            path = plain_path(empty[0])
             raise Determinate(
-                f"{path} has 0 bytes, which is no file of format {self.description.format}"
-                + (f", and so have {len(empty) - 1} others" if len(empty) > 1 else ""),
+                f"{plain_path(empty[0])} has 0 bytes, which is no file of format {kind}"
+                f"{_and_others(empty, 'have')}",
                 code="FAILED_READ_FILE",
                 hint="write the whole file, and the source goes on by itself; to write files "
                 "elsewhere and move them here keeps it from being seen half-written",
@@ -388,6 +384,11 @@ def _streamable(spark: SparkSession, given: Mapping[str, str]) -> dict[str, str]
         return dict(given)
     (last,) = ends
     return {**given, name: f"{path[: last.start()]}[{last[0]}]{path[last.end() :]}"}
+
+
+def _and_others(found: Sequence[str], verb: str) -> str:
+    """Of files the first of which was named: how many others there are."""
+    return f", and so {verb} {len(found) - 1} others" if len(found) > 1 else ""
 
 
 def _of_any_age(given: Mapping[str, str]) -> dict[str, str]:

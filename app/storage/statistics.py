@@ -164,9 +164,8 @@ def _begins_anew(values: Mapping[str, float], report: Measured) -> bool:
 
     What is known of the outside alone may seem to go back: a query that has just begun knows less.
     """
-    found = [report.now.get(name) for name in _OFFSETS]
-    committed = report.now.get("offset_committed")
-    if None in found or committed is None:
+    known, committed = (report.now.get(name) for name in _OFFSETS)
+    if known is None or committed is None:
         return False
     return committed < values.get("offset_committed", committed)
 

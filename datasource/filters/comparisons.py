@@ -62,8 +62,8 @@ LiteralKind = OneOf[
 ]
 
 
-# In the metadata of a column, as Spark's catalog notes its type.
 _CHAR: Final = re.compile(r'"__CHAR_VARCHAR_TYPE_STRING"\s*:\s*"char\(')
+"""In the metadata of a column that was a CHAR in a table of Spark's catalog."""
 
 
 class NotComparable(ValueError):

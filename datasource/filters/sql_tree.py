@@ -113,7 +113,7 @@ def parse_sql(text: str) -> exp.Expr:
         found = spark.parser().parse(tokens, text)
     except UnsupportedSql:
         raise
-    except Exception as error:  # of any class: for some texts its code fails, and is no parser's
+    except Exception as error:  # for some texts the parser fails, instead of refusing them
         lines = re.sub(r"\x1b\[\d+m", "", str(error)).splitlines()
         why = lines[0] if lines else error
         raise UnsupportedSql(f"it is no SQL expression: {why}") from error

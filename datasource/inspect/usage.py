@@ -33,7 +33,7 @@ from typing import Final, Literal
 import msgspec
 
 from shardline.datasource.clock import Clock, SystemIds
-from shardline.datasource.errors import InvalidUsage, MissingBlob, ShardError
+from shardline.datasource.errors import MissingBlob, ShardError
 from shardline.datasource.inspect.report import ProblemReport
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS
@@ -56,7 +56,7 @@ from shardline.datasource.shard.state import (
 )
 from shardline.datasource.shard.state_history import states_from
 from shardline.datasource.stores.location import BlobEntry, Location
-from shardline.datasource.stores.shard_names import shard_name
+from shardline.datasource.stores.shard_names import is_shard_directory, shard_name
 
 __all__ = [
     "HolderUsage",
@@ -399,7 +399,7 @@ def _hexadecimal(name: str) -> int | None:
 
 def _orphan(location: Location, directory: str, now_ms: int) -> OrphanUsage:
     total = sweepable = Amount()
-    ours = _names_a_shard(directory)
+    ours = is_shard_directory(directory)
     for entry in location.entries(f"{directory}/"):
         one = Amount(1, entry.size_bytes)
         total += one
@@ -408,14 +408,6 @@ def _orphan(location: Location, directory: str, now_ms: int) -> OrphanUsage:
         if ours and is_old and below.startswith(("part/", "rollup/")):
             sweepable += one
     return OrphanUsage(directory, total, sweepable)
-
-
-def _names_a_shard(directory: str) -> bool:
-    try:
-        shard_name(directory)
-    except InvalidUsage:
-        return False
-    return True
 
 
 def _sum(entries: Iterator[BlobEntry]) -> Amount:

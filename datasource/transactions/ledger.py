@@ -31,7 +31,7 @@ from shardline.datasource.shard.state import ShardState, is_tombstone
 from shardline.datasource.transactions.rows import Row, schema
 from shardline.datasource.types.schema import DIFF
 
-__all__ = ["Ledger", "LedgerReader", "fold", "updates"]
+__all__ = ["Ledger", "LedgerReader", "fold", "live_and_retracted"]
 
 _LOOKS_MAX: Final = 16
 """How often in a row the parts may be collected during a read before it gives up."""
@@ -164,17 +164,15 @@ def fold(
         MissingBlob: A part is not there.
         Corrupt: A part is damaged.
     """
-    rows, counts = updates(contents, state, lower, before)
-    # A row that was retracted without ever being added, as older code did, is not live.
-    return {name: row for name, row in rows.items() if counts[name] > 0}
+    return live_and_retracted(contents, state, lower, before)[0]
 
 
-def updates(
+def live_and_retracted(
     contents: Contents, state: ShardState, lower: int, before: Mapping[str, Row]
-) -> tuple[dict[str, Row], Counter[str]]:
-    """All rows that updates name, and how often each is there; arguments and errors as `fold`.
+) -> tuple[dict[str, Row], dict[str, Row]]:
+    """The live rows, and those that were retracted; arguments and errors as `fold`.
 
-    What was added and retracted is among them until a merge has removed both.
+    A row that was added and retracted is found until a merge has removed both.
     """
     # Counted, because updates come in any order: a retraction may be read before its addition.
     rows, counts = dict(before), Counter(dict.fromkeys(before, 1))
@@ -184,7 +182,9 @@ def updates(
                 row = Row.of(values)
                 counts[row.id] += values[DIFF]
                 rows[row.id] = row
-    return rows, counts
+    # A row that was retracted without ever being added, as older code did, is not live.
+    live = {name: row for name, row in rows.items() if counts[name] > 0}
+    return live, {name: row for name, row in rows.items() if name not in live}
 
 
 def _check(state: ShardState) -> None:

@@ -207,7 +207,8 @@ class ViewGroup:
 
         Args:
             member: The view.
-            is_wanted: False if it has left meanwhile, which ends all; must not wait for the group.
+            is_wanted: False if it has left meanwhile: then it is not taken in. Called under a lock
+                of the group, for which it must not wait.
         """
         # Between micro-batches: in the middle of one its inputs may be members that have not
         # stepped yet, and nothing says when the next one comes.

@@ -46,7 +46,7 @@ class OutputProgress:
         upper: Upper of its shard; None once it is finished.
         ours: True if this very definition, over these very inputs, appended last.
         failing: True if the query fails at the last time before the upper.
-        error: Why, as far as the errors shard is settled; "" if it works, or does there.
+        error: The error, if the errors shard has it at that time; else "".
     """
 
     upper: int | None

@@ -29,8 +29,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.datasource import InputPartition
 
 from shardline.app.protocol.objects import SinkDescription
-from shardline.app.storage.formats import EXACT_TIMES
-from shardline.app.storage.key_texts import key_text
+from shardline.app.storage.json_texts import exact_json, key_text
 from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
 from shardline.datasource.frames import (
     can_consolidate,
@@ -122,17 +121,17 @@ def as_messages(rows: DataFrame, sink: SinkDescription) -> DataFrame:
     match sink.envelope:
         case "upsert":
             kept = [name for name in rows.columns if name not in (TS, DELETED)]
-            value = F.when(~F.col(DELETED), _json(map(quoted, kept)))
+            value = F.when(~F.col(DELETED), exact_json(map(quoted, kept)))
             parts = {name: quoted(name) for name in sink.key}
         case "debezium":
             order = F.col("ts_ms")
-            value = _json("*")
+            value = exact_json("*")
             parts = {
                 name: F.coalesce(F.col("after")[name], F.col("before")[name]) for name in sink.key
             }
         case _:
             order = F.struct(TS, DIFF) if sink.envelope == "diff" else order
-            value = _json("*")
+            value = exact_json("*")
             parts = {name: quoted(name) for name in sink.key}
     key = key_text(rows, parts) if parts else F.lit(None).cast("string")
     messages = rows.select(key.alias("key"), value.alias("value"), order.alias("_order"))
@@ -142,11 +141,6 @@ def as_messages(rows: DataFrame, sink: SinkDescription) -> DataFrame:
     if parts and sink.envelope in ("debezium", "diff"):
         messages = messages.repartition("key").sortWithinPartitions("key", "_order")
     return messages.select("key", "value")
-
-
-def _json(columns: Iterable[str | Column]) -> Column:
-    """An object of `columns`, with all that their timestamps have."""
-    return F.to_json(F.struct(*columns), dict(EXACT_TIMES))
 
 
 def _added(updates: DataFrame) -> DataFrame:

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame
 
 from shardline.app.execution.host import Host
 from shardline.app.protocol.fingerprint import accepted_fingerprints, fingerprint
-from shardline.app.protocol.objects import SinkDescription
+from shardline.app.protocol.objects import SinkDescription, is_runtime_shard
 from shardline.app.storage.sinks.interval import Interval, frontier_of
 from shardline.app.storage.sinks.rows import DELETED
 from shardline.app.storage.sinks.target import Written, cached_rows, evolving, target_taken
@@ -75,7 +75,7 @@ class ShardTarget:
         self._mirror = sink.envelope == "diff"
         parsed = parse_sink(self._options)
         self._shard = parsed.shard
-        if self._shard.startswith("_"):
+        if is_runtime_shard(self._shard):
             # The lane's log, or that of transactions: an upper that is moved there ends both.
             raise InvalidUsage(
                 f"sink '{sink.name}' writes to '{self._shard}', a shard of a runtime itself",

@@ -32,7 +32,7 @@ from shardline.datasource.stores.blob import ObjectBlob
 from shardline.datasource.stores.entry import newest_entry
 from shardline.datasource.stores.objects import Objects
 from shardline.datasource.stores.shard_names import shard_directory
-from shardline.datasource.transactions.ledger import Ledger, updates
+from shardline.datasource.transactions.ledger import Ledger, live_and_retracted
 from shardline.datasource.transactions.loss import is_lost
 from shardline.datasource.transactions.rows import Row
 from shardline.datasource.types.schema import ShardSchema
@@ -61,7 +61,7 @@ class TransactionsCheck:
     states: Mapping[str, ShardState]
     deep: bool
     _ledgers: dict[str, Ledger | ShardError] = field(default_factory=dict)
-    _retracted: dict[str, list[Row]] = field(default_factory=dict)
+    _retracted: dict[str, Ledger] = field(default_factory=dict)
 
     def with_transactions(self, checked: CheckedShard) -> ShardCheck:
         """The check of a shard, with findings about its transactions added.
@@ -144,13 +144,10 @@ class TransactionsCheck:
 
     def _check_retracted(self, state: ShardState, name: str, found: Findings) -> None:
         """Find rows that were applied to the shard, so retracted, and that it does not have."""
-        lacks = [
-            row
-            for row in self._retracted.get(name, ())
-            if row.shard == state.shard and not state.upper.is_beyond(row.at)
-        ]
-        # The shard may have been read before the row was applied to it.
-        if lacks and not self._is_applied(max(lacks, key=lambda row: row.at)):
+        retracted = self._retracted[name].pending(state.shard)
+        lacks = [row for row in retracted if not state.upper.is_beyond(row.at)]
+        # The shard may have been read before the newest row was applied to it.
+        if lacks and not self._is_applied(lacks[-1]):
             detail = (
                 f"{len(lacks)} rows of '{name}', of {lacks[0].at} to {lacks[-1].at}, were applied "
                 f"to the shard, and it has only what was committed before {state.upper.time}"
@@ -231,13 +228,10 @@ class TransactionsCheck:
         for _ in range(_LOOKS_MAX):
             try:
                 contents = contents_in(ObjectBlob(self.objects), txns)
-                rows, counts = updates(contents, txns, 0, {})
-                gone = [row for row in rows.values() if row.kind != "register"]
-                self._retracted[txns.name] = sorted(
-                    (row for row in gone if counts[row.id] <= 0), key=lambda row: (row.at, row.id)
-                )
-                live = {name: row for name, row in rows.items() if counts[name] > 0}
-                return Ledger.of(txns.shard, txns.upper.time or 0, live)
+                live, retracted = live_and_retracted(contents, txns, 0, {})
+                upper = txns.upper.time or 0
+                self._retracted[txns.name] = Ledger.of(txns.shard, upper, retracted)
+                return Ledger.of(txns.shard, upper, live)
             except MissingBlob as error:
                 # Where the shard has moved since its state was read, which may be hours ago, the
                 # part may have been merged and collected.

@@ -127,6 +127,13 @@ def received(client: Any, kind: type[Any]) -> Any:
 # -- subscriptions ---------------------------------------------------------------------------------
 
 
+def test_texts_of_sql_mean_what_they_say(site: Site) -> None:
+    """Also in a session of the user's own: by default Spark puts its environment into them."""
+    with site.application() as application:
+        session: Any = application._spark
+        session.conf.set.assert_any_call("spark.sql.variable.substitute", "false")
+
+
 def test_a_subscription_leaves_no_hold(site: Site) -> None:
     """Its beginning is held until it reads under a hold of its own, and not for ever."""
     with site.application() as application:

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from shardline.app.protocol.objects import SinkDescription
-from shardline.app.storage.key_texts import key_text
+from shardline.app.storage.json_texts import key_text
 from shardline.app.storage.sinks.rows import as_messages, delay_updates, shape_rows
 
 if TYPE_CHECKING:

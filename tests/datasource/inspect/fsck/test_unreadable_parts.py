@@ -35,21 +35,24 @@ class Guarded(Metered):
         return super().open(key, size_bytes, via)
 
 
-def test_a_part_that_may_not_be_read_is_no_damage(world: World) -> None:
-    """What there is nobody can say who may not look: no advice to write the shard anew."""
+def write_parts(world: World, count: int) -> None:
+    """Make the shard, with one row in each of so many parts."""
     client = world.client(replace(TINY, inline_part_bytes=0))
     client.create(SHARD, schema_of())
-    client.writer(SHARD).append_now(table((1, "a")))
+    for number in range(count):
+        client.writer(SHARD).append_now(table((number, "a")))
+
+
+def test_a_part_that_may_not_be_read_is_no_damage(world: World) -> None:
+    """What there is nobody can say who may not look: no advice to write the shard anew."""
+    write_parts(world, 1)
     with pytest.raises(InvalidUsage, match=r"ACCESS_DENIED.*check the owner"):
         check_location(Guarded(world.objects(), world.clock), world.clock, deep=True)
 
 
 def test_parts_in_an_archive_are_findings(world: World) -> None:
     """A lifecycle rule has moved them: each is named, with what its store says to do."""
-    client = world.client(replace(TINY, inline_part_bytes=0))
-    client.create(SHARD, schema_of())
-    for number in range(2):
-        client.writer(SHARD).append_now(table((number, "a")))
+    write_parts(world, 2)
     store = Guarded(world.objects(), world.clock)
     store.code = "OBJECT_ARCHIVED"
     [checked] = check_location(store, world.clock, deep=True).shards
@@ -85,10 +88,7 @@ class Failing(Metered):
 
 def test_a_part_that_a_disk_cannot_read_back_does_not_end_the_check(world: World) -> None:
     """All parts behind it are checked as well; what is no part's trouble is the store's error."""
-    client = world.client(replace(TINY, inline_part_bytes=0))
-    client.create(SHARD, schema_of())
-    for number in range(2):
-        client.writer(SHARD).append_now(table((number, "a")))
+    write_parts(world, 2)
     store = Failing(world.objects(), world.clock)
     store.number = errno.EIO
     [checked] = check_location(store, world.clock, deep=True).shards
