@@ -21,10 +21,10 @@ from shardline.datasource.shard.commands.txns import refuse_direct_writes
 from shardline.datasource.shard.plan import plan_changes
 from shardline.datasource.shard.state import STAGE_LIFE_MS, Registration
 from shardline.datasource.transactions import protocol
-from shardline.datasource.transactions.commit_loop import Committer, Identity
+from shardline.datasource.transactions.commit_loop import Committer, Identity, Rows
 from shardline.datasource.transactions.ledger import Ledger, LedgerReader
 from shardline.datasource.transactions.protocol import Committed, Write
-from shardline.datasource.transactions.rows import TRANSACTIONS
+from shardline.datasource.transactions.rows import TRANSACTIONS, Row
 from support.models.shards import SETTINGS, World, rows, schema_of, table
 
 if TYPE_CHECKING:
@@ -316,6 +316,18 @@ def test_an_attempt_that_lands_before_its_next_try_is_retracted_once(
                 counts[update["kind"]] += update["_diff"]
     assert counts == {"register": 1, "append": 0}
     assert contents(client, "a") == {(1, "x"): 1}
+
+
+def test_a_row_that_was_only_retracted_is_not_live(client: ShardClient, world: World) -> None:
+    """Older code has left such rows, and each commit of each process retracted them once more."""
+    txns = client.transactions()
+    never = Row("never added", "append", "a", client.state("a").shard, txns.upper(), b"")
+    txns._committer.commit(lambda _: Rows(lost=[never]))
+    for one in (client, world.client()):
+        one.transactions().advance()
+        ledger = one.transactions().reader.read()
+        assert ledger is not None
+        assert [row.kind for row in ledger.rows.values()] == ["register"]
 
 
 @pytest.mark.usefixtures("nobody_applies")
