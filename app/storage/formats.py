@@ -32,6 +32,7 @@ __all__ = [
     "FILES",
     "KNOWN_FORMATS",
     "OWN_SINKS",
+    "READ_FILES",
     "TIMES_AS_TEXTS",
     "Use",
     "canonical_format",
@@ -46,6 +47,10 @@ Use: TypeAlias = Literal["source", "sink"]
 
 FILES: Final = ("avro", "csv", "json", "orc", "parquet", "text", "xml")
 """Formats that are files in a folder."""
+
+READ_FILES: Final = frozenset({*FILES, "binaryfile"})
+"""Formats, in lower case, that Spark reads from files: it lists them, and has the file and the
+block of each of their rows."""
 
 OWN_SINKS: Final[Mapping[str, tuple[str, ...]]] = {
     "console": ("numRows", "truncate"),
@@ -124,7 +129,7 @@ would be one, and a row that is read again another row. XXXXX has the seconds of
 TIMES_AS_TEXTS: Final = ("csv", "json", "xml")
 """Formats of files in which timestamps are texts, as `EXACT_TIMES` has them."""
 
-_READ_FILES: Final = (
+_READING_FILES: Final = (
     "basePath", "cleanSource", "discardCachedInputRatio", "fileNameOnly", "ignoreCorruptFiles",
     "ignoreInvalidPartitionPaths", "ignoreMissingFiles", "ignoredPathSegmentRegex", "latestFirst",
     "maxBytesPerTrigger", "maxCachedFiles", "maxFileAge", "maxFilesPerTrigger", "modifiedAfter",
@@ -307,6 +312,6 @@ def _known(name: str, use: Use) -> tuple[str, ...] | None:
         return None if own is None else (*own, *_WRITE_FILES, *_OF_SINKS)
     if own is not None:
         decoded = _OF_DECODED if name in DECODED_FORMATS else ()
-        return (*own, *_READ_FILES, *_OF_ENVELOPES, *decoded)
+        return (*own, *_READING_FILES, *_OF_ENVELOPES, *decoded)
     other = _OTHER_SOURCES.get(name)
     return None if other is None else (*other, *_OF_ENVELOPES)

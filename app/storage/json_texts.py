@@ -7,7 +7,7 @@ Spark's JSON ends a timestamp at milliseconds, and what is behind them is lost.
 
 Errors of keyed sources and messages of sinks are found again by the texts of their keys, for years.
 So a key has microseconds only where they say something, and is Spark's own text otherwise, as it
-always was.
+always was; and whatever time zone the session has, its timestamps are told in UTC.
 """
 
 from __future__ import annotations
@@ -32,10 +32,17 @@ __all__ = ["exact_json", "key_text"]
 
 _TIMES: Final = (TimestampType, TimestampNTZType)
 
+_IN_UTC: Final = {"timeZone": "UTC"}
 
-def exact_json(columns: Iterable[str | Column]) -> Column:
-    """An object of `columns`, with all that their timestamps have; without those that are null."""
-    return F.to_json(F.struct(*columns), dict(EXACT_TIMES))
+
+def exact_json(columns: Iterable[str | Column], **options: str) -> Column:
+    """An object of `columns`, with all that their timestamps have; without those that are null.
+
+    Args:
+        columns: Of the row.
+        options: More options of Spark's JSON.
+    """
+    return F.to_json(F.struct(*columns), {**EXACT_TIMES, **options})
 
 
 def key_text(frame: DataFrame, parts: Mapping[str, Column]) -> Column:
@@ -48,13 +55,15 @@ def key_text(frame: DataFrame, parts: Mapping[str, Column]) -> Column:
     named = [column.alias(name) for name, column in parts.items()]
     types = [field.dataType for field in frame.select(*named).schema]
     if any(_has_times(one) for whole in types for one in _types_within(whole)):
-        return exact_json(named)
+        return exact_json(named, **_IN_UTC)
     has_micros = F.lit(False)
     for column, one in zip(parts.values(), types, strict=True):
         if isinstance(one, _TIMES):
             micros = F.unix_micros(column.cast("timestamp")) % 1000
             has_micros = has_micros | F.coalesce(micros != 0, F.lit(False))
-    return F.when(has_micros, exact_json(named)).otherwise(F.to_json(F.struct(*named)))
+    return F.when(has_micros, exact_json(named, **_IN_UTC)).otherwise(
+        F.to_json(F.struct(*named), _IN_UTC)
+    )
 
 
 def _has_times(one: DataType) -> bool:

@@ -46,6 +46,7 @@ from shardline.app.storage.bad_rows import (
     on_bad_row,
     plain_path,
 )
+from shardline.app.storage.formats import READ_FILES
 from shardline.app.storage.generators import register, spark_format, with_start
 from shardline.app.storage.kafka import is_kafka, with_defaults, with_marks
 from shardline.app.storage.reclock import Origin
@@ -74,9 +75,6 @@ __all__ = [
 ]
 
 _TEXT: Final = DECODED_FORMATS
-
-_FILES: Final = _TEXT | {"avro", "orc", "parquet", "text"}
-"""Formats of files: Spark has the file and the block of each of their rows."""
 
 _INFERRED: Final = _TEXT | {"avro", "orc", "parquet"}
 """Formats whose columns Spark infers from the files if the source does not name them."""
@@ -218,7 +216,7 @@ class Reading:
             Determinate: `FAILED_READ_FILE`: a file has no byte, and its format is one of which no
                 file has none.
         """
-        if self.description.format.lower() in _FILES:
+        if self.description.format.lower() in READ_FILES:
             files = micro_batch_files(frame, number)
             self._refuse_missing_files(frame, files, planned)
             self._refuse_empty_files(frame, files)
@@ -352,7 +350,7 @@ def _stream(spark: SparkSession, description: SourceDescription, origin: Origin)
     given = with_start(name, given, origin.start_ms)
     if is_kafka(name):
         given = with_defaults(given)
-    if name.lower() in _FILES:
+    if name.lower() in READ_FILES:
         given = _of_any_age(_streamable(spark, given))
     reader = spark.readStream.format(spark_format(name))
     columns = _columns(description, origin)
@@ -362,7 +360,7 @@ def _stream(spark: SparkSession, description: SourceDescription, origin: Origin)
     if decodes:
         given |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
     stream = reader.options(**given).load()
-    if name.lower() not in _FILES:
+    if name.lower() not in READ_FILES:
         return stream
     if decodes and description.envelope == "debezium":
         stream = stream.where(~F.col(CORRUPT).eqNullSafe(_TOMBSTONE))

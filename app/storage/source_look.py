@@ -38,7 +38,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from shardline.app.execution.spark_errors import describe_failure
 from shardline.app.protocol.objects import SourceDescription
-from shardline.app.storage.formats import FILES, path_option
+from shardline.app.storage.formats import READ_FILES, path_option
 from shardline.datasource.clock import Clock
 from shardline.datasource.frames import ReadStatus
 from shardline.datasource.java_names import java_class
@@ -112,7 +112,7 @@ class SourceLook:
         self._clock = clock
         self._read_status = read_status
         self._name = description.name
-        self._is_files = description.format.lower() in FILES
+        self._is_files = description.format.lower() in READ_FILES
         self._path = _plain_path(description) if self._is_files else None
         self._is_there: Callable[[], bool] | None = None
         self._absence: tuple[str, str] | None = None

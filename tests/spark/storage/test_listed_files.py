@@ -15,7 +15,7 @@ from shardline.app.protocol.objects import SourceDescription
 from shardline.app.storage.commit import Timeline
 from shardline.app.storage.envelope import Staging
 from support.profiles import one_of
-from support.spark.ingestions import Runtime, Source, running
+from support.spark.ingestions import Runtime, Source, contents, running
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -138,3 +138,28 @@ def test_files_of_any_time_are_read(runtime: Runtime, inbox: Path) -> None:
             os.utime(made, (at, at))
             made.parent.rename(inbox / made.parent.name)
             source.wait_for_rows(*rows(*range(number + 1)))
+
+
+def test_whole_files_are_files(runtime: Runtime, inbox: Path) -> None:
+    """Of format binaryFile: an old one is read, and a bound one that is gone is waited for."""
+    columns = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
+    whole = SourceDescription(
+        name="flights", format="binaryFile", schema=columns, options={"path": str(inbox)}
+    )
+
+    def are_there(*numbers: int) -> bool:
+        found = contents(runtime.client, "flights")
+        return sorted(row[3] for row in found) == [b"%d,a\n" % number for number in numbers]
+
+    put_row(inbox, 0)
+    with running(runtime, whole) as source:
+        source.wait_for("the first file", lambda: are_there(0))
+        old = put_row(inbox.parent, 1)
+        os.utime(old, (0, 0))
+        old.parent.rename(inbox / old.parent.name)
+        source.wait_for("the old file", lambda: are_there(0, 1))
+    path = put_row(inbox, 2)
+    fail_after(runtime, whole, Timeline._bind)
+    path.unlink()
+    with running(runtime, whole) as source:
+        assert "2 %20 ü #.csv is not there any more" in failure_of(source)

@@ -138,14 +138,17 @@ def test_keys_that_differ_by_a_microsecond_are_two_keys(spark: SparkSession, env
         assert [row.value is None for row in sorted(messages)] == [True, False]
 
 
-def test_a_key_has_its_text_for_ever(spark: SparkSession) -> None:
-    """As Spark writes it, which older messages have; with microseconds where they count."""
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
+def test_a_key_has_its_text_for_ever(spark: SparkSession, zone: str) -> None:
+    """As Spark writes it in UTC, which older messages have; with microseconds where they count."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", zone)
     text = "2026-01-01T00:00:00"
     times = {f"{text}.001": ".001", f"{text}.000001": ".000001", text: ".000"}
     rows = [*enumerate(times)]
-    texts = spark.createDataFrame(rows, "n INT, at STRING")
-    at = F.to_timestamp("at")
-    frame = texts.select("n", at.alias("t"), at.cast("timestamp_ntz").alias("u"))
+    texts = session.createDataFrame(rows, "n INT, at STRING")
+    at = F.to_timestamp(F.concat("at", F.lit("Z")))
+    frame = texts.select("n", at.alias("t"), F.to_timestamp_ntz("at").alias("u"))
     own = frame.select("n", key_text(frame, {"n": F.col("n"), "t": F.col("t"), "u": F.col("u")}))
     found = dict(map(tuple, own.collect()))
     assert [json.loads(found[n]) for n in range(len(times))] == [
