@@ -6,12 +6,19 @@ another one than a sink that a user starts.
 
     SinkOptions, parse_sink      the options of a write, from text
     resolve_target, find_shard, open_client    the shard that they name; its client
-    assign_roles, BEFORE, AFTER  the columns of a frame that an envelope gives a meaning
+    assign_roles                 what each column of a frame is, by the envelope
+    BEFORE, AFTER, OP, NEED_AFTER    of change events: their columns; operations that need `after`
     EnvelopeConverter            rows of a frame to updates, by the envelope
 """
 
 from shardline.datasource.shard_sink.envelope import EnvelopeConverter
-from shardline.datasource.shard_sink.frame_columns import AFTER, BEFORE, assign_roles
+from shardline.datasource.shard_sink.frame_columns import (
+    AFTER,
+    BEFORE,
+    NEED_AFTER,
+    OP,
+    assign_roles,
+)
 from shardline.datasource.shard_sink.target import find_shard, resolve_target
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.shard_source.partition_planner import open_client
@@ -19,6 +26,8 @@ from shardline.datasource.shard_source.partition_planner import open_client
 __all__ = [
     "AFTER",
     "BEFORE",
+    "NEED_AFTER",
+    "OP",
     "EnvelopeConverter",
     "SinkOptions",
     "assign_roles",

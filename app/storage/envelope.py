@@ -27,7 +27,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame, Window
@@ -159,7 +159,14 @@ class Staging:
         """The changes of the errors as updates: new ones, and retractions of those they replace."""
         if not self._is_keyed:
             return self._bad_rows(decoded).withColumn(DIFF, F.lit(1).cast("bigint"))
-        rows = decoded.rows.select(*self._error_columns(decoded), F.col(POSITION), self._order())
+        rank = [F.col(POSITION), self._order()]
+        rows = decoded.rows.select(*self._error_columns(decoded), *rank)
+        if BEFORE in decoded.rows.columns:
+            # An event that changes a key is the last one of the key that it leaves, too.
+            old = self._key(decoded.rows, BEFORE)
+            left = decoded.rows.where(F.col(CORRUPT).isNull() & (old != self._key(decoded.rows)))
+            columns = [*self._error_columns(decoded, BEFORE), *rank]
+            rows = rows.unionAll(left.select(*columns))
         newest = Window.partitionBy("key").orderBy(F.col(_ORDER).desc())
         last = rows.where("key IS NOT NULL").withColumn("_place", F.row_number().over(newest))
         last = last.where("_place = 1")
@@ -182,19 +189,29 @@ class Staging:
         """The rows that cannot be decoded, with the columns of the errors shard."""
         return decoded.rows.select(*self._error_columns(decoded)).where("raw IS NOT NULL")
 
-    def _error_columns(self, decoded: Decoded) -> list[Column]:
+    def _error_columns(self, decoded: Decoded, *images: str) -> list[Column]:
+        error = f"a row cannot be decoded as ({self._column_list()})"
+        if self.reading.description.envelope == "debezium":
+            error += ", or is an event without the images that it needs"
         return [
-            F.lit(f"a row cannot be decoded as ({self._column_list()})").alias("error"),
+            F.lit(error).alias("error"),
             F.col(CORRUPT).alias("raw"),
-            self._key(decoded.rows).alias("key"),
+            self._key(decoded.rows, *images).alias("key"),
             F.col(FILE).alias("file"),
         ]
 
-    def _key(self, rows: DataFrame) -> Column:
-        """The row's key as JSON; null if a part of it is null."""
+    def _key(self, rows: DataFrame, *images: str) -> Column:
+        """The row's key as JSON; null if a part of it is null.
+
+        Args:
+            rows: Of the micro-batch.
+            images: Of an event, in whose first one that has it the key is looked for; by default
+                `AFTER`, then `BEFORE`.
+        """
         if not self._is_keyed:
             return F.lit(None).cast("string")
-        parts = {name: _key_column(rows, name) for name in self.reading.description.key}
+        keys = self.reading.description.key
+        parts = {name: _key_column(rows, name, images or (AFTER, BEFORE)) for name in keys}
         known = F.lit(True)
         for column in parts.values():
             known = known & column.isNotNull()
@@ -250,11 +267,11 @@ def stage_replacements(
         return client.writer(name).stager().stage(difference.against(state, there, whole=True))
 
 
-def _key_column(rows: DataFrame, name: str) -> Column:
+def _key_column(rows: DataFrame, name: str, images: Sequence[str]) -> Column:
     if AFTER not in rows.columns:
         return quoted(name)
-    images = [F.col(image)[name] for image in (AFTER, BEFORE) if _has(rows, image, name)]
-    return F.coalesce(*images)
+    found = [F.col(image)[name] for image in images if _has(rows, image, name)]
+    return F.coalesce(*found) if found else F.lit(None)
 
 
 def _has(rows: DataFrame, image: str, name: str) -> bool:

@@ -48,13 +48,18 @@ from shardline.app.storage.bad_rows import (
 )
 from shardline.app.storage.formats import READ_FILES
 from shardline.app.storage.generators import register, spark_format, with_start
+from shardline.app.storage.json_texts import exact_json
 from shardline.app.storage.kafka import is_kafka, with_defaults, with_marks
 from shardline.app.storage.reclock import Origin
 from shardline.datasource.errors import Determinate, InvalidUsage
-from shardline.datasource.frames import MicroBatchFiles, micro_batch_files, struct_of
+from shardline.datasource.frames import MicroBatchFiles, micro_batch_files, quoted, struct_of
 from shardline.datasource.java_names import java_class
 from shardline.datasource.schema import DIFF, TS, ShardSchema
 from shardline.datasource.sink import (
+    AFTER,
+    BEFORE,
+    NEED_AFTER,
+    OP,
     SinkOptions,
     assign_roles,
     find_shard,
@@ -102,6 +107,10 @@ FILE: Final = _PATH
 
 _TOMBSTONE: Final = "null"
 """An event without contents: Debezium sends one after each delete, for Kafka's log compaction."""
+
+_NEED_NO_IMAGE: Final = ("d", "m", "t")
+"""Operations of events without images: a message, which says nothing of rows; and a truncation and
+a delete, which are refused by their own names."""
 
 _GLOB: Final = frozenset("{}[]*?\\")
 
@@ -363,7 +372,7 @@ def _stream(spark: SparkSession, description: SourceDescription, origin: Origin)
     if name.lower() not in READ_FILES:
         return stream
     if decodes and description.envelope == "debezium":
-        stream = stream.where(~F.col(CORRUPT).eqNullSafe(_TOMBSTONE))
+        stream = _with_silent_events_marked(stream.where(~F.col(CORRUPT).eqNullSafe(_TOMBSTONE)))
     return stream.select(
         "*",
         F.col("_metadata.file_modification_time").alias(_CHANGED),
@@ -371,6 +380,23 @@ def _stream(spark: SparkSession, description: SourceDescription, origin: Origin)
         F.col("_metadata.file_block_start").alias(_BLOCK),
         F.col("_metadata.file_size").alias(_SIZE),
     )
+
+
+def _with_silent_events_marked(stream: DataFrame) -> DataFrame:
+    """`stream`, with events that lack the images which they need as rows that cannot be decoded.
+
+    Without a word they would be left out: above all events that a connector has wrapped in a
+    `payload`, of which no column of the source is read.
+    """
+    names = stream.columns
+    if AFTER not in names:
+        return stream  # refused where the shard is made
+    nothing = F.col(BEFORE).isNull() if BEFORE in names else F.lit(True)
+    op = F.coalesce(F.col(OP).cast("string"), F.lit("")) if OP in names else F.lit("")
+    silent = F.col(AFTER).isNull() & (op.isin(*NEED_AFTER) | (nothing & ~op.isin(*_NEED_NO_IMAGE)))
+    own = [quoted(name) for name in stream.columns if name != CORRUPT]
+    marked = F.coalesce(F.col(CORRUPT), F.when(silent, exact_json(own)))
+    return stream.withColumn(CORRUPT, marked)
 
 
 def _streamable(spark: SparkSession, given: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ missing ones are null, narrower types are widened. Runs in the tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.shard_sink.frame_columns import AFTER, BEFORE, OP, FrameRoles
+from shardline.datasource.shard_sink.frame_columns import AFTER, BEFORE, NEED_AFTER, OP, FrameRoles
 from shardline.datasource.types.cast_to_schema import check_data, migrate_rows
 from shardline.datasource.types.row_keys import surrogate
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
@@ -204,7 +204,7 @@ class EnvelopeConverter:
         return pc.and_(pc.is_valid(before), moved)
 
     def _check_events(self, batch: pa.RecordBatch) -> None:
-        """Refuse truncations, and events without the `before` that they need; needs column `op`."""
+        """Refuse truncations, and events without an image that they need; needs column `op`."""
         if not self.frame.has_op:
             return
         op = batch.column(OP)
@@ -215,12 +215,18 @@ class EnvelopeConverter:
                 hint="leave such events out (the connector's skipped.operations), or overwrite "
                 "the shard",
             )
-        needy = ["d"] if self.key else ["d", "u"]
-        needs_key = pc.fill_null(pc.is_in(op, value_set=pa.array(needy)), False)
-        if pc.any(pc.and_(needs_key, pc.is_null(batch.column(BEFORE)))).as_py():
+        if _lack(batch, AFTER, NEED_AFTER):
             raise InvalidUsage(
-                f"an event with op {' or '.join(map(repr, needy))} has no '{BEFORE}': what it "
-                "takes away is unknown",
+                f"an event with op {_any_of(NEED_AFTER)} has no '{AFTER}': what it puts there is "
+                "unknown",
+                code="NO_AFTER",
+                hint=f"give the events as the connector writes them, each with its whole '{AFTER}'",
+            )
+        needy = ("d",) if self.key else ("d", "u")
+        if _lack(batch, BEFORE, needy):
+            raise InvalidUsage(
+                f"an event with op {_any_of(needy)} has no '{BEFORE}': what it takes away is "
+                "unknown",
                 code="NO_BEFORE",
                 hint="let the database log whole rows (REPLICA IDENTITY FULL)"
                 + ("" if self.key else ", or give the shard a key"),
@@ -279,6 +285,16 @@ def _differs(one: pa.Array, other: pa.Array) -> pa.Array:
     """True where two columns differ; null equals null, and NaN equals NaN."""
     unequal = pc.fill_null(pc.not_equal(surrogate(one), surrogate(other)), False)
     return pc.or_(unequal, pc.xor(pc.is_null(one), pc.is_null(other)))
+
+
+def _lack(batch: pa.RecordBatch, image: str, operations: Sequence[str]) -> bool:
+    """True if an event of one of the operations has no such image."""
+    needs = pc.fill_null(pc.is_in(batch.column(OP), value_set=pa.array(operations)), False)
+    return bool(pc.any(pc.and_(needs, pc.is_null(batch.column(image)))).as_py())
+
+
+def _any_of(operations: Sequence[str]) -> str:
+    return " or ".join(map(repr, operations))
 
 
 def _filtered(columns: Mapping[str, pa.Array], mask: pa.Array) -> dict[str, pa.Array]:

@@ -30,11 +30,14 @@ from shardline.datasource.types.schema import DIFF, RESERVED, TS, ShardSchema
 from shardline.datasource.types.spark_types import SparkType
 from shardline.datasource.upsert import ORDER
 
-__all__ = ["AFTER", "BEFORE", "OP", "FrameRoles", "assign_roles"]
+__all__ = ["AFTER", "BEFORE", "NEED_AFTER", "OP", "FrameRoles", "assign_roles"]
 
 BEFORE: Final = "before"
 AFTER: Final = "after"
 OP: Final = "op"
+
+NEED_AFTER: Final = ("c", "r", "u")
+"""Operations of change events after which there is a row: Debezium's create, read and update."""
 
 _WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
 

@@ -410,12 +410,15 @@ def test_events_without_a_key_are_diffs() -> None:
     [
         (event(None, None, "t"), r"\[TRUNCATE_EVENT\]"),
         (event(None, None, "d"), r"\[NO_BEFORE\].*REPLICA IDENTITY"),
+        (event(None, None, "c"), r"\[NO_AFTER\]"),
+        (event(None, None, "r"), r"\[NO_AFTER\]"),
+        (event("a", None, "u"), r"\[NO_AFTER\]"),
     ],
 )
 def test_events_that_cannot_be_followed(
     options: dict[str, str], bad: tuple[Any, ...], error: str
 ) -> None:
-    """An event that takes away nobody knows what is refused, not skipped."""
+    """An event that takes away or puts there nobody knows what is refused, not skipped."""
     with engine(EVENTS, {"envelope": "debezium", **options}) as spark:
         spark.micro_batch(0, frame(EVENTS, event(None, "a", "c")))
         with pytest.raises(ShardError, match=error):

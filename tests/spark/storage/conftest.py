@@ -1,4 +1,4 @@
-"""A host, and an input, for the tests of sinks on Spark."""
+"""What the tests of sinks on Spark share, a host and an input; and those of sources."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from shardline.app.execution.host import Host
 from shardline.app.storage.sinks.others import forget_collected
+from support.spark.ingestions import Runtime
 from support.spark.sinks import Input, host_of
 
 if TYPE_CHECKING:
@@ -24,3 +25,15 @@ def host(spark: SparkSession, location: str, tmp_path: Path) -> Host:
 @pytest.fixture
 def source(host: Host) -> Input:
     return Input(host.client)
+
+
+@pytest.fixture
+def runtime(spark: SparkSession, location: str, tmp_path: Path) -> Runtime:
+    return Runtime(spark, location, tmp_path / "checkpoints")
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Path:
+    folder = tmp_path / "in box"
+    folder.mkdir()
+    return folder

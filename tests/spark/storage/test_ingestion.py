@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -12,14 +11,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from shardline.app.execution.observations import Failed, Health, Hydrated, Measured, Started
-from shardline.app.protocol.objects import SinkDescription, SourceDescription
+from shardline.app.protocol.objects import SourceDescription
 from shardline.app.storage import ingestion
 from shardline.app.storage.commit import Timeline
 from shardline.app.storage.envelope import Staging
@@ -27,36 +26,20 @@ from shardline.app.storage.errors import retract_errors
 from shardline.app.storage.reclock import EMPTY_SNAPSHOT
 from shardline.datasource.errors import Fenced
 from support.profiles import one_of, some_of
-from support.spark.ingestions import Runtime, Source, bindings, changes, contents, running
+from support.spark.ingestions import (
+    Runtime,
+    Source,
+    bindings,
+    changes,
+    contents,
+    drop,
+    running,
+)
 from support.spark.native import ids, put
-from support.spark.sinks import Input
-from support.spark.sinks import running as running_sink
 from support.tree import ROOT
 from support.waiting import wait_until
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def runtime(spark: SparkSession, location: str, tmp_path: Path) -> Runtime:
-    return Runtime(spark, location, tmp_path / "checkpoints")
-
-
-@pytest.fixture
-def inbox(tmp_path: Path) -> Path:
-    folder = tmp_path / "in box"
-    folder.mkdir()
-    return folder
-
-
-def drop(inbox: Path, name: str, *lines: str) -> None:
-    """Put a whole file where a source looks for files."""
-    hidden = inbox / f".{name}"
-    hidden.write_text("".join(f"{line}\n" for line in lines))
-    hidden.rename(inbox / name)
 
 
 def csv(inbox: Path, **chosen: Any) -> SourceDescription:
@@ -410,100 +393,6 @@ def test_stop_does_not_wait_for_a_blocked_function(
         wait(lambda: len(list(runtime.checkpoints.iterdir())) == 1)
 
 
-def test_debezium_events(runtime: Runtime, inbox: Path) -> None:
-    """`after` replaces `before`; a changed key leaves its old row; a delete deletes."""
-    schema = "before STRUCT<id: INT, s: STRING>, after STRUCT<id: INT, s: STRING>, op STRING"
-    description = csv(inbox, format="json", schema=schema, envelope="debezium", key=("id",))
-    drop(
-        inbox,
-        "0.json",
-        '{"after": {"id": 1, "s": "a"}, "op": "c"}',
-        '{"after": {"id": 2, "s": "b"}, "op": "c"}',
-        '{"before": {"id": 1, "s": "a"}, "after": {"id": 1, "s": "c"}, "op": "u"}',
-    )
-    with running(runtime, description) as source:
-        source.wait_for_rows((1, "c"), (2, "b"))
-        drop(
-            inbox,
-            "1.json",
-            '{"before": {"id": 2, "s": "b"}, "after": {"id": 3, "s": "b"}, "op": "u"}',
-            '{"before": {"id": 1, "s": "c"}, "op": "d"}',
-            "{nonsense",
-        )
-        source.wait_for_rows((3, "b"))
-        assert [raw for _, raw, _ in source.errors] == ["{nonsense"]
-
-
-EVENTS = (
-    "before STRUCT<id: INT, s: STRING>, after STRUCT<id: INT, s: STRING>, op STRING, ts_ms BIGINT"
-)
-
-
-def events(inbox: Path, **chosen: Any) -> SourceDescription:
-    return csv(inbox, format="json", schema=EVENTS, envelope="debezium", key=("id",), **chosen)
-
-
-def event(
-    ts_ms: int, *, before: tuple[int, str] | None = None, after: tuple[int, str] | None = None
-) -> str:
-    """A change in Debezium's form, as JSON."""
-    images = [row and dict(zip(("id", "s"), row, strict=True)) for row in (before, after)]
-    op = {(False, True): "c", (True, True): "u", (True, False): "d"}[bool(before), bool(after)]
-    return json.dumps({"before": images[0], "after": images[1], "op": op, "ts_ms": ts_ms})
-
-
-def test_a_debezium_topic_in_files(runtime: Runtime, inbox: Path) -> None:
-    """Events of every kind, tombstones among them; a bad one is an error until it is retracted."""
-    description = events(inbox)
-    drop(
-        inbox,
-        "0.json",
-        '{"before": null, "after": {"id": 1, "s": "a"}, "op": "r", "ts_ms": 1}',
-        '{"before": null, "after": {"id": 2, "s": "b"}, "op": "r", "ts_ms": 1}',
-        '{"before": null, "after": {"id": 3, "s": "c"}, "op": "c", "ts_ms": 2}',
-    )
-    with running(runtime, description) as source:
-        source.wait_for_rows((1, "a"), (2, "b"), (3, "c"))
-        drop(
-            inbox,
-            "1.json",
-            '{"before": {"id": 1, "s": "a"}, "after": {"id": 1, "s": "A"}, "op": "u", "ts_ms": 3}',
-            '{"before": {"id": 2, "s": "b"}, "after": null, "op": "d", "ts_ms": 4}',
-            "null",
-            '{"before": null, "after": {"id": "four", "s": "d"}, "op": "c", "ts_ms": 5}',
-        )
-        source.wait_for_rows((1, "A"), (3, "c"))
-        ((_, raw, _),) = source.errors
-        assert json.loads(raw)["after"]["id"] == "four"
-        assert retract_errors(runtime.client, "flights") == 1
-        drop(inbox, "2.json", '{"after": {"id": 4, "s": "d"}, "op": "c", "ts_ms": 6}')
-        source.wait_for_rows((1, "A"), (3, "c"), (4, "d"))
-        assert not source.errors
-
-
-def test_among_equal_orders_the_later_event_counts(runtime: Runtime, inbox: Path) -> None:
-    """A clock of milliseconds has ties, and the source has its own order of them.
-
-    Within a micro-batch the place in the file decides, and between two the later one.
-    """
-    options = {"path": str(inbox), "maxFilesPerTrigger": "1", "orderingColumn": "ts_ms"}
-    description = events(inbox, options=options)
-    given = [
-        event(5, after=(1, "a")),
-        event(5, before=(1, "a")),
-        event(5, after=(2, "z")),
-        event(5, before=(2, "z"), after=(2, "b")),
-        event(6, after=(3, "late")),
-        event(5, after=(3, "z")),
-        event(5, after=(4, "c")),
-    ]
-    drop(inbox, "0.json", *given)
-    with running(runtime, description) as source:
-        source.wait_for_rows((2, "b"), (3, "late"), (4, "c"))
-        drop(inbox, "1.json", event(5, before=(4, "c")), event(5, after=(2, "a")))
-        source.wait_for_rows((2, "a"), (3, "late"))
-
-
 def test_among_equal_orders_the_later_row_counts(runtime: Runtime, inbox: Path) -> None:
     """As with events; a row without an order is before all that have one."""
     options = {"path": str(inbox), "orderingColumn": "n"}
@@ -513,38 +402,6 @@ def test_among_equal_orders_the_later_row_counts(runtime: Runtime, inbox: Path) 
     drop(inbox, "0.csv", "1,z,5", "1,a,5", "2,b,5", "2,,5", "3,b,", "3,a,", "4,a,5", "4,z,")
     with running(runtime, source_of) as source:
         source.wait_for_rows((1, "a", 5), (3, "a", None), (4, "a", 5))
-
-
-def test_events_that_a_sink_has_written(runtime: Runtime, tmp_path: Path) -> None:
-    """A sink's debezium in JSON, taken in again, is what the sink's input is."""
-    client = runtime.client
-    given, out = Input(client), tmp_path / "out"
-    out.mkdir()
-    sink = SinkDescription(
-        name="out",
-        on="in",
-        format="json",
-        options={"path": str(out)},
-        envelope="debezium",
-        key=("k",),
-    )
-    columns = "STRUCT<k: BIGINT, v: STRING>"
-    source = SourceDescription(
-        name="back",
-        format="json",
-        options={"path": str(out / "_upper=*"), "orderingColumn": "ts_ms"},
-        schema=f"before {columns}, after {columns}, op STRING, ts_ms BIGINT",
-        envelope="debezium",
-        key=("k",),
-    )
-    given.step(10, (1, "a", 1), (2, "b", 1), (3, "c", 1))
-    with running_sink(runtime.host, sink) as reports, running(runtime, source) as back:
-        reports.reached(11)
-        back.wait_for_rows((1, "a"), (2, "b"), (3, "c"))
-        given.step(20, (1, "a", -1), (1, "A", 1), (2, "b", -1))
-        given.step(30, (2, "B", 1), (3, "c", -1))
-        reports.reached(31)
-        back.wait_for_rows((1, "A"), (2, "B"))
 
 
 def test_a_path_that_is_a_file(runtime: Runtime, inbox: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,24 +18,9 @@ from support.profiles import one_of
 from support.spark.ingestions import Runtime, Source, contents, running
 from support.waiting import wait_until
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 pytestmark = pytest.mark.spark
 
 COLUMNS = "id INT, s STRING, day INT"
-
-
-@pytest.fixture
-def runtime(spark: SparkSession, location: str, tmp_path: Path) -> Runtime:
-    return Runtime(spark, location, tmp_path / "checkpoints")
-
-
-@pytest.fixture
-def inbox(tmp_path: Path) -> Path:
-    folder = tmp_path / "in box"
-    folder.mkdir()
-    return folder
 
 
 def files(inbox: Path, kind: str = "csv", **options: str) -> SourceDescription:

@@ -21,7 +21,7 @@ from support.waiting import wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Runtime", "Source", "bindings", "changes", "contents", "running"]
+__all__ = ["Runtime", "Source", "bindings", "changes", "contents", "drop", "running"]
 
 TIMEOUT_S = 60
 """For one thing to happen, on two cores that are busy with other tests."""
@@ -119,6 +119,13 @@ class Source:
 
     def told(self, kind: type) -> list[Any]:
         return [o for o in self.runtime.told if isinstance(o, kind)]
+
+
+def drop(inbox: Path, name: str, *lines: str) -> None:
+    """Put a whole file where a source looks for files."""
+    hidden = inbox / f".{name}"
+    hidden.write_text("".join(f"{line}\n" for line in lines))
+    hidden.rename(inbox / name)
 
 
 def contents(client: ShardClient, name: str) -> Counter[tuple[Any, ...]]:
