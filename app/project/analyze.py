@@ -172,8 +172,9 @@ def _analysed(
             return AnalysedObject(replace(index, key=_key(one, analysis.objects[index.on].schema)))
         case SinkDescription() as sink:
             _check_options(one, sink.format, sink.options, "sink")
-            _check_sink(catalyst, one, sink)
-            return AnalysedObject(replace(sink, key=_key(one, analysis.objects[sink.on].schema)))
+            schema = analysis.objects[sink.on].schema
+            _check_sink(catalyst, one, sink, names_of(schema))
+            return AnalysedObject(replace(sink, key=_key(one, schema)))
 
 
 def _basis(
@@ -185,16 +186,20 @@ def _basis(
     return _Basis(view, tuple(inputs[name].columns for name in view.inputs), session)
 
 
-def _check_sink(catalyst: Catalyst, one: WrittenObject, sink: SinkDescription) -> None:
+def _check_sink(
+    catalyst: Catalyst, one: WrittenObject, sink: SinkDescription, columns: Sequence[str]
+) -> None:
     # Loading what writes takes time that projects without sinks need not spend.
+    from shardline.app.storage.sinks.rows import check_names  # noqa: PLC0415
     from shardline.app.storage.sinks.target import check_sink  # noqa: PLC0415
 
     if sink.format not in OWN_SINKS and not catalyst.writes(sink.format):
         raise _ObjectRefused(_unknown_format(one, sink.format))
     try:
         check_sink(sink)
+        check_names(sink, columns)
     except InvalidUsage as error:
-        piece = "ENVELOPE" if error.code == "ENVELOPE_MISMATCH" else "OPTIONS"
+        piece = "ENVELOPE" if error.code in ("ENVELOPE_MISMATCH", "RESERVED_NAME") else "OPTIONS"
         raise _ObjectRefused(one.problem(piece, error.code, error.detail, error.hint)) from None
 
 

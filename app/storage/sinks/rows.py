@@ -40,7 +40,15 @@ from shardline.datasource.frames import (
 )
 from shardline.datasource.schema import DIFF, TS, ShardSchema
 
-__all__ = ["DELETED", "RETRACTION", "as_messages", "check_columns", "delay_updates", "shape_rows"]
+__all__ = [
+    "DELETED",
+    "RETRACTION",
+    "as_messages",
+    "check_columns",
+    "check_names",
+    "delay_updates",
+    "shape_rows",
+]
 
 DELETED: Final = "_deleted"
 """Column of `upsert`: true if the key has no row any more."""
@@ -68,6 +76,25 @@ def check_columns(sink: SinkDescription, planned: Iterable[InputPartition]) -> N
         )
 
 
+def check_names(sink: SinkDescription, columns: Iterable[str]) -> None:
+    """Refuse an input with a column of the name that the sink's envelope adds.
+
+    Args:
+        sink: Its envelope is used.
+        columns: Of its input.
+
+    Raises:
+        InvalidUsage: `RESERVED_NAME`.
+    """
+    taken = [name for name in columns if name.lower() == DELETED]
+    if sink.envelope == "upsert" and taken:
+        raise InvalidUsage(
+            f"'{sink.on}' has a column '{taken[0]}', and the envelope upsert adds one of this name",
+            code="RESERVED_NAME",
+            hint="give it another name in a view, and make the sink from that",
+        )
+
+
 def delay_updates(updates: DataFrame, first: int) -> DataFrame:
     """Let updates before time `first` take effect then, with what cancels left out.
 
@@ -90,9 +117,11 @@ def shape_rows(updates: DataFrame, sink: SinkDescription) -> DataFrame:
         sink: Its envelope and key are used.
 
     Raises:
-        InvalidUsage: A key is not among the columns. Errors of rows are raised when Spark runs.
+        InvalidUsage: A key is not among the columns, or one has a name that the envelope needs.
+            Errors of rows are raised when Spark runs.
     """
     columns = [name for name in updates.columns if name not in (TS, DIFF)]
+    check_names(sink, columns)
     for name in sink.key:
         if name not in columns:
             raise unknown_name("column", name, columns)
@@ -157,13 +186,17 @@ def _newest(updates: DataFrame, columns: list[str], key: tuple[str, ...]) -> Dat
     net = _net(updates, columns)
     whole = F.struct(*map(quoted, columns))
     there = F.col(DIFF) > 0
-    found = net.groupBy(*map(quoted, key)).agg(
+    found = net.groupBy(*_aliased(key)).agg(
         F.max(TS).alias(TS),
         F.first(F.when(there, whole), ignorenulls=True).alias("_row"),
         F.sum(F.when(there, F.col(DIFF))).alias("_rows"),
     )
     row = _single("_row", "_rows", key)
-    values = [quoted(name) if name in key else F.col("_row")[name].alias(name) for name in columns]
+    places = {name: f"_key_{place}" for place, name in enumerate(key)}
+    values = [
+        (F.col(places[name]) if name in places else F.col("_row")[name]).alias(name)
+        for name in columns
+    ]
     checked = found.withColumn("_row", row)
     return checked.select(*values, TS, F.col("_row").isNull().alias(DELETED))
 
@@ -172,7 +205,7 @@ def _events_of_keys(updates: DataFrame, columns: list[str], key: tuple[str, ...]
     net = _net(updates, columns, TS)
     whole = F.struct(*map(quoted, columns))
     gone, there = F.col(DIFF) < 0, F.col(DIFF) > 0
-    found = net.groupBy(TS, *map(quoted, key)).agg(
+    found = net.groupBy(TS, *_aliased(key)).agg(
         F.first(F.when(gone, whole), ignorenulls=True).alias("before"),
         F.first(F.when(there, whole), ignorenulls=True).alias("after"),
         F.sum(F.when(gone, -F.col(DIFF))).alias("_gone"),
@@ -183,6 +216,11 @@ def _events_of_keys(updates: DataFrame, columns: list[str], key: tuple[str, ...]
             "after", _single("after", "_there", key)
         )
     )
+
+
+def _aliased(key: tuple[str, ...]) -> list[Column]:
+    """The columns of a key under names that none of ours has."""
+    return [quoted(name).alias(f"_key_{place}") for place, name in enumerate(key)]
 
 
 def _events_of_rows(updates: DataFrame, columns: list[str]) -> DataFrame:

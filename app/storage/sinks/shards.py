@@ -73,6 +73,7 @@ class ShardTarget:
             given["location"] = host.client.location.url
         self._options: dict[str, str] = {**host.storage, **given, **_envelope(sink)}
         self._mirror = sink.envelope == "diff"
+        self._replaces = sink.envelope == "upsert"
         parsed = parse_sink(self._options)
         self._shard = parsed.shard
         if is_runtime_shard(self._shard):
@@ -106,7 +107,7 @@ class ShardTarget:
         # where the shard ends. How Spark cuts them into micro-batches may change with a checkpoint.
         options: dict[str, Any] = {**self._options, "txnRange": ""}
         options |= evolving(self._options, self.committed())
-        with cached_rows(rows.drop(TS) if DELETED in rows.columns else rows) as frame:
+        with cached_rows(rows.drop(TS) if self._replaces else rows) as frame:
             save(frame, txn=(self._app, interval.number), options=options)
             count = frame.count()
         self.skip(interval)

@@ -250,7 +250,9 @@ def test_sources_and_sinks_that_cannot_be(spark: SparkSession) -> None:
         "CREATE INDEX ON i (aa);\n"
         "CREATE SINK k FROM i USING shrad;\n"
         "CREATE SOURCE l USING csv SCHEMA (a STRING COLLATE UTF8_LCASE)\n"
-        "  ENVELOPE UPSERT KEY (a) OPTIONS (path 'p');\n",
+        "  ENVELOPE UPSERT KEY (a) OPTIONS (path 'p');\n"
+        "CREATE SOURCE m USING csv SCHEMA (a INT, _Deleted BOOLEAN) OPTIONS (path 'p');\n"
+        "CREATE SINK n FROM m USING shard ENVELOPE UPSERT KEY (a) OPTIONS (shard 'x');\n",
     )
     assert [problem.split(" |")[0].removeprefix("p.sql:") for problem in found] == [
         "1:23: there is no format 'parqet'",
@@ -267,9 +269,10 @@ def test_sources_and_sinks_that_cannot_be(spark: SparkSession) -> None:
             "16:24: key column 'a' has a collation (UTF8_LCASE), to which different texts are one "
             "key; to a shard they are several"
         ),
+        "18:34: 'm' has a column '_Deleted', and the envelope upsert adds one of this name",
     ]
     assert "did you mean 'parquet'?" in found[0]
-    assert "did you mean 'shard'?" in found[-2]
+    assert "did you mean 'shard'?" in found[-3]
 
 
 def test_values_of_options_are_checked_by_what_reads_them(

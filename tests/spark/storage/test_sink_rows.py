@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.json_texts import key_text
 from shardline.app.storage.sinks.rows import as_messages, delay_updates, shape_rows
+from shardline.datasource.errors import InvalidUsage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -162,3 +163,27 @@ def test_a_key_has_its_text_for_ever(spark: SparkSession, zone: str) -> None:
     ]
     nulls = frame.select("n", F.lit(None).cast("timestamp").alias("t"))
     assert nulls.select(key_text(nulls, {"n": F.col("n"), "t": F.col("t")})).first() == ('{"n":0}',)
+
+
+@pytest.mark.parametrize("envelope", ["upsert", "debezium"])
+def test_columns_may_have_any_name(spark: SparkSession, envelope: Any) -> None:
+    """Also those that rows of other envelopes have; in the key, too."""
+    names = ("_row", "_rows", "before", "after", "_gone", "_there", "_key_0", "op", "ts_ms")
+    rows = [(*range(1, len(names) + 1), 3, 1)]
+    updates = spark.createDataFrame(rows, [*names, "_ts", "_diff"])
+    sink = SinkDescription(name="out", on="in", format="kafka", envelope=envelope, key=names[:6])
+    (message,) = as_messages(shape_rows(updates, sink), sink).collect()
+    row = {name: number for number, name in enumerate(names, 1)}
+    assert json.loads(message.key) == {name: row[name] for name in names[:6]}
+    found = json.loads(message.value)
+    assert (found["after"] if envelope == "debezium" else found) == row
+
+
+def test_a_column_of_a_name_that_the_envelope_adds_is_refused(spark: SparkSession) -> None:
+    """In any case, as to Spark both are one."""
+    updates = spark.sql("SELECT 1 k, true _Deleted, 3L _ts, 1L _diff")
+    sink = SinkDescription(name="out", on="in", format="kafka", envelope="upsert", key=("k",))
+    with pytest.raises(InvalidUsage, match=r"RESERVED_NAME.*'_Deleted'"):
+        shape_rows(updates, sink)
+    diffs = SinkDescription(name="out", on="in", format="kafka", envelope="diff")
+    assert shape_rows(updates, diffs).columns == ["k", "_Deleted", "_ts", "_diff"]

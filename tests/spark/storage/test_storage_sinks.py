@@ -290,19 +290,23 @@ def test_added_rows_only(host: Host, source: Input) -> None:
 def test_a_copy_equals_its_original_at_every_time(
     host: Host, source: Input, tmp_path: Path
 ) -> None:
-    """A shard is copied with its times, into another location; its upper follows when idle."""
+    """A shard is copied with its times, into another location; its upper follows when idle.
+
+    Also if it has a column of the name that rows of upserts have.
+    """
     other = str(tmp_path / "other")
+    source.gets("_deleted")
     sink = SinkDescription(
         name="out", on="in", format="shard", options={"location": other, "shard": "copy"}
     )
-    source.step(10, (1, "a", 1), (2, "b", 1))
+    source.step(10, (1, "a", "no", 1), (2, "b", "no", 1))
     with running(host, sink) as reports:
         reports.reached(11)
-        reports.reached(source.step(20, (1, "a", -1), (3, "c", 2)))
+        reports.reached(source.step(20, (1, "a", "no", -1), (3, "c", "yes", 2)))
     shutil.rmtree(host.checkpoints)
     host.client.drop("out_progress")
     with running(host, sink, life(2)) as reports:
-        reports.reached(source.step(30, (2, "b", -1)))
+        reports.reached(source.step(30, (2, "b", "no", -1)))
 
     reader = host.spark.read.format("shard")
     contents = [
