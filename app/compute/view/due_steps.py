@@ -73,7 +73,8 @@ class DueSteps:
             left = [time for time in news.known if time >= lower]
             return left or ((lower,) if self.is_due(lower, end) else ())
         if self._known is None or self._known[0] != lower:
-            self._known = lower, self.query.next_time(session, lower - 1, inputs)
+            found = self.query.next_time(session, lower - 1, inputs)
+            self._known = lower, found.at if found.is_known else lower
         due = self._known[1]
         if due is None or (end is not None and due >= end):
             return news.known
@@ -86,10 +87,10 @@ class DueSteps:
         if not self.query.is_temporal:
             return step
         due = self.query.next_time(session, step.at, inputs)
-        if due is not None and (step.upper is None or due < step.upper):
-            step = replace(step, upper=due)
+        if due.at is not None and (step.upper is None or due.at < step.upper):
+            step = replace(step, upper=due.at)
         if step.upper is not None:
-            self._known = step.upper, due
+            self._known = step.upper, due.at if due.is_known else step.upper
         return step
 
     def is_due(self, lower: int, upper: int | None) -> bool:

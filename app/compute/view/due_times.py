@@ -5,22 +5,25 @@ runs the query anew may not pass such a time by. It is found from what the filte
 at one time: as long as no input changes, rows come and go at their own times, and at no others.
 
     due = DueTimes(query)
-    due.after(session, frames, at)      the first time after `at`; None if there is none
+    due.after(session, frames, at)      NextTime(at=…): the first one after `at`, None for none
 
 That reads what the query reads, and is the way of views that are run anew. Others know it from the
 rows that they keep (`temporal_rule`).
 
 Invariants:
     Between `at` and what is returned the query gives the same rows, over inputs that do not change.
+    What a look that fails would have found is not taken for nothing. Spark evaluates parts of a
+        filter in an order of its own, and below operators that stand below it: so a row at which a
+        look fails may be one that Spark never evaluates, or not any more at a later time.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import LongType, StructType
@@ -45,7 +48,19 @@ from shardline.datasource.frames import empty_frame
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["DueTimes"]
+__all__ = ["DueTimes", "NextTime"]
+
+
+class NextTime(NamedTuple):
+    """The first time at which a query may give other rows, if no input changes.
+
+    Attributes:
+        at: The time; None for none.
+        is_known: False if there may be an earlier one: a look has failed.
+    """
+
+    at: int | None
+    is_known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +77,12 @@ class _Filter:
 
     Attributes:
         together: A look by all comparisons at once, for all rows that come to the first one.
-        apart: Where there are several, a look by each, for the rows that come to it.
+        apart: Looks by each of the comparisons: for the rows that come to it, if there are several;
+            and for all rows of the filter.
     """
 
     together: _Look
-    apart: tuple[_Look, ...]
+    apart: tuple[tuple[_Look, ...], ...]
 
 
 class DueTimes:
@@ -89,8 +105,8 @@ class DueTimes:
             self._analyse(session, columns)
         return bool(self._filters)
 
-    def after(self, session: SparkSession, inputs: Mapping[str, DataFrame], at: int) -> int | None:
-        """The first time after `at` at which the query may give other rows; None if there is none.
+    def after(self, session: SparkSession, inputs: Mapping[str, DataFrame], at: int) -> NextTime:
+        """The first time after `at` at which the query may give other rows.
 
         Args:
             session: The one that the view runs in.
@@ -99,22 +115,28 @@ class DueTimes:
         """
         columns = {name: frame.schema for name, frame in inputs.items()}
         if not self.are_any(session, columns):
-            return None
+            return NextTime(None)
         leaves = {Leaf(name): frame for name, frame in inputs.items()}
-        found = [self._next(session, one, leaves, at) for one in self._filters]
-        return min((time for time in found if time is not None), default=None)
+        return _first(self._next(session, one, leaves, at) for one in self._filters)
 
     def _next(
         self, session: SparkSession, one: _Filter, leaves: Mapping[Leaf, DataFrame], at: int
-    ) -> int | None:
-        time, failed = _answer(partial(self._by, session, one.together, leaves, at))
-        if not failed:
-            return time
-        # A comparison may fail for a row that one in front of it keeps from it, and then the query
-        # does not. Until one in front gives another answer, what is behind decides nothing. Where
-        # one fails for a row that comes to it, so does the query, for as long as that row comes.
-        times = [_answer(partial(self._by, session, look, leaves, at))[0] for look in one.apart]
-        return min((time for time in times if time is not None), default=None)
+    ) -> NextTime:
+        def answer(look: _Look) -> NextTime:
+            return _answer(partial(self._by, session, look, leaves, at))
+
+        found = answer(one.together)
+        if found.is_known:
+            return found
+        # A comparison may fail for a row that one in front of it keeps from it, and what stands in
+        # front for one that Spark leaves out by the comparison first. The look that does not fail
+        # has all the times, and more: it has more rows.
+        times = []
+        for looks in one.apart:
+            answers = [answer(look) for look in looks]
+            known = [one for one in answers if one.is_known]
+            times += known or answers
+        return _first(times)
 
     def _by(
         self, session: SparkSession, look: _Look, leaves: Mapping[Leaf, DataFrame], at: int
@@ -153,10 +175,11 @@ class DueTimes:
         condition = split_condition(session, node.plan.condition())
         if condition is None:
             return
-        several = condition.bounds if len(condition.bounds) > 1 else ()
-        apart = [
-            self._look(session, node, TemporalCondition(one.before, (one,), ())) for one in several
-        ]
+        apart = []
+        for one in condition.bounds:
+            in_front = (one.before,) if len(condition.bounds) > 1 and one.before else ()
+            looks = [TemporalCondition(before, (one,), ()) for before in (*in_front, ())]
+            apart.append(tuple(self._look(session, node, look) for look in looks))
         self._filters.append(_Filter(self._look(session, node, condition), tuple(apart)))
 
     def _look(self, session: SparkSession, node: QueryNode, condition: TemporalCondition) -> _Look:
@@ -172,11 +195,18 @@ class DueTimes:
         return _Look(made.plans.over(source), next_time)
 
 
-def _answer(ask: Callable[[], int | None]) -> tuple[int | None, bool]:
-    """What a look finds, and whether it fails by the data that it looks at."""
+def _answer(ask: Callable[[], int | None]) -> NextTime:
+    """What a look finds; not known if it fails by the data that it looks at."""
     try:
-        return ask(), False
+        return NextTime(ask())
     except Exception as error:
         if data_error_text(error) is None:
             raise
-        return None, True
+        return NextTime(None, is_known=False)
+
+
+def _first(found: Iterable[NextTime]) -> NextTime:
+    """The first one of several."""
+    found = list(found)
+    times = [one.at for one in found if one.at is not None]
+    return NextTime(min(times, default=None), all(one.is_known for one in found))

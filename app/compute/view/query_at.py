@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from shardline import datasource
 from shardline.app.compute.view.current_time import at_time
-from shardline.app.compute.view.due_times import DueTimes
+from shardline.app.compute.view.due_times import DueTimes, NextTime
 from shardline.app.compute.view.evaluate import fit_columns
 from shardline.app.compute.view.input_changes import volume_of_shards
 from shardline.app.compute.view.kept_jobs import FewRows
@@ -99,8 +99,8 @@ class QueryAt:
         key = ("anew", *((state.shard, state.schema_id) for state in states))
         return Result(lambda: self.result(session, at, states), key, read_few_rows, over)
 
-    def next_time(self, session: SparkSession, at: int, states: Sequence[ShardState]) -> int | None:
-        """The first time after `at` at which the rows may change, if no input does; None for none.
+    def next_time(self, session: SparkSession, at: int, states: Sequence[ShardState]) -> NextTime:
+        """The first time after `at` at which the rows may change, if no input does.
 
         That is read from the inputs at `at`.
         """

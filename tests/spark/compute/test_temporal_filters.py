@@ -528,6 +528,40 @@ def test_a_comparison_that_fails_where_the_query_does_not_stops_no_other(
     assert contents(bench.client, "texts_errors", 59).total() == 0
 
 
+def _rows_that_come(world: TimedWorld, name: str, query: str, *uppers: int) -> list[int]:
+    """How many rows a self-join has before `uppers`: one from 15 on; -1 as it fails, from 40 on."""
+    bench, late = world.bench, (1, "a", 7, at_us(40_000), None)
+    found = world.inputs[f"{name}_in"] = bench.input(f"{name}_in", EVENTS)
+    soon = (2, "a", 3, at_us(15_000), None)
+    found.push(10, *((row, 1) for row in (late, soon, (3, "a", 7, None, None))), until=12)
+    view = _views_of(world, name, query)()
+    view.advance(world.session, Interval(10, 12, starts=True))
+    for lower, upper in pairwise((12, *uppers)):
+        found.idle(upper)
+        view.advance(world.session, Interval(lower, upper))
+    fails = [contents(bench.client, f"{name}_errors", upper - 1).total() for upper in uppers]
+    rows = [contents(bench.client, name, upper - 1).total() for upper in uppers]
+    return [-1 if failed else count for failed, count in zip(fails, rows, strict=True)]
+
+
+def test_a_row_that_spark_leaves_out_by_its_time_hides_no_other_time(world: TimedWorld) -> None:
+    """What is in front of the comparison fails for it; but Spark asks for the time first."""
+    query = (
+        "SELECT e.id FROM early_in e JOIN early_in o ON e.who = o.who "
+        "WHERE o.id = 3 AND 10 div (e.price - o.price) > -20 AND e.begins <= now()"
+    )
+    assert _rows_that_come(world, "early", query, 15, 16, 40, 41) == [0, 1, 1, -1]
+
+
+def test_times_that_no_look_finds_are_asked_for_again(world: TimedWorld) -> None:
+    """Rows fail below the filter, where Spark does not evaluate them: the next step looks again."""
+    query = (
+        "SELECT e.id FROM below_in e JOIN below_in o ON e.who = o.who AND o.id = 3 "
+        "AND 10 div (e.price - o.price) > -20 WHERE e.begins <= now()"
+    )
+    assert _rows_that_come(world, "below", query, 15, 16, 40, 41) == [0, 1, 1, -1]
+
+
 def test_rows_that_cannot_be_compared_are_run_anew(world: TimedWorld) -> None:
     """A state would have to tell them apart."""
     bench = world.bench
