@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from shardline.app.server.client import check_running
 from shardline.app.server.discovery import ApplicationAddress, find
 from shardline.app.settings.config import FILE_ENCODING, load, local_folder
 from shardline.datasource.errors import InvalidUsage
@@ -44,7 +45,7 @@ def add_address_arguments(parser: argparse.ArgumentParser) -> None:
 def application_address(
     given: argparse.Namespace, environment: Mapping[str, str] = os.environ
 ) -> ApplicationAddress:
-    """Find the application that the arguments mean.
+    """Find the application that the arguments mean; one of a folder answers there itself.
 
     Args:
         given: The parsed arguments.
@@ -53,13 +54,16 @@ def application_address(
     Raises:
         InvalidUsage: No application runs there, the folder is a URL, or the file with the token
             cannot be read.
+        Determinate: It does not answer in time, or fails to.
     """
     if given.url:
         return ApplicationAddress(
             url=given.url.rstrip("/"), token=_token(given, environment), pid=0
         )
     chosen = None if given.data is None else local_folder(given.data)
-    return find(chosen or load(given.config).demo.data)
+    found = find(chosen or load(given.config).demo.data)
+    check_running(found)
+    return found
 
 
 def _token(given: argparse.Namespace, environment: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
 """The HTTP client sends the requests of other commands to the running application.
 
     where = find(folder)
-    answers(where)                         whether the application itself does, and nobody else
+    check_running(where)                   raises unless the application itself answers
     table = run_query(where, "SELECT …", timeout_ms=60_000)
     for line in follow_subscription(where, "SUBSCRIBE delays"): …
     run_action(where, "configure", "index_limit=1g")
@@ -42,6 +42,7 @@ from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
 __all__ = [
     "answers",
     "ask_errors",
+    "check_running",
     "drop_objects",
     "follow_subscription",
     "get_json",
@@ -83,17 +84,42 @@ _CLIENT_ERROR: Final = 400
 _SERVER_ERROR: Final = 500
 
 
-def answers(where: ApplicationAddress) -> bool:
-    """True if the application answers at its address.
+def check_running(where: ApplicationAddress) -> None:
+    """Make sure that the application itself answers at its address, before it gets its token.
 
-    It is asked without its token: since it was killed another program may have got its port.
+    It is asked without that: since it was killed another program may have got its port. An address
+    that names no location, such as one of a command line, is taken as it is.
+
+    Raises:
+        InvalidUsage: `NOT_RUNNING`: nothing answers there, or another program does.
+        Determinate: It did not answer in time, or failed to.
     """
+    if not where.location:
+        return
     request = Request(f"{where.url}/healthz")  # noqa: S310 - the address is the application's own
+    location = None
     try:
-        with _OPENER.open(request, timeout=_PROBE_S) as response:
-            return bool(response.headers.get(LOCATION_HEADER) == where.location)
-    except (OSError, HTTPException):
+        with _answered(request, where.url, _PROBE_S, changes=False) as response:
+            location = response.headers.get(LOCATION_HEADER)
+    except InvalidUsage as error:
+        # Any other code is of a program that has no such address.
+        if error.code == "NOT_RUNNING":
+            raise
+    if location != where.location:
+        raise InvalidUsage(
+            f"the application that is meant does not run: another program answers at {where.url}",
+            code="NOT_RUNNING",
+            hint="it has ended, or was killed: start it again",
+        )
+
+
+def answers(where: ApplicationAddress) -> bool:
+    """True if the application itself answers at its address; see `check_running`."""
+    try:
+        check_running(where)
+    except ShardError:
         return False
+    return True
 
 
 def run_query(where: ApplicationAddress, query: str, timeout_ms: float) -> pa.Table:

@@ -9,8 +9,8 @@
 A file is written whole or not at all, and removed when the application ends. A file that a killed
 application has left leads to an address where nothing answers, or where another application has got
 the same port since: requests name the location that they mean, and that one refuses them. The
-client reports both alike. Another program may have the port as well: before the token and a project
-are sent there, `run` looks whether an answer names the location.
+client reports both alike. Another program may have the port as well: before a command sends the
+token there, it looks once whether an answer names the location.
 
 Two applications may share a folder: one that follows the other, and one of another location.
 Commands reach the one that follows only where there is no other. Of two that do not follow they

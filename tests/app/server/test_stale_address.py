@@ -52,17 +52,18 @@ def announced(folder: Path, url: str, location: str) -> None:
     announce(folder, ApplicationAddress(url=url, token=TOKEN, pid=1, location=location))
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        (ask.main, ["status"]),
-        (ask.main, ["sql", "SELECT 1"]),
-        (ask.main, ["subscribe", "introspection.nothing"]),
-        (ask.main, ["subscribe", "delays"]),
-        (ask.main, ["set", "index_limit=1g"]),
-        (ask.main, ["drop", "delays", "--commit"]),
-    ],
+COMMANDS: tuple[tuple[Callable[[Sequence[str]], int], list[str]], ...] = (
+    (ask.main, ["status"]),
+    (ask.main, ["sql", "SELECT 1"]),
+    (ask.main, ["subscribe", "introspection.nothing"]),
+    (ask.main, ["subscribe", "delays"]),
+    (ask.main, ["set", "index_limit=1g"]),
+    (ask.main, ["drop", "delays", "--commit"]),
+    (operate.main, ["pause", "delays"]),
 )
+
+
+@pytest.mark.parametrize(("command", "words"), COMMANDS)
 def test_another_application_is_not_taken_for_the_one_that_is_meant(
     command: Callable[[Sequence[str]], int],
     words: list[str],
@@ -90,9 +91,9 @@ def test_what_is_paused_is_an_object_of_the_application_that_is_meant(
     pause.assert_called_once_with("delays")
 
 
-@pytest.mark.parametrize("words", [[], ["--plan"]])
-def test_a_project_is_not_sent_to_another_program(words: list[str], tmp_path: Path) -> None:
-    """It has got the port of an application that was killed, and hears of no token."""
+@contextlib.contextmanager
+def stranger() -> Iterator[tuple[str, list[bytes]]]:
+    """Another program, which has got the port of an application; its address and what it hears."""
     heard = list[bytes]()
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -106,16 +107,39 @@ def test_a_project_is_not_sent_to_another_program(words: list[str], tmp_path: Pa
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        (tmp_path / "c.sql").write_text("CREATE SOURCE c USING counter;")
-        given = run._parser(plans=False).parse_args([str(tmp_path), *words])
-        settings = load(None, {"demo": {"data": str(tmp_path / "data")}})
-        location = ShardClient.open(settings.demo.url, settings.storage).location.id
-        announced(settings.demo.data, f"http://127.0.0.1:{listening.getsockname()[1]}", location)
-        assert run._ask(given, settings, Console()) is None
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", heard
         listening.shutdown(socket.SHUT_RDWR)
         thread.join(30)
+
+
+@pytest.mark.parametrize("words", [[], ["--plan"]])
+def test_a_project_is_not_sent_to_another_program(words: list[str], tmp_path: Path) -> None:
+    """It has got the port of an application that was killed, and hears of no token."""
+    (tmp_path / "c.sql").write_text("CREATE SOURCE c USING counter;")
+    given = run._parser(plans=False).parse_args([str(tmp_path), *words])
+    settings = load(None, {"demo": {"data": str(tmp_path / "data")}})
+    location = ShardClient.open(settings.demo.url, settings.storage).location.id
+    with stranger() as (url, heard):
+        announced(settings.demo.data, url, location)
+        assert run._ask(given, settings, Console()) is None
     assert len(heard) == 1
     assert TOKEN.encode() not in heard[0]
+
+
+@pytest.mark.parametrize(("command", "words"), COMMANDS)
+def test_another_program_hears_of_no_token(
+    command: Callable[[Sequence[str]], int],
+    words: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whatever is asked: it is asked first, and once, whether it is the application."""
+    with stranger() as (url, heard):
+        announced(tmp_path, url, "a")
+        assert command([*words, "--data", str(tmp_path)]) == 2
+    assert [request.split()[1] for request in heard] == [b"/healthz"]
+    assert TOKEN.encode() not in heard[0]
+    assert "[NOT_RUNNING]" in capsys.readouterr().err
 
 
 def test_the_application_says_which_one_it_is(other: RunningServer) -> None:
