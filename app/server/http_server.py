@@ -7,7 +7,8 @@ The port is bound before the thread starts: an address that is taken is an error
 a line in the log of a thread that has ended.
 
 A connection costs a descriptor, which the stores of the process need as well, and uvicorn refuses
-requests while there are many. So one that sends no request is closed, and each above a number.
+requests while there are many. So one that sends no request, or not the whole of its body, is closed
+after a time, and each above a number.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import h11
 import uvicorn
 from typing_extensions import override
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from shardline.app.server.access import error_response
 from shardline.datasource.background import BackgroundThread
 from shardline.datasource.errors import InvalidUsage
 
@@ -39,6 +42,9 @@ _GRACE_S: Final = 5
 
 _HEAD_S: Final = 10.0
 """Time in which a client sends the head of a request, from its connection or the first byte on."""
+
+_BODY_S: Final = 60.0
+"""Time in which it sends the body, from the head on: a project, the largest one, by a slow line."""
 
 _BUSY: Final = 256
 """Number of connections from which on requests are answered that the server is busy."""
@@ -99,7 +105,9 @@ class RunningServer:
 class _Connection(H11Protocol):
     """uvicorn's HTTP; it has a time-out between two requests only."""
 
-    _head_timer: asyncio.TimerHandle | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _timed: tuple[type, object] | None = None
+    """What the timer limits: the client's state, and the request whose head was read last."""
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -107,29 +115,61 @@ class _Connection(H11Protocol):
         if len(self.connections) > _CONNECTIONS_MAX:
             transport.abort()
         else:
-            self._limit_head()
+            self._limit_request()
 
     @override
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._limit_head()
+        self._limit_request()
+
+    @override
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # The head of the next request may have come during the answer to this one. Before there is
+        # one, uvicorn's own time-out runs.
+        if self.conn.their_state is h11.SEND_BODY:
+            self._limit_request()
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         super().connection_lost(exc)
 
-    def _limit_head(self) -> None:
-        # Neither during an answer nor once the connection is a WebSocket: its request was whole.
-        if self.conn.their_state is not h11.IDLE:
-            self._stop_timer()
-        elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(_HEAD_S, self.timeout_keep_alive_handler)
+    def _limit_request(self) -> None:
+        state = self.conn.their_state
+        if (state, self.cycle) == self._timed:
+            return
+        self._stop_timer()
+        # Neither during an answer nor once the connection is a WebSocket, which is none of these.
+        if self not in self.connections or state not in {h11.IDLE, h11.SEND_BODY}:
+            return
+        self._timed = (state, self.cycle)
+        if state is h11.IDLE:
+            self._timer = self.loop.call_later(_HEAD_S, self.timeout_keep_alive_handler)
+        else:
+            self._timer = self.loop.call_later(_BODY_S, self._refuse_late_body)
 
     def _stop_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._timed = None
+
+    def _refuse_late_body(self) -> None:
+        """Answer 408, unless an answer has begun, and close."""
+        if not self.cycle.response_started:
+            # Nothing else is sent: the route learns that the client has gone.
+            self.cycle.disconnected = True
+            hint = "send it again, and all of it"
+            text = f"the body of the request did not come within {_BODY_S:g} s"
+            answer = error_response(408, "BODY_LATE", text, hint)
+            headers = [*answer.raw_headers, CLOSE_HEADER]
+            for event in (
+                h11.Response(status_code=408, headers=headers, reason=b"Request Timeout"),
+                h11.Data(b"" if self.scope["method"] == "HEAD" else bytes(answer.body)),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
 
 def listen(host: str, port: int = 0, *, preferred: int = 0) -> socket.socket:

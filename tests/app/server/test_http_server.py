@@ -6,6 +6,8 @@ Clients that send nothing do not keep it from serving others.
 from __future__ import annotations
 
 import contextlib
+import json
+import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -67,11 +69,16 @@ def test_a_port_that_is_asked_for_comes_before_the_preferred_one() -> None:
 
 
 class Site:
-    """Answers at once, or when a test says so; and a WebSocket that sends back what it receives."""
+    """Answers at once, or when a test says so; sends back what it receives, by a WebSocket, too."""
 
     def __init__(self) -> None:
         self.released = threading.Event()
-        routes = [Route("/", self.fast), Route("/slow", self.slow), WebSocketRoute("/e", self.echo)]
+        routes = [
+            Route("/", self.fast),
+            Route("/slow", self.slow, methods=["GET", "POST"]),
+            Route("/back", self.back, methods=["POST"]),
+            WebSocketRoute("/e", self.echo),
+        ]
         self.app = Starlette(routes=routes)
 
     async def fast(self, _: Request) -> Response:
@@ -80,6 +87,9 @@ class Site:
     def slow(self, _: Request) -> Response:
         self.released.wait(60)
         return Response("fine")
+
+    async def back(self, request: Request) -> Response:
+        return Response(await request.body())
 
     async def echo(self, opened: WebSocket) -> None:
         await opened.accept()
@@ -131,12 +141,54 @@ def test_who_sends_no_request_is_not_kept(site: Site, monkeypatch: pytest.Monkey
         assert [is_closed(one) for one in (silent, first, second)] == [True] * 3
 
 
+HALF = b"POST /back HTTP/1.1\r\nHost: a\r\nContent-Length: 9999\r\n\r\nhalf"
+
+
+def rest_of(one: socket.socket) -> bytes:
+    """All that a connection says until it is closed."""
+    said = b""
+    with contextlib.suppress(ConnectionResetError):  # it has not read all that was sent
+        while heard := one.recv(1 << 16):
+            said += heard
+    return said
+
+
+@pytest.mark.parametrize("drips", [False, True])
+def test_a_body_that_does_not_come_is_refused(
+    site: Site, monkeypatch: pytest.MonkeyPatch, *, drips: bool
+) -> None:
+    """Its time is that of the whole body, and not of the pauses within it."""
+    monkeypatch.setattr(http_server, "_BODY_S", 0.3)
+    with serve(site.app) as served, connected(served) as one:
+        one.sendall(HALF)
+        for _ in range(6000):
+            if select.select([one], [], [], 0.01 if drips else 60)[0]:
+                break
+            with contextlib.suppress(OSError):  # it may be closed by now
+                one.sendall(b"x")
+        answer = rest_of(one)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert json.loads(answer.split(b"\r\n\r\n")[1])["error"]["code"] == "BODY_LATE"
+
+
+def test_a_body_of_the_second_request_is_limited_like_that_of_the_first(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its head was sent before the first one was answered; none of it comes later."""
+    monkeypatch.setattr(http_server, "_BODY_S", 0.05)
+    with serve(site.app) as served, connected(served) as one:
+        one.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" + HALF)
+        answers = rest_of(one)
+    assert [answers.count(status) for status in (b" 200 OK", b" 408 Request")] == [1, 1]
+
+
 def test_who_waits_for_an_answer_is_kept(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long it takes; a WebSocket is kept, too."""
+    """However long it takes, once its request is whole; a WebSocket is kept, too."""
     monkeypatch.setattr(http_server, "_HEAD_S", 1.0)
+    monkeypatch.setattr(http_server, "_BODY_S", 1.0)
     with serve(site.app, sockets=server_options(Limits())) as served:
         slow = HTTPConnection("127.0.0.1", served.port, timeout=60)
-        slow.request("GET", "/slow")
+        slow.request("POST", "/slow", b"whole")
         with open_socket(f"ws://127.0.0.1:{served.port}/e", proxy=None) as opened:
             with connected(served) as silent:  # its time begins when that of the others has
                 assert is_closed(silent)
