@@ -12,7 +12,7 @@ has changed; see `change_log` for how each of them gets what it lacks.
 
 Invariants:
     Nothing is computed, and no thread runs, while nobody follows anything.
-    Moments only grow, also if the clock is set back.
+    Moments only grow, also if the clock is set back; `read_ms` is what the clock has said.
     A follower that is slow or gone delays nobody: it is notified, and never waited for.
 """
 
@@ -65,12 +65,14 @@ class Moment:
     """The followed relations as of one moment.
 
     Attributes:
-        at: Its time in ms since the epoch, unless the clock was set back.
+        at: Greater than that of the moment before: its time, unless the clock was set back.
+        read_ms: Its time in ms since the epoch.
         logs: By selection; also the newest of those that were followed a while ago.
         revisions: By relation that is followed and made of histories, theirs as it was read.
     """
 
     at: int = 0
+    read_ms: int = 0
     logs: Mapping[Selection, ChangeLog] = field(default_factory=lambda: MappingProxyType({}))
     revisions: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -104,7 +106,8 @@ class Moment:
             logs[selection] = (
                 ChangeLog.begin(at, chosen) if before is None else before.advance(at, chosen)
             )
-        return Moment(at, MappingProxyType(logs), MappingProxyType(dict(reading.revisions)))
+        revisions = MappingProxyType(dict(reading.revisions))
+        return Moment(at, reading.at_ms, MappingProxyType(logs), revisions)
 
     def _resumable_logs(
         self, followed: Collection[Selection], at: int

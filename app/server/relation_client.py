@@ -93,13 +93,15 @@ class _Rows:
             case ServerMessage(subscribed=Subscribed(columns=columns)):
                 self._columns = columns
             case ServerMessage(moment=moment) if moment is not None:
+                # Time goes back with the application's clock, intervals do not.
+                at = moment.at if self._at is None else max(moment.at, self._at + 1)
                 updates = [
-                    {"_ts": moment.at, "_diff": diff, **dict(zip(self._columns, row, strict=True))}
+                    {"_ts": at, "_diff": diff, **dict(zip(self._columns, row, strict=True))}
                     for change in moment.changes
                     for diff, row in self._apply(change)
                 ]
-                yield {"lower": self._at, "upper": moment.at, "updates": updates}
-                self._at = moment.at
+                yield {"lower": self._at, "upper": at, "updates": updates}
+                self._at = at
 
     def _apply(self, change: Change) -> Iterator[tuple[int, list[Any]]]:
         if change.snapshot is None:

@@ -120,7 +120,7 @@ class Cursor:
         if not changes and (not is_any_served or moment.at <= self._sent_at):
             return None
         self._sent_at = moment.at
-        return MomentSent(f"{self._run}.{moment.at}", moment.at, changes)
+        return MomentSent(f"{self._run}.{moment.at}", moment.read_ms, changes)
 
 
 def _changes(name: str, subscription: _Subscription, log: ChangeLog) -> list[Change]:

@@ -106,7 +106,7 @@ class MomentSent(msgspec.Struct):
     Attributes:
         mark: Of the moment, for `after`. It holds for each subscription that has had a change,
             even an empty one, on this connection.
-        at: Time of the moment, in ms since the epoch.
+        at: Time of the moment, in ms since the epoch. It goes back with the application's clock.
         changes: Of subscriptions that have changed, and of each that has not had one yet.
     """
 

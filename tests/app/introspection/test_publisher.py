@@ -148,12 +148,13 @@ def test_only_rows_that_were_chosen_are_encoded(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_moments_grow_whatever_the_clock_does() -> None:
-    """A mark of an earlier moment must not be one of a later one."""
+    """A mark of an earlier moment must not be one of a later one; its time is the clock's."""
     world = busy()
     first = Moment().advance(world.relations, [Selection("objects")])
     world.clock.set_back(60_000)
     second = first.advance(world.relations, [Selection("objects")])
     assert second.at == first.at + 1
+    assert second.read_ms == world.clock.now_ms() == first.read_ms - 60_000
 
 
 def test_what_nobody_follows_is_not_read_and_can_be_resumed_for_a_while() -> None:

@@ -46,3 +46,18 @@ def test_a_snapshot_in_the_middle_is_shown_as_what_has_changed() -> None:
         [(-1, "x"), (-1, "z"), (1, "w")],
         [],
     ]
+
+
+def test_intervals_go_on_though_the_clock_of_the_application_is_set_back() -> None:
+    """Each begins where the one before has ended."""
+    rows = _Rows()
+    messages = [
+        ServerMessage(subscribed=Subscribed("a", "objects", ["id"])),
+        moment(5_000, snapshot([], "new")),
+        moment(3_000, Change("a", added=[["x"]])),
+        moment(6_000),
+    ]
+    batches = [batch for message in messages for batch in rows.take(message)]
+    shown = [(batch["lower"], batch["upper"]) for batch in batches]
+    assert shown == [(None, 5_000), (5_000, 5_001), (5_001, 6_000)]
+    assert [update["_ts"] for batch in batches for update in batch["updates"]] == [5_001]

@@ -45,7 +45,8 @@ class Server:
             logs[selection] = (
                 ChangeLog.begin(at, rows) if known is None else known.advance(at, rows)
             )
-        self.moment = Moment(at, logs)
+        # The clock goes back all the time, marks do not.
+        self.moment = Moment(at, -at, logs)
         self.truth[f"{self.run}.{at}"] = {
             selection: Counter(row.decode() for row in self.rows[selection])
             for selection in followed
@@ -197,7 +198,8 @@ def test_a_moment_without_changes_says_that_there_were_none() -> None:
     server.tick({A, B})
     sent = client.cursor.take(server.moment)
     assert sent is not None
-    assert (sent.mark, sent.changes) == (f"{server.run}.{server.moment.at}", [])
+    at = server.moment.at
+    assert (sent.mark, sent.at, sent.changes) == (f"{server.run}.{at}", -at, [])
     server.tick(set())
     assert client.cursor.take(server.moment) is None, "nothing of its own was computed"
     server.rows[A] = [b"[2]"]

@@ -34,7 +34,7 @@ export class Rates {
 
   /**
    * Note a counter. What was before is forgotten if it has become smaller, since it has begun anew,
-   * and after a gap, over which a rate would be none of now.
+   * after a gap, over which a rate would be none of now, and if the clock was set back.
    * @param {string} key
    * @param {number | null | undefined} value
    * @param {number} at  Time of the moment in which it had this value, in ms since the epoch.
@@ -45,7 +45,7 @@ export class Rates {
     const samples = this._samples.get(key) ?? [];
     const last = samples.at(-1);
     if (last && last.at === at) return;
-    if (last && (value < last.value || at - last.at > GAP_MS)) samples.length = 0;
+    if (last && (value < last.value || at < last.at || at - last.at > GAP_MS)) samples.length = 0;
     samples.push({ at, value, missed });
     // The last one before the window stays: the difference is to it.
     while (samples.length > 2 && samples[1].at < at - KEPT_MS) samples.shift();

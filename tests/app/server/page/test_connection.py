@@ -148,6 +148,25 @@ def test_a_rate_of_the_last_minute_is_not_of_the_hour_before(open_page: OpenPage
     assert found == [None, {"grown": 10, "ms": 1_000}, None, {"grown": 10, "ms": 1_000}]
 
 
+def test_a_rate_begins_anew_when_the_clock_of_the_application_is_set_back(
+    open_page: OpenPage,
+) -> None:
+    """From a moment before it to one after it no time is known."""
+    found = open_page("one").page.evaluate(
+        """async () => {
+          const { Rates } = await import("/page/parts/rates.js");
+          const rates = new Rates();
+          const growths = [];
+          for (const [at, value] of [[9_000, 0], [10_000, 10], [5_000, 20], [6_000, 30]]) {
+            rates.note("rows", value, at);
+            growths.push(rates.growth("rows") ?? null);
+          }
+          return growths;
+        }"""
+    )
+    assert found == [None, {"grown": 10, "ms": 1_000}, None, {"grown": 10, "ms": 1_000}]
+
+
 def test_a_machine_that_has_slept_does_not_show_the_past_as_now(open_page: OpenPage) -> None:
     """Its clock has gone on, its timers have not: until a moment comes the page is not live."""
     page = open_page("demo").page
