@@ -29,6 +29,7 @@ __all__ = [
     "ShardError",
     "nearest_name",
     "unknown_name",
+    "unknown_names",
 ]
 
 
@@ -128,3 +129,16 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InvalidUsage:
     hint = f"did you mean '{near}'?" if near else f"known names: {', '.join(names) or 'none'}"
     code = f"UNKNOWN_{kind.upper().replace(' ', '_')}"
     return InvalidUsage(f"unknown {kind} '{name}'", code=code, hint=hint)
+
+
+def unknown_names(kind: str, names: Iterable[str], known: Iterable[str]) -> InvalidUsage:
+    """The error for unknown names, all of them; that of `unknown_name` for a single one."""
+    wrong, names_there = list(dict.fromkeys(names)), list(known)
+    first = unknown_name(kind, wrong[0], names_there)
+    if len(wrong) == 1:
+        return first
+    near = {name: nearest_name(name, names_there) for name in wrong}
+    meant = ", ".join(f"'{there}' for '{name}'" for name, there in near.items() if there)
+    told = ", ".join(f"'{name}'" for name in wrong)
+    hint = f"did you mean {meant}?" if meant else first.hint
+    return InvalidUsage(f"unknown {kind}s {told}", code=first.code, hint=hint)

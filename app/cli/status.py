@@ -29,7 +29,7 @@ from shardline.app.protocol.object_state import Tone, Verdict
 from shardline.app.server.client import get_json
 from shardline.app.server.discovery import ApplicationAddress
 from shardline.datasource.clock import Clock
-from shardline.datasource.errors import unknown_name
+from shardline.datasource.errors import unknown_names
 
 __all__ = [
     "ObjectStatus",
@@ -222,13 +222,14 @@ def filter_status(
             watched.
 
     Raises:
-        InvalidUsage: `UNKNOWN_OBJECT`: no object has a name, or a name like a pattern, of `names`.
-            Whoever asks for an object must not be told that it is well because there is none.
+        InvalidUsage: `UNKNOWN_OBJECT`: no object has a name, or a name like a pattern, of `names`;
+            it tells all of those. Whoever asks for an object must not be told that it is well
+            because there is none.
     """
     every = [one.name for one in seen.objects]
-    for name in names:
-        if not may_lack and not any(fnmatch.fnmatchcase(one, name) for one in every):
-            raise unknown_name("object", name, every)
+    lacking = [name for name in names if not any(fnmatch.fnmatchcase(one, name) for one in every)]
+    if lacking and not may_lack:
+        raise unknown_names("object", lacking, every)
     wanted = {verdict.replace("-", " ") for verdict in verdicts}
     asked = [
         one

@@ -56,7 +56,7 @@ from shardline.datasource.errors import (
     Indeterminate,
     InvalidUsage,
     ShardError,
-    unknown_name,
+    unknown_names,
 )
 
 if TYPE_CHECKING:
@@ -247,9 +247,9 @@ class Objects:
     def _check_droppable(self, names: Sequence[str]) -> None:
         known = self._known()
         droppable = find_droppable(known, list_shards(self._client))
-        for name in names:
-            if name not in droppable:
-                raise unknown_name("object", name, droppable)
+        unknown = [name for name in names if name not in droppable]
+        if unknown:
+            raise unknown_names("object", unknown, droppable)
         # What is being changed may read one by its former definition or by its new one.
         for wanted in self._definitions():
             refuse_if_read(names, wanted)

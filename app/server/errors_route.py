@@ -12,7 +12,7 @@ were retracted.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -28,7 +28,7 @@ from shardline.app.server.api import read_body
 from shardline.app.storage.error_lines import find_lines
 from shardline.app.storage.repair import BadRow
 from shardline.datasource.clock import SystemClock
-from shardline.datasource.errors import InvalidUsage, unknown_name
+from shardline.datasource.errors import InvalidUsage, unknown_names
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -108,12 +108,12 @@ def answer_errors(repairs: ErrorRepairs | OfflineRepairs, asked: ErrorsRequest) 
     return answer
 
 
-def _meant(own: SourceErrors, ids: Iterable[str]) -> list[BadRow]:
+def _meant(own: SourceErrors, ids: Sequence[str]) -> list[BadRow]:
     known = {row.id: row for row in own.live}
-    for one in ids:
-        if one not in known:
-            raise unknown_name("error", one, known)
     wanted = set(ids)
+    unknown = [one for one in ids if one not in known]
+    if unknown:
+        raise unknown_names("error", unknown, known)
     return [row for row in own.live if not wanted or row.id in wanted]
 
 

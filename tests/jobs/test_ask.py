@@ -225,26 +225,27 @@ def test_a_drop_is_shown_first_and_done_when_asked(
 @pytest.mark.server
 @pytest.mark.parametrize("commit", [[], ["--commit"]])
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("names", "said"),
     [
         ("ole", "did you mean 'old'?"),
         ("t_errors", "known names: i, old, t\n"),
         ("old_progress", "unknown object 'old_progress'"),
         ("_lane", "known names: i, old, t\n"),
         ("t", "'i' reads 't'"),
+        ("_lane t t_errors", "unknown objects '_lane', 't_errors' — hint: known names: i, old, t"),
     ],
 )
 def test_only_objects_are_dropped(
     running: tuple[Site, Application, Callable[..., int]],
     capsys: pytest.CaptureFixture[str],
-    name: str,
+    names: str,
     said: str,
     commit: list[str],
 ) -> None:
     """Each is known once; a shard that belongs to one, or to the runtime, is none."""
     site, application, drop = running
     before = [n for n in site.client().shards() if site.client().exists(n)]
-    assert drop(name, *commit) == 2
+    assert drop(*names.split(), *commit) == 2
     assert said in capsys.readouterr().err
     assert [n for n in site.client().shards() if site.client().exists(n)] == before
     assert application.lost is None

@@ -173,6 +173,14 @@ def test_a_name_that_no_object_has_is_refused(name: str) -> None:
     assert not filter_status(seen_with(FRESH, BROKEN), [name], may_lack=True).objects
 
 
+def test_all_names_that_no_object_has_are_told() -> None:
+    """In one error, each once, with what may have been meant."""
+    with pytest.raises(InvalidUsage) as error:
+        filter_status(seen_with(FRESH, BROKEN), ["order", "delays", "x*", "dlays", "x*"])
+    assert error.value.detail == "unknown objects 'order', 'x*', 'dlays'"
+    assert error.value.hint == "did you mean 'orders' for 'order', 'delays' for 'dlays'?"
+
+
 def test_json_has_every_field() -> None:
     """With the names of the fields, which scripts rely on."""
     found = json.loads(json.dumps(status_json(seen_with(BROKEN))))
