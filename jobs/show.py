@@ -100,7 +100,7 @@ def _show(report: LocationReport, usage: Usage | None, *, one: bool, helpers: bo
         case ShardUsage():
             console.print(shard_usage_view(usage))
         case LocationUsage():
-            console.print(usage_view(usage))
+            console.print(usage_view(usage, width=console.width))
         case None:
             pass
 

@@ -146,7 +146,7 @@ def _usage(given: CommandArguments, console: Console) -> int:
         _print(given, console, one, lambda: shard_usage_view(one))
         return 0
     every = location_usage(client.location, client.clock)
-    _print(given, console, every, lambda: usage_view(every))
+    _print(given, console, every, lambda: usage_view(every, width=console.width))
     return 1 if every.problems else 0
 
 

@@ -1,6 +1,6 @@
 """Usage views show the purpose of every byte of a location or a shard, as text for people.
 
-    usage_view(usage)           a location, one line per shard
+    usage_view(usage, width=…)  a location, one line per shard; by kind where that is too wide
     shard_usage_view(usage)     a shard, and the bytes that each reader keeps
 
 No client is imported, so that `inspect` starts fast.
@@ -8,29 +8,25 @@ No client is imported, so that `inspect` starts fast.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shardline.app.cli.tables import plain_table, size, utc
+from shardline.app.cli.tables import NAME_WIDTH, plain_table, size, utc
 from shardline.datasource.inspect.usage import LocationUsage, OrphanUsage, ShardUsage
 from shardline.datasource.shard.references import Amount
 
 __all__ = ["shard_usage_view", "usage_view"]
 
 
-def usage_view(usage: LocationUsage) -> RenderableType:
-    """Lay out the bytes of a location by purpose, one line per shard."""
-    names = ("now", "held", "garbage", "staged", "leaked", "not ours", "total")
-    table = plain_table("shard", *names, right=names, fold=("shard",))
-    for shard in usage.shards:
-        table.add_row(Text(shard.name), *(size(a.size_bytes) for a in _kinds(shard)))
+def usage_view(usage: LocationUsage, *, width: int) -> RenderableType:
+    """Lay out the bytes of a location by purpose, one line per shard if the terminal is wide."""
     total = size(usage.total.size_bytes)
     head = f"{usage.location}\n{total} in {usage.total.count:,} objects, {utc(usage.at_ms)} UTC\n"
-    views: list[RenderableType] = [Text(head), table]
+    views: list[RenderableType] = [Text(head), *_shards(usage.shards, width)]
     if usage.orphans:
         views += [Text(), _orphans(usage.orphans)]
     views += [Text(f"\n{one.shard}: {one.message}", style="red") for one in usage.problems]
@@ -38,7 +34,31 @@ def usage_view(usage: LocationUsage) -> RenderableType:
     return Group(*views)
 
 
-def _kinds(shard: ShardUsage) -> tuple[Amount, ...]:
+def _shards(shards: Sequence[ShardUsage], width: int) -> Iterable[RenderableType]:
+    """A table, or each shard's name and below it what it has: a number is never cut."""
+    rows = [[size(amount.size_bytes) for amount in _amounts(shard)] for shard in shards]
+    widths = (max(map(len, column)) for column in zip(_KINDS, *rows, strict=True))
+    if NAME_WIDTH + sum(_GAP + one for one in widths) <= width:
+        table = plain_table("shard", *_KINDS, right=_KINDS, fold=("shard",), least=NAME_WIDTH)
+        for shard, row in zip(shards, rows, strict=True):
+            table.add_row(Text(shard.name), *row)
+        yield table
+        return
+    for shard in shards:
+        yield Text(shard.name, overflow="fold")
+        for kind, amount in zip(_KINDS, _amounts(shard), strict=True):
+            if amount.count or kind == "total":
+                yield Text(f"  {kind}: {size(amount.size_bytes)}")
+
+
+_KINDS: Final = ("now", "held", "garbage", "staged", "leaked", "not ours", "total")
+
+_GAP: Final = 2
+"""Characters between two columns."""
+
+
+def _amounts(shard: ShardUsage) -> tuple[Amount, ...]:
+    """By `_KINDS`."""
     return (
         shard.now, shard.held, shard.garbage, shard.staged, shard.leaked, shard.unattributed,
         shard.total,
@@ -46,7 +66,8 @@ def _kinds(shard: ShardUsage) -> tuple[Amount, ...]:
 
 
 def _orphans(orphans: Sequence[OrphanUsage]) -> Table:
-    table = plain_table("no shard's", "objects", "size", "to sweep", right=("objects", "size"))
+    numbers = ("objects", "size", "to sweep")
+    table = plain_table("no shard's", *numbers, right=numbers, fold=("no shard's",))
     for orphan in orphans:
         table.add_row(
             Text(orphan.directory),
@@ -87,7 +108,7 @@ def shard_usage_view(usage: ShardUsage) -> RenderableType:
             "since seqno",
             "all",
             "alone",
-            right=("since seqno", "all"),
+            right=("since seqno", "all", "alone"),
             fold=("kept by",),
         )
         for one in keeping:
