@@ -60,6 +60,7 @@ from shardline.app.server.shared_answer import SharedAnswer
 from shardline.app.settings.config import RuntimeSettings
 from shardline.app.transport.token_header import is_token
 from shardline.app.transport.websocket_server import server_options, websocket_route
+from shardline.datasource.background import DaemonPool
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import InvalidUsage
 
@@ -77,6 +78,9 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 _MORE_S: Final = 2.0
 """Added to the application's own time-out: it gives up first, and its error has the reason."""
+
+_CLOSED_S: Final = 5.0
+"""How long subscriptions that are being closed may take after the server's end."""
 
 _LOOK: Final = "look at `status` before you repeat it"
 """Hint for a change that may have been done in part."""
@@ -119,6 +123,7 @@ def serve_application(
     token = settings.token or application.token()
     codes = SessionCodes(token, SystemClock(), SystemIds())
     acts = application.shard_actions
+    closes = _closing_thread()
     services = Services(
         relations=application.feeds.relations,
         run_sql=lambda text, given_up: _run_sql(application, text, given_up),
@@ -140,7 +145,7 @@ def serve_application(
         timeout_s=application.timeout_ms / 1000 + _MORE_S,
         routes=[
             session_route(codes),
-            *application_routes(application, token, application.feeds.put),
+            *application_routes(application, token, application.feeds.put, closes),
         ],
         observe=application.feeds.put,
     )
@@ -150,7 +155,7 @@ def serve_application(
     app = create_app(services, access)
     listening = listening or reserve_address(settings, folder)
     assert listening is not None, "nothing is to be pushed aside"
-    with RunningServer(app, listening, sockets) as served:
+    with _waited_for(closes), RunningServer(app, listening, sockets) as served:
         whereabouts = ApplicationAddress(
             url=served.url, token=token, pid=os.getpid(), location=application.location_id
         )
@@ -167,8 +172,29 @@ def serve_application(
                 application.feeds.put(ServerSeen(""))
 
 
+def _closing_thread() -> DaemonPool:
+    """The thread in which subscriptions are closed whose clients have gone.
+
+    Not one of the loop's, which all requests share: each waits for whoever sends to the runtime,
+    and for the store. One: they wait for the same lock, one after the other.
+    """
+    return DaemonPool("subscription-close", 1)
+
+
+@contextmanager
+def _waited_for(closes: DaemonPool) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        closes.wait_until_done(_CLOSED_S)
+        closes.close()
+
+
 def application_routes(
-    application: Application, token: str, observe: Observe = lambda _: None
+    application: Application,
+    token: str,
+    observe: Observe = lambda _: None,
+    closes: DaemonPool | None = None,
 ) -> list[BaseRoute]:
     """The routes besides those of `shardline.app.server.api`.
 
@@ -176,10 +202,12 @@ def application_routes(
         application: What they serve.
         token: What the sockets ask for.
         observe: Takes what was done.
+        closes: Closes subscriptions; None for a thread that ends with the process.
     """
+    closes = closes or _closing_thread()
     compute, storage = application.runtime.compute, application.runtime.storage
     return [
-        Route("/api/v1/subscribe", _subscribe(application), methods=["POST"]),
+        Route("/api/v1/subscribe", _subscribe(application, closes), methods=["POST"]),
         Route("/api/v1/project", _project(application, observe), methods=["GET", "POST"]),
         Route("/api/v1/drop", _drop(application, observe), methods=["POST"]),
         Route("/api/v1/errors", errors_route(application.repairs, observe), methods=["POST"]),
@@ -226,13 +254,15 @@ def _is(token: str) -> Callable[[str], bool]:
     return lambda given: is_token(given, token)
 
 
-def _subscribe(application: Application) -> Callable[[Request], Awaitable[Response]]:
+def _subscribe(
+    application: Application, closes: DaemonPool
+) -> Callable[[Request], Awaitable[Response]]:
     """Make the route that streams a subscription, and closes it when its client is gone."""
 
     async def subscribe(request: Request) -> Response:
         query = (await read_body(request, Query)).query
         subscription = await run_in_threadpool(application.subscribe, query)
-        return StreamingResponse(_lines(subscription), media_type="application/x-ndjson")
+        return StreamingResponse(_lines(subscription, closes), media_type="application/x-ndjson")
 
     return subscribe
 
@@ -331,7 +361,7 @@ def _applied(
         return change()
 
 
-async def _lines(subscription: Subscription) -> AsyncIterator[str]:
+async def _lines(subscription: Subscription, closes: DaemonPool) -> AsyncIterator[str]:
     loop, readable = asyncio.get_running_loop(), asyncio.Event()
 
     def notify() -> None:
@@ -351,7 +381,5 @@ async def _lines(subscription: Subscription) -> AsyncIterator[str]:
                 if is_last(batch):
                     return
     finally:
-        # In a thread: it waits for whoever sends to the runtime, and for the store. It is begun
-        # before anything can cancel it, and goes on if the wait for it is cancelled: the server
-        # does so again and again once a client is gone.
-        await asyncio.shield(loop.run_in_executor(None, subscription.close))
+        # Nothing is awaited: the server cancels that again and again once a client is gone.
+        closes.run(subscription.close)

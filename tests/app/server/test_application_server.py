@@ -26,6 +26,7 @@ from shardline.app.server.application_server import application_routes
 from shardline.app.server.http_server import RunningServer, serve
 from shardline.datasource.errors import Indeterminate, InvalidUsage
 from support.fakes.introspection import World
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.server
 
@@ -130,19 +131,22 @@ def test_subscriptions_that_wait_keep_no_other_request_waiting(
 def test_others_are_answered_while_a_subscription_is_closed(
     served: RunningServer, opened: list[Resting]
 ) -> None:
-    """Its client has gone while the store is slow; it is closed to the end all the same."""
-    stream = follow(served)
-    assert json.loads(stream.readline())["upper"] == 8
-    opened[0].may_close.clear()
-    stream.close()
-    assert opened[0].closing.wait(WAIT_S)
+    """Clients have gone while the store is slow; all are closed to the end all the same."""
+    streams = [follow(served) for _ in range(MANY)]
+    for stream, one in zip(streams, opened, strict=True):
+        assert json.loads(stream.readline())["upper"] == 8
+        one.may_close.clear()
+    for stream in streams:
+        stream.close()
+    wait_until("one is being closed", lambda: any(one.closing.is_set() for one in opened), WAIT_S)
     connection = connect(served)
     connection.request("GET", "/metrics")
     assert connection.getresponse().status == 200
     connection.close()
-    assert not opened[0].closed.is_set()
-    opened[0].may_close.set()
-    assert opened[0].closed.wait(WAIT_S)
+    assert not any(one.closed.is_set() for one in opened)
+    for one in opened:
+        one.may_close.set()
+    assert all(one.closed.wait(WAIT_S) for one in opened)
 
 
 def test_others_are_answered_while_a_batch_is_encoded(
