@@ -140,14 +140,25 @@ class ViewSink:
         self._make_errors()
         client.set_retention(self._errors, retain_ms)
         follow(client, self._errors, name)
-        for shard in (name, self._errors):
-            state = client.state(shard)
-            # Where nothing was appended the next first contents may be of another time.
-            if _BEGIN in state.critical and state.upper != MINIMUM:
-                self._finish_begin(shard)
+        for state in client.readable(name, self._errors):
+            self._mend_begin(state)
         # Last: a handle that was made before a drop writes to the shard that is gone.
         self._handles = {shard: self._handle(shard) for shard in (name, self._errors)}
         self._has_settled_errors = False
+
+    def _mend_begin(self, state: ShardState) -> None:
+        """Finish the `begin` of a start that was killed, or end it if that has appended nothing."""
+        begins = state.critical.get(_BEGIN)
+        # Where nothing was appended the next first contents may be of another time.
+        if begins is None or state.upper == MINIMUM:
+            return
+        if Frontier(begins.since) < state.upper:
+            self._finish_begin(state.name)
+        else:
+            # What is there is of others: errors stay when an output is dropped, and another runtime
+            # may have begun first. Finished, history would start behind the upper, and the next
+            # contents, or these, could not be read.
+            self._client.hold(state.name, _BEGIN).expire()
 
     def _drop_finished_errors(self) -> None:
         """Drop errors that are the last word of another definition."""
