@@ -28,7 +28,6 @@ from typing import Final, Protocol
 from typing_extensions import override
 
 from shardline.app.controller.controller import Controller
-from shardline.app.controller.link import replaced_error
 from shardline.app.controller.subscription import Subscription
 from shardline.app.execution.ending_holds import TRIED_AGAIN
 from shardline.app.protocol.compute import (
@@ -86,7 +85,7 @@ class _Waiting:
     peek: Peek
     done: threading.Event = field(default_factory=threading.Event)
     response: PeekResponse | None = None
-    error: Determinate | None = None
+    error: ShardError | None = None
 
 
 class ComputeController(Controller[ComputeCommand, ComputeResponse]):
@@ -106,6 +105,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
         hold: Callable[[Dataflow, int], list[Hold]],
         writes: bool = True,
         vacant: Callable[[], bool] | None = None,
+        ended: Callable[[], ShardError | None] = lambda: None,
     ) -> None:
         """Make a controller without objects.
 
@@ -116,6 +116,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
             hold: Takes holds on the inputs of a dataflow at its `as_of`.
             writes: Allow writes at once; otherwise `allow_writes` does.
             vacant: As of `Link`.
+            ended: As of `Link`.
         """
         self.frontiers: dict[str, Frontiers] = {}
         self.hydrated: dict[str, bool] = {}
@@ -126,7 +127,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
         self._clock = clock
         self._ids = ids
         self._hold = hold
-        super().__init__(connect, clock, "compute", writes=writes, vacant=vacant)
+        super().__init__(connect, clock, "compute", writes=writes, vacant=vacant, ended=ended)
 
     @override
     def stop(self) -> None:
@@ -240,6 +241,7 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
 
         Raises:
             Determinate: There was no answer in time; or a newer controller is connected.
+            ShardError: The runtime has ended, by this error.
         """
         name = self._ids.token().hex()
         peek = Peek(
@@ -258,7 +260,8 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
         try:
             given_up = self._wait_for_answer(waiting, timeout_ms, cancelled)
             if waiting.error is not None:
-                raise waiting.error
+                # One error for all who wait: each raise would add to its traceback.
+                raise waiting.error.with_traceback(None)
             if waiting.response is not None and not given_up:
                 return waiting.response
             raise Determinate(
@@ -353,9 +356,8 @@ class ComputeController(Controller[ComputeCommand, ComputeResponse]):
                 self._desired[described.name] = _DesiredDataflow(command, holds)
 
     @override
-    def _on_replaced(self) -> None:
+    def _on_unanswered(self, error: ShardError) -> None:
         """End all peeks and subscriptions with an error: no response will come any more."""
-        error = replaced_error("compute")
         with self._link.lock:
             for waiting in self._waiting.values():
                 waiting.error = error

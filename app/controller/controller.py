@@ -17,6 +17,7 @@ from shardline.app.controller.link import Link
 from shardline.app.protocol.compute import AllowWrites, InitializationComplete, UpdateConfiguration
 from shardline.app.transport.client import Client
 from shardline.datasource.clock import Clock
+from shardline.datasource.errors import ShardError
 
 __all__ = ["Controller"]
 
@@ -37,6 +38,7 @@ class Controller(ABC, Generic[K, S]):
         *,
         writes: bool,
         vacant: Callable[[], bool] | None,
+        ended: Callable[[], ShardError | None],
     ) -> None:
         """Make a controller without objects; arguments as of `Link`.
 
@@ -52,7 +54,8 @@ class Controller(ABC, Generic[K, S]):
             clock,
             name,
             vacant=vacant,
-            on_replaced=self._on_replaced,
+            ended=ended,
+            on_unanswered=self._on_unanswered,
         )
 
     def start(self) -> None:
@@ -106,5 +109,5 @@ class Controller(ABC, Generic[K, S]):
     def _on_response(self, response: S) -> None:
         """Take a response; in the link's thread, so it must not block."""
 
-    def _on_replaced(self) -> None:
+    def _on_unanswered(self, error: ShardError) -> None:
         """Release whoever waits for responses: none will come. In the link's thread."""

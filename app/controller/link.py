@@ -14,6 +14,8 @@ opening or sent after it.
 Invariants:
     A connection begins with `Hello` (the client's own) and `opening()`, and nothing comes between.
     A controller that was replaced by a newer one stays away while that one is connected.
+    One whose runtime has ended for good stays away, where that can be known: in its own process.
+    Who waits for a response, or asks for one later, is told so in both cases.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from shardline.datasource.background import PeriodicThread
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import Determinate, ShardError
 
-__all__ = ["Link", "replaced_error"]
+__all__ = ["Link"]
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +62,8 @@ class Link(Generic[K, S]):
         name: str,
         *,
         vacant: Callable[[], bool] | None = None,
-        on_replaced: Callable[[], None] = lambda: None,
+        ended: Callable[[], ShardError | None] = lambda: None,
+        on_unanswered: Callable[[ShardError], None] = lambda _: None,
     ) -> None:
         """Make a link that `start` connects.
 
@@ -73,7 +76,10 @@ class Link(Generic[K, S]):
             name: For people.
             vacant: True if no controller is connected; None if that cannot be known: a controller
                 that was replaced then stays away for ever.
-            on_replaced: Called, in the link's thread, when a newer controller has taken over.
+            ended: Why the runtime has ended for good; None while it runs, or if that cannot be
+                known: a runtime that is started again may be reached at the same address.
+            on_unanswered: Called, in the link's thread, with the reason when no response will come:
+                a newer controller has taken over, or the runtime has ended for good.
         """
         self.lock = threading.RLock()
         self._connect = connect
@@ -82,25 +88,23 @@ class Link(Generic[K, S]):
         self._clock = clock
         self._name = name
         self._vacant = vacant
-        self._on_replaced = on_replaced
-        self._replaced = False
+        self._ended = ended
+        self._on_unanswered = on_unanswered
+        self._unanswered: ShardError | None = None
         self._open: Client[K, S] | None = None
         self._thread = PeriodicThread(f"{name}-link", self._run, clock, retry_ms=_RECONNECT_MS)
         self._stop = self._thread.stopping
 
-    @property
-    def replaced(self) -> bool:
-        """True while a newer controller is connected in the place of this one."""
-        return self._replaced
-
     def check_in_charge(self) -> None:
-        """Make sure that no newer controller has taken over.
+        """Make sure that no newer controller has taken over, and the runtime has not ended.
 
         Raises:
             Determinate: `CONTROLLER_REPLACED`: one has.
+            ShardError: It has, by this error.
         """
-        if self._replaced:
-            raise replaced_error(self._name)
+        if self._unanswered is not None:
+            # Each raise adds to the traceback that it has, and that keeps what the frames have.
+            raise self._unanswered.with_traceback(None)
 
     def start(self) -> None:
         """Connect, and connect again after each loss until `stop`."""
@@ -155,22 +159,30 @@ class Link(Generic[K, S]):
         if closed is not None and closed.code is CloseCode.REPLACED:
             _log.error("a newer controller took over", extra={"context": self._context()})
             return self._wait_until_vacant()
-        return not self._stop.is_set()
+        error = None if closed is None else self._ended()
+        if error is not None:
+            _log.error("the runtime has ended", extra={"context": self._context()})
+            self._tell_unanswered(error)
+        return error is None and not self._stop.is_set()
+
+    def _tell_unanswered(self, error: ShardError) -> None:
+        # In this order: who asks before the first line is told by the second.
+        with self.lock:
+            self._unanswered = error
+        self._on_unanswered(error)
 
     def _wait_until_vacant(self) -> bool:
         """Wait until the newer controller has gone; False if the link was stopped first.
 
         Two controllers that both connected again at once would replace each other for ever.
         """
-        with self.lock:
-            self._replaced = True
-        self._on_replaced()
+        self._tell_unanswered(_replaced_error(self._name))
         looks = 0
         while self._vacant is not None and not self._clock.wait(self._stop, _RECONNECT_MS):
             looks = looks + 1 if self._vacant() else 0
             if looks == _VACANT_LOOKS:
                 with self.lock:
-                    self._replaced = False
+                    self._unanswered = None
                 _log.info("the newer controller has gone", extra={"context": self._context()})
                 return True
         return False
@@ -186,7 +198,7 @@ class Link(Generic[K, S]):
         return {"controller": self._name}
 
 
-def replaced_error(name: str) -> Determinate:
+def _replaced_error(name: str) -> Determinate:
     """The error of a request to a controller that a newer one has replaced."""
     return Determinate(
         f"a newer {name} controller has taken over from this one",

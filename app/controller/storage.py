@@ -26,6 +26,7 @@ from shardline.app.protocol.storage import (
 )
 from shardline.app.transport.client import Client
 from shardline.datasource.clock import Clock
+from shardline.datasource.errors import ShardError
 
 __all__ = ["StorageController"]
 
@@ -46,6 +47,7 @@ class StorageController(Controller[StorageCommand, StorageResponse]):
         as_of: Callable[[SinkDescription], int],
         writes: bool = True,
         vacant: Callable[[], bool] | None = None,
+        ended: Callable[[], ShardError | None] = lambda: None,
     ) -> None:
         """Make a controller without objects.
 
@@ -55,12 +57,13 @@ class StorageController(Controller[StorageCommand, StorageResponse]):
             as_of: Chooses the time at which a new sink begins.
             writes: Allow writes at once; otherwise `allow_writes` does.
             vacant: As of `Link`.
+            ended: As of `Link`.
         """
         self.statuses: dict[str, StatusUpdate] = {}
         self.uppers: dict[str, int | None] = {}
         self._desired: dict[str, RunIngestion | RunSink] = {}
         self._as_of = as_of
-        super().__init__(connect, clock, "storage", writes=writes, vacant=vacant)
+        super().__init__(connect, clock, "storage", writes=writes, vacant=vacant, ended=ended)
 
     def desired(self) -> Mapping[str, SourceDescription | SinkDescription]:
         """The desired sources and sinks, by name."""

@@ -215,6 +215,7 @@ class Application:
             hold=self._start_holds.hold,
             writes=writes,
             vacant=lambda: self.runtime.compute.is_vacant,
+            ended=lambda: self.runtime.lane.lost,
         )
         storage = StorageController(
             lambda: InProcessClient(self.runtime.storage, self.token(), self._clock),
@@ -222,6 +223,7 @@ class Application:
             as_of=self._start_holds.sink_as_of,
             writes=writes,
             vacant=lambda: self.runtime.storage.is_vacant,
+            ended=lambda: self.runtime.lane.lost,
         )
         return compute, storage
 
@@ -520,8 +522,12 @@ class Application:
         The id is that of a batch that was taken before: if the object has another shard by now, the
         one batch is the error `HISTORY_GONE`.
 
+        If another runtime takes the location over, or another controller comes, it ends with that
+        error.
+
         Raises:
             InvalidUsage: There is no such object; or this runtime only follows another one.
+            ShardError: Another runtime has taken over, or another controller.
         """
         if self.follows:
             raise read_only_error("subscriptions are in its order")

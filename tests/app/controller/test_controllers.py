@@ -47,7 +47,7 @@ from shardline.app.protocol.storage import (
 )
 from shardline.app.transport.session import CloseCode, Closed
 from shardline.datasource.clock import SystemClock, SystemIds
-from shardline.datasource.errors import Corrupt, Determinate
+from shardline.datasource.errors import Corrupt, Determinate, Fenced, ShardError
 from support.fakes.connection import FakeConnection
 from support.waiting import wait_until
 
@@ -97,6 +97,7 @@ def compute(
     writes: bool = True,
     clock: SystemClock | None = None,
     vacant: Callable[[], bool] | None = None,
+    ended: Callable[[], ShardError | None] = lambda: None,
 ) -> Iterator[tuple[ComputeController, Connections, list[FakeHold]]]:
     """A compute controller that is connected."""
     made, holds = Connections(), list[FakeHold]()
@@ -107,7 +108,13 @@ def compute(
         return [holds[-1]]
 
     controller = ComputeController(
-        made, clock or SystemClock(), SystemIds(), hold=hold, writes=writes, vacant=vacant
+        made,
+        clock or SystemClock(),
+        SystemIds(),
+        hold=hold,
+        writes=writes,
+        vacant=vacant,
+        ended=ended,
     )
     controller.start()
     try:
@@ -263,6 +270,12 @@ class Hasty(SystemClock):
         return super().wait(signal, timeout_ms / 100)
 
 
+def ask_in_vain(controller: ComputeController, failed: list[ShardError]) -> None:
+    with pytest.raises(ShardError) as raised:
+        controller.peek("q", (), 0, limit_bytes=1, timeout_ms=600_000)
+    failed.append(raised.value)
+
+
 def test_who_asks_a_replaced_controller_is_told_at_once() -> None:
     """Whoever waits, whoever comes later and whoever follows; the newer one is not pushed out."""
     newer = threading.Event()
@@ -271,20 +284,14 @@ def test_who_asks_a_replaced_controller_is_told_at_once() -> None:
         connection = made.next()
         connection.many(3)
         subscription, _name = follow(controller, connection, 4)
-        failed: list[Determinate] = []
-
-        def ask() -> None:
-            with pytest.raises(Determinate) as raised:
-                controller.peek("q", (), 0, limit_bytes=1, timeout_ms=600_000)
-            failed.append(raised.value)
-
-        thread = threading.Thread(target=ask)
+        failed: list[ShardError] = []
+        thread = threading.Thread(target=ask_in_vain, args=(controller, failed))
         thread.start()
         connection.next()
         connection.break_off(replaced=True)
         thread.join(60)
         assert failed[0].code == "CONTROLLER_REPLACED"
-        ask()
+        ask_in_vain(controller, failed)
         assert failed[1].code == "CONTROLLER_REPLACED"
         (last,) = subscription
         assert isinstance(last, SubscribeResponse)
@@ -295,6 +302,33 @@ def test_who_asks_a_replaced_controller_is_told_at_once() -> None:
         newer.clear()
         assert made.next().many(3) == [CreateInstance(), InitializationComplete(), AllowWrites()]
         controller.check_in_charge()
+
+
+def test_who_waits_for_a_runtime_that_has_ended_is_told_why() -> None:
+    """Whoever waits, follows or comes later; nobody connects to it again."""
+    over: list[ShardError] = []
+    with compute(ended=lambda: over[0] if over else None) as (controller, made, holds):
+        made.next().break_off()
+        connection = made.next()
+        connection.many(3)
+        subscription, _name = follow(controller, connection, 4)
+        failed: list[ShardError] = []
+        thread = threading.Thread(target=ask_in_vain, args=(controller, failed))
+        thread.start()
+        connection.next()
+        over.append(Fenced("another runtime has taken over"))
+        connection.break_off()
+        thread.join(60)
+        ask_in_vain(controller, failed)
+        assert failed == [over[0], over[0]]
+        (last,) = subscription
+        assert isinstance(last, SubscribeResponse)
+        assert last.error == str(over[0])
+        assert holds[0].expired.is_set()
+        with pytest.raises(Fenced):
+            controller.subscribe("v", 4)
+        assert made.made.empty()
+        over.clear()
 
 
 def test_a_peek_is_answered_once_and_survives_a_lost_connection() -> None:

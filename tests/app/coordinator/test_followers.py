@@ -28,6 +28,7 @@ from shardline.app.protocol.compute import (
     CreateInstance,
     InitializationComplete,
     Schedule,
+    SubscribeResponse,
 )
 from shardline.app.protocol.project_identity import ProjectIdentity
 from shardline.app.server.application_server import serve_application
@@ -152,6 +153,19 @@ def test_a_promoted_follower_runs_its_own_project(site: Site) -> None:
         with pytest.raises(Fenced):
             first.apply(project(source()))
         assert first.not_ready
+
+
+def test_who_follows_an_object_is_told_that_another_runtime_has_taken_over(site: Site) -> None:
+    """Instead of waiting for a runtime that has stopped."""
+    with site.application() as first:
+        first.apply(project(source()))
+        site.wait("the source is there", lambda: "t" in first.running())
+        subscription = first.subscribe("SUBSCRIBE t")
+        with site.application(take_over=True):
+            site.wait("it has ended", lambda: subscription.ended)
+        *_, last = subscription
+        assert isinstance(last, SubscribeResponse)
+        assert last.error == str(refusal(first))
 
 
 @pytest.mark.slow
