@@ -174,11 +174,14 @@ class ObjectCreator:
         try:
             if not self._start_holds.has_begun(waits.reader):
                 return
+            # A hold goes by the object's name: a successor's would be taken from it.
+            self._check_fence()
             if isinstance(waits.reader, SinkDescription):
+                # Not of one that is changed: its former definition runs, and has hold and accounts.
+                if name not in self._storage.desired():
+                    self._start_holds.keep_changes(waits.reader)
                 self._storage.run(waits.reader)
             else:
-                # A hold goes by the object's name: a successor's would be taken from it.
-                self._check_fence()
                 as_of = self._start_holds.as_of(waits.reader)
                 # Before the change: after it, nobody knows the former definition.
                 was = self._compute.desired().get(name)

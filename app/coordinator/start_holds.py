@@ -3,6 +3,10 @@
 Between the choice of an as_of and the first step of the dataflow, compaction could advance the
 inputs' sinces beyond it; the object could not begin. (Materialize: the coordinator's read holds.)
 
+Of a sink that is the hold by which it goes on for as long as it lives: it may be paused before its
+first start, and nobody reports when it has begun. Only one without snapshot needs it so early; one
+with contents begins at any time, and must not keep history while its target cannot be opened.
+
 Invariants:
     A hold that is taken here ends: its controller gives it up, or the object's end does, or a sweep
     finds that it belongs to nobody: the one at the start of a runtime, or of a running one that has
@@ -29,6 +33,8 @@ from shardline.app.protocol.objects import (
     ViewDescription,
     inputs_of,
 )
+from shardline.app.storage.sinks.input_hold import keep_changes
+from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, ShardError
 from shardline.datasource.frontier import MINIMUM, Frontier
@@ -96,6 +102,16 @@ class StartHolds:
         """Choose the as_of of a sink that has not begun yet."""
         chosen = choose_as_of([self._readable(sink.on)], None)
         return 0 if chosen is None else chosen
+
+    def keep_changes(self, sink: SinkDescription) -> None:
+        """Keep what a sink that is about to be created begins with, if it has no snapshot.
+
+        Raises:
+            ShardError: The store did not answer: it is to be tried again.
+        """
+        if not sink.snapshot:
+            progress = SinkProgress.open(self._client, sink)
+            keep_changes(self._client, sink, progress, self.sink_as_of(sink))
 
     def has_begun(self, reader: Dataflow | SinkDescription) -> bool:
         """True if each of an object's inputs has an upper above the least time."""

@@ -1,6 +1,6 @@
 """The hold of a sink on its input, also of one that was away for longer than history is kept.
 
-    keep_changes(client, sink, progress, wanted)   before the target of a new sink is opened
+    keep_changes(client, sink, progress, wanted)   before a new sink is created, and is started
     hold_input(client, sink, wanted, committed)    a hold from which the sink can go on
     unchanged_until(client, on, committed)         how far nothing has changed
 
@@ -11,7 +11,8 @@ theirs. A merge moves these forward, up to the since, so it may hide that, but n
 
 A new sink may have to wait for its target, or be paused before it begins, for longer than history
 is kept. Contents of a later time are as good a beginning as those that were chosen for it. A sink
-without snapshot lacks the changes in between, so it keeps them from its first start on.
+without snapshot lacks the changes in between, so it keeps them from its creation on; one that was
+created by an earlier version, from its first start on.
 
 Invariants:
     A hold that is ahead of a target that has something is returned only if the times between are
@@ -36,7 +37,7 @@ __all__ = ["hold_input", "keep_changes", "unchanged_until"]
 def keep_changes(
     client: ShardClient, sink: SinkDescription, progress: SinkProgress, wanted: int
 ) -> None:
-    """Keep what a new sink without snapshot begins with, while it cannot open its target.
+    """Keep what a new sink without snapshot begins with, until it has opened its target.
 
     Args:
         client: Of the location.

@@ -96,8 +96,8 @@ def beginning_forgotten(sink: SinkDescription, wanted: int, since: Frontier) -> 
     """
     return SinkStalled(
         f"sink '{sink.name}' was to begin with the changes after {wanted}, and '{sink.on}' knows "
-        f"its changes from {since} on only: the sink was paused before it had begun, or its hold "
-        "ended, for longer than that keeps its history",
+        f"its changes from {since} on only: the sink had not begun, and had no hold on it, for "
+        "longer than that keeps its history",
         code="HISTORY_GONE",
         hint="drop the sink and create it again: it then begins with what changes from that moment "
         f"on; {_not_again(sink)}",

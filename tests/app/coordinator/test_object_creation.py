@@ -17,10 +17,14 @@ from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.coordinator.wakes import Wakes
 from shardline.app.lane.state import LaneObject, Life
 from shardline.app.protocol.compute import Frontiers
-from shardline.app.protocol.objects import SinkDescription, ViewDescription
+from shardline.app.protocol.objects import SinkDescription, ViewDescription, progress_shard
+from shardline.app.protocol.storage import RunSink
+from shardline.app.storage.sinks.interval import Interval
+from shardline.app.storage.sinks.progress import SinkProgress, read_progress
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import Determinate, Fenced
+from shardline.datasource.frontier import Frontier
 from shardline.datasource.maintenance.retention import apply_retention
 from support.fakes.reads import Place
 from support.fakes.sites import SCHEMA
@@ -69,13 +73,22 @@ def storage_controller() -> StorageController:
 
 
 def made(
-    place: Place, check_fence: Callable[[], None] = lambda: None
+    place: Place,
+    check_fence: Callable[[], None] = lambda: None,
+    storage: StorageController | None = None,
 ) -> tuple[ObjectCreator, ComputeController]:
     """A creator, and its controller of views, which never connects."""
     start_holds = StartHolds(place.client)
     compute = ComputeController(never, SystemClock(), SystemIds(), hold=start_holds.hold)
-    creator = ObjectCreator(place.client, compute, storage_controller(), start_holds, check_fence)
+    storage = storage or storage_controller()
+    creator = ObjectCreator(place.client, compute, storage, start_holds, check_fence)
     return creator, compute
+
+
+def sinks_of(place: Place) -> StorageController:
+    """A controller of sinks, which never connects."""
+    as_of = StartHolds(place.client).sink_as_of
+    return StorageController(never, SystemClock(), as_of=as_of)
 
 
 def tell_of_progress(compute: ComputeController) -> None:
@@ -199,6 +212,56 @@ def test_a_runtime_that_was_fenced_takes_no_hold(place: Place) -> None:
     assert compute.desired() == {}
     assert held(place, "c") == []
     assert "taken over" in creator.waiting()["v"]
+
+
+SINK = SinkDescription(name="out", on="a", format="memory", snapshot=False)
+
+
+def test_a_sink_without_snapshot_keeps_its_input_before_its_first_start(place: Place) -> None:
+    """It may be paused by then for longer than history is kept, and nobody has the changes."""
+    storage = sinks_of(place)
+    creator, _ = made(place, storage=storage)
+    creator.run([SINK, replace(SINK, name="contents", on="b", snapshot=True)])
+    assert [*storage.desired()] == ["out", "contents"]
+    assert (held(place, "a"), held(place, "b")) == (["sink:out"], [])
+    row = read_progress(place.client, "out")
+    assert row is not None
+    assert (row.input, row.definition) == ("a", ""), "whoever drops the sink finds the hold"
+    assert not place.client.exists(progress_shard("contents"))
+    place.client.set_retention("a", 1)
+    place.put("a", [((1, "y"), 15, 1)], 1000, SCHEMA)
+    apply_retention(place.client.machine("a"))
+    wanted = storage._desired["out"]
+    assert isinstance(wanted, RunSink)
+    assert place.client.state("a").since <= Frontier(wanted.as_of)
+
+
+def test_the_hold_and_the_accounts_of_a_sink_that_is_changed_stay_its_own(place: Place) -> None:
+    """Its former definition runs until the new one is created."""
+    storage = sinks_of(place)
+    creator, _ = made(place, storage=storage)
+    creator.run([SINK])
+    hold = place.client.hold("a", "sink:out")
+    progress = SinkProgress.open(place.client, SINK)
+    for changed in (replace(SINK, options={"interval": "1s"}), replace(SINK, on="b")):
+        creator.run([changed])
+        assert storage.desired() == {"out": changed}
+    hold.confirm()
+    progress.record(Interval(0, Frontier(9)), 0)
+    assert (held(place, "a"), held(place, "b")) == (["sink:out"], [])
+
+
+def test_a_runtime_that_was_fenced_takes_no_hold_for_a_sink(place: Place) -> None:
+    """The successor runs one of this name."""
+
+    def fenced() -> None:
+        raise Fenced("another runtime has taken over")
+
+    storage = sinks_of(place)
+    creator, _ = made(place, fenced, storage)
+    creator.run([SINK])
+    assert (storage.desired(), held(place, "a")) == ({}, [])
+    assert not place.client.exists(progress_shard("out"))
 
 
 def test_of_a_beginning_that_is_gone_no_hold_is_left(place: Place) -> None:

@@ -104,7 +104,7 @@ def test_changes_are_kept_while_their_target_is_refused(world: World) -> None:
 
 
 def test_changes_that_are_gone_are_said_to_be(world: World) -> None:
-    """It was paused before its first start: what is missing is for a person to know."""
+    """It had no hold before its first start: what is missing is for a person to know."""
     world.passes(10)
     world.passes(20, 30)
     for _ in range(2):
