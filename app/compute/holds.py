@@ -22,8 +22,8 @@ when another runtime has taken over for good.
 
 A hold ends when the definition goes (`end_view_holds`), or its object, on all that any of its
 definitions has read; when another runtime has taken over for good (`end_other_holds`), when its
-checkpoint is gone (`end_hold`), or at the next start, if its object reads other shards by then
-(`end_former_holds`).
+checkpoint is gone (`end_hold`), or at the next start, if no object of that name reads the shard by
+then (`shardline.app.coordinator.left_behind`).
 
 Invariants:
     Every function that ends holds may be repeated: ending one that is gone changes nothing.
@@ -37,21 +37,19 @@ import platform
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from shardline.app.execution.ending_holds import allow_any, do_all, end_found_holds, end_holds
-from shardline.app.execution.hold_owners import find_hold_owner
+from shardline.app.execution.ending_holds import allow_any, do_all, end_holds
 from shardline.app.execution.host import Incarnation
 from shardline.app.execution.observations import GROUP
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 
 __all__ = [
-    "end_former_holds",
     "end_group_hold",
     "end_hold",
     "end_other_holds",
@@ -232,38 +230,6 @@ def end_start_holds(
         return found is not None and abandoned(found[1])
 
     end_holds(client, shards, ended, check_fence)
-
-
-def end_former_holds(
-    client: ShardClient,
-    shard: str,
-    found: Mapping[str, str],
-    readers: Mapping[str, Collection[str]],
-    check_fence: Callable[[], None],
-) -> None:
-    """End the holds of dataflows on a shard that they read no more; may be repeated.
-
-    Left by a process that died, or a former definition that was just starting, when an object was
-    changed to read others.
-
-    Args:
-        client: Client of the location.
-        shard: Shard that may have such holds.
-        found: Its holds with their owners. A hold that was taken since then stays.
-        readers: By name of an object, all shards that it reads, or may still read, at a time after
-            `found` was read. Holds of others stay.
-        check_fence: As of `end_holds`.
-    """
-    ended = {}
-    for hold, epoch in found.items():
-        owner = find_hold_owner(hold)
-        if owner is None or owner.dataflow is None:
-            continue
-        if owner.id in readers and shard not in readers[owner.id]:
-            ended[hold] = epoch
-    if ended:
-        check_fence()
-        end_found_holds(client, shard, ended)
 
 
 def end_hold(

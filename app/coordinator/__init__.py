@@ -20,6 +20,7 @@ lane make it so.
     replacements        objects that come after others of their names, once those are gone
     as_of_selection     the first time at which an object's output is right
     start_holds         keeps inputs readable until the objects that read them have begun
+    left_behind         ends what objects have left that are gone, or of another kind now
     change_steps        the error of a change that may have been done in part
     wakes               wakes the coordinator when what it waits for may have happened
     oracle              the time at which a query reads

@@ -17,23 +17,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import takewhile
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from shardline.app.compute.holds import end_former_holds
 from shardline.app.controller.compute import ComputeController
 from shardline.app.controller.storage import StorageController
 from shardline.app.coordinator.desired_state import desired_objects, live_objects, refuse_if_read
 from shardline.app.coordinator.existing_shards import list_shards, read_drop_plan
+from shardline.app.coordinator.left_behind import KnownObjects, end_left_behind
 from shardline.app.coordinator.object_creation import ObjectCreator
 from shardline.app.coordinator.operator_commands import OPERATOR
 from shardline.app.coordinator.planning import objects_to_replace, plan_project
 from shardline.app.coordinator.replacements import Replacements, shards_to_renew
 from shardline.app.coordinator.start_holds import StartHolds
 from shardline.app.coordinator.wakes import Wakes
-from shardline.app.execution.ending_holds import find_holds
 from shardline.app.execution.object_shards import create_object_shard, drop_object_shard
 from shardline.app.introspection.events import WantedObject
 from shardline.app.lane.commands import READ_ONLY, DropDataflow, UseProject
@@ -45,7 +42,6 @@ from shardline.app.protocol.objects import (
     SourceDescription,
     SubscribeDescription,
     ViewDescription,
-    inputs_of,
 )
 from shardline.app.runtime.runtime import Runtime
 from shardline.datasource.background import PeriodicThread
@@ -524,42 +520,28 @@ class Objects:
                 objects = self._runtime.lane.state.objects
                 ours, ending = self._compute.knows, self._ending.is_set
                 self._start_holds.sweep(objects, ours, self._check_fence, ending)
-            if not self._swept:
-                self._end_former_holds()
+            # Not before a project says what is to be: where the lane was lost, nothing else does.
+            if not self._swept and self._applied is not None:
+                ending = self._ending.is_set
+                end_left_behind(self._client, self._known_objects, self._check_fence, ending)
                 self._swept = True
         return pause_ms
 
-    def _end_former_holds(self) -> None:
-        """End what a runtime that died has left on shards that its objects read no more."""
-        found: dict[str, dict[str, str]] = {}
-        for shard in self._until_the_end(self._client.shards()):
-            with _swept_later(shard):
-                found[shard] = find_holds(self._client, shard)
-        # Once for all shards, and after the holds were read: an object that is changed later takes
-        # holds that were not found, and those stay. Under the lock: one that is being changed has
-        # taken holds for its new definition already.
+    def _known_objects(self) -> KnownObjects:
+        """All objects there are, by each definition that runs, is wanted or waits."""
+        # Under the lock: one that is being changed has taken holds for its new definition already.
         with self._lock:
-            readers = self._readers()
-        for shard in self._until_the_end(found):
-            with _swept_later(shard):
-                end_former_holds(self._client, shard, found[shard], readers, self._check_fence)
-
-    def _until_the_end(self, shards: Iterable[str]) -> Iterator[str]:
-        """The shards, as long as the application does not end."""
-        return takewhile(lambda _: not self._ending.is_set(), shards)
-
-    def _readers(self) -> dict[str, set[str]]:
-        """The inputs of all objects, by each definition that runs, is wanted or waits."""
-        found: dict[str, set[str]] = {}
-        for known in (
-            self.running(),
-            self._compute.desired(),
-            self._storage.desired(),
-            self._creator.readers(),
-        ):
-            for name, description in known.items():
-                found.setdefault(name, set()).update(inputs_of(description))
-        return found
+            in_lane = self._runtime.lane.state.objects
+            return KnownObjects.of(
+                (
+                    # What is being dropped, too: its end is the lane's.
+                    {name: one.description for name, one in in_lane.items()},
+                    self._asked_of_controllers(),
+                    self._creator.readers(),
+                    self._replacements.waiting,
+                    self._asked,
+                )
+            )
 
     def _pause_ms(self) -> float:
         waiting = self._creator.waiting()
@@ -568,16 +550,6 @@ class Objects:
         if is_under_way or any(waiting.values()) or has_left:
             return _RETRY_MS
         return _UNREPORTED_MS if waiting else _IDLE_MS
-
-
-@contextmanager
-def _swept_later(shard: str) -> Iterator[None]:
-    """Leave a shard whose store does not answer to the next start."""
-    try:
-        yield
-    except ShardError:
-        context = {"shard": shard}
-        _log.info("not swept; the next start does", exc_info=True, extra={"context": context})
 
 
 def read_only_error(why: str) -> InvalidUsage:

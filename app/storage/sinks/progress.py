@@ -42,9 +42,11 @@ from shardline.datasource.read import current_schema
 from shardline.datasource.schema import DIFF, TS, ShardSchema
 from shardline.datasource.state import ShardState, UpperMismatch
 
-__all__ = ["ProgressRow", "SinkProgress", "is_progress", "read_progress"]
+__all__ = ["ProgressRow", "SinkProgress", "is_accounts", "is_progress", "read_progress"]
 
 _RETAIN_MS: Final = 86_400_000
+
+_COMMENT: Final = "how far the target of a sink is"
 
 _LATER: Final = frozenset({"shard", "given"})
 """Columns that accounts of earlier versions lack."""
@@ -220,6 +222,11 @@ def is_progress(state: ShardState) -> bool:
     return {*_COLUMNS.names} - _LATER <= {*current_schema(state).names}
 
 
+def is_accounts(state: ShardState) -> bool:
+    """True if a sink has made a shard for its accounts, and nobody else one with such columns."""
+    return is_progress(state) and state.comment == _COMMENT
+
+
 def _prepare(client: ShardClient, shard: str) -> None:
     """Make the shard of the accounts, or give it the columns that it has now."""
     schema = ShardSchema.from_arrow(_COLUMNS)
@@ -227,8 +234,7 @@ def _prepare(client: ShardClient, shard: str) -> None:
         if current_schema(client.state(shard)) != schema:
             client.evolve(shard, schema)
     else:
-        comment = "how far the target of a sink is"
-        client.create(shard, schema, comment=comment, retain_ms=_RETAIN_MS)
+        client.create(shard, schema, comment=_COMMENT, retain_ms=_RETAIN_MS)
 
 
 def _newest(client: ShardClient, shard: str) -> tuple[ProgressRow | None, ShardState]:

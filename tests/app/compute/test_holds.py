@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from shardline.app.compute.holds import (
-    end_former_holds,
     end_group_hold,
     end_hold,
     end_other_holds,
@@ -19,6 +18,7 @@ from shardline.app.compute.holds import (
     hold_place,
     use_in_group,
 )
+from shardline.app.coordinator.left_behind import KnownObjects, end_left_behind
 from shardline.app.execution import ending_holds
 from shardline.app.execution.ending_holds import find_holds
 from shardline.app.execution.host import Incarnation
@@ -73,8 +73,8 @@ ENDS: dict[str, Callable[[ShardClient, Callable[[], None]], None]] = {
     "of a group": lambda client, fence: end_group_hold(
         client, "group:0123abcd:0a1b2c3d", ["in"], fence
     ),
-    "of former inputs": lambda client, fence: end_former_holds(
-        client, "in", find_holds(client, "in"), {"v": {"other"}}, fence
+    "of former inputs": lambda client, fence: end_left_behind(
+        client, lambda: KnownObjects({"v": {"other"}}, ()), fence, lambda: False
     ),
 }
 

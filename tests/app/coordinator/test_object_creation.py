@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import pytest
 from msgspec.structs import replace
@@ -12,9 +11,7 @@ from msgspec.structs import replace
 from shardline.app.controller.compute import ComputeController
 from shardline.app.controller.storage import StorageController
 from shardline.app.coordinator.object_creation import ObjectCreator
-from shardline.app.coordinator.objects import Objects
 from shardline.app.coordinator.start_holds import StartHolds
-from shardline.app.coordinator.wakes import Wakes
 from shardline.app.lane.state import LaneObject, Life
 from shardline.app.protocol.compute import Frontiers
 from shardline.app.protocol.objects import SinkDescription, ViewDescription, progress_shard
@@ -309,35 +306,3 @@ def test_a_name_that_is_now_of_the_other_controller_is_dropped_by_the_first(plac
     creator.keep_only({"v": SinkDescription(name="v", on="a", format="parquet")})
     assert compute.desired() == {}
     assert held(place, "a") == []
-
-
-def test_a_sweep_asks_once_what_is_read_and_spares_what_is_taken_meanwhile(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An object may be changed between the look at its input's holds and their end."""
-    holds = StartHolds(place.client)
-    runtime = SimpleNamespace(lane=SimpleNamespace(check_fence=lambda: None))
-    objects = Objects(
-        place.client,
-        cast("Any", runtime),
-        compute=ComputeController(never, SystemClock(), SystemIds(), hold=holds.hold),
-        storage=storage_controller(),
-        start_holds=holds,
-        wakes=Wakes(),
-        retain_ms=1,
-        timeout_ms=1.0,
-        follows=False,
-    )
-    for name in "ab":
-        place.client.hold(name, OWN, since=7)
-    asked: list[str] = []
-
-    def readers() -> dict[str, set[str]]:
-        asked.append("v")
-        # Behind the look it is changed to read `b`, and takes its hold over there.
-        place.client.hold("b", OWN)
-        return {"v": {"c"}}
-
-    monkeypatch.setattr(objects, "_readers", readers)
-    objects._end_former_holds()
-    assert (asked, held(place, "a"), held(place, "b")) == (["v"], [], [OWN])
