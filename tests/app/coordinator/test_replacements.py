@@ -69,7 +69,7 @@ def test_nothing_is_left_of_an_object_of_another_kind(
     with site.application() as first:
         first.apply(project(source(), KINDS[before]))
         site.wait("the first one is there", lambda: is_there(first, before))
-        held = HELD.get(before, "view:y:7:0a1b2c3d")
+        held = HELD.get(before, "of somebody else")
         client.hold("t", held, since=5)
         if before == "sink":
             _prepare(client, "x_progress")
