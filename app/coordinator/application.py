@@ -360,11 +360,13 @@ class Application:
     def allow_writes(self) -> None:
         """Take the location over from the runtime that this one has followed; waits for that.
 
-        What the project says otherwise than the order of that one takes effect then.
+        What the project says otherwise than the order of that one takes effect then, unless that
+        would undo what was changed there since the project was applied here.
 
         Raises:
-            InvalidUsage: No project has been applied yet. Or the project is refused, as of `apply`,
-                by this call or since an earlier one; the location is taken over.
+            InvalidUsage: No project has been applied yet. Or the project is refused, as of `apply`
+                or `PROJECT_OVERTAKEN`, by this call or since an earlier one; the location is taken
+                over.
             Indeterminate: It has not happened in time. It goes on, and so does what comes after it.
             ShardError: As of `apply`; the location is taken over.
         """

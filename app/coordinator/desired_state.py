@@ -14,6 +14,7 @@ from shardline.app.lane.state import LaneState
 from shardline.app.project.project import CheckedProject
 from shardline.app.project.statements import ObjectDescription
 from shardline.app.protocol.objects import (
+    Description,
     SourceDescription,
     SubscribeDescription,
     ViewDescription,
@@ -22,7 +23,13 @@ from shardline.app.protocol.objects import (
 from shardline.app.protocol.project_identity import is_same_project
 from shardline.datasource.errors import InvalidUsage
 
-__all__ = ["desired_objects", "live_objects", "other_owner", "refuse_if_read"]
+__all__ = [
+    "desired_objects",
+    "live_objects",
+    "other_owner",
+    "refuse_if_overtaken",
+    "refuse_if_read",
+]
 
 
 def live_objects(state: LaneState) -> dict[str, ObjectDescription]:
@@ -70,3 +77,33 @@ def refuse_if_read(names: Collection[str], wanted: Mapping[str, ObjectDescriptio
                 code="STILL_READ",
                 hint=f"drop '{other}' too, or take it out of the project first",
             )
+
+
+def refuse_if_overtaken(
+    before: Mapping[str, Description],
+    now: Mapping[str, Description],
+    wanted: Mapping[str, Description],
+) -> None:
+    """Refuse a project that would undo what was changed since it was meant to take effect.
+
+    A change that the project has as well is none that it would undo.
+
+    Args:
+        before: The objects that were there when the project was given.
+        now: Those that are there.
+        wanted: Those of the project.
+
+    Raises:
+        InvalidUsage: `PROJECT_OVERTAKEN`: names the objects that were changed.
+    """
+    changed = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    newer = [name for name in changed if wanted.get(name) != now.get(name)]
+    if newer:
+        names = ", ".join(f"'{name}'" for name in newer)
+        raise InvalidUsage(
+            f"since this project was given to the runtime that follows, {names} was made, changed "
+            "or dropped in the one that it follows, and this project would undo that",
+            code="PROJECT_OVERTAKEN",
+            hint="what that one ran runs on; to have this project all the same, or a newer one, "
+            "`run` it now",
+        )

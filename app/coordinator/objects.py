@@ -11,6 +11,9 @@ Invariants:
         back with the next `apply`.
     A controller that connects drops what it does not name: before it does, everything is named
         that the last start ran and that is still wanted, whether it could be created now or not.
+    The project of a follower undoes nothing, once it is promoted, that the holder was asked for
+        after it: it may be the older one of the two, and the permissions that came with it were
+        given for what ran then.
 """
 
 from __future__ import annotations
@@ -22,7 +25,12 @@ from typing import TYPE_CHECKING, Final
 
 from shardline.app.controller.compute import ComputeController
 from shardline.app.controller.storage import StorageController
-from shardline.app.coordinator.desired_state import desired_objects, live_objects, refuse_if_read
+from shardline.app.coordinator.desired_state import (
+    desired_objects,
+    live_objects,
+    refuse_if_overtaken,
+    refuse_if_read,
+)
 from shardline.app.coordinator.existing_shards import list_shards, read_drop_plan
 from shardline.app.coordinator.left_behind import KnownObjects, end_left_behind
 from shardline.app.coordinator.object_creation import ObjectCreator
@@ -39,6 +47,7 @@ from shardline.app.project.permission import Permissions, find_refusal
 from shardline.app.project.plan import Plan
 from shardline.app.project.project import CheckedProject
 from shardline.app.protocol.objects import (
+    Description,
     SourceDescription,
     SubscribeDescription,
     ViewDescription,
@@ -126,6 +135,7 @@ class Objects:
         self._refused: InvalidUsage | None = None
         self._swept = False
         self._applied: tuple[CheckedProject, Permissions] | None = None
+        self._followed: dict[str, Description] | None = None
         self._asked: dict[str, ObjectDescription] = {}
         self._replacements = Replacements(runtime, self._clock, self._asked_of_controllers)
         self._check_fence = runtime.lane.check_fence
@@ -258,8 +268,9 @@ class Objects:
             then: Called once it is, before anything is created or dropped.
 
         Raises:
-            InvalidUsage: No project has been applied yet. Or the project is refused, as of `apply`,
-                by this call or since an earlier one; the location is taken over.
+            InvalidUsage: No project has been applied yet. Or the project is refused, as of `apply`
+                or `PROJECT_OVERTAKEN`, by this call or since an earlier one; the location is taken
+                over.
             Indeterminate: It has not happened in time. It goes on, and so does what comes after it.
             ShardError: As of `apply`; the location is taken over.
         """
@@ -301,6 +312,7 @@ class Objects:
             then()
             # Again: what was created between the two, which nothing else would ever drop.
             self._name_what_runs()
+            self._refuse_if_overtaken(self._applied[0])
             self._apply(*self._applied)
         except InvalidUsage as error:
             # Nothing but another project, or a permission, would change it. It is kept, as nobody
@@ -322,13 +334,25 @@ class Objects:
 
     def _name_what_runs(self) -> None:
         """Name to the controllers what the lane keeps running, and nothing else."""
-        objects, running = self._runtime.lane.state.objects, self.running()
+        running = self.running()
         # Not what was named before and is dropped since: it would be made again, and a sink write
-        # all of its contents a second time. What was dropped for a successor waits for it.
-        replaced = {name: one.description for name, one in objects.items() if one.replaced}
-        self._creator.keep_only({**running, **replaced})
-        self._creator.adopt(objects, running, follows=self.follows)
+        # all of its contents a second time.
+        self._creator.keep_only(self._in_order())
+        self._creator.adopt(self._runtime.lane.state.objects, running, follows=self.follows)
         self._creator.run(running.values())
+
+    def _in_order(self) -> dict[str, Description]:
+        """What the lane keeps running, or has dropped for a successor that is still to come."""
+        objects = self._runtime.lane.state.objects
+        replaced = {name: one.description for name, one in objects.items() if one.replaced}
+        return {**self.running(), **replaced}
+
+    def _refuse_if_overtaken(self, resolved: CheckedProject) -> None:
+        if self._followed is not None:
+            wanted = desired_objects(resolved, self._retain_ms)
+            refuse_if_overtaken(self._followed, self._in_order(), wanted)
+        # Once: of what is tried again, a part may be done, which is a change of its own.
+        self._followed = None
 
     # -- steps, under the lock -------------------------------------------------------------------
 
@@ -343,7 +367,7 @@ class Objects:
                 raise read_only_error("it decides what runs")
             if plan.steps:
                 _log.warning("what the project changes waits until this runtime may write")
-            wanted = self.running()
+            wanted, self._followed = self.running(), self._in_order()
         else:
             # Before anything is dropped: once it is, the objects are no longer the other project's.
             self._record_project(resolved)

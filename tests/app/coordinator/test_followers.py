@@ -384,23 +384,46 @@ def test_a_promotion_ends_with_the_loss_of_the_location(
 
 def test_what_the_holder_makes_in_its_last_moment_is_not_made_anew(site: Site) -> None:
     """It is recorded after the follower has said what runs, and before the take-over."""
-    last = [index("both"), index("lacking")]
     with site.application() as first, site.application(read_only=True) as second:
         first.apply(project(source(), index("same")))
         site.wait("all is there", lambda: len(second.running()) == 2)
-        second.apply(project(source(), index("same"), last[0]))
+        second.apply(project(source(), index("same"), index("both")))
         compute = second._objects._compute
         real = compute.allow_writes
 
         def allow_writes() -> None:
-            first.apply(project(source(), index("same"), *last))
-            site.wait("they are recorded", lambda: len(first.running()) == 4)
+            first.apply(project(source(), index("same"), index("both")))
+            site.wait("it is recorded", lambda: "both" in first.running())
             real()
 
         compute.allow_writes = allow_writes  # type: ignore[method-assign]
         second.allow_writes()
         site.wait("it is", lambda: set(second.running()) == {"t", "same", "both"})
         assert DropDataflow not in since_take_over(second, "both")
+
+
+def test_a_promoted_follower_does_not_bring_an_older_project_back(site: Site) -> None:
+    """Whatever it was allowed to lose; who asks is told, and may apply it all the same."""
+    older = project(source(), index("old"), index("same"))
+    with site.application() as first, site.application(read_only=True) as second:
+        first.apply(older)
+        site.wait("all is there", lambda: len(second.running()) == 3)
+        allowed = Permissions(replace=True, shorten=True, adopt=True)
+        second.apply(project(source(), index("same"), index("mine")), allowed)
+        newer = {"t", "old", "same", "newer"}
+        first.apply(project(source(), index("old"), index("same"), index("newer")))
+        site.wait("it follows", lambda: second.running().keys() == newer)
+        for _ in range(2):
+            with pytest.raises(InvalidUsage, match=r"PROJECT_OVERTAKEN.*'newer' was made"):
+                second.allow_writes()
+        assert not second.follows
+        site.wait("the first is fenced", lambda: first.lost is not None)
+        second._objects._look()
+        assert second.running().keys() == newer
+        assert since_take_over(second, "newer") == []
+        second.apply(older)
+        second.allow_writes()
+        site.wait("it is dropped", lambda: second.running().keys() == {"t", "old", "same"})
 
 
 @pytest.mark.slow
