@@ -104,7 +104,9 @@ def held_error(holder: Holder, url: str, now_ms: int) -> InvalidUsage:
         f"{url} for {seconds} s",
         code="LOCATION_HELD",
         hint="stop it, or take over with --take-over: its queries then stop without committing "
-        "anything more",
+        "anything more. `run` hands a project over to it by itself only where it finds it: in its "
+        "folder (--data), while it answers, and not if it is of an earlier version, which does not "
+        "say in its answers which location it has",
     )
 
 
