@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,10 +44,9 @@ from shardline.app.protocol.storage import (
     RunSink,
     StatusUpdate,
 )
-from shardline.app.transport.session import CloseCode, Closed
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import Corrupt, Determinate, Fenced, ShardError
-from support.fakes.connection import FakeConnection
+from support.fakes.connection import Connections, FakeConnection, FakeHold
 from support.waiting import wait_until
 
 VIEW = ViewDescription(name="v", query="SELECT * FROM a", inputs=("a",), schema="x INT")
@@ -60,35 +58,6 @@ SINK = SinkDescription(name="out", on="v", format="parquet", options={"path": "p
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A link that was lost connects again soon: nothing here is about how long it waits."""
     monkeypatch.setattr("shardline.app.controller.link._RECONNECT_MS", 5.0)
-
-
-class Connections:
-    """Makes a new connection each time; the test gets them one after the other."""
-
-    def __init__(self) -> None:
-        self.made: queue.Queue[FakeConnection] = queue.Queue()
-        self.refused = False
-
-    def __call__(self) -> FakeConnection:
-        connection = FakeConnection()
-        if self.refused:
-            connection.closed = Closed(CloseCode.SHUTDOWN, "the runtime is ending")
-        self.made.put(connection)
-        return connection
-
-    def next(self) -> FakeConnection:
-        return self.made.get(timeout=10)
-
-
-class FakeHold:
-    """A hold that knows whether it was given up."""
-
-    def __init__(self) -> None:
-        self.expired = threading.Event()
-
-    def expire(self) -> bool:
-        self.expired.set()
-        return True
 
 
 @contextmanager

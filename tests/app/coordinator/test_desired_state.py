@@ -1,4 +1,4 @@
-"""What a project would undo is known by what was there when it was given."""
+"""A project is refused for what it would undo of the order since it was given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What objects have left that are gone or are of another kind now is ended, and nothing else."""
+"""Leavings of objects that are gone or are of another kind now are ended, and nothing else is."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""A controller's connection whose other end is the test."""
+"""A controller's connections whose other end is the test, and holds that tell when they end."""
 
 from __future__ import annotations
 
 import queue
+import threading
 from typing import Any
 
 from shardline.app.transport.session import CloseCode, Closed
 
-__all__ = ["FakeConnection"]
+__all__ = ["Connections", "FakeConnection", "FakeHold"]
 
 
 class FakeConnection:
@@ -45,3 +46,32 @@ class FakeConnection:
     def many(self, count: int) -> list[Any]:
         """The next commands."""
         return [self.next() for _ in range(count)]
+
+
+class Connections:
+    """Makes a new connection each time; the test gets them one after the other."""
+
+    def __init__(self) -> None:
+        self.made: queue.Queue[FakeConnection] = queue.Queue()
+        self.refused = False
+
+    def __call__(self) -> FakeConnection:
+        connection = FakeConnection()
+        if self.refused:
+            connection.closed = Closed(CloseCode.SHUTDOWN, "the runtime is ending")
+        self.made.put(connection)
+        return connection
+
+    def next(self) -> FakeConnection:
+        return self.made.get(timeout=10)
+
+
+class FakeHold:
+    """A hold that knows whether it was given up."""
+
+    def __init__(self) -> None:
+        self.expired = threading.Event()
+
+    def expire(self) -> bool:
+        self.expired.set()
+        return True
