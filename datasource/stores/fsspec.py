@@ -6,6 +6,12 @@ A file system that does not override it is refused, and so are fsspec's local an
 own backends serve `file://` and `memory://`) and those that wrap another. The rest is probed when a
 location is created.
 
+For most of these file systems every 404 is a `FileNotFoundError`: also that of a bucket which is
+gone, and of an ingress that has no backend for a moment, and a listing that fails so is an empty
+one. So once an instance has seen the location's marker, nothing is taken for absent unless the
+marker is found after that and the object, looked at once more, is still not there. Only where
+Azure's own code of the error is passed on does one look tell.
+
 Invariants: an instance belongs to one process; listings are never cached.
 """
 
@@ -13,7 +19,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import fsspec
 from fsspec.asyn import AsyncFileSystem
@@ -21,18 +27,21 @@ from fsspec.spec import AbstractFileSystem
 from typing_extensions import override
 
 from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage, ShardError
-from shardline.datasource.stores.location import BlobEntry
+from shardline.datasource.stores.location import MARKER, BlobEntry
 from shardline.datasource.stores.objects import CREATED, EXISTS, CreateOutcome, Objects, Unresolved
 from shardline.datasource.stores.ranged import open_ranged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
 __all__ = ["FsspecObjects"]
 
+T = TypeVar("T")
+
 _NOT_ATOMIC: Final = {"file", "local", "memory"}
+_ABSENT: Final = (FileNotFoundError, IsADirectoryError)
 _MODIFIED: Final = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
@@ -51,6 +60,7 @@ class FsspecObjects(Objects):
         self.url = url
         self._arguments = dict(arguments)
         self._session: tuple[int, Any] | None = None
+        self._has_marker = False
         fs = self._fs()
         self._root = str(fs._strip_protocol(url)).rstrip("/")  # noqa: SLF001 - it has no other name
         protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
@@ -96,6 +106,7 @@ class FsspecObjects(Objects):
         except Exception as error:  # noqa: BLE001 - file systems raise what they like
             # Never raised, however clear a refusal it is: these clients repeat requests inside.
             return Unresolved(type(error).__name__, self._refusal(f"create '{key}'", error))
+        self._note_marker(key)
         return CREATED
 
     @override
@@ -116,9 +127,9 @@ class FsspecObjects(Objects):
 
     @override
     def delete(self, key: str) -> bool:
+        if self._look(f"delete '{key}'", lambda: self._info(key)) is None:
+            return False
         try:
-            if self._info(key) is None:
-                return False
             self._fs().rm_file(self._path(key))
         except FileNotFoundError:
             return False
@@ -139,21 +150,23 @@ class FsspecObjects(Objects):
 
     @override
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes | None:
+        # The marker is what all other absences are judged by.
+        value = self._look(
+            f"read '{key}'", lambda: self._fetch(key, start, end), is_sure=key == MARKER
+        )
+        if value is not None:
+            self._note_marker(key)
+        return value
+
+    def _fetch(self, key: str, start: int, end: int | None) -> bytes:
         whole = start == 0 and end is None
-        try:
-            if not whole:
-                # Not all file systems cut a range at the end of the file, as our contract says.
-                info = self._info(key)
-                if info is None:
-                    return None
-                end = info["size"] if end is None else min(end, info["size"])
-                if end <= start:
-                    return b""
-            value = self._fs().cat_file(self._path(key), start=None if whole else start, end=end)
-        except (FileNotFoundError, IsADirectoryError):
-            return None
-        except Exception as error:  # noqa: BLE001 - file systems raise what they like
-            self._raise(f"read '{key}'", error)
+        if not whole:
+            # Not all file systems cut a range at the end of the file, as our contract says.
+            size = self._info(key)["size"]
+            end = size if end is None else min(end, size)
+            if end <= start:
+                return b""
+        value = self._fs().cat_file(self._path(key), start=None if whole else start, end=end)
         if end is not None and len(value) != end - start:
             # A short value would look like a shorter object, and be reported as a missing part.
             raise Determinate(
@@ -172,10 +185,7 @@ class FsspecObjects(Objects):
         self, key: str, size_bytes: int | None = None, via: Objects | None = None
     ) -> pa.NativeFile | None:
         if size_bytes is None:
-            try:
-                info = self._info(key)
-            except Exception as error:  # noqa: BLE001 - file systems raise what they like
-                self._raise(f"look at '{key}'", error)
+            info = self._look(f"look at '{key}'", lambda: self._info(key))
             if info is None:
                 return None
             size_bytes = int(info["size"])
@@ -186,13 +196,7 @@ class FsspecObjects(Objects):
         self, prefix: str, start_after: str = "", limit: int | None = None
     ) -> Iterator[BlobEntry]:
         base = f"{self._root}/{prefix.rpartition('/')[0]}".rstrip("/")
-        try:
-            self._fs().invalidate_cache()
-            infos = self._fs().find(base, detail=True)
-        except FileNotFoundError:
-            return iter(())
-        except Exception as error:  # noqa: BLE001 - file systems raise what they like
-            self._raise(f"list '{prefix}'", error)
+        infos = self._look(f"list '{prefix}'", lambda: self._list("find", base)) or {}
         strip = len(self._root) + 1
         found = sorted(
             (key, info)
@@ -203,23 +207,61 @@ class FsspecObjects(Objects):
 
     @override
     def directories(self) -> list[str]:
-        try:
-            self._fs().invalidate_cache()
-            entries = self._fs().ls(self._root, detail=True)
-        except FileNotFoundError:
-            return []
-        except Exception as error:  # noqa: BLE001 - file systems raise what they like
-            self._raise("list", error)
+        entries = self._look("list", lambda: self._list("ls", self._root)) or []
         strip = len(self._root) + 1
         return sorted(e["name"].rstrip("/")[strip:] for e in entries if e["type"] == "directory")
 
-    def _info(self, key: str) -> dict[str, Any] | None:
+    def _list(self, method: str, path: str) -> Any:
+        """What is below `path`; an error if that is nothing."""
         self._fs().invalidate_cache()
+        found = getattr(self._fs(), method)(path, detail=True)
+        if not found:
+            raise FileNotFoundError(path)
+        return found
+
+    def _info(self, key: str) -> dict[str, Any]:
+        self._fs().invalidate_cache()
+        info: dict[str, Any] = self._fs().info(self._path(key))
+        if info["type"] != "file":
+            raise FileNotFoundError(key)
+        return info
+
+    def _look(self, what: str, look: Callable[[], T], *, is_sure: bool = False) -> T | None:
+        """What `look` finds; None if that is absent, and it was the location's store that said so.
+
+        Args:
+            what: What is done, for the message of an error.
+            look: Asks the file system.
+            is_sure: True to believe that without a second look.
+        """
+        for is_last in (is_sure or not self._has_marker, True):
+            try:
+                return look()
+            except ShardError:
+                raise
+            except _ABSENT as error:
+                if is_last or _names_blob(error):
+                    return None
+            except Exception as error:  # noqa: BLE001 - file systems raise what they like
+                self._raise(what, error)
+            self._check_marker(what)
+        return None
+
+    def _check_marker(self, what: str) -> None:
         try:
-            info: dict[str, Any] = self._fs().info(self._path(key))
-        except FileNotFoundError:
-            return None
-        return info if info["type"] == "file" else None
+            self._fs().cat_file(self._path(MARKER))
+        except FileNotFoundError as error:
+            raise Determinate(
+                f"cannot {what} at '{self.url}': '{MARKER}' is not found there either",
+                code="STORE_UNAVAILABLE",
+                hint="retry later; if it lasts, the location or its bucket was deleted, or what "
+                "answers there is not its store",
+            ) from error
+        except Exception as error:  # noqa: BLE001 - file systems raise what they like
+            self._raise(what, error)
+
+    def _note_marker(self, key: str) -> None:
+        self._has_marker = self._has_marker or key == MARKER
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
@@ -260,6 +302,11 @@ def _can_create(kind: type[AbstractFileSystem]) -> bool:
     if issubclass(kind, AsyncFileSystem):
         return kind._pipe_file is not AsyncFileSystem._pipe_file  # noqa: SLF001 - what is overridden
     return kind.pipe_file is not AbstractFileSystem.pipe_file
+
+
+def _names_blob(error: OSError) -> bool:
+    """True if Azure itself has answered that there is no such blob, and adlfs has passed it on."""
+    return bool(getattr(error.__cause__, "error_code", None) == "BlobNotFound")
 
 
 def _modified_ms(info: Mapping[str, Any]) -> int:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOG_REPLACED",
+    "MARKER",
     "Blob",
     "BlobEntry",
     "Committed",
@@ -52,6 +53,9 @@ __all__ = [
 
 LOG_REPLACED: Final = "LOG_REPLACED"
 """Code of the error for a log that is not the one that this process knows."""
+
+MARKER: Final = "_shardline"
+"""Key of the object that shows that a location exists; nothing of ours ever deletes it."""
 
 
 @dataclass(frozen=True, slots=True)

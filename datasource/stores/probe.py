@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from shardline.datasource.errors import Corrupt, Determinate, InvalidUsage
 from shardline.datasource.ids import is_id, new_id
 from shardline.datasource.stores.entry import newest_entry
+from shardline.datasource.stores.location import MARKER
 from shardline.datasource.stores.objects import CREATED, Unresolved
 from shardline.datasource.stores.shard_names import is_shard_directory, shard_name
 from shardline.datasource.waiting import RetryPolicy
@@ -51,7 +52,6 @@ FORMAT_VERSION: Final = 1
 
 IfMissing: TypeAlias = Literal["refuse", "create"]
 
-_MARKER: Final = "_shardline"
 _OF_A_LOG: Final = re.compile(r"floor/[0-7][0-9a-f]{15}|rollup/[0-7][0-9a-f]{15}-.+")
 """Objects below a shard's directory that are only written where its log is."""
 
@@ -93,19 +93,19 @@ def ensure_location(
             (`LOCATION_TOO_NEW`).
         Corrupt: The marker is not one of ours, or it is lost (`MARKER_MISSING`).
     """
-    stored = objects.get(_MARKER)
+    stored = objects.get(MARKER)
     if stored is None and if_missing == "refuse":
         raise _not_found(objects.url)
     if stored is None and (shard := _find_shard(objects)) is not None:
         # Another process makes the location and a shard at this moment, the marker first; or the
         # marker is lost.
-        stored = objects.get(_MARKER)
+        stored = objects.get(MARKER)
         if stored is None:
             raise _marker_missing(objects.url, shard)
     if stored is None:
         _probe(objects, ids, clock)
         marker = Marker(FORMAT_VERSION, new_id("l", ids), grace_ms)
-        stored = _create_or_read(objects, _MARKER, _encode(marker), ids, clock)
+        stored = _create_or_read(objects, MARKER, _encode(marker), ids, clock)
     return _decode_twice(stored, objects)
 
 
@@ -126,11 +126,11 @@ def ensure_same_location(
             its URL (`LOCATION_REPLACED`).
         Corrupt: The marker is not one of ours.
     """
-    stored = objects.get(_MARKER)
+    stored = objects.get(MARKER)
     if stored is None and if_missing == "refuse":
         raise _not_found(objects.url)
     if stored is None:
-        stored = _create_or_read(objects, _MARKER, _encode(marker), ids, clock)
+        stored = _create_or_read(objects, MARKER, _encode(marker), ids, clock)
     found = _decode_twice(stored, objects)
     if found.location_id != marker.location_id:
         raise InvalidUsage(
@@ -150,7 +150,7 @@ def refuse_location(location: Location, directory: str) -> None:
     Raises:
         InvalidUsage: There is the marker of a location.
     """
-    if location.blob.get(f"{directory}/{_MARKER}") is not None:
+    if location.blob.get(f"{directory}/{MARKER}") is not None:
         raise InvalidUsage(
             f"'{location.url}/{directory}' is a location, and cannot be a shard as well",
             code="IS_LOCATION",
@@ -202,7 +202,7 @@ def _find_shard(objects: Objects) -> str | None:
 
 def _marker_missing(url: str, shard: str) -> Corrupt:
     return Corrupt(
-        f"'{_MARKER}' at '{url}' is not there, and shards are, such as '{shard_name(shard)}'",
+        f"'{MARKER}' at '{url}' is not there, and shards are, such as '{shard_name(shard)}'",
         code="MARKER_MISSING",
         hint="restore it from a backup, with the location's id: checkpoints and sinks go by that",
     )
@@ -221,7 +221,7 @@ def _decode_twice(stored: bytes, objects: Objects) -> Marker:
         return _decode(stored, objects.url)
     except Corrupt:
         # It has no checksum, so damage on the way looks like damage in the store: read it again.
-        return _decode(objects.get(_MARKER) or b"", objects.url)
+        return _decode(objects.get(MARKER) or b"", objects.url)
 
 
 def _encode(marker: Marker) -> bytes:
@@ -255,7 +255,7 @@ def _decode(stored: bytes, url: str) -> Marker:
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise Corrupt(
-        f"'{_MARKER}' at '{url}' is not the marker of a location",
+        f"'{MARKER}' at '{url}' is not the marker of a location",
         hint="restore it from a backup, or choose another URL",
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import fsspec
@@ -25,6 +26,8 @@ class Atomic(MemoryFileSystem):  # type: ignore[misc]
     store: ClassVar[dict[str, Any]] = {}
     pseudo_dirs: ClassVar[list[str]] = [""]
     failure: ClassVar[type[Exception] | None] = None
+    lost_answers: ClassVar[int] = 0
+    cause: ClassVar[Exception | None] = None
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
     @classmethod
@@ -41,6 +44,37 @@ class Atomic(MemoryFileSystem):  # type: ignore[misc]
                 raise FileExistsError(path)
             super().pipe_file(path, value)
 
+    @override
+    def cat_file(self, path: str, start: Any = None, end: Any = None, **kwargs: Any) -> bytes:
+        self._lose_answer(path)
+        found: bytes = super().cat_file(path, start, end, **kwargs)
+        return found
+
+    @override
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        self._lose_answer(path)
+        found: dict[str, Any] = super().info(path, **kwargs)
+        return found
+
+    @override
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> Any:
+        self._lose_answer(path)
+        return super().ls(path, detail=detail, **kwargs)
+
+    @override
+    def find(self, path: str, **kwargs: Any) -> Any:
+        try:
+            self._lose_answer(path)
+        except FileNotFoundError:
+            return {}  # as adlfs does
+        return super().find(path, **kwargs)
+
+    def _lose_answer(self, path: str) -> None:
+        """Answer 404, `lost_answers` times, as an ingress without a backend does."""
+        if Atomic.lost_answers:
+            Atomic.lost_answers -= 1
+            raise FileNotFoundError(path) from self.cause
+
 
 class LooksFirst(AbstractFileSystem):  # type: ignore[misc]
     """One that inherits fsspec's own create: it looks, and then writes."""
@@ -54,6 +88,7 @@ def registered() -> None:
     fsspec.register_implementation("looksfirst", LooksFirst, clobber=True)
     Atomic.store.clear()
     Atomic.pseudo_dirs[:] = [""]
+    Atomic.lost_answers = 0
 
 
 def _objects(url: str = "atomic://bucket/a b") -> Objects:
@@ -142,3 +177,68 @@ def test_a_range_that_is_cut_short_is_an_error(monkeypatch: pytest.MonkeyPatch) 
     for read in (lambda: objects.get("s/part/a", 3, 50), lambda: opened.read(5)):
         with pytest.raises(Determinate, match="bytes arrived"):
             read()
+
+
+def _requests(objects: Objects) -> list[Callable[[], object]]:
+    """One request of each sort, about an object that is there."""
+    return [
+        lambda: objects.get("s/part/x"),
+        lambda: objects.get("s/part/x", 0, 1),
+        lambda: objects.get_many(["s/part/x"]),
+        lambda: _bytes(objects.open("s/part/x")),
+        lambda: [entry.key for entry in objects.entries("s/")],
+        objects.directories,
+        lambda: objects.delete("s/part/x"),
+    ]
+
+
+def _bytes(opened: Any) -> bytes | None:
+    return None if opened is None else opened.read()
+
+
+def test_a_404_is_no_absence_while_the_marker_is_not_found_either() -> None:
+    """A bucket that is gone, or an ingress without a backend, says it of everything."""
+    objects = _objects()
+    objects.create("_shardline", b"{}")
+    objects.put("s/part/x", b"x")
+
+    for request in _requests(objects):
+        Atomic.lost_answers = 1000
+        with pytest.raises(Determinate, match=r"STORE_UNAVAILABLE.*_shardline"):
+            request()
+    Atomic.lost_answers = 1000
+    # By this one the caller learns that the location is gone.
+    assert objects.get("_shardline") is None
+
+
+def test_a_404_from_the_end_of_an_outage_is_no_absence() -> None:
+    """The marker is found right after it: what was looked for is looked for again."""
+    _objects().create("_shardline", b"{}")
+    objects = _objects()
+    objects.get("_shardline")
+    objects.put("s/part/x", b"x")
+
+    found = []
+    for request in _requests(objects):
+        Atomic.lost_answers = 1
+        found.append(request())
+
+    assert found == [b"x", b"x", [b"x"], b"x", ["s/part/x"], ["s"], True]
+    assert objects.get("s/part/x") is None
+
+
+def test_what_azure_says_itself_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what is absent: one request tells, and a container is no blob."""
+    objects = _objects()
+    objects.create("_shardline", b"{}")
+    cause = Exception()
+    monkeypatch.setattr(Atomic, "cause", cause)
+
+    cause.error_code = "BlobNotFound"  # type: ignore[attr-defined]
+    Atomic.lost_answers = 1000
+    assert objects.get("s/part/x") is None
+    assert Atomic.lost_answers == 999
+
+    cause.error_code = "ContainerNotFound"  # type: ignore[attr-defined]
+    with pytest.raises(Determinate, match="STORE_UNAVAILABLE"):
+        objects.get("s/part/x")
