@@ -24,6 +24,10 @@ reads every row of every part and compares it with the part's description.
 Not detected: a forged record that fits in its place, with the same times and sizes. A location has
 checksums, but no signatures.
 
+A shard whose objects the store does not let this process list or read is a finding of the location,
+and the others are checked all the same. Where it is the only one that was asked for, that is the
+error.
+
 Never: writes, deletes or leases anything.
 
 Invariants:
@@ -33,7 +37,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from shardline.datasource.clock import Clock, SystemIds
 from shardline.datasource.errors import Corrupt, InvalidUsage, nearest_name
@@ -48,7 +53,7 @@ from shardline.datasource.inspect.fsck.findings import (
 )
 from shardline.datasource.inspect.fsck.listing import is_directory_marker
 from shardline.datasource.inspect.fsck.log import ShardObjects
-from shardline.datasource.inspect.fsck.shard import check_shard
+from shardline.datasource.inspect.fsck.shard import CheckedShard, check_shard
 from shardline.datasource.inspect.fsck.transactions import TransactionsCheck
 from shardline.datasource.stores.objects import Objects
 from shardline.datasource.stores.probe import ensure_location
@@ -87,7 +92,7 @@ def check_location(
 
     Raises:
         InvalidUsage: There is no such shard, or no location at all; or the location was made by
-            newer code.
+            newer code; or `shard` may not be read.
         Determinate: The store did not answer.
     """
     at_ms = clock.now_ms()
@@ -95,16 +100,22 @@ def check_location(
     directories = _directories(objects)
     _check_marker(objects, clock, directories, found)
     wanted = _select_directories(objects, directories, shard, found)
-    looked = []
+    looked: list[CheckedShard] = []
     for directory in wanted:
         name = shard_name(directory)
 
         def advance(count: int, name: str = name) -> None:
             progress(name, count)
 
-        looked.append(check_shard(ShardObjects(objects, directory, advance), deep=deep))
+        with _past_refusals(name, found, alone=shard is not None):
+            looked.append(check_shard(ShardObjects(objects, directory, advance), deep=deep))
     states = {one.state.name: one.state for one in looked if one.state is not None}
-    checks = list(map(TransactionsCheck(objects, states, deep).with_transactions, looked))
+    transactions = TransactionsCheck(objects, states, deep)
+    checks: list[ShardCheck] = []
+    for one in looked:
+        checks.append(one.check)
+        with _past_refusals(one.check.shard, found, alone=shard is not None):
+            checks[-1] = transactions.with_transactions(one)
     return FsckReport(
         location=objects.url,
         at_ms=at_ms,
@@ -114,16 +125,36 @@ def check_location(
     )
 
 
+@contextmanager
+def _past_refusals(shard: str, found: Findings, *, alone: bool) -> Iterator[None]:
+    """Turn a refusal by the store into a finding about `shard`, unless that is all there is."""
+    try:
+        yield
+    except InvalidUsage as error:
+        if alone or error.code != "ACCESS_DENIED":
+            raise
+        found.add("SHARD_NOT_CHECKED", shard, f"{error.detail}: {error.hint}")
+
+
 def _directories(objects: Objects) -> list[str]:
     """All directories that are not empty, but the location's own."""
     return [
         name
         for name in objects.directories()
         # The empty name is that of keys with a slash too many: `s3://bucket/prefix//x`.
-        if not name.startswith(("_", "."))
-        # More than the first object: other tools mark directories by empty objects, such as `a/`.
-        and any(not is_directory_marker(entry) for entry in objects.entries(f"{name}/"))
+        if not name.startswith(("_", ".")) and _is_in_use(objects, name)
     ]
+
+
+def _is_in_use(objects: Objects, directory: str) -> bool:
+    """True if there is an object in a directory, or this process may not look."""
+    try:
+        # More than the first object: other tools mark directories by empty objects, such as `a/`.
+        return any(not is_directory_marker(entry) for entry in objects.entries(f"{directory}/"))
+    except InvalidUsage as error:
+        if error.code != "ACCESS_DENIED":
+            raise
+        return True
 
 
 def _check_marker(objects: Objects, clock: Clock, directories: list[str], found: Findings) -> None:

@@ -176,6 +176,11 @@ KINDS: Final[Mapping[str, Kind]] = {
     "MARKER_MISSING": Kind("damage", "restore _shardline from a backup; nothing opens without it"),
     "MARKER_DAMAGED": Kind("damage", "restore _shardline from a backup; nothing opens without it"),
     "FOREIGN_DIRECTORY": Kind("warning", _FOREIGN),
+    "SHARD_NOT_CHECKED": Kind(
+        "damage",
+        "check again as a user who may list and read all of its directory: of the rest of it "
+        "nothing is known",
+    ),
     "SHARD_WITHOUT_LOG": Kind("damage", "restore its log/ and floor/, or delete the directory"),
     # --- the log
     "FOREIGN_LOG_OBJECT": Kind("warning", _FOREIGN),

@@ -29,7 +29,7 @@ from shardline.datasource.read import contents_in
 from shardline.datasource.shard.batch import Part, stamp_time
 from shardline.datasource.shard.state import Registration, ShardState, is_tombstone
 from shardline.datasource.stores.blob import ObjectBlob
-from shardline.datasource.stores.entry import newest_entry
+from shardline.datasource.stores.entry import may_have_entries
 from shardline.datasource.stores.objects import Objects
 from shardline.datasource.stores.shard_names import shard_directory
 from shardline.datasource.transactions.ledger import Ledger, live_and_retracted
@@ -129,7 +129,7 @@ class TransactionsCheck:
         if state is not None:
             is_it = state.shard == row.shard and state.registered is not None
             return row.kind == "register" and not is_it
-        return newest_entry(self.objects, f"{shard_directory(row.name)}/log/") is None
+        return not may_have_entries(self.objects, f"{shard_directory(row.name)}/log/")
 
     def _check_ledger(self, state: ShardState, txns: ShardState, found: Findings) -> None:
         ledger = self._ledger_of(txns)
