@@ -26,6 +26,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -60,7 +61,8 @@ from shardline.datasource.shard.commands.txns import (
 )
 from shardline.datasource.shard.replay import LogReader
 from shardline.datasource.shard.state import Registration, ShardState, is_tombstone
-from shardline.datasource.stores.shard_names import shard_name
+from shardline.datasource.shared_threads import THREADS, in_few_threads
+from shardline.datasource.stores.shard_names import is_shard_directory, shard_name
 from shardline.datasource.transactions.applier import apply_ledger, is_applied
 from shardline.datasource.transactions.client_protocol import TransactionClient
 from shardline.datasource.transactions.commit_loop import (
@@ -402,16 +404,22 @@ class Transactions:
         Looks at every shard, once in the life of a location: what is committed to a new one would
         be in the way of restoring the one before.
         """
-        for directory in self.client.location.consensus.list_shards():
-            log = LogReader(shard_name(directory), self.client.location, directory)
-            try:
-                found = log.newest()
-            except (Corrupt, MissingBlob, InvalidUsage):
-                continue  # who uses that one is told; nothing is known of its mark
-            mark = None if found is None else found[0].registered
-            if mark is not None and mark.txns == self.name:
-                # It may have been made since it was looked for.
-                check_not_lost(log.name, mark, self.client.machine(self.name).refresh())
+        location = self.client.location
+        shards = filter(is_shard_directory, location.directories())
+        # On an object store each look takes several requests, and there may be thousands of shards.
+        with ThreadPoolExecutor(THREADS, "first-transaction") as pool:
+            in_few_threads(pool, self._check_not_registered, shards)
+
+    def _check_not_registered(self, directory: str) -> None:
+        log = LogReader(shard_name(directory), self.client.location, directory)
+        try:
+            found = log.newest()
+        except (Corrupt, MissingBlob, InvalidUsage):
+            return  # who uses that one is told; nothing is known of its mark
+        mark = None if found is None else found[0].registered
+        if mark is not None and mark.txns == self.name:
+            # It may have been made since it was looked for.
+            check_not_lost(log.name, mark, self.client.machine(self.name).refresh())
 
     def _change(self, judge: Callable[[Ledger], Rows], at: int | None) -> int | UpperMismatch:
         """Commit rows about registrations, unless there are none, and apply them."""

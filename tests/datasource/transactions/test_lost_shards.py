@@ -5,17 +5,20 @@ Nothing that was acknowledged is lost on the way without a word, and fsck says w
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from typing_extensions import override
 
 from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.inspect.fsck import check_location
 from shardline.datasource.shard.commands.txns import refuse_direct_writes
 from shardline.datasource.shard.state import Registration
+from shardline.datasource.stores.metered import Metered
 from shardline.datasource.stores.shard_names import shard_directory
 from shardline.datasource.transactions.commit_loop import Committer
 from shardline.datasource.transactions.ledger import Ledger, LedgerReader
@@ -24,9 +27,10 @@ from shardline.datasource.transactions.rows import TRANSACTIONS
 from support.models.shards import SETTINGS, World, rows, schema_of, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from shardline.datasource.client import ShardClient
+    from shardline.datasource.stores.location import BlobEntry
 
 BLOBS = replace(SETTINGS, inline_part_bytes=0)
 HOUR_MS = 3_600_000
@@ -245,6 +249,29 @@ def test_what_it_had_not_applied_is_given_up_on_demand(
     other.writer("a").append_now(table((3, "x")))
     commit(other, 4, "a", "b")
     assert numbers(other) == [1, 3, 4]
+
+
+class Meeting(Metered):
+    """A slow store: a look at the log of `a` or `b` waits until there is one at the other."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.objects(), world.clock)
+        self._both = threading.Barrier(2)
+
+    @override
+    def entries(
+        self, prefix: str, start_after: str = "", limit: int | None = None
+    ) -> Iterator[BlobEntry]:
+        if prefix in {"a/log/", "b/log/"}:
+            self._both.wait(20)
+        return super().entries(prefix, start_after, limit)
+
+
+def test_the_first_transaction_looks_at_several_shards_at_once(world: World) -> None:
+    """Where each look takes a while; with thousands of them it would take minutes."""
+    for name in "ab":
+        world.client().create(name, schema_of())
+    assert world.client(objects=Meeting(world)).transactions().register() == 0
 
 
 def test_a_shard_that_nobody_can_open_is_in_nobodys_way(world: World, client: ShardClient) -> None:
