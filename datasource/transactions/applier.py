@@ -29,13 +29,14 @@ from shardline.datasource.shard.commands.orphan_sweep import CLOCKS_WRONG
 from shardline.datasource.shard.commands.transition import Transition
 from shardline.datasource.shard.commands.txns import Applied, Commit, apply_commits
 from shardline.datasource.shard.machine import Machine
+from shardline.datasource.shard.state import ShardState
 from shardline.datasource.transactions.client_protocol import TransactionClient
 from shardline.datasource.transactions.ledger import Ledger
 from shardline.datasource.transactions.loss import data_shard_lost
 from shardline.datasource.transactions.rows import Row
 from shardline.datasource.types.schema import ShardSchema
 
-__all__ = ["apply_ledger", "is_applied"]
+__all__ = ["apply_ledger", "is_applied", "is_newest_there"]
 
 
 def apply_ledger(
@@ -72,7 +73,7 @@ def apply_ledger(
 def is_applied(client: TransactionClient, row: Row) -> bool:
     """True if it is known that `row` was applied to its data shard, or that the shard is no more.
 
-    Costs a request only where this process knows another shard of that name.
+    Costs requests only where this process knows another shard of that name.
     """
     machine = client.machine(row.name)
     state = machine.cached
@@ -81,7 +82,17 @@ def is_applied(client: TransactionClient, row: Row) -> bool:
         # known one is, the row is of a shard that was made since, and may wait to be applied: taken
         # for applied it would be retracted, and what was committed would be lost.
         state = machine.refresh()
+        # Nor does one whose log was deleted, or replaced: what was made in its place has other
+        # records, and the known state is the newest for as long as those are fewer.
+        if state is not None and state.shard != row.shard and not is_newest_there(machine, state):
+            return False
     return state is not None and (state.shard != row.shard or state.upper.is_beyond(row.at))
+
+
+def is_newest_there(machine: Machine, state: ShardState) -> bool:
+    """True if the record of a known state is in the log: false of one that was replaced since."""
+    record = machine.log.record(state.seqno)
+    return record is not None and record.walltime_ms == state.walltime_ms
 
 
 def _apply(machine: Machine, shard: str, txns: str, commits: list[Commit]) -> None:

@@ -63,7 +63,7 @@ from shardline.datasource.shard.replay import LogReader
 from shardline.datasource.shard.state import Registration, ShardState, is_tombstone
 from shardline.datasource.shared_threads import THREADS, in_few_threads
 from shardline.datasource.stores.shard_names import is_shard_directory, shard_name
-from shardline.datasource.transactions.applier import apply_ledger, is_applied
+from shardline.datasource.transactions.applier import apply_ledger, is_applied, is_newest_there
 from shardline.datasource.transactions.client_protocol import TransactionClient
 from shardline.datasource.transactions.commit_loop import (
     Committer,
@@ -477,8 +477,8 @@ class Transactions:
         # read again, after a state. And of a log that was replaced since nothing that is known is
         # true: its newest record is looked at.
         state = machine.state()
-        record, now = machine.log.record(state.seqno), self.reader.read()
-        if record is None or record.walltime_ms != state.walltime_ms or now is None:
+        is_there, now = is_newest_there(machine, state), self.reader.read()
+        if not is_there or now is None:
             return  # whoever appends next, or applies, finds what there is
         if write.shard in now.registered and state.upper > Frontier(now.upper):
             raise Corrupt(

@@ -175,11 +175,29 @@ def test_a_shard_of_before_its_registration_is_found(world: World, client: Shard
 # --- no transactions shard any more --------------------------------------------------------------
 
 
-def not_applied(client: ShardClient, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commit to `a` as a process that dies before it applies that."""
+def not_applied(
+    client: ShardClient, number: int, monkeypatch: pytest.MonkeyPatch, name: str = "a"
+) -> None:
+    """Commit to a shard as a process that dies before it applies that."""
     with monkeypatch.context() as patch:
         patch.setattr(Committer, "_follow_up", lambda *_: None)
-        commit(client, number)
+        commit(client, number, name)
+
+
+def test_a_row_is_not_taken_for_applied_by_what_is_remembered_of_a_shard_that_is_gone(
+    world: World, client: ShardClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was deleted, and made again: a commit of who knows the one before leaves its rows."""
+    remembers = world.client(BLOBS)
+    for number in range(5):
+        remembers.writer("b").append_now(table((number, "x")))
+    restore(world, "b", {})
+    client = world.client(BLOBS)
+    client.create("b", schema_of(), key=["id"])
+    client.transactions().register("b")
+    not_applied(client, 7, monkeypatch, "b")
+    commit(remembers, 8, "a")
+    assert numbers(world.client(BLOBS), "b") == [7]
 
 
 USES: dict[str, Callable[[ShardClient], object]] = {
