@@ -489,7 +489,12 @@ class Machine:
         # First, as in `_commit_queued`: what an interrupted thread has committed is of this log.
         self._settle_in_flight()
         while (state := self.cached) is not None:
-            records = self.location.consensus.scan(self.directory, state.seqno + 1, SCAN_MAX)
+            try:
+                records = self.location.consensus.scan(self.directory, state.seqno + 1, SCAN_MAX)
+            except InvalidUsage as error:
+                if error.code == LOG_REPLACED:
+                    self._forget(error)
+                raise
             if records and records[0].seqno > state.seqno + 1:
                 break  # the log was truncated beyond what this process knows
             self._follow(records)

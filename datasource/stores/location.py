@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.errors import Determinate, InvalidUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -48,6 +48,7 @@ __all__ = [
     "StoreStatistics",
     "VersionedData",
     "log_replaced",
+    "truncated_too_fast",
 ]
 
 
@@ -268,4 +269,13 @@ def log_replaced(record: str, found: VersionedData | None) -> InvalidUsage:
         "or an older copy was put in its place; nothing was written",
         code=LOG_REPLACED,
         hint="try again: what this process knew of it is forgotten now",
+    )
+
+
+def truncated_too_fast(shard: str, url: str, rounds: int) -> Determinate:
+    """The error for a log that was truncated in each of so many attempts at one operation."""
+    return Determinate(
+        f"the log of shard '{shard}' at '{url}' was truncated faster than it could be read, "
+        f"{rounds} times",
+        hint="retry; if it persists, check that nothing else deletes objects there",
     )

@@ -54,7 +54,6 @@ from typing_extensions import override
 
 from shardline.datasource.errors import (
     Corrupt,
-    Determinate,
     Indeterminate,
     InvalidUsage,
     ShardError,
@@ -75,6 +74,7 @@ from shardline.datasource.stores.location import (
     ExpectationMismatch,
     VersionedData,
     log_replaced,
+    truncated_too_fast,
 )
 from shardline.datasource.stores.log_observations import UNKNOWN, Observations
 from shardline.datasource.stores.objects import CREATED, Unresolved
@@ -89,6 +89,7 @@ __all__ = [
     "CLOCK_DIFFERENCE_MS",
     "DEADLINE_MS",
     "GRACE_MS",
+    "READERS_SEEN_MS",
     "RECORD_BYTES_MAX",
     "SEEN_MS",
     "NumberedLog",
@@ -122,6 +123,9 @@ _ROUNDS_MAX: Final = 16
 
 SEEN_MS: Final = 1_000.0
 """So long a head that was seen counts as being there, where each look is a request."""
+
+READERS_SEEN_MS: Final = 10_000.0
+"""The same for those who only read: what they are told late is that there is nothing to read."""
 
 _REFUSALS_MAX: Final = 3
 """Consecutive creates with a permanent refusal (no permission …) and nothing to read back before
@@ -206,7 +210,7 @@ class NumberedLog(Consensus):
                 self._objects.settle(f"{shard}/log")
                 self._note_head(shard, found, asked_at)
                 return found
-        raise self._truncated_too_fast(shard)
+        raise truncated_too_fast(shard, self._objects.url, _ROUNDS_MAX)
 
     # --------------------------------------------------------------------------- compare and set
 
@@ -230,7 +234,8 @@ class NumberedLog(Consensus):
             newest = self.head(shard)
             view = self._observations(shard)
         if (0 if newest is None else newest.seqno) != before:
-            return ExpectationMismatch(_at(newest, seqno))
+            is_next = newest is not None and newest.seqno == seqno
+            return ExpectationMismatch(newest if is_next else None)
         # This look only keeps us from putting back what was deleted; the process may stall after
         # it, so the look after the create is the one that decides. Where no head is, what was seen
         # of it says nothing: a log may be lost, and its floor be there.
@@ -359,7 +364,7 @@ class NumberedLog(Consensus):
             if records is not None:
                 return records
             first = max(first, self._observations(shard).floor)
-        raise self._truncated_too_fast(shard)
+        raise truncated_too_fast(shard, self._objects.url, _ROUNDS_MAX)
 
     def _scan_from(self, shard: str, first: int, limit: int) -> list[VersionedData] | None:
         """Records as `scan` gives them; None if `first` turns out to be below the floor."""
@@ -387,6 +392,7 @@ class NumberedLog(Consensus):
                         self._note_head(shard, records[-1], asked_at)
                     else:
                         self._remember(shard, self._observations(shard)._replace(missed=first))
+                        self._check_head_of_reader(shard, first - 1, asked_at)
                     return records
                 data = self._decode(key, value)
                 if data is None:
@@ -397,6 +403,14 @@ class NumberedLog(Consensus):
         if records:
             self._objects.settle(f"{shard}/log")
         return records
+
+    def _check_head_of_reader(self, shard: str, seqno: int, asked_at: Instant) -> None:
+        """Refuse to say that nothing follows record `seqno` if that is gone: so is all that did."""
+        view = self._observations(shard)
+        seen_ms = self._clock.elapsed_ms() - READERS_SEEN_MS
+        if view.head is not None and view.head.seqno == seqno and view.seen_ms <= seen_ms:
+            self._check_still_there(shard, view.head, view.seen_ms)
+            self._note_head(shard, view.head, asked_at)
 
     # --------------------------------------------------------------------------------- truncate
 
@@ -427,7 +441,7 @@ class NumberedLog(Consensus):
                 self._note_floor(shard, view.floor_index + 1, floor, NEVER)
                 return
             self._look_at_floor(shard)
-        raise self._truncated_too_fast(shard)
+        raise truncated_too_fast(shard, self._objects.url, _ROUNDS_MAX)
 
     def _delete_below_floor(self, shard: str) -> int:
         view = self._observations(shard)
@@ -583,14 +597,3 @@ class NumberedLog(Consensus):
             f"was committed: {reason}",
             hint=f"{cure}read the shard back before repeating the commit",
         )
-
-    def _truncated_too_fast(self, shard: str) -> Determinate:
-        return Determinate(
-            f"the log of shard '{shard}' at '{self._objects.url}' was truncated faster than it "
-            f"could be read, {_ROUNDS_MAX} times",
-            hint="retry; if it persists, check that nothing else deletes objects there",
-        )
-
-
-def _at(record: VersionedData | None, seqno: int) -> VersionedData | None:
-    return record if record is not None and record.seqno == seqno else None

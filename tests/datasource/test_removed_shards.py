@@ -22,7 +22,7 @@ from shardline.datasource.shard import machine
 from shardline.datasource.shard.commands.orphan_sweep import SWEEP_AGE_MS
 from shardline.datasource.stores.entry import entry_key
 from shardline.datasource.stores.location import Committed, Location
-from shardline.datasource.stores.log import SEEN_MS, NumberedLog
+from shardline.datasource.stores.log import READERS_SEEN_MS, SEEN_MS, NumberedLog
 from shardline.datasource.stores.memory import MemoryObjects
 from shardline.datasource.stores.probe import find_leftover
 from shardline.datasource.types.schema import ShardSchema
@@ -160,6 +160,43 @@ def test_no_shard_is_made_in_a_location_that_is_another_one_by_now(tmp_path: Pat
     with pytest.raises(InvalidUsage, match="LOCATION_REPLACED"):
         client.create("another", SCHEMA)
     assert contents(ShardClient.open(url)) == [2]
+
+
+@pytest.mark.parametrize("left", ["part", ""])
+def test_a_reader_that_remembers_a_shard_is_told_that_its_log_is_lost(
+    world: World, left: str
+) -> None:
+    """Also if it only looks for what is new: nothing is new in a log that is gone."""
+    client = world.client()
+    append(client, 1)
+    lose_log(world, left)
+    assert client.state("o").seqno > 0  # seen a moment ago
+    world.clock.advance(READERS_SEEN_MS)
+    with pytest.raises(InvalidUsage, match=r"LOG_REPLACED.*not there any more"):
+        client.state("o")
+    with pytest.raises(InvalidUsage, match="SHARD_NOT_FOUND"):
+        client.state("o")
+
+
+def test_a_reader_is_told_once_in_a_while_that_its_log_is_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look is a request, and a shard at rest is looked at all the time."""
+    store, looks = world.objects(), list[str]()
+    found = store.get
+
+    def get(key: str, *places: Any) -> bytes | None:
+        looks.append(key)
+        return found(key, *places)
+
+    client = world.client(objects=store)
+    append(client, 1)
+    head = entry_key("o/log/", client.state("o").seqno)
+    monkeypatch.setattr(store, "get", get)
+    for _ in range(3):
+        world.clock.advance(READERS_SEEN_MS / 2)
+        client.state("o")
+    assert looks.count(head) == 1
 
 
 def lose_log(world: World, *kept: str) -> None:
