@@ -51,6 +51,7 @@ __all__ = [
     "known_nullability",
     "local_relation",
     "make_active",
+    "pad_chars",
     "read_array",
     "read_map",
     "rebind_session",
@@ -62,6 +63,10 @@ __all__ = [
 _SQL: Final = "org.apache.spark.sql"
 _SOURCES: Final = f"{_SQL}.execution.datasources"
 _HADOOP: Final = "org.apache.hadoop.fs"
+
+
+_RAW_TYPE: Final = "__CHAR_VARCHAR_TYPE_STRING"
+"""Key of a field's metadata: the type that a table has its text under."""
 
 
 _CAUSES_MAX: Final = 20
@@ -275,6 +280,32 @@ def known_nullability(column: Column, spark: SparkSession, *, nullable: bool) ->
     tag = java_class(spark, f"{_SQL}.catalyst.expressions.{name}")
     wrapped = tag(inside.expression(column._jc))  # noqa: SLF001
     return Column(inside.column(wrapped))
+
+
+def pad_chars(frame: DataFrame) -> DataFrame:
+    """`frame` with the text of columns that are a table's `CHAR(n)` padded, where Spark pads it.
+
+    Its analyzer pads them in relations of its own whose columns say so, also inside of values, and
+    what they are compared with in any frame.
+    """
+    spark = frame.sparkSession
+    fields = frame.schema.fields
+    if not any(_RAW_TYPE in field.metadata for field in fields):
+        return frame
+    conf = frame._jdf.queryExecution().sparkSession().sessionState().conf()  # noqa: SLF001
+    if conf.charVarcharAsString() or not conf.readSideCharPadding():
+        return frame
+    inside = java_class(spark, f"{_SQL}.classic.ExpressionUtils")
+    chars = java_class(spark, f"{_SQL}.catalyst.util.CharVarcharUtils")
+    output = frame._jdf.queryExecution().analyzed().output()  # noqa: SLF001 - no public door
+    return frame.select(
+        [
+            Column(inside.column(chars.addPaddingForScan(output.apply(place)))).alias(
+                field.name, metadata=field.metadata
+            )
+            for place, field in enumerate(fields)
+        ]
+    )
 
 
 def has_class(spark: SparkSession, name: str) -> bool:

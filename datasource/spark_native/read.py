@@ -39,6 +39,7 @@ from shardline.datasource.shard_source.partition_planner import (
 from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.spark_native.classic_session import check_classic
 from shardline.datasource.spark_native.frames import make_native_frame
+from shardline.datasource.spark_native.jvm import pad_chars
 from shardline.datasource.spark_native.leases import LEASE_KEEPER, LeaseUser
 from shardline.datasource.types.schema import TS
 
@@ -67,6 +68,7 @@ def snapshot(
     storage: Mapping[str, str] | None = None,
     options: Mapping[str, object] | None = None,
     by_driver: int = 0,
+    pads: bool = True,
 ) -> DataFrame:
     """The contents of a shard at one time, decoded by Spark's own Parquet reader.
 
@@ -86,6 +88,9 @@ def snapshot(
         options: Any other option of the format for a batch read.
         by_driver: A plan of at most this many updates is read now, by this process, and the frame
             holds its rows: for a few thousand of them Spark takes longer to open a file.
+        pads: False leaves text as it was written where a table has its column as `CHAR(n)`, which
+            Spark else pads by the settings of the session. What is read beside other ways to the
+            same rows, by which nothing is padded, needs that.
 
     Raises:
         InvalidUsage: There is no such shard or column, or its history at `as_of` is gone.
@@ -94,7 +99,7 @@ def snapshot(
     check_classic(spark, "snapshot", "spark.read.format('shard')")
     given = _format_options(spark, (path, location, shard), storage, options)
     given |= {} if as_of is None else {"timestampAsOf": time_text("as_of", as_of)}
-    return _read(spark, given, columns, where, by_driver)
+    return _read(spark, given, columns, where, by_driver=by_driver, pads=pads)
 
 
 def changes(
@@ -110,6 +115,7 @@ def changes(
     storage: Mapping[str, str] | None = None,
     options: Mapping[str, object] | None = None,
     by_driver: int = 0,
+    pads: bool = True,
 ) -> DataFrame:
     """The updates of a shard with `start <= _ts < end`: its columns, `_ts`, `_diff`.
 
@@ -128,7 +134,7 @@ def changes(
     }
     given |= {} if start is None else {"startingTimestamp": time_text("start", start)}
     given |= {} if end is None else {"endingTimestamp": time_text("end", end)}
-    return _read(spark, given, columns, where, by_driver)
+    return _read(spark, given, columns, where, by_driver=by_driver, pads=pads)
 
 
 def every_update(
@@ -263,7 +269,9 @@ def _read(
     given: Mapping[str, str],
     columns: Sequence[str] | None,
     where: str | Column | None,
+    *,
     by_driver: int,
+    pads: bool,
 ) -> DataFrame:
     parsed = parse_source(given)
     if columns is not None:
@@ -275,6 +283,9 @@ def _read(
     with LEASE_KEEPER.planning():
         partitions = ShardBatchReader(parsed, shape).partitions()
         frame = make_leased_frame(spark, parsed, shape, partitions, by_driver)
+    if pads:
+        # In a plain read the analyzer does it, which knows its relation.
+        frame = pad_chars(frame)
     return frame if where is None else frame.where(where)
 
 

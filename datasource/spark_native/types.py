@@ -7,6 +7,7 @@ Spark's `cast`, which keeps every value for all widenings that `schema_evolution
 Spark's readers act on some metadata of a field: they fill a missing column with its DEFAULT, look
 columns up by a number, pad text. A part has its columns by name, nulls where it lacks one, and text
 as it was written, so such metadata is no part of the schema to read under; `conform` restores it.
+A user's frame is padded above all that (`pad_chars`), as Spark pads that of a plain read.
 
 Invariants:
     `can_spark_read` is False for every type that tests do not show Spark to read as Arrow fetch

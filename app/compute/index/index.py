@@ -525,6 +525,7 @@ class _Frames:
                 shard=self.on,
                 as_of=as_of,
                 storage=self.host.storage,
+                pads=False,
             )
         )
         self.as_of, self.made_ms = as_of, self.clock.elapsed_ms()
@@ -549,6 +550,7 @@ class _Frames:
             start=self.as_of + 1,
             end=as_of + 1,
             storage=self.host.storage,
+            pads=False,
         )
         # The shard may have updates that cancel at one time: a row that a view hands on as removed
         # and added again. The arrangement, by which these are additions only, does not show them.

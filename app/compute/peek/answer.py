@@ -463,7 +463,12 @@ class PeekRun:
             if frame is not None:
                 return frame
         return snapshot(
-            self._host.spark, location=url, shard=name, as_of=as_of, storage=self._host.storage
+            self._host.spark,
+            location=url,
+            shard=name,
+            as_of=as_of,
+            storage=self._host.storage,
+            pads=False,
         )
 
     def _view(self, frame: DataFrame) -> str:

@@ -72,6 +72,7 @@ class QueryAt:
             as_of=at,
             storage=self._host.storage,
             by_driver=BY_DRIVER,
+            pads=False,
         )
 
     def result(self, session: SparkSession, at: int, states: Sequence[ShardState]) -> DataFrame:

@@ -107,6 +107,7 @@ class StateShard:
             as_of=_until(state, before) - 1,
             storage=self._host.storage,
             by_driver=_BY_DRIVER,
+            pads=False,
         )
 
     def few(self, state: ShardState, before: int, columns: StructType) -> FewRows | None:
@@ -131,6 +132,7 @@ class StateShard:
             end=upper,
             storage=self._host.storage,
             by_driver=_BY_DRIVER,
+            pads=False,
         )
 
     # -- what becomes of it -------------------------------------------------------------------
