@@ -32,6 +32,7 @@ from pyspark.logger import PySparkLogger
 
 from shardline.app.spark_session import read_as_written
 from shardline.app.sql.determinism import (
+    chosen_values,
     constants_read_as_times,
     has_computed_times,
     is_clock_text,
@@ -348,9 +349,19 @@ def _texts_read_as_time(node: Any, named: Collection[object]) -> Iterator[str]:
         yield from (str(row.getUTF8String(place)).strip() for row in rows for place in places)
     elif kind in _READ_AS_TIME or (kind == "Alias" and number_of(node) in named):
         text, *formats = read_sequence(node.children())
-        if not formats and _is_text(text) and text.foldable():
-            with contextlib.suppress(Py4JJavaError):  # it fails when the query is run, each time
-                yield str(text.eval(None)).strip()
+        if not formats and _is_text(text):
+            for value in filter(lambda one: one.foldable(), _values(text)):
+                with contextlib.suppress(Py4JJavaError):  # fails when the query is run, each time
+                    yield str(value.eval(None)).strip()
+
+
+def _values(expression: Any) -> Iterator[Any]:
+    """The expressions of which one has the value of another as it is; that itself for most."""
+    children = read_sequence(expression.children())
+    if not (places := chosen_values(kind_of(expression), len(children))):
+        yield expression
+    for place in places:
+        yield from _values(children[place])
 
 
 def _is_text(expression: Any) -> bool:

@@ -6,6 +6,7 @@ recomputation would give other rows, and a restart would show as a change.
 
     find_nondeterminism(plan) -> (what, hint) | None      order, layout, special date-times
     constants_read_as_times(plan) -> ids                  texts that are such by another name
+    chosen_values("If", 3) -> (1, 2)                      where a CASE and its like have texts
 
 Spark marks expressions that are not deterministic (`catalyst` asks it). This module finds what
 Spark does not mark: aggregates that take the first row that comes, LIMIT without an order, samples,
@@ -37,6 +38,7 @@ from shardline.app.sql.window_frames import (
 )
 
 __all__ = [
+    "chosen_values",
     "constants_read_as_times",
     "find_clock_literal",
     "find_nondeterminism",
@@ -55,6 +57,8 @@ _OF_TODAY: Final = re.compile(r"T?\d{1,2}:\d{1,2}(:.*)?", re.IGNORECASE)
 _STRINGS: Final = frozenset({TokenType.STRING, TokenType.RAW_STRING})
 _TIMES: Final = ("DATE", "TIMESTAMP")
 _PARSED: Final = frozenset({"ParseToDate", "ParseToTimestamp"})
+_REPLACED: Final = frozenset({"Decode", "Nvl", "Nvl2"})
+"""Functions that Spark evaluates as another expression, their one child, that chooses a value."""
 _FIRST: Final = frozenset({"First", "Last", "AnyValue"})
 _APPROXIMATE: Final = {
     "ApproximatePercentile": ("approx_percentile", "use percentile, which is exact"),
@@ -97,11 +101,10 @@ def find_nondeterminism(plan: Node) -> tuple[str, str] | None:
         found = _operator(operator, plan)
         if found is not None:
             return found
-    special = next((node for node in plan.walk() if _is_special(node)), None)
+    special = next((text for node in plan.walk() for text in _clock_texts(node)), None)
     if special is None:
         return None
-    text = special.children[0].fields["value"]
-    what = f"'{text}' as a date or timestamp means the time at which the query runs"
+    what = f"'{special}' as a date or timestamp means the time at which the query runs"
     return what, "write the date or timestamp itself"
 
 
@@ -116,7 +119,10 @@ def has_computed_times(plan: Node) -> bool:
 
     Only an evaluation of the text can show if it `is_clock_text`.
     """
-    return any(_makes_time(node) and _is_computed(node.children[0]) for node in plan.walk())
+    return any(
+        _makes_time(node) and any(map(_is_computed, _values(node.children[0])))
+        for node in plan.walk()
+    )
 
 
 def constants_read_as_times(plan: Node) -> frozenset[object]:
@@ -130,7 +136,8 @@ def constants_read_as_times(plan: Node) -> frozenset[object]:
     for column, source in (pair for node in nodes for pair in _renamed(node)):
         sources.setdefault(column, []).append(source)
     constant = {column for node in nodes for column in _constant_columns(node)}
-    ahead = [one for node in nodes if _makes_time(node) for one in _columns(node.children[0])]
+    times = [value for node in nodes if _makes_time(node) for value in _values(node.children[0])]
+    ahead = [column for value in times for column in _columns(value)]
     found: set[object] = set()
     while ahead:
         column = ahead.pop()
@@ -263,12 +270,42 @@ def _approximate(node: Node) -> tuple[str, str] | None:
     return what, hint
 
 
-def _is_special(node: Node) -> bool:
-    if not _makes_time(node):
-        return False
-    child = node.children[0]
-    text = child.fields.get("value")
-    return child.kind == "Literal" and isinstance(text, str) and is_clock_text(text)
+def _clock_texts(node: Node) -> Iterator[str]:
+    """The literals that an expression reads as the current time."""
+    if _makes_time(node):
+        for value in _values(node.children[0]):
+            text = value.fields.get("value")
+            if value.kind == "Literal" and isinstance(text, str) and is_clock_text(text):
+                yield text
+
+
+def _values(node: Node) -> Iterator[Node]:
+    """The expressions of which an expression has the value of one as it is: itself for most."""
+    if not (places := chosen_values(node.kind, len(node.children))):
+        yield node
+    for place in places:
+        yield from _values(node.children[place])
+
+
+def chosen_values(kind: str, children: int) -> tuple[int, ...]:
+    """Which of its children an expression chooses its value among; none if it makes one.
+
+    Args:
+        kind: What it is.
+        children: How many it has.
+    """
+    match kind:
+        case "CaseWhen":  # a condition before each value, and what is left last
+            values = range(1, children, 2)
+            return (*values, children - 1) if children % 2 else tuple(values)
+        case "If":
+            return (1, 2)
+        case "Coalesce" | "Greatest" | "Least":
+            return tuple(range(children))
+        case kind if kind in _REPLACED and children == 1:
+            return (0,)
+        case _:
+            return ()
 
 
 def _makes_time(node: Node) -> bool:
@@ -291,7 +328,8 @@ def _above_inputs(plan: Node) -> Iterator[Node]:
 def _renamed(node: Node) -> Iterator[tuple[object, object]]:
     """The ids of columns to which a node gives others' values as they are, with those others'."""
     if node.kind == "Alias":
-        yield from ((node.identity, column) for column in _columns(node.children[0]))
+        for value in _values(node.children[0]):
+            yield from ((node.identity, column) for column in _columns(value))
     elif node.kind == "Union":
         for child in node.children[1:]:
             yield from zip(_output(node), _output(child), strict=False)
@@ -301,7 +339,7 @@ def _constant_columns(node: Node) -> Iterator[object]:
     """The ids of columns that a node makes of constants."""
     if node.kind == "LocalRelation":
         yield from _output(node)
-    elif node.kind == "Alias" and _is_constant(node.children[0]):
+    elif node.kind == "Alias" and any(map(_is_constant, _values(node.children[0]))):
         yield node.identity
 
 

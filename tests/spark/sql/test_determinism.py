@@ -50,6 +50,7 @@ def test_what_is_decided_is_taken(spark: SparkSession) -> None:
         "SELECT to_timestamp(x, 'HH:mm') AS y FROM (SELECT '12:30' AS x, a FROM t)",
         "SELECT to_timestamp('12:30', 'HH:mm') AS y, to_date(concat('no', 'w'), 'MM') AS z FROM t",
         "SELECT a FROM t JOIN VALUES ('12:30', '2020-01-01') AS c (n, x) ON ts > x",
+        "SELECT a FROM t WHERE ts > CASE WHEN s = 'now' THEN s ELSE concat(s, ' 12:30') END",
         "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM t AS u WHERE u.a > t.a LIMIT 2 OFFSET 1)",
         "SELECT a FROM t WHERE EXISTS (SELECT first(s) FROM t AS u WHERE u.a > t.a GROUP BY u.s)",
         "SELECT a FROM t WHERE EXISTS (SELECT row_number() OVER (ORDER BY 1) FROM t)",
@@ -95,6 +96,12 @@ CLOCK = "SELECT '12:30' AS x, a FROM t"
         f"SELECT CAST(x AS TIMESTAMP) AS y FROM (SELECT s AS x, a FROM t UNION ALL {CLOCK})",
         "SELECT a FROM t JOIN VALUES ('am', '06:00'), ('pm', '12:30') AS c (n, x) ON ts > x",
         f"SELECT t.a, y FROM t, LATERAL (SELECT CAST(x AS DATE) AS y FROM ({CLOCK}) WHERE a > t.a)",
+        "SELECT CAST(CASE WHEN a > 1 THEN 'now' END AS TIMESTAMP) AS y FROM t",
+        "SELECT to_date(if(a > 1, s, coalesce(s, concat('to', 'day')))) AS y FROM t",
+        "SELECT a FROM t WHERE ts > nvl(s, '12:30')",
+        "SELECT CAST(decode(a, 1, s, 2, '12:30') AS TIMESTAMP) AS y FROM t",
+        "SELECT CAST(x AS DATE) AS y FROM (SELECT CASE a WHEN 1 THEN s ELSE 'now' END AS x FROM t)",
+        "SELECT nvl(x, s) > ts AS y FROM (SELECT concat('n', 'ow') AS x, s, ts FROM t)",
     ],
 )
 def test_constants_are_times_under_any_name(spark: SparkSession, query: str) -> None:
