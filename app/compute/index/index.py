@@ -532,7 +532,10 @@ class _Frames:
         return self.base.rows
 
     def _added(self, schema: ShardSchema, as_of: int) -> DataFrame | None:
-        """The rows that came since the base, each copy of them; None if Spark cannot sum them."""
+        """The rows that came since the base, each copy of them.
+
+        None if Spark cannot sum them, or they are known no more: then the base is given up.
+        """
         # Both load pyspark.
         from shardline.datasource.frames import (  # noqa: PLC0415
             can_consolidate,
@@ -543,15 +546,23 @@ class _Frames:
 
         if not can_consolidate(schema):
             return None
-        updates = changes(
-            self.host.spark,
-            location=self.host.client.location.url,
-            shard=self.on,
-            start=self.as_of + 1,
-            end=as_of + 1,
-            storage=self.host.storage,
-            pads=False,
-        )
+        try:
+            updates = changes(
+                self.host.spark,
+                location=self.host.client.location.url,
+                shard=self.on,
+                start=self.as_of + 1,
+                end=as_of + 1,
+                storage=self.host.storage,
+                pads=False,
+            )
+        except InvalidUsage as error:
+            if error.code != "HISTORY_GONE":
+                raise
+            # Readers hold the time that they ask for, and nobody the base's: the index has gone
+            # past it since it was asked, as one that is compacted now does without waiting.
+            self._drop()
+            return None
         # The shard may have updates that cancel at one time: a row that a view hands on as removed
         # and added again. The arrangement, by which these are additions only, does not show them.
         # Equal rows that came at one time are one net change, whose diff is their number.

@@ -8,14 +8,19 @@ import pyarrow as pa
 import pytest
 
 from shardline.app.compute.index import runs
-from shardline.app.compute.index.index import IndexRegistry, IndexSettings, run_index
+from shardline.app.compute.index.arrangement import Arrangement
+from shardline.app.compute.index.index import Index, IndexRegistry, IndexSettings, run_index
 from shardline.app.execution.observations import Hydrated
 from shardline.app.protocol.objects import IndexDescription
-from support.fakes.reads import Place, incarnation
+from shardline.datasource import frames
+from shardline.datasource.frontier import Frontier
+from shardline.datasource.read import history_gone_error
+from shardline.datasource.schema import ShardSchema
+from support.fakes.reads import Place, incarnation, updates_of
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -45,3 +50,34 @@ def test_rows_that_came_twice_at_one_time_are_there_twice(
     assert added.where("carrier = 'zz'").count() == 2
     assert added.count() == 42
     running.stop()
+
+
+def test_a_base_that_the_shard_has_gone_past_is_made_anew(
+    location: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at what came since and its read: the time that was asked for is there."""
+    place = Place(location, spark)
+    rows = [((f"c{n}", f"name {n}"), 11, 1) for n in range(40)]
+    place.put("carriers", rows, 20, CARRIERS)
+    on = IndexDescription(name="i", on="carriers", key=("carrier",))
+    arranged = Arrangement(ShardSchema.from_arrow(CARRIERS), on.key, 12)
+    arranged.append(updates_of([(row, 12, 1) for row, _, _ in rows], CARRIERS), Frontier(20))
+    client = place.client
+    index = Index(place.host, on, client.state("carriers").shard, arranged, IndexSettings())
+    base = index.frame(15)
+    new = [(("zz", "zz"), 25, 1)]
+    place.put("carriers", new, 30, CARRIERS)
+    arranged.append(updates_of(new, CARRIERS), Frontier(30))
+
+    def compacted(*_: object, **asked: int) -> DataFrame:
+        raise history_gone_error(client.state("carriers"), asked["start"] - 1, Frontier(20))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(frames, "changes", compacted)
+        found = index.frame(26)
+    assert found is not None
+    assert found is not base
+    assert found.count() == 41
+    # And the next time is made of it.
+    assert index.frame(28) is found
+    index.close()
