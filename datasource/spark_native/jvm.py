@@ -336,12 +336,19 @@ def file_size(spark: SparkSession, url: str) -> int | None:
 
 
 def java_causes(error: Any) -> Iterator[tuple[str | None, Mapping[str, str]]]:
-    """The conditions and parameters of a Java exception and its causes, outermost first."""
+    """The conditions and parameters of a Java exception and its causes, outermost first.
+
+    Those that are not Spark's have none, and are left out.
+    """
     for _ in range(_CAUSES_MAX):
         if error is None:
             return
-        if hasattr(error, "getCondition"):
+        try:
+            # Only a call shows if it has one: an object of Java seems to have every method.
             yield error.getCondition(), read_map(error.getMessageParameters())
+        except Py4JError as problem:
+            if is_interrupt(problem):
+                raise
         error = error.getCause()
 
 

@@ -11,6 +11,11 @@ place of Spark's.
 PySpark turns every error of the JVM into one of Python's in one function, which is wrapped. It asks
 nothing unless that error is about a file, and if the part can be fetched after all, Spark's own
 error stays.
+
+What the header of a page says has no checksum. Of one that is damaged Spark decodes values until a
+buffer ends, some of them only when an expression asks for them: that exception of Java names no
+file. So the parts that plans still read are fetched, the newest plan's first, until one is found
+damaged.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from urllib.parse import unquote
 
 from pyspark.errors.exceptions import captured
 
-from shardline.datasource.errors import ShardError
+from shardline.datasource.errors import Corrupt, ShardError
 from shardline.datasource.shard.plan import PlannedPart
 from shardline.datasource.shard_source.fetch_task import ShardPartition, error_of_part
 from shardline.datasource.shard_source.partition_planner import open_client
@@ -38,6 +43,16 @@ _log = logging.getLogger(__name__)
 
 _FILE_ERROR: Final = "FAILED_READ_FILE"
 """The condition of Spark's errors about one file; it has `path` among its parameters."""
+
+_DECODED: Final = re.compile(
+    r"\n\s+at org\.apache\.(?:parquet|spark\.sql\.execution\.(?:datasources\.parquet|vectorized))\."
+)
+"""A line of a stack trace in what decodes pages."""
+
+_SHORT_OF_MEMORY: Final = "java.lang.OutOfMemoryError"
+
+_FETCHED_BYTES_MAX: Final = 1 << 30
+"""Most bytes of parts that are fetched to find the damaged one: some seconds."""
 
 _SWEPT_AT_LEAST: Final = 64
 """Plans that are remembered before any of them is looked at again."""
@@ -87,6 +102,31 @@ class _Plans:
         here = [one for one in found if _name_of(*one) in names]
         return next(iter(here or found), None)
 
+    def find_damage(self) -> ShardError | None:
+        """The error of a part that is damaged, of those that can still be read."""
+        with self._lock:
+            plans = list(reversed(self._plans))
+        read = (
+            (partition, planned)
+            for plan in plans
+            if any(reader.is_alive() for reader in plan.readers)
+            for partition in plan.partitions
+            for planned in partition.parts
+            if planned.part.inline is None
+        )
+        known: set[str] = set()
+        left = _FETCHED_BYTES_MAX
+        for partition, planned in read:
+            name = _name_of(partition, planned)
+            if name in known:
+                continue
+            known.add(name)
+            left -= planned.part.size_bytes
+            found = error_of_part(partition, planned) if left >= 0 else None
+            if left < 0 or isinstance(found, Corrupt):
+                return found
+        return None
+
 
 def _name_of(partition: ShardPartition, planned: PlannedPart) -> str:
     location = open_client(partition.options).location.url
@@ -102,8 +142,12 @@ _PLANS: Final = _Plans()
 
 
 def remember_plan(partitions: Sequence[ShardPartition], readers: Sequence[_Reader]) -> None:
-    """Remember which files Spark reads for which partitions, as long as one of `readers` lives."""
+    """Remember which files Spark reads for which partitions, as long as one of `readers` lives.
+
+    Errors of these files are in our words from then on.
+    """
     if readers and partitions:
+        explain_part_errors()
         _PLANS.add(_Plan(tuple(partitions), tuple(readers)))
 
 
@@ -144,7 +188,7 @@ class _Explained:
             return converted  # a cause of the exception that is being converted
         try:
             self._state.inside = True
-            cause = cause_of(error)
+            cause = cause_of(error) or _cause_of_values(converted)
         except Exception:  # noqa: BLE001 - Spark's own error is better than none
             _log.debug("the cause of an error of Spark's was not found", exc_info=True)
             return converted
@@ -159,6 +203,15 @@ class _Explained:
             return self._convert(error)
         finally:
             self._state.inside = outer
+
+
+def _cause_of_values(converted: captured.CapturedException) -> ShardError | None:
+    """The error of a damaged part, if values of a page could not be decoded; else None."""
+    trace = converted._stackTrace or ""  # noqa: SLF001
+    innermost = trace.rpartition("\nCaused by: ")[2]
+    if _FILE_ERROR in trace or _SHORT_OF_MEMORY in trace or not _DECODED.search(innermost):
+        return None
+    return _PLANS.find_damage()
 
 
 def _worded(converted: captured.CapturedException, cause: ShardError) -> captured.CapturedException:
