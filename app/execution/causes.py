@@ -396,6 +396,22 @@ it is the error's own class and message."""
 _NOT_THERE_HINT: Final = "put it back, or correct the path"
 
 
+_PATTERN: Final = "at java.base/java.util.regex.Pattern$"
+_PATTERN_TOO_DEEP: Final = Cause(
+    "",
+    "StackOverflowError: a regular expression repeats a choice, such as (a|b)*, more often than"
+    " Java's stack has room for, on a long text",
+    "write [ab]* or (a|b)*+ in its place, or limit the text before",
+)
+_TOO_DEEP: Final = Cause(
+    "",
+    "StackOverflowError: an expression or a value is nested more deeply than Java's stack has"
+    " room for",
+    "make a query of fewer nested expressions, or give threads a larger stack"
+    " (-Xss16m in spark.driver.extraJavaOptions)",
+)
+
+
 def _of_system(kind: str, message: str) -> Cause | None:
     """The cause of an error of the operating system or of a service; None for any other."""
     text = f"{kind}: {message}" if message else kind
@@ -414,6 +430,8 @@ def _in_java(text: str) -> Cause | None:
     found = [one for one in thrown(text) if one.message] or thrown(text)
     if not found:
         return None
+    if any(one.kind.endswith(".StackOverflowError") for one in found):
+        return _PATTERN_TOO_DEEP if _PATTERN in text else _TOO_DEEP
     # Outwards: the innermost may be the end of a stream, and one around it name the path.
     for one in reversed(found):
         cause = _of_system(one.kind.rpartition(".")[2], one.message)

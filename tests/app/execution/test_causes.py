@@ -154,6 +154,20 @@ JAVA = "An error occurred while calling o9.save.\n: "
         ),
         (
             OfSpark(
+                f"{JAVA}java.lang.StackOverflowError\n"
+                "\tat org.apache.spark.sql.catalyst.trees.TreeNode.foreach(TreeNode.scala:260)\n"
+            ),
+            (
+                "StackOverflowError: an expression or a value is nested more deeply than Java's "
+                "stack has room for"
+            ),
+            (
+                "make a query of fewer nested expressions, or give threads a larger stack "
+                "(-Xss16m in spark.driver.extraJavaOptions)"
+            ),
+        ),
+        (
+            OfSpark(
                 "[STREAM_FAILED] Query [id = 6c, runId = 36] terminated with exception: Python "
                 "worker failed to connect back. SQLSTATE: XXKST\n=== Streaming Query ===\n",
                 "org.apache.spark.sql.streaming.StreamingQueryException: Python worker failed to "

@@ -44,6 +44,20 @@ def failure(source: Source) -> Failed:
     return source.failures()[0]
 
 
+@pytest.mark.parametrize("pattern", ["(a|b)*c", "(ab|ba?)+c"])
+def test_a_pattern_that_fills_the_stack_ends_its_query_alone(
+    spark: SparkSession, pattern: str
+) -> None:
+    """In a task, where Spark would end the JVM by itself, and with it all that runs there."""
+    texts = spark.range(2).selectExpr("repeat('ab', 200000 + CAST(id AS INT)) AS s")
+    with pytest.raises(Exception, match="StackOverflowError") as caught:
+        texts.where(f"s RLIKE '{pattern}'").collect()
+    cause = find_cause(caught.value)
+    assert "a regular expression repeats a choice" in cause.message
+    assert cause.hint.startswith("write [ab]*")
+    assert spark.range(3).where("rand() >= 0").count() == 3
+
+
 def test_a_damaged_file_of_a_source(spark: SparkSession, location: str, tmp_path: Path) -> None:
     """It is named at each attempt alike; a good one in its place is taken in, as the hint says."""
     runtime = Runtime(spark, location, tmp_path / "checkpoints")
