@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -50,8 +50,7 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
         yield f"nothing to do: {name} has no errors"
         return
     yield f"{_ACTS[act]} {_counted(chosen, 'error')} of {name}"
-    for row in answer["sources"][0]["live"]:
-        yield from _row_lines(row)
+    yield from _rows_lines(answer["sources"][0]["live"], chosen)
     more = " and notes them as skipped" if act == "skip" else ""
     yield f"    reads of {name} go on without these rows{more}"
     yield ""
@@ -62,16 +61,23 @@ def _source_lines(source: Mapping[str, Any]) -> Iterator[str]:
     live, skipped = source["live_count"], source["skipped_count"]
     if live:
         yield f"{source['source']}: {_counted(live, 'error')}; reads fail while there are any"
-        for row in source["live"]:
-            yield from _row_lines(row)
+        yield from _rows_lines(source["live"], live)
         yield (
             f"    `errors {source['source']} --retract` or `--skip` takes them away; with an id,"
             " one of them"
         )
     if skipped:
         yield f"{source['source']}: {_counted(skipped, 'row')} skipped"
-        for row in source["skipped"]:
-            yield from _row_lines(row)
+        yield from _rows_lines(source["skipped"], skipped)
+
+
+def _rows_lines(rows: Sequence[Mapping[str, Any]], count: int) -> Iterator[str]:
+    """Rows of which there are `count`; only the newest are given."""
+    older = count - sum(row["count"] for row in rows)
+    if older > 0:
+        yield f"  … {_counted(older, 'row')} that came before"
+    for row in rows:
+        yield from _row_lines(row)
 
 
 def _row_lines(row: Mapping[str, Any]) -> Iterator[str]:

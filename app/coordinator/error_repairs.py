@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDone
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ from shardline.app.runtime.runtime import Runtime
 from shardline.app.storage.repair import (
     REPAIR,
     Act,
-    BadRow,
+    BadRows,
     Repair,
     bad_rows,
     repair_errors,
@@ -81,13 +81,11 @@ class SourceErrors:
         source: Its name.
         live: Errors: reads of it fail while there are any.
         skipped: Rows that were left out.
-        as_of: The newest time at which `live` is true; -1 before the source has begun.
     """
 
     source: str
-    live: Sequence[BadRow]
-    skipped: Sequence[BadRow]
-    as_of: int
+    live: BadRows
+    skipped: BadRows
 
 
 def source_names(name: str, objects: Mapping[str, Description]) -> list[str]:
@@ -97,14 +95,15 @@ def source_names(name: str, objects: Mapping[str, Description]) -> list[str]:
     return [one for one in every if isinstance(objects.get(one), SourceDescription)]
 
 
-def errors_of(client: ShardClient, sources: Iterable[str]) -> list[SourceErrors]:
-    """The bad rows of sources; those that have not begun are left out."""
-    found = []
-    for one in sources:
-        if client.exists(errors_shard(one)):
-            live, as_of = bad_rows(client, one)
-            found.append(SourceErrors(one, live, skipped_rows(client, one), as_of))
-    return found
+def errors_of(
+    client: ShardClient, sources: Iterable[str], ids: Collection[str] = ()
+) -> list[SourceErrors]:
+    """The bad rows of sources, those with these ids among them; of what has begun."""
+    return [
+        SourceErrors(one, bad_rows(client, one, ids), skipped_rows(client, one))
+        for one in sources
+        if client.exists(errors_shard(one))
+    ]
 
 
 class ErrorRepairs:
@@ -151,8 +150,8 @@ class ErrorRepairs:
             self._news.notify_all()
         self._thread.stop()
 
-    def show(self, name: str) -> list[SourceErrors]:
-        """The bad rows of a source, or of all sources that an object is made of.
+    def show(self, name: str, ids: Collection[str] = ()) -> list[SourceErrors]:
+        """The bad rows of a source, or of all sources that an object is made of; see `bad_rows`.
 
         Raises:
             InvalidUsage: There is no such object.
@@ -160,7 +159,7 @@ class ErrorRepairs:
         running = self._objects.running()
         if name not in running:
             raise unknown_name("object", name, [*running, *self._objects.waiting()])
-        return errors_of(self._client, source_names(name, running))
+        return errors_of(self._client, source_names(name, running), ids)
 
     def repair(self, name: str, act: Act, as_of: int, errors: Sequence[str]) -> int | None:
         """Take errors of a source away, and wait until it is done.

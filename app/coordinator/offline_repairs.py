@@ -16,7 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,8 +50,8 @@ class OfflineRepairs:
 
     client: ShardClient
 
-    def show(self, name: str) -> list[SourceErrors]:
-        """The bad rows of a source, or of all sources that an object is made of.
+    def show(self, name: str, ids: Collection[str] = ()) -> list[SourceErrors]:
+        """The bad rows of a source, or of all sources that an object is made of; see `bad_rows`.
 
         Raises:
             InvalidUsage: There is no such object.
@@ -59,7 +59,7 @@ class OfflineRepairs:
         running = self._objects()
         if name not in running:
             raise unknown_name("object", name, running)
-        return errors_of(self.client, source_names(name, running))
+        return errors_of(self.client, source_names(name, running), ids)
 
     def repair(self, name: str, act: Act, as_of: int, errors: Sequence[str]) -> int | None:
         """Take errors of a source away; see `repair_errors`.

@@ -5,14 +5,14 @@
     {"id": "flights", "act": "retract", "errors": […], "commit": true}    done
 
 The answer has the sources that the object is made of, each with its live errors and its skipped
-rows, the first thousand of either, the number of the chosen ones, and, when it was done, how many
-were retracted.
+rows, the newest thousand of either and how many there are, the number of the chosen ones, and, when
+it was done, how many were retracted.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -26,7 +26,7 @@ from shardline.app.coordinator.offline_repairs import OfflineRepairs
 from shardline.app.server.action_log import Observe, recorded_action
 from shardline.app.server.api import read_body
 from shardline.app.storage.error_lines import find_lines
-from shardline.app.storage.repair import BadRow
+from shardline.app.storage.repair import BadRow, BadRows
 from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import InvalidUsage, unknown_names
 
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 __all__ = ["ErrorsRequest", "answer_errors", "errors_route"]
-
-_SHOWN_MAX: Final = 1000
 
 _LOOK: Final = "show the errors again: those that are gone were taken away"
 """Hint for a repair after which nothing could be shown."""
@@ -82,7 +80,7 @@ def answer_errors(repairs: ErrorRepairs | OfflineRepairs, asked: ErrorsRequest) 
         Indeterminate: As of `ErrorRepairs`; or what is left cannot be shown after a repair.
         ShardError: As of `ErrorRepairs`.
     """
-    shown = repairs.show(asked.id)
+    shown = repairs.show(asked.id, asked.errors)
     answer: dict[str, Any] = {"id": asked.id, "act": asked.act, "commit": asked.commit}
     if asked.act != "show":
         own = next((one for one in shown if one.source == asked.id), None)
@@ -94,42 +92,43 @@ def answer_errors(repairs: ErrorRepairs | OfflineRepairs, asked: ErrorsRequest) 
                 hint=f"act on its sources: {names}",
             )
         meant = _meant(own, asked.errors)
-        answer["chosen"] = sum(row.count for row in meant)
-        if asked.commit and meant:
+        answer["chosen"] = meant.count
+        if asked.commit and meant.count:
             # The ids, if they were given, and the time that was shown: nothing that comes
             # meanwhile is taken away unseen.
-            answer["retracted"] = repairs.repair(asked.id, asked.act, own.as_of, asked.errors)
+            answer["retracted"] = repairs.repair(asked.id, asked.act, own.live.as_of, asked.errors)
             with steps_of(f"the repair of '{asked.id}'", _LOOK):
                 shown = repairs.show(asked.id)
         else:
-            shown = [SourceErrors(own.source, meant, own.skipped, own.as_of)]
+            shown = [SourceErrors(own.source, meant, own.skipped)]
     answer["sources"] = [_source(one) for one in shown]
-    answer["live"] = sum(row.count for one in shown for row in one.live)
+    answer["live"] = sum(one.live.count for one in shown)
     return answer
 
 
-def _meant(own: SourceErrors, ids: Sequence[str]) -> list[BadRow]:
-    known = {row.id: row for row in own.live}
-    wanted = set(ids)
+def _meant(own: SourceErrors, ids: Sequence[str]) -> BadRows:
+    if not ids:
+        return own.live
+    known = {row.id: row for row in own.live.rows}
     unknown = [one for one in ids if one not in known]
     if unknown:
         raise unknown_names("error", unknown, known)
-    return [row for row in own.live if not wanted or row.id in wanted]
+    wanted = set(ids)
+    rows = tuple(row for row in own.live.rows if row.id in wanted)
+    return replace(own.live, rows=rows, count=sum(row.count for row in rows))
 
 
 def _source(one: SourceErrors) -> dict[str, Any]:
     return {
         "source": one.source,
-        "live": _rows(one.live[:_SHOWN_MAX]),
-        "live_count": sum(row.count for row in one.live),
-        "skipped": _rows(one.skipped[:_SHOWN_MAX]),
-        "skipped_count": sum(row.count for row in one.skipped),
+        "live": _rows(one.live.rows),
+        "live_count": one.live.count,
+        "skipped": _rows(one.skipped.rows),
+        "skipped_count": one.skipped.count,
     }
 
 
 def _rows(rows: Iterable[BadRow]) -> list[dict[str, Any]]:
     listed = list(rows)
     lines = find_lines((row.file, row.raw) for row in listed)
-    return [
-        {**dataclasses.asdict(row), "line": line} for row, line in zip(listed, lines, strict=True)
-    ]
+    return [{**asdict(row), "line": line} for row, line in zip(listed, lines, strict=True)]

@@ -1,6 +1,6 @@
 """A repair takes errors of a source away, exactly once, while the source runs or not.
 
-    bad_rows(client, "flights")                                  what there is
+    bad_rows(client, "flights").rows                             what there is: the newest thousand
     repair_errors(client, "flights", Repair("retract", as_of), writer=REPAIR, number=8)
 
 One bad row takes down every read above it, and most bad rows will never come again in a better
@@ -30,13 +30,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import closing
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardline.app.execution.shard_follower import ShardFollower
 from shardline.app.protocol.objects import errors_shard, skipped_shard
 from shardline.app.storage.errors import (
     ERRORS,
@@ -54,15 +57,29 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.schema import DIFF, TS, python_values
-from shardline.datasource.state import AlreadyCommitted, UpperMismatch
+from shardline.datasource.state import AlreadyCommitted, ShardState, UpperMismatch
 from shardline.datasource.write import WriteHandle
 
-__all__ = ["REPAIR", "Act", "BadRow", "Repair", "bad_rows", "repair_errors", "skipped_rows"]
+__all__ = [
+    "REPAIR",
+    "SHOWN_MAX",
+    "Act",
+    "BadRow",
+    "BadRows",
+    "Repair",
+    "bad_rows",
+    "repair_errors",
+    "skipped_rows",
+]
 
 Act: TypeAlias = Literal["retract", "skip"]
 
 REPAIR: Final = "repair"
 """Durable writer of repairs; its numbers are positions in the lane's order, from 1."""
+
+SHOWN_MAX: Final = 1000
+"""Most bad rows that are read for a person, equal ones as one; a wrong list of columns makes all
+rows of a source bad."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +107,22 @@ class BadRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BadRows:
+    """What there is of bad rows.
+
+    Attributes:
+        rows: Those that came last, `SHOWN_MAX` at most, and those that were asked for; the oldest
+            first.
+        count: How many there are of all, each of equal ones.
+        as_of: The newest time of which that is true; -1 for none yet.
+    """
+
+    rows: tuple[BadRow, ...] = ()
+    count: int = 0
+    as_of: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class Repair:
     """The errors to take away.
 
@@ -104,15 +137,15 @@ class Repair:
     errors: tuple[str, ...] = ()
 
 
-def bad_rows(client: ShardClient, source: str) -> tuple[list[BadRow], int]:
-    """The live errors of a source, and the newest time of which that is true; -1 for none yet."""
-    return _rows_of(client, errors_shard(source))
+def bad_rows(client: ShardClient, source: str, ids: Collection[str] = ()) -> BadRows:
+    """The live errors of a source; those with these ids are among them, however old they are."""
+    return _rows_of(client, errors_shard(source), ids)
 
 
-def skipped_rows(client: ShardClient, source: str) -> list[BadRow]:
+def skipped_rows(client: ShardClient, source: str) -> BadRows:
     """The rows that a source has left out; those of times before its retention are still there."""
     name = skipped_shard(source)
-    return _rows_of(client, name)[0] if client.exists(name) else []
+    return _rows_of(client, name) if client.exists(name) else BadRows()
 
 
 def repair_errors(
@@ -239,32 +272,44 @@ def _upper(handle: WriteHandle) -> int:
     return upper
 
 
-def _rows_of(client: ShardClient, name: str) -> tuple[list[BadRow], int]:
-    names = ERRORS.names
-    with client.reader(name, purpose="errors for a person") as reader:
+def _rows_of(client: ShardClient, name: str, ids: Collection[str] = ()) -> BadRows:
+    """Read a shard twice, in pieces: the texts of all of its rows may not fit into memory."""
+    with closing(
+        ShardFollower.open(client, name, since=None, purpose="errors for a person")
+    ) as shard:
         # Under the lease: the since cannot pass it.
         [state] = client.readable(name)
         upper = state.upper.time
         if not upper:
-            return [], -1
-        # At the since, and the changes after it: together they tell when a live row has come.
+            return BadRows()
+        # From the since on updates tell when a live row has come.
         since = min(state.since.time or 0, upper - 1)
-        found: dict[tuple[Any, ...], tuple[int, int]] = {}
-        for row in _listed(reader.snapshot(since), *names):
-            _count(found, row, since, 1)
-        for step in reader.listen(since, until=state.upper):
-            for *key, time, diff in _listed(step.updates, *names, TS, DIFF):
-                _count(found, tuple(key), time, diff)
-    rows = [_bad_row(key, *value) for key, value in found.items() if value[0]]
-    return sorted(rows, key=lambda row: (row.since_ms, row.file or "", row.id)), upper - 1
+        live = _live(shard, state, since)
+        wanted = set(nlargest(SHOWN_MAX, live, key=lambda digest: live[digest][1]))
+        shown: dict[bytes, BadRow] = {}
+        for batch in shard.every_update(state, since):
+            for row in _listed(batch, *ERRORS.names):
+                digest = _digest(row)
+                if digest in live and (digest in wanted or _id(row) in ids):
+                    shown.setdefault(digest, _bad_row(row, *live[digest]))
+    rows = sorted(shown.values(), key=lambda row: (row.since_ms, row.file or "", row.id))
+    return BadRows(tuple(rows), sum(count for count, _ in live.values()), upper - 1)
 
 
-def _count(
-    found: dict[tuple[Any, ...], tuple[int, int]], key: tuple[Any, ...], time: int, diff: int
-) -> None:
-    count, first = found.get(key, (0, time))
-    # A row that was gone and comes again is a new error.
-    found[key] = (count + diff, first if count else time)
+def _live(shard: ShardFollower, state: ShardState, since: int) -> dict[bytes, tuple[int, int]]:
+    """The number of each row at the upper, and since when it is there, by its digest."""
+    updates = [
+        (max(time, since), diff < 0, _digest(row), diff)
+        for batch in shard.every_update(state, since)
+        for *row, time, diff in _listed(batch, *ERRORS.names, TS, DIFF)
+    ]
+    found: dict[bytes, tuple[int, int]] = {}
+    # What is added at a time comes before what is taken away then.
+    for time, _, digest, diff in sorted(updates):
+        count, first = found.get(digest, (0, time))
+        # A row that was gone and comes again is a new error.
+        found[digest] = (count + diff, first if count else time)
+    return {digest: value for digest, value in found.items() if value[0]}
 
 
 def _bad_row(key: tuple[Any, ...], count: int, since_ms: int) -> BadRow:
@@ -272,14 +317,18 @@ def _bad_row(key: tuple[Any, ...], count: int, since_ms: int) -> BadRow:
     return BadRow(_id(key), count, since_ms, error, raw, its_key, file)
 
 
-def _listed(rows: pa.Table, *names: str) -> list[tuple[Any, ...]]:
+def _listed(rows: pa.Table | pa.RecordBatch, *names: str) -> list[tuple[Any, ...]]:
     """The rows as values of Python; None for a column that an older version has not noted."""
     nothing = [None] * rows.num_rows
     columns = [
-        python_values(rows[name]) if name in rows.column_names else nothing for name in names
+        python_values(rows.column(name)) if name in rows.schema.names else nothing for name in names
     ]
     return list(zip(*columns, strict=True))
 
 
-def _id(key: Collection[Any]) -> str:
+def _id(key: Iterable[Any]) -> str:
     return hashlib.blake2b(json.dumps(list(key)).encode(), digest_size=4).hexdigest()
+
+
+def _digest(row: Iterable[Any]) -> bytes:
+    return hashlib.blake2b(json.dumps(list(row)).encode(), digest_size=16).digest()

@@ -46,6 +46,15 @@ def test_a_row_is_shown_with_time_place_text_and_reason() -> None:
     )
 
 
+def test_of_many_rows_the_newest_are_shown() -> None:
+    """And that there are more: of errors, of skipped rows, and of what would be done."""
+    older = "\n  … 5 rows that came before\n  3f9c2a1b "
+    many = source(live=[ROW], live_count=7)
+    assert older in said(live=7, sources=[many])
+    assert older in said(sources=[source(skipped=[ROW], skipped_count=7)])
+    assert older in said(act="retract", chosen=7, live=7, sources=[many])
+
+
 def test_a_bad_row_neither_commands_the_terminal_nor_forges_lines() -> None:
     """It may be of an attacker: a text that hides what is above, and says that all is well."""
     bad = {**ROW, "raw": "1,\x1b[2J\n  no errors", "file": "s3://b/\x1b]0;x\x07.csv"}

@@ -458,7 +458,7 @@ class Source:
 
     def repair(self) -> None:
         self._repairs += 1
-        client, (_, as_of) = self.world.client, bad_rows(self.world.client, "in")
+        client, as_of = self.world.client, bad_rows(self.world.client, "in").as_of
         what = Repair("retract", as_of)
         repair_errors(client, "in", what, writer=REPAIR, number=self._repairs)
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from shardline.app.coordinator.offline_repairs import OfflineRepairs
+from shardline.app.storage import repair
 from shardline.app.storage.errors import (
     ERRORS,
     SETTLE_RETRIES,
@@ -84,12 +85,12 @@ class World:
 
     def skipped(self) -> Counter[str]:
         found: Counter[str] = Counter()
-        for row in skipped_rows(self.client, "in"):
+        for row in skipped_rows(self.client, "in").rows:
             found[str(row.raw)] += row.count
         return found
 
     def repair(self, act: Any, number: int, *errors: str, as_of: int | None = None) -> int | None:
-        _, newest = bad_rows(self.client, "in")
+        newest = bad_rows(self.client, "in").as_of
         wanted = Repair(act, newest if as_of is None else as_of, errors)
         return repair_errors(self.client, "in", wanted, writer=REPAIR, number=number)
 
@@ -104,15 +105,35 @@ def test_what_is_there_has_a_name_a_time_and_a_count() -> None:
     world = World()
     world.bring("a", "a")
     world.bring("b")
-    rows, newest = bad_rows(world.client, "in")
+    found = bad_rows(world.client, "in")
+    rows, newest = found.rows, found.as_of
+    assert found.count == 3
     assert [(row.raw, row.count, row.since_ms) for row in rows] == [("a", 2, 10), ("b", 1, 20)]
     assert {row.file for row in rows} == {"file:///f.csv"}
     assert newest == 20
     assert world.repair("retract", 1, rows[0].id) == 2
     world.bring("a")
-    again, _ = bad_rows(world.client, "in")
+    again = bad_rows(world.client, "in").rows
     assert [(row.raw, row.since_ms) for row in again] == [("b", 20), ("a", world.time)]
     assert {row.id for row in again} == {row.id for row in rows}
+
+
+def test_the_newest_are_shown_and_those_that_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And how many there are: the older ones are not read, but for those with a given id."""
+    monkeypatch.setattr(repair, "SHOWN_MAX", 2)
+    world = World()
+    world.bring("a", "a")
+    [oldest] = bad_rows(world.client, "in").rows
+    for raw in ("b", "c", "d"):
+        world.bring(raw)
+    found = bad_rows(world.client, "in")
+    assert ([row.raw for row in found.rows], found.count) == (["c", "d"], 5)
+    assert bad_rows(world.client, "in", [oldest.id]).rows == (oldest, *found.rows)
+    assert world.repair("skip", 1) == 5
+    left = skipped_rows(world.client, "in")
+    assert (len(left.rows), left.count) == (2, 5)
 
 
 def test_a_row_that_is_no_utf_8_is_listed_and_goes() -> None:
@@ -133,12 +154,12 @@ def test_a_row_that_is_no_utf_8_is_listed_and_goes() -> None:
     handle = world.client.writer("in_errors")
     handle.compare_and_append(bad, handle.upper(), Frontier(at + 1))
     world.append("in", at)
-    rows, _ = bad_rows(world.client, "in")
+    rows = bad_rows(world.client, "in").rows
     assert {row.raw for row in rows} == {"a", '{"k": \ufffd', '{"k": \ufffd\ufffd'}
     (meant,) = [row.id for row in rows if row.raw == '{"k": \ufffd']
     assert world.repair("skip", 1, meant) == 1
     assert world.repair("retract", 2) == 2
-    assert bad_rows(world.client, "in")[0] == []
+    assert bad_rows(world.client, "in").rows == ()
     assert world.skipped() == {'{"k": \ufffd': 1}
 
 
@@ -149,7 +170,7 @@ def test_errors_of_an_older_version_go(act: str) -> None:
     world = World(older)
     world.append("in_errors", at := world.bind(), rows=table("a", "b").select(older.names))
     world.append("in", at)
-    [first, _], _ = bad_rows(world.client, "in")
+    [first, _] = bad_rows(world.client, "in").rows
     assert first.file is None
     if act == "all by hand":
         assert retract_errors(world.client, "in") == 2
@@ -163,7 +184,7 @@ def test_the_chosen_ones_go_and_the_source_goes_on() -> None:
     """Retracted ones without a trace, skipped ones with a note; the next micro-batch fits."""
     world = World()
     world.bring("a", "b", "c", "c")
-    ids = {row.raw: row.id for row in bad_rows(world.client, "in")[0]}
+    ids = {row.raw: row.id for row in bad_rows(world.client, "in").rows}
     assert world.repair("retract", 1, ids["a"]) == 1
     assert (world.live(), world.skipped()) == ({"b": 1, "c": 2}, {})
     assert world.repair("skip", 2, ids["b"], ids["c"]) == 3
@@ -178,7 +199,7 @@ def test_a_repetition_takes_nothing_that_came_later(act: str) -> None:
     """Not even an error equal to one that was meant; also if there was nothing to do."""
     world = World()
     world.bring("a")
-    _, seen = bad_rows(world.client, "in")
+    seen = bad_rows(world.client, "in").as_of
     assert world.repair(act, 1, as_of=seen) == 1
     assert world.repair(act, 2, as_of=seen) == 0
     world.bring("a")
@@ -192,7 +213,7 @@ def test_errors_that_nobody_has_seen_are_not_meant() -> None:
     """All are those of a time; what came after it stays."""
     world = World()
     world.bring("a")
-    _, seen = bad_rows(world.client, "in")
+    seen = bad_rows(world.client, "in").as_of
     world.bring("a", "b")
     assert world.repair("retract", 1, as_of=seen) == 1
     assert world.live() == {"a": 1, "b": 1}
@@ -207,7 +228,7 @@ def test_an_answer_that_is_lost_is_read_back(
     for fatal in range(1, 3 if act == "skip" else 2):
         world = World()
         world.bring("a", "a", "b")
-        _, seen = bad_rows(world.client, "in")
+        seen = bad_rows(world.client, "in").as_of
         fails = _failing(WriteHandle.compare_and_append, fatal, happens=lost == "answer")
         with monkeypatch.context() as patch:
             patch.setattr(WriteHandle, "compare_and_append", fails)
@@ -242,7 +263,8 @@ def test_a_repair_that_is_never_repeated_takes_no_note_of_the_next_one(
     """Where nothing runs nobody repeats it, and what comes next has another number."""
     world = World()
     world.bring("a", "b")
-    rows, seen = bad_rows(world.client, "in")
+    found = bad_rows(world.client, "in")
+    rows, seen = found.rows, found.as_of
     ids = {row.raw: row.id for row in rows}
     dies = _failing(WriteHandle.compare_and_append, 2, happens=False, writer="repair-offline")
     with monkeypatch.context() as patch:
@@ -261,7 +283,8 @@ def test_two_repairs_at_a_time_take_nothing_of_each_other(monkeypatch: pytest.Mo
     """The second one begins and ends between the notes and the retraction of the first."""
     world = World()
     world.bring("a", "b")
-    rows, seen = bad_rows(world.client, "in")
+    found = bad_rows(world.client, "in")
+    rows, seen = found.rows, found.as_of
     ids = {row.raw: row.id for row in rows}
     other = ShardClient.open(world.client.location.url, clock=ManualClock(), ids=SeededIds(1))
     real, skipped = WriteHandle.compare_and_append, list[str]()
