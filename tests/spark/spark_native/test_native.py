@@ -558,8 +558,7 @@ def test_metadata_that_readers_act_on_changes_no_value(
 ) -> None:
     """Of a table of Spark, a shard has the rows as they were written, and says the same of them."""
     configured("spark.sql.parquet.fieldId.read.enabled", "true")
-    # Text is padded above the scan, if it is.
-    configured("spark.sql.readSideCharPadding", "false")
+    configured("spark.sql.readSideCharPadding", "false")  # by a scan; above it is another matter
     client = client_at(location, inline_part_bytes=0, compact_inline_bytes=0)
     put(client, "in", 1, pa.table({"id": [1]}))
     wider = StructType(
@@ -571,53 +570,12 @@ def test_metadata_that_readers_act_on_changes_no_value(
     )
     client.evolve("in", ShardSchema.parse(wider.json()))
     more = pa.table({"id": [2], "v": ["ab"], "w": [{"x": 3}]})
-    handle = client.writer("in")
-    handle.compare_and_append(more, handle.upper(), Frontier(3))
+    client.writer("in").compare_and_append(more, client.state("in").upper, Frontier(3))
 
     frame = datasource.snapshot(spark, f"{location}/in")
     assert "MapInArrow" not in frame._jdf.queryExecution().executedPlan().toString()
     assert sorted(frame.collect(), key=lambda row: row.id) == [(1, None, None), (2, "ab", (3,))]
     assert frame.schema == wider
-
-
-@pytest.mark.parametrize("padded", [("true", "false"), ("true", "true"), ("false", "false")])
-def test_chars_are_padded_as_those_of_tables(
-    spark: SparkSession,
-    location: str,
-    configured: Callable[[str, str], None],
-    padded: tuple[str, str],
-) -> None:
-    """As `load` and Spark's own tables do, by either setting; also of parts that tasks fetch."""
-    configured("spark.sql.readSideCharPadding", padded[0])
-    configured("spark.sql.legacy.charVarcharAsString", padded[1])
-    spark.sql("""CREATE TABLE chars (id BIGINT, c CHAR(5), v VARCHAR(5), a ARRAY<CHAR(3)>,
-        s STRUCT<x: CHAR(2), y: INT>) USING parquet""")
-    try:
-        table = spark.table("chars")
-        # Not by an INSERT, which pads: as other writers leave them.
-        rows = [(1, "ab", "ab", ["x"], ("p", 1)), (2, "abcdefg", None, [None], None)]
-        written = spark.createDataFrame(rows, table.schema)
-        told = spark.sql("DESCRIBE EXTENDED chars").collect()
-        [path] = [row.data_type for row in told if row.col_name == "Location"]
-        written.write.mode("append").parquet(path)
-        spark.sql("REFRESH TABLE chars")
-        expected = collected(table)
-        found = table.where("c = 'ab'").count()
-    finally:
-        spark.sql("DROP TABLE chars")
-
-    datasource.save(written, f"{location}/in", options={"inlinePartBytes": 0})
-    load = spark.read.format("shard").load(f"{location}/in")
-    assert collected(load) == expected
-    # A time zone that is not the session's leaves a filtered read to the tasks.
-    elsewhere = {"where": "id > 0", "timeZone": "Asia/Tokyo"}
-    for by_driver, options in ((0, {}), (0, elsewhere), (100, {})):
-        frame = datasource.snapshot(spark, f"{location}/in", by_driver=by_driver, options=options)
-        assert collected(frame) == expected
-        assert frame.schema == load.schema == table.schema
-        assert frame.where("c = 'ab'").count() == found
-    feed = datasource.changes(spark, f"{location}/in")
-    assert collected(feed.drop("_ts", "_diff")) == expected
 
 
 @pytest.mark.parametrize("name", ["_metadata", "_Metadata"])
