@@ -1,4 +1,4 @@
-"""What the tests of sinks on Spark share, a host and an input; and those of sources."""
+"""Fixtures of the tests of sinks, a host and an input; and of sources: a runtime and an inbox."""
 
 from __future__ import annotations
 
