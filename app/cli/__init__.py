@@ -8,6 +8,7 @@ Owns the words and the layout of all output; the values come from other rooms.
     application_address  finds the running application from the arguments all commands share
     storage_options      `--option NAME=VALUE` of every job
     tables               reports of shards as text
+    noted_table          a table with lines of full width below its rows, within a height
     result_table         rows of a query as text
     subscription_lines   changes of an object, a line for each update
     status               every object with a verdict in words

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fnmatch
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, tzinfo
@@ -20,12 +21,12 @@ from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.padding import Padding
 from rich.text import Text
 
+from shardline.app.cli.noted_table import NotedTable
 from shardline.app.cli.tables import NAME_WIDTH, plain_table, size
 from shardline.app.introspection.verdicts.wording import span
-from shardline.app.protocol.object_state import Tone, Verdict
+from shardline.app.protocol.object_state import VERDICTS, Tone, Verdict
 from shardline.app.server.client import get_json
 from shardline.app.server.discovery import ApplicationAddress
 from shardline.datasource.clock import Clock
@@ -46,8 +47,14 @@ _REFRESH_MS: Final = 1_000
 _NARROW: Final = 70
 """Below this width it has names, verdicts and lags alone."""
 
-_WIDE: Final = 110
-"""Least width of a terminal, in columns, at which the table has sizes and times of changes."""
+_GIVE_WAY: Final = ("changed", "size", "rows/s", "restarts", "rows", "errors")
+"""Columns that are left out, one after the other, where names would be broken for them."""
+
+_WHOLE_NAME: Final = 24
+"""Names up to this length are not broken for other columns."""
+
+_GAP: Final = 2
+"""Between two columns."""
 
 _STYLES: Final[Mapping[Tone, str]] = {
     "good": "green",
@@ -55,6 +62,9 @@ _STYLES: Final[Mapping[Tone, str]] = {
     "bad": "bold red",
     "idle": "dim",
 }
+
+_ORDER: Final = tuple(VERDICTS)
+"""Verdicts, from the best to the worst."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +268,7 @@ def status_view(
     seen: SystemStatus,
     *,
     width: int,
+    height: int | None = None,
     before: SystemStatus | None = None,
     zone: tzinfo | None = None,
 ) -> RenderableType:
@@ -266,40 +277,73 @@ def status_view(
     Args:
         seen: The status.
         width: Columns of the terminal.
+        height: Its lines, where what does not fit is never seen; None where it scrolls.
         before: The last look, for rates.
         zone: Of the reader; None for the machine's.
     """
     at = datetime.fromtimestamp(seen.at_ms / 1000, UTC).astimezone(zone)
     shown = f"{at:%Y-%m-%d %H:%M:%S} {at.tzname()}"
     head = Text.assemble((seen.summary, "bold"), "  ", (shown, "dim"))
-    return Group(head, Text(), status_table(seen, width=width, before=before))
+    above = Group(head, Text())
+    return status_table(seen, width=width, height=height, before=before, above=above)
 
 
 def status_table(
-    seen: SystemStatus, *, width: int, before: SystemStatus | None = None
+    seen: SystemStatus,
+    *,
+    width: int,
+    height: int | None = None,
+    before: SystemStatus | None = None,
+    above: RenderableType | None = None,
 ) -> RenderableType:
-    """Lay out the table: a line for each object, and below it why it is not well."""
+    """Lay out the table: a line for each object, and below it why it is not well.
+
+    Args:
+        seen: The status.
+        width: Columns of the terminal.
+        height: Its lines, where what does not fit is never seen: the objects come first, then the
+            reason of the worst one. None where it scrolls.
+        before: The last look, for rates.
+        above: What is shown above it, on the same lines.
+    """
     rows = _columns(seen, width, before)
     kind = width >= _NARROW
     texts = ("kind", "verdict") if kind else ("verdict",)
-    # The verdict with its reason and remedy is folded, too: cut, it would say something else.
     table = plain_table(
         "object", *texts, *rows, right=rows, fold=("object", "verdict"), least=NAME_WIDTH
     )
+    noted = NotedTable(
+        table, above=above, height=height, say_rest=lambda left: _say_rest(seen, left)
+    )
     for position, one in enumerate(seen.objects):
-        words = Text(one.verdict, style=_STYLES[one.tone])
-        if one.ready_at is not None:
-            words.append(f", about {span(_until_ms(one.ready_at, seen.at_ms))} more")
-        for style, text in (("", one.because), ("dim", _remedy(one))):
-            if text and one.tone in ("bad", "wait"):
-                words.append(f"\n{text}", style=style)
         named = (one.name, one.kind) if kind else (one.name,)
-        table.add_row(*named, words, *(values[position] for values in rows.values()))
-    return table if seen.objects else Padding(Text("nothing to show", style="dim"), (0, 0))
+        verdict = Text(one.verdict, style=_STYLES[one.tone])
+        values = (texts[position] for texts in rows.values())
+        noted.add_row(*named, verdict, *values, notes=_notes(one), badness=_badness(one))
+    if seen.objects:
+        return noted
+    nothing = Text("nothing to show", style="dim")
+    return nothing if above is None else Group(above, nothing)
 
 
-def _remedy(one: ObjectStatus) -> str:
-    return f"→ {one.to_do}" if one.to_do else ""
+def _notes(one: ObjectStatus) -> list[Text]:
+    """Why it is not well, and what to do."""
+    if one.tone not in ("bad", "wait"):
+        return []
+    remedy = f"→ {one.to_do}" if one.to_do else ""
+    return [Text(text, style) for text, style in ((one.because, ""), (remedy, "dim")) if text]
+
+
+def _badness(one: ObjectStatus) -> int:
+    """Of what needs a person first; then by the verdict; a cause is worse than what it causes."""
+    return 2 * _ORDER.index(one.verdict) - bool(one.blame)
+
+
+def _say_rest(seen: SystemStatus, positions: Sequence[int]) -> str:
+    verdicts = Counter(seen.objects[position].verdict for position in positions)
+    counted = [f"{many} {verdict}" for verdict, many in verdicts.items()]
+    said = ", ".join(counted) if len(counted) > 1 else f"all {next(iter(verdicts))}"
+    return f"and {len(positions)} more: {said}"
 
 
 def _columns(seen: SystemStatus, width: int, before: SystemStatus | None) -> dict[str, list[str]]:
@@ -312,17 +356,32 @@ def _columns(seen: SystemStatus, width: int, before: SystemStatus | None) -> dic
     if before is not None:
         rates = _rates(seen, before)
         found["rows/s"] = [rates.get(one.name, "") for one in every]
-    if width >= _WIDE:
-        found["size"] = ["" if o.size_bytes is None else size(o.size_bytes) for o in every]
-        found["changed"] = [_ago(one.changed_at, seen.at_ms) for one in every]
+    found["size"] = ["" if o.size_bytes is None else size(o.size_bytes) for o in every]
+    found["changed"] = [_ago(one.changed_at, seen.at_ms) for one in every]
     # Rare and important: their columns are there when there is something in them.
     found["errors"] = [_count(one.errors or None) for one in every]
     found["restarts"] = [_count(one.restarts or None) for one in every]
-    found["retry"] = [
-        "" if one.retry_at is None else f"in {span(_until_ms(one.retry_at, seen.at_ms))}"
-        for one in every
-    ]
-    return {name: texts for name, texts in found.items() if any(texts)}
+    found["retry"] = [_in(one.retry_at, seen.at_ms) for one in every]
+    found["ready"] = [_in(one.ready_at, seen.at_ms) for one in every]
+    told = {name: texts for name, texts in found.items() if any(texts)}
+    return _fitting(told, width - _width_of_words(every))
+
+
+def _width_of_words(objects: Sequence[ObjectStatus]) -> int:
+    """Columns that names, kinds and verdicts take."""
+    names = [min(len(one.name), _WHOLE_NAME) for one in objects]
+    kinds = [len(one.kind) for one in objects]
+    verdicts = [len(one.verdict) for one in objects]
+    return sum(max(lengths, default=0) + _GAP for lengths in (names, kinds, verdicts)) - _GAP
+
+
+def _fitting(columns: dict[str, list[str]], room: int) -> dict[str, list[str]]:
+    """The columns that fit beside the names; what is told least about trouble gives way."""
+    widths = {name: _GAP + max(map(len, (name, *texts))) for name, texts in columns.items()}
+    for name in _GIVE_WAY:
+        if sum(widths.values()) > room:
+            widths.pop(name, None)
+    return {name: texts for name, texts in columns.items() if name in widths}
 
 
 def _lag(one: ObjectStatus) -> str:
@@ -337,6 +396,10 @@ def _count(number: float | None) -> str:
 
 def _ago(moment: str | None, now_ms: int) -> str:
     return "" if moment is None else f"{span(-_until_ms(moment, now_ms))} ago"
+
+
+def _in(moment: str | None, now_ms: int) -> str:
+    return "" if moment is None else f"in {span(_until_ms(moment, now_ms))}"
 
 
 def _until_ms(moment: str, now_ms: int) -> float:
@@ -377,9 +440,9 @@ def watch_status(
             before, seen = seen, look()
             console.print(status_view(seen, width=console.width, before=before))
         return
-    first = status_view(seen, width=console.width)
+    first = status_view(seen, width=console.width, height=console.height)
     with Live(first, console=console, auto_refresh=False) as live:
         while not clock.wait(ended, _REFRESH_MS):
             before, seen = seen, look()
-            view = status_view(seen, width=console.width, before=before)
+            view = status_view(seen, width=console.width, height=console.height, before=before)
             live.update(view, refresh=True)

@@ -199,7 +199,6 @@ class ProgressDisplay:
         now = self._now
         assert now is not None
         before = None if self._before is None else self._before.seen
-        table = status_table(now.seen, width=self._console.width, before=before)
         good = sum(one.tone in ("good", "idle") for one in now.objects)
         bars = Table.grid(padding=(0, 2))
         for what, done, whole in (
@@ -209,7 +208,9 @@ class ProgressDisplay:
         ):
             bar = ProgressBar(total=max(whole, 1), completed=done, width=_BAR_WIDTH)
             bars.add_row(what, bar, f"{done:,} of {whole:,}")
-        return Group(Text(f"after {age(self._elapsed_s(now) * 1000)}"), bars, Text(), table)
+        above = Group(Text(f"after {age(self._elapsed_s(now) * 1000)}"), bars, Text())
+        width, height = self._console.size
+        return status_table(now.seen, width=width, height=height, before=before, above=above)
 
     def _elapsed_s(self, now: DemoProgress) -> int:
         return int((now.at_ms - self._started_ms) / 1000)

@@ -53,15 +53,27 @@ LATER = ObjectStatus(
 )
 
 
+SLOW = ObjectStatus(
+    "busiest_planes",
+    "view",
+    verdict="falling behind",
+    tone="bad",
+    because="22 s behind the clock: its last micro-batch took 9.3 s, most of it for reading",
+    to_do="EXPLAIN VIEW says how it is kept; introspection.scheduling_elapsed which step is slow",
+    needs_a_person=True,
+    lag_ms=22_000,
+)
+
+
 def seen_with(*objects: ObjectStatus) -> SystemStatus:
     return SystemStatus("2 of 3 objects are fresh.", NOW_MS, objects)
 
 
-def text_of(seen: SystemStatus, width: int = 140, before: SystemStatus | None = None) -> str:
-    """The view on a console of that width."""
+def text_of(seen: SystemStatus, width: int = 140, height: int | None = None) -> str:
+    """The view on a console of that width, and at most that height."""
     console = Console(file=io.StringIO(), width=width)
     zone = timezone(timedelta(hours=2), "EET")
-    console.print(status_view(seen, width=width, before=before, zone=zone))
+    console.print(status_view(seen, width=width, height=height, zone=zone))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -73,7 +85,7 @@ def test_what_is_ill_says_why_and_what_to_do() -> None:
     for words in (
         "disk full. It has failed 3 times in a row",
         "→ make room",
-        "catching up, about 4 min more",
+        "in 4 min",
         "230 files wait outside",
         "in 12 s",
         "1 min ago",
@@ -85,6 +97,48 @@ def test_what_is_ill_says_why_and_what_to_do() -> None:
     assert "never shown" not in healthy
     assert "errors" not in healthy, "a column without values is left out"
     assert "retry" not in healthy
+
+
+def test_reasons_have_the_width_of_the_terminal() -> None:
+    """A column of the table would break them into many lines, and break long words."""
+    text = text_of(seen_with(FRESH, SLOW, BROKEN), 110)
+    lines = [line.strip() for line in text.splitlines()]
+    assert SLOW.because in lines
+    assert f"→ {SLOW.to_do}" in lines
+    assert f"{BROKEN.because} → {BROKEN.to_do}" in lines, "one line, where both fit"
+    assert len(lines) == 2 + 1 + 3 + 3
+
+
+def test_names_are_whole_where_other_columns_can_give_way() -> None:
+    """What tells of trouble is the last to go."""
+    words = text_of(seen_with(FRESH, SLOW, BROKEN), 80).split()
+    assert {"busiest_planes", "errors", "retry"} <= set(words)
+    assert not {"size", "changed", "restarts"} & set(words)
+
+
+@pytest.mark.parametrize(("width", "height"), [(110, 40), (80, 24)])
+def test_every_object_is_on_a_screen_that_has_a_line_for_each(width: int, height: int) -> None:
+    """However many are in trouble: the worst of them alone says why, and what to do."""
+    many = [replace(SLOW, name=f"view_{n}") for n in range(height - 6)]
+    text = text_of(seen_with(*many, BROKEN), width, height)
+    assert len(text.splitlines()) <= height
+    for one in (*many, BROKEN):
+        assert re.search(rf"^{one.name} ", text, re.MULTILINE)
+    assert BROKEN.because in text
+    assert SLOW.because not in text
+
+
+def test_the_worst_stay_where_there_is_no_room_for_all() -> None:
+    """The others are counted by their verdicts."""
+    many = [replace(FRESH, name=f"view_{n}") for n in range(20)]
+    lines = text_of(seen_with(*many[:10], LATER, *many[10:], BROKEN), 80, 10).splitlines()
+    shown = [line.split()[0] for line in lines[3:]]
+    assert shown == ["view_0", "view_1", "view_2", "view_3", "flights", "orders", "and"]
+    assert lines[-1] == "and 16 more: all healthy"
+    ill = replace(SLOW, name="slow")
+    few = text_of(seen_with(*many, LATER, BROKEN, ill), 80, 6).splitlines()
+    assert [line.split()[0] for line in few[3:]] == ["orders", "slow", "and"]
+    assert few[-1] == "and 21 more: 20 healthy, 1 catching up"
 
 
 def test_a_narrow_terminal_has_fewer_columns() -> None:
