@@ -15,17 +15,27 @@ const ALWAYS_TENTHS = new Intl.NumberFormat(undefined, {
   minimumFractionDigits: 1,
   maximumFractionDigits: 1,
 });
-const TIME = new Intl.DateTimeFormat(undefined, {
-  hour: "2-digit",
-  minute: "2-digit",
-  second: "2-digit",
-});
+const CLOCKS = {
+  minute: clockFormat({}),
+  second: clockFormat({ second: "2-digit" }),
+  millisecond: clockFormat({ second: "2-digit", fractionalSecondDigits: 3 }),
+};
 const ZONE = new Intl.DateTimeFormat(undefined, { timeZoneName: "short" });
 const DAY = new Intl.DateTimeFormat(undefined, {
   day: "numeric",
   month: "short",
   year: "numeric",
 });
+
+/**
+ * All times of day have 24 hours, whatever the viewer's language: those of the axes have no room for
+ * more, and two clocks on one screen could not be compared.
+ * @param {Intl.DateTimeFormatOptions} parts  Beside hours and minutes.
+ */
+function clockFormat(parts) {
+  const usual = /** @type {const} */ ({ hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+  return new Intl.DateTimeFormat(undefined, { ...usual, ...parts });
+}
 
 /** @param {number | null | undefined} value  A count; "–" if it is not known. */
 export function count(value) {
@@ -111,13 +121,22 @@ export function hasDate(ms) {
 }
 
 /**
+ * The time of day in the viewer's zone.
+ * @param {Date} at
+ * @param {keyof typeof CLOCKS} finest  What is told beside hours.
+ */
+export function timeOfDay(at, finest) {
+  return CLOCKS[finest].format(at);
+}
+
+/**
  * Clock time in the viewer's zone, with the date unless it is today's; the number if it has no date.
  * @param {number} ms
  */
 export function clock(ms, now = Date.now()) {
   if (!hasDate(ms)) return String(ms);
   const at = new Date(ms);
-  const time = TIME.format(at);
+  const time = timeOfDay(at, "second");
   const isToday = at.toDateString() === new Date(now).toDateString();
   return isToday ? time : `${DAY.format(at)}, ${time}`;
 }

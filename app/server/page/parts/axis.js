@@ -15,6 +15,7 @@
  * @property {number} to  Time at `right`.
  * @property {number[]} knots  Times between which pixels are shared evenly, from `from` to `to`.
  */
+import { timeOfDay } from "../words.js";
 
 const DAY_MS = 86_400_000;
 const QUARTER_MS = 900_000;
@@ -150,11 +151,8 @@ function label(time, before, range) {
   const day = at.toLocaleDateString(undefined, { day: "numeric", month: "short" });
   const isMidnight = at.getHours() + at.getMinutes() + at.getSeconds() + at.getMilliseconds() === 0;
   if (isMidnight && range > DAY_MS) return day;
-  /** @type {Intl.DateTimeFormatOptions} */
-  const parts = { hour: "2-digit", minute: "2-digit" };
-  if (at.getSeconds() || at.getMilliseconds()) parts.second = "2-digit";
-  if (at.getMilliseconds()) parts.fractionalSecondDigits = 3;
-  const clock = at.toLocaleTimeString(undefined, parts);
+  const finest = at.getMilliseconds() ? "millisecond" : at.getSeconds() ? "second" : "minute";
+  const clock = timeOfDay(at, finest);
   const isNewDay = before === undefined || new Date(before).toDateString() !== at.toDateString();
   return isNewDay && range > DAY_MS / 2 ? `${day}, ${clock}` : clock;
 }

@@ -32,7 +32,7 @@
  */
 import uPlotModule from "../vendor/uplot/uPlot.esm.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { clock, clockInZone, utc, visible } from "../words.js";
+import { clock, clockInZone, timeOfDay, utc, visible } from "../words.js";
 import { betweenStops, stopsWithLabels, stopsWithin } from "./stops.js";
 
 /** Its declarations stand in another file than the module, so its type is not found. */
@@ -371,11 +371,5 @@ function axisTime(at, step) {
   const date = new Date(at);
   if (step >= 86_400_000)
     return date.toLocaleDateString(undefined, { day: "numeric", month: "short" });
-  const seconds = step < 60_000 ? /** @type {const} */ ({ second: "2-digit" }) : {};
-  return date.toLocaleTimeString(undefined, {
-    hour: "2-digit",
-    minute: "2-digit",
-    hour12: false,
-    ...seconds,
-  });
+  return timeOfDay(date, step < 60_000 ? "second" : "minute");
 }

@@ -8,6 +8,8 @@
  * @property {number} step  From label to label, in a wide window.
  * @property {number} narrow  The same in a narrow one.
  */
+import { timeOfDay } from "../words.js";
+
 const MINUTE = 60_000;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
@@ -47,5 +49,5 @@ export function labelOf(at, width) {
   const midnight = when.getHours() === 0 && when.getMinutes() === 0;
   if (width > DAY || midnight)
     return when.toLocaleDateString(undefined, { day: "numeric", month: "short" });
-  return when.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit" });
+  return timeOfDay(when, "minute");
 }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from support.page.browser import OpenPage
 
@@ -106,6 +107,46 @@ def test_a_number_and_its_unit_stand_on_one_line(page: Page) -> None:
     *lines, apart = page.evaluate(LINES, cases)
     assert [text for text, number in lines if number > 1] == []
     assert apart == ["3.7 / s", 3], "or lines are not counted"
+
+
+CLOCKS = """async at => {
+  const { clock, clockInZone } = await import("/page/words.js");
+  const { labelOf } = await import("/page/parts/zooms.js");
+  const { labels, makeAxis } = await import("/page/parts/axis.js");
+  const given = { spacing: "batch", left: 0, right: 500, from: at, to: at + 60_001, bounds: [] };
+  const [first, last] = labels(makeAxis(given), 7).map(({ text }) => text);
+  return [clock(at, at), clockInZone(at, at), labelOf(at, 3_600_000), first, last];
+}"""
+
+DRAW_TEXTS = """
+  globalThis.drawnTexts = [];
+  const draw = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+    drawnTexts.push(text);
+    if (/^\\d\\d:\\d\\d/.test(text)) document.documentElement.dataset.drawnTime = text;
+    return draw.call(this, text, ...rest);
+  };
+"""
+
+
+def test_all_times_have_the_same_clock_in_every_language(open_page: OpenPage) -> None:
+    """Where half days are usual, too: what charts draw and what is written can be compared."""
+    seen = open_page("demo")
+    assert seen.context.browser is not None
+    american = seen.context.browser.new_context(locale="en-US", timezone_id="UTC")
+    page = american.new_page()
+    page.add_init_script(DRAW_TEXTS)
+    page.goto(f"{seen.world.url}/object/flights")
+    expect(page.locator("html[data-drawn-time]")).to_be_attached()
+    expect(page.locator("main time").first).to_be_visible()
+    half = re.compile(r"\b[AP]M\b")
+    assert not half.search(page.inner_text("body"))
+    assert not [text for text in page.evaluate("drawnTexts") if half.search(text)]
+    evening = page.evaluate(CLOCKS, 1_768_676_400_000)
+    assert evening == ["19:00:00", "19:00:00\u00a0UTC", "19:00", "19:00", "19:01:00.001"]
+    midnight = page.evaluate(CLOCKS, 1_768_608_000_000)
+    assert midnight[:2] == ["00:00:00", "00:00:00\u00a0UTC"]
+    american.close()
 
 
 def test_rows_that_are_held_are_a_multiset(page: Page) -> None:
