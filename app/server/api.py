@@ -43,7 +43,7 @@ from shardline.app.server.any_text import ANY_TEXT
 from shardline.app.server.metrics import CONTENT_TYPE, encode_metrics
 from shardline.app.server.open_clients import OpenClients
 from shardline.app.server.openapi import openapi
-from shardline.app.server.page_routes import page_routes
+from shardline.app.server.page_routes import page_not_found, page_routes
 from shardline.app.server.subscription_socket import relation_subscriptions_route
 from shardline.datasource.clock import SystemClock, SystemIds
 from shardline.datasource.errors import (
@@ -435,8 +435,10 @@ async def _broken(request: Request, error: Exception) -> Response:
     return error_response(500, "INTERNAL", message, hint, "indeterminate")
 
 
-async def _not_found(_request: Request, _error: Exception) -> Response:
-    return error_response(404, "NOT_FOUND", "there is nothing here", "see /api/v1/openapi.json")
+async def _not_found(request: Request, _error: Exception) -> Response:
+    return page_not_found(request) or error_response(
+        404, "NOT_FOUND", "there is nothing here", "see /api/v1/openapi.json"
+    )
 
 
 async def _not_allowed(_request: Request, _error: Exception) -> Response:

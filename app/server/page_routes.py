@@ -1,6 +1,7 @@
 """The page routes serve the page: its document under the address of each screen, and its files.
 
     routes = page_routes()
+    page_not_found(request)    the document, which says so, if a person has asked
 
 All files are read once in a process: what is served is what the package has, whatever a request
 asks for. They say nothing about the data, so everybody may have them; what the page then asks for
@@ -29,7 +30,7 @@ from starlette.routing import BaseRoute, Route
 from shardline.app.server.access import PAGE_FILES, SCREENS, error_response
 from shardline.app.server.any_text import ANY_TEXT
 
-__all__ = ["page_routes"]
+__all__ = ["page_not_found", "page_routes"]
 
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -70,10 +71,7 @@ def page_routes() -> list[BaseRoute]:
     files = _read_files()
 
     async def document(request: Request) -> Response:
-        answer = _answer(files[_DOCUMENT], request)
-        answer.headers["content-security-policy"] = _POLICY
-        answer.headers["referrer-policy"] = "no-referrer"
-        return answer
+        return _document(request)
 
     async def file(request: Request) -> Response:
         found = files.get(request.path_params["file"])
@@ -87,6 +85,23 @@ def page_routes() -> list[BaseRoute]:
         for rest in ("", f"/{{name:{ANY_TEXT}}}")
     ]
     return [Route("/", document), *screens, Route(f"/{PAGE_FILES}/{{file:path}}", file)]
+
+
+def page_not_found(request: Request) -> Response | None:
+    """The answer to a browser's request for an address that is none; None if a program has asked.
+
+    What is below `/api` is for programs, whoever asks.
+    """
+    wants_page = "text/html" in request.headers.get("accept", "")
+    is_page = request.method in {"GET", "HEAD"} and not request.url.path.startswith("/api/")
+    return _document(request, 404) if wants_page and is_page else None
+
+
+def _document(request: Request, status: int = 200) -> Response:
+    answer = _answer(_read_files()[_DOCUMENT], request, status)
+    answer.headers["content-security-policy"] = _POLICY
+    answer.headers["referrer-policy"] = "no-referrer"
+    return answer
 
 
 @cache
@@ -110,12 +125,12 @@ def _file(name: str, content: bytes) -> _File:
     return _File(content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
-def _answer(file: _File, request: Request) -> Response:
+def _answer(file: _File, request: Request, status: int = 200) -> Response:
     # Asked for at each visit, and sent only if it has changed: no file of an older version stays.
     headers = {"cache-control": "no-cache", "etag": file.tag, "vary": "accept-encoding"}
     if request.headers.get("if-none-match") == file.tag:
         return Response(status_code=304, headers=headers)
     if "gzip" in request.headers.get("accept-encoding", "") and file.packed:
         headers["content-encoding"] = "gzip"
-        return Response(file.packed, headers=headers, media_type=file.media_type)
-    return Response(file.content, headers=headers, media_type=file.media_type)
+        return Response(file.packed, status, headers, file.media_type)
+    return Response(file.content, status, headers, file.media_type)

@@ -33,6 +33,9 @@ const SCREENS = /** @type {Record<string, () => Promise<{ screen: Screen }>>} */
   project: () => import("./screens/project.js"),
 });
 
+/** The screen of any other path. */
+const NOWHERE = () => import("./screens/nowhere.js");
+
 /**
  * A screen that did not come is asked for again after so long: at an earlier moment nothing is
  * followed, so no connection tells that the application is back.
@@ -200,7 +203,7 @@ export class Page {
    */
   async _load(kind) {
     try {
-      return (await (SCREENS[kind] ?? SCREENS[""])()).screen;
+      return (await (Object.hasOwn(SCREENS, kind) ? SCREENS[kind] : NOWHERE)()).screen;
     } catch {
       return undefined;
     }

@@ -91,6 +91,22 @@ def test_rows_as_of_a_time_that_is_none_are_not_what_stops_an_object(open_page: 
     expect(page.locator("input[name=as_of]")).to_have_value("")
 
 
+@pytest.mark.parametrize("path", ["/nosuch", "/constructor", "/no/<b>such</b>"])
+def test_an_address_that_is_none_leads_to_the_overview(open_page: OpenPage, path: str) -> None:
+    """With the frame around it, and without rows of the first screen."""
+    seen = open_page("one")
+    answer = seen.page.goto(seen.world.url + path)
+    assert answer is not None
+    assert answer.status == 404
+    expect(seen.page.get_by_role("heading", level=1)).to_have_text("There is nothing here")
+    expect(seen.page.locator("main")).to_contain_text(quote(path))
+    expect(seen.page.locator(".as-of")).to_contain_text("Live")
+    assert seen.page.title() == "Not here – Shardline"
+    seen.picture("nothing-here")
+    seen.page.locator("main").get_by_role("link", name="Overview").click()
+    expect(seen.page.get_by_role("table", name="Objects")).to_be_visible()
+
+
 def test_a_page_that_cannot_be_drawn_says_so_until_it_can(open_page: OpenPage) -> None:
     """What stood there before does not pass for the present."""
     seen = open_page("one")
