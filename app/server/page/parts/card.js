@@ -30,7 +30,9 @@ export function drawCard({ id, title, many, none, beside = "" }, draw) {
  * @param {number[]} numbers  Those that stand at the right.
  * @param {unknown} rows
  * @param {string} [style]  Classes of the table. One that is `stacked` has the cells of a row below
- *   each other in a narrow window: its rows and cells have to say their roles.
+ *   each other in a narrow window. One that is `titled` has each below its column's name (its
+ *   `data-column`), and more of them on a line if it is `brief`. Rows and cells of both have to say
+ *   their roles.
  */
 export function drawRowsTable(label, columns, numbers, rows, style = "") {
   return html`<div class="rows-room" tabindex="0" role="group" aria-label=${label}>

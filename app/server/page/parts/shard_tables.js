@@ -39,22 +39,28 @@ export function drawHoldsTable(page, holds) {
         [2, 3, 4, 5],
         ordered.map(
           (hold) =>
-            html`<tr>
-              <th scope="row">
+            html`<tr role="row">
+              <th scope="row" role="rowheader">
                 <span class="owner">${visible(hold.owner || hold.name, 160)}</span>
                 ${hold.owner ? html`<span class="more">${visible(hold.name, 80)}</span>` : nothing}
               </th>
-              <td>
+              <td role="cell" data-column="Kind">
                 ${hold.kind}${hold.overdue ? html` <span class="tag">overdue</span>` : nothing}
                 ${hold.age == null ? nothing : html`<span class="more">${span(hold.age)} old</span>`}
               </td>
-              <td class="number">${drawFrontier(hold.since)}</td>
-              <td class="number">${hold.silent == null ? "–" : `${span(hold.silent)} ago`}</td>
-              <td class="number">
+              <td role="cell" data-column="Reads from" class="number">
+                ${drawFrontier(hold.since)}
+              </td>
+              <td role="cell" data-column="Heard of" class="number">
+                ${hold.silent == null ? "–" : `${span(hold.silent)} ago`}
+              </td>
+              <td role="cell" data-column="History kept" class="number">
                 ${hold.gain == null ? "–" : hold.gain ? span(hold.gain) : "none alone"}
               </td>
-              <td class="number">${hold.only_size === 0 ? "none alone" : size(hold.only_size)}</td>
-              <td class="does">
+              <td role="cell" data-column="Bytes kept" class="number">
+                ${hold.only_size === 0 ? "none alone" : size(hold.only_size)}
+              </td>
+              <td role="cell" class="does">
                 ${
                   hold.kind === "hold"
                     ? drawActions(page, [
@@ -71,6 +77,7 @@ export function drawHoldsTable(page, holds) {
               </td>
             </tr>`,
         ),
+        "titled",
       ),
   );
 }
@@ -109,18 +116,24 @@ export function drawBatchesTable(page, shard, batches) {
             page.redraw();
           };
           return html`<tr
+            role="row"
             class=${page.local.pointed === key ? "pointed" : ""}
             @pointerenter=${point}
           >
-            <th scope="row">${isMerged ? "before the since" : drawFrontier(lower)}</th>
-            <td>${drawFrontier(upper)}</td>
-            <td class="number">${isMerged || upper == null ? "–" : span(upper - lower)}</td>
-            <td class="number">${level ?? "–"}</td>
-            <td class="number">${count(parts)}</td>
-            <td class="number">${count(updates ?? records)}</td>
-            <td class="number">${size(bytes)}</td>
+            <th scope="row" role="rowheader" data-column="From">
+              ${isMerged ? "before the since" : drawFrontier(lower)}
+            </th>
+            <td role="cell" data-column="To">${drawFrontier(upper)}</td>
+            <td role="cell" data-column="Long" class="number">
+              ${isMerged || upper == null ? "–" : span(upper - lower)}
+            </td>
+            <td role="cell" data-column="Level" class="number">${level ?? "–"}</td>
+            <td role="cell" data-column="Parts" class="number">${count(parts)}</td>
+            <td role="cell" data-column="Updates" class="number">${count(updates ?? records)}</td>
+            <td role="cell" data-column="Size" class="number">${size(bytes)}</td>
           </tr>`;
         }),
+        "titled brief",
       ),
       drawMore(page, "batches", batches.length),
     ],
@@ -143,14 +156,15 @@ export function drawLevelsTable(levels) {
           .sort((a, b) => b.level - a.level)
           .map(
             (row) =>
-              html`<tr>
-                <th scope="row" class="number">${row.level}</th>
-                <td class="number">${count(row.batches)}</td>
-                <td class="number">${count(row.parts)}</td>
-                <td class="number">${count(row.updates)}</td>
-                <td class="number">${size(row.size)}</td>
+              html`<tr role="row">
+                <th scope="row" role="rowheader" data-column="Level" class="number">${row.level}</th>
+                <td role="cell" data-column="Batches" class="number">${count(row.batches)}</td>
+                <td role="cell" data-column="Parts" class="number">${count(row.parts)}</td>
+                <td role="cell" data-column="Updates" class="number">${count(row.updates)}</td>
+                <td role="cell" data-column="Size" class="number">${size(row.size)}</td>
               </tr>`,
           ),
+        "titled brief",
       ),
   );
 }
@@ -170,20 +184,31 @@ export function drawRoundsTable(page, rounds) {
       page.name ? [1, 2, 3, 4] : [2, 3, 4, 5],
       shownRows(page, "rounds", ordered).map(
         (round) =>
-          html`<tr>
-            ${page.name ? nothing : html`<th scope="row">${objectLink(page, round.shard, "", "shard")}</th>`}
-            <th scope="row">${drawFrontier(moment(round.occurred_at) ?? null)}</th>
-            <td class="number">${span(round.took)}</td>
-            <td class="number">${count(round.merges)}</td>
-            <td class="number">
+          html`<tr role="row">
+            ${
+              page.name
+                ? nothing
+                : html`<th scope="row" role="rowheader">
+                    ${objectLink(page, round.shard, "", "shard")}
+                  </th>`
+            }
+            <th scope="row" role="rowheader" data-column="When">
+              ${drawFrontier(moment(round.occurred_at) ?? null)}
+            </th>
+            <td role="cell" data-column="Took" class="number">${span(round.took)}</td>
+            <td role="cell" data-column="Merges" class="number">${count(round.merges)}</td>
+            <td role="cell" data-column="Collected" class="number">
               ${round.collected == null ? "–" : countOf(round.collected, "blob")}
             </td>
-            <td class="number">${round.swept == null ? "–" : countOf(round.swept, "blob")}</td>
-            <td class="sentence">
+            <td role="cell" data-column="Swept" class="number">
+              ${round.swept == null ? "–" : countOf(round.swept, "blob")}
+            </td>
+            <td role="cell" data-column="Failed" class="sentence">
               ${(round.failed ?? []).map((/** @type {string} */ step) => visible(step)).join(", ") || "–"}
             </td>
           </tr>`,
       ),
+      "titled brief",
     ),
     drawMore(page, "rounds", rounds.length),
   ]);

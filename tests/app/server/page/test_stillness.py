@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 from support.page.browser import Look, OpenPage
+from support.page.tools_world import ToolsWorld
 from support.page.world import ServedWorld
 from support.profiles import one_of
 from support.waiting import wait_until
@@ -82,6 +83,36 @@ def test_each_screen_fits_the_smallest_and_the_largest_window(
         expect(seen.page.locator("main")).not_to_be_empty()
         expect(seen.page.locator(".as-of .live-dot:not(.off)")).to_be_visible()
         assert seen.page.evaluate(_BEYOND) <= 0, path
+
+
+_TITLED: Final = """table => {
+  const room = table.parentElement;
+  const shown = (e) => e.getBoundingClientRect().right <= innerWidth;
+  const cells = [...table.querySelectorAll("tbody tr:first-child [data-column]")];
+  return {
+    beyond: room.scrollWidth - room.clientWidth,
+    named: cells.filter(shown).map((e) => e.dataset.column),
+    heads: [...table.querySelectorAll("thead th")].map((e) => e.textContent.trim()),
+  };
+}"""
+
+
+def test_a_narrow_window_has_all_columns_of_a_table(open_page: OpenPage) -> None:
+    """Each cell with its column's name: at the edge of a phone nothing tells that there is more."""
+    fire, tools = ServedWorld("fire"), ToolsWorld("many")
+    for world, path, number in (
+        (tools, "/shard/flights", 3),
+        (fire, "/shard/flights", 3),
+        (fire, "/object/flights", 1),
+        (fire, "/dataflow/carrier_ranking", 1),
+    ):
+        tables = open_page(world, path, Look(400, 2000)).page.locator("table.titled")
+        expect(tables).to_have_count(number)
+        for table in tables.all():
+            found = table.evaluate(_TITLED)
+            assert found["beyond"] <= 0, path
+            # What a row is about may need no name.
+            assert found["named"] in (found["heads"], found["heads"][1:]), path
 
 
 def test_motion_is_for_those_who_want_it(open_page: OpenPage) -> None:

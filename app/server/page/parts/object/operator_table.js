@@ -21,20 +21,24 @@ import { PHASES } from "./steps.js";
 export function drawOperators(operators, times, chosen, choose) {
   const shares = new Map(sharesOf(operators, times.of).map((one) => [one.operator.id, one.share]));
   const parts = operators.filter((one) => one.parent !== undefined);
-  const content = drawScroll("Operators as a table", html`<table class="numbers operators">
-      <thead>
-        <tr>
-          <th scope="col">Operator</th>
-          <th scope="col">Share</th>
-          <th scope="col">Time</th>
-          <th scope="col">Rows in</th>
-          <th scope="col">Rows out</th>
-          <th scope="col">Rows/s</th>
-          <th scope="col">Kept rows</th>
-          <th scope="col">Kept size</th>
+  const content = drawScroll("Operators as a table", html`<table
+      class="numbers operators titled brief"
+      role="table"
+      aria-label="Operators as a table"
+    >
+      <thead role="rowgroup">
+        <tr role="row">
+          <th scope="col" role="columnheader">Operator</th>
+          <th scope="col" role="columnheader">Share</th>
+          <th scope="col" role="columnheader">Time</th>
+          <th scope="col" role="columnheader">Rows in</th>
+          <th scope="col" role="columnheader">Rows out</th>
+          <th scope="col" role="columnheader">Rows/s</th>
+          <th scope="col" role="columnheader">Kept rows</th>
+          <th scope="col" role="columnheader">Kept size</th>
         </tr>
       </thead>
-      <tbody>
+      <tbody role="rowgroup">
         ${parts.map((one) =>
           drawRow(one, times, shares.get(one.id), one.id === chosen?.id, choose))}
       </tbody>
@@ -52,8 +56,8 @@ export function drawOperators(operators, times, chosen, choose) {
 function drawRow(one, times, share, chosen, choose) {
   const rate = times.rows(one);
   const time = times.of(one);
-  return html`<tr class=${chosen ? "is-chosen" : ""}>
-    <th scope="row">
+  return html`<tr role="row" class=${chosen ? "is-chosen" : ""}>
+    <th scope="row" role="rowheader">
       <button
         type="button"
         class="plain"
@@ -68,13 +72,13 @@ function drawRow(one, times, share, chosen, choose) {
         >
       </button>
     </th>
-    <td>${share === undefined ? "–" : percent(share)}</td>
-    <td>${span(time)}</td>
-    <td>${drawRows(one.rowsIn)}</td>
-    <td>${drawRows(one.rowsOut)}</td>
-    <td>${sayRate(rate)}</td>
-    <td>${count(one.kept?.records)}</td>
-    <td>${size(one.kept?.size)}</td>
+    <td role="cell" data-column="Share">${share === undefined ? "–" : percent(share)}</td>
+    <td role="cell" data-column="Time">${span(time)}</td>
+    <td role="cell" data-column="Rows in">${drawRows(one.rowsIn)}</td>
+    <td role="cell" data-column="Rows out">${drawRows(one.rowsOut)}</td>
+    <td role="cell" data-column="Rows/s">${sayRate(rate)}</td>
+    <td role="cell" data-column="Kept rows">${count(one.kept?.records)}</td>
+    <td role="cell" data-column="Kept size">${size(one.kept?.size)}</td>
   </tr>`;
 }
 

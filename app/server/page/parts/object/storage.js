@@ -39,28 +39,28 @@ export function drawShard(page) {
 function drawHolds(page) {
   const holds = [...(page.rows("holds") ?? [])].sort((a, b) => (b.behind ?? 0) - (a.behind ?? 0));
   if (!holds.length) return drawAbsent("Nobody holds back its history.");
-  return drawScroll("Holds", html`<table class="numbers">
-      <thead>
-        <tr>
-          <th scope="col">Owner</th>
-          <th scope="col">Kind</th>
-          <th scope="col">Keeps history of</th>
-          <th scope="col">Bytes for it alone</th>
-          <th scope="col">Silent for</th>
+  return drawScroll("Holds", html`<table class="numbers titled" role="table" aria-label="Holds">
+      <thead role="rowgroup">
+        <tr role="row">
+          <th scope="col" role="columnheader">Owner</th>
+          <th scope="col" role="columnheader">Kind</th>
+          <th scope="col" role="columnheader">Keeps history of</th>
+          <th scope="col" role="columnheader">Bytes for it alone</th>
+          <th scope="col" role="columnheader">Silent for</th>
         </tr>
       </thead>
-      <tbody>
+      <tbody role="rowgroup">
         ${holds.map(
           (hold) =>
-            html`<tr>
-              <th scope="row">${visible(hold.owner, 80)}</th>
-              <td class="word">
+            html`<tr role="row">
+              <th scope="row" role="rowheader">${visible(hold.owner, 80)}</th>
+              <td role="cell" data-column="Kind" class="word">
                 ${visible(hold.kind)}${hold.overdue
                 ? html` <span class="tag">overdue</span>` : nothing}
               </td>
-              <td>${span(hold.behind)}</td>
-              <td>${size(hold.only_size)}</td>
-              <td>${span(hold.silent)}</td>
+              <td role="cell" data-column="Keeps history of">${span(hold.behind)}</td>
+              <td role="cell" data-column="Bytes for it alone">${size(hold.only_size)}</td>
+              <td role="cell" data-column="Silent for">${span(hold.silent)}</td>
             </tr>`,
         )}
       </tbody>
