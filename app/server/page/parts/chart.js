@@ -124,7 +124,8 @@ class PlotPart extends HTMLElement {
       ...size,
       ms: 1,
       legend: { show: false },
-      padding: [18, plot.sayAt ? 32 : 20, 0, 0],
+      // At the right there is half of a label that stands at the end: with its seconds, or "no. 1,000".
+      padding: [18, 32, 0, 0],
       cursor: { drag: { x: false, y: false }, points: { size: 7 }, y: false },
       scales: {
         x: {

@@ -82,6 +82,27 @@ LINES = """async cases => {
 }"""
 
 
+ENDS = """async () => {
+  await import("/page/parts/chart.js");
+  const draw = CanvasRenderingContext2D.prototype.fillText;
+  const beyond = new Map();
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, ...rest) {
+    const end = this.textAlign === "center" ? x + this.measureText(text).width / 2 : x;
+    beyond.set(text, end - this.canvas.width);
+    return draw.call(this, text, x, ...rest);
+  };
+  const chart = document.createElement("plot-part");
+  const size = { width: "600px", height: "150px" };
+  Object.assign(chart.style, { position: "fixed", display: "block", ...size });
+  document.body.append(chart);
+  const at = [...Array(61).keys()].map((second) => 1_768_676_400_000 + second * 1_000);
+  const lines = [{ label: "rows", values: at.map(() => 1), colour: "--series-1" }];
+  chart.plot = { title: "made", kind: "lines", at, lines, say: String };
+  await new Promise(requestAnimationFrame);
+  return [...beyond];
+}"""
+
+
 @pytest.fixture
 def page(open_page: OpenPage) -> Page:
     """A page that has loaded."""
@@ -147,6 +168,13 @@ def test_all_times_have_the_same_clock_in_every_language(open_page: OpenPage) ->
     midnight = page.evaluate(CLOCKS, 1_768_608_000_000)
     assert midnight[:2] == ["00:00:00", "00:00:00\u00a0UTC"]
     american.close()
+
+
+def test_the_last_time_of_an_axis_is_whole(page: Page) -> None:
+    """The newest moment is at the end of a chart, and half of its label beyond."""
+    beyond = dict(page.evaluate(ENDS))
+    assert "20:01:00" in beyond, beyond
+    assert max(beyond.values()) <= 0, beyond
 
 
 def test_rows_that_are_held_are_a_multiset(page: Page) -> None:
