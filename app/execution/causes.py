@@ -44,6 +44,7 @@ from shardline.app.logs import LOGGED_HINT
 from shardline.app.protocol.error_kinds import KINDS, class_of, kind_of
 from shardline.app.protocol.redaction import redact_option
 from shardline.datasource.errors import Corrupt, Determinate, InvalidUsage, ShardError
+from shardline.extras import MissingPackage
 
 __all__ = [
     "Cause",
@@ -178,6 +179,7 @@ def _of_micro_batch(text: str) -> Cause | None:
 _CODED: Final = re.compile(r"\[(?P<code>[A-Z][A-Z_0-9.]*)\] (?P<message>[^\n]*)")
 _FUNCTION_HINT: Final = "correct the function, and start the application again"
 _MODULE_HINT: Final = "install the module for Spark's Python processes, or send it with --py-files"
+_MODULE_HERE_HINT: Final = "install the module in the environment that this program runs in"
 
 
 def _in_python(text: str) -> Cause | None:
@@ -451,12 +453,15 @@ def _named(error: Thrown) -> str:
 
 def _of_itself(error: BaseException, text: str) -> Cause:
     """An error of this process, by its own class and message."""
+    if isinstance(error, MissingPackage):
+        return Cause("", text, "", "invalid_usage")
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     coded = _CODED.match(line)
     if coded is not None:
         return Cause(coded["code"], without_state(coded["message"]).rstrip(";. "), LOGGED_HINT)
     frames = tuple(called_frames(frames_of(error.__traceback__)))
-    return _of_exception(Raised(type(error).__name__, line, frames))
+    cause = _of_exception(Raised(type(error).__name__, line, frames))
+    return replace(cause, hint=_MODULE_HERE_HINT) if cause.hint == _MODULE_HINT else cause
 
 
 # -- the text --------------------------------------------------------------------------------------

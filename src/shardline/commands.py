@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardline.datasource.errors import InvalidUsage, unknown_name
-from shardline.extras import MissingPackage, check_installed, needed_for
+from shardline.extras import MissingPackage, check_extras, needed_for
 from shardline.installation import program_version
 
 __all__ = ["COMMANDS", "SPARK_OPTIONS", "Command", "main"]
@@ -37,14 +37,19 @@ class Command:
         usage: What follows the name.
         summary: What it does, in a line.
         arguments: What `main` gets before the arguments of the command line.
-        spark: Whether it starts a JVM.
+        extras: Without which it does not begin.
     """
 
     module: str
     usage: str
     summary: str
     arguments: tuple[str, ...] = ()
-    spark: bool = False
+    extras: tuple[str, ...] = ("runtime",)
+
+    @property
+    def spark(self) -> bool:
+        """Whether it starts a JVM."""
+        return "spark" in self.extras
 
 
 COMMANDS: Final = {
@@ -52,15 +57,20 @@ COMMANDS: Final = {
         "shardline.jobs.demo",
         "[--days N]",
         "a year of flights, and views that keep up with it",
-        spark=True,
+        extras=("spark", "runtime", "demo"),
     ),
-    "run": Command("shardline.jobs.run", "PROJECT", "a project: sources, views, sinks", spark=True),
+    "run": Command(
+        "shardline.jobs.run",
+        "PROJECT",
+        "a project: sources, views, sinks",
+        extras=("spark", "runtime"),
+    ),
     "plan": Command(
         "shardline.jobs.run",
         "PROJECT",
         "what `run` would change, and how",
         arguments=("--plan",),
-        spark=True,
+        extras=("spark", "runtime"),
     ),
     "sql": Command("shardline.jobs.ask", "'SELECT …'", "ask what runs", arguments=("sql",)),
     "subscribe": Command(
@@ -86,11 +96,20 @@ COMMANDS: Final = {
         "rows that could not be decoded; retract or skip them",
         arguments=("errors",),
     ),
-    "inspect": Command("shardline.jobs.show", "LOCATION [SHARD]", "look into shards"),
-    "admin": Command("shardline.jobs.admin", "LOCATION VERB [SHARD]", "look after them"),
-    "maintain": Command("shardline.jobs.maintain", "LOCATION [SHARD …]", "keep them small"),
+    "inspect": Command(
+        "shardline.jobs.show", "LOCATION [SHARD]", "look into shards", extras=("cli",)
+    ),
+    "admin": Command(
+        "shardline.jobs.admin", "LOCATION VERB [SHARD]", "look after them", extras=("cli",)
+    ),
+    "maintain": Command(
+        "shardline.jobs.maintain", "LOCATION [SHARD …]", "keep them small", extras=("cli",)
+    ),
     "compact": Command(
-        "shardline.jobs.compact", "LOCATION [SHARD …]", "merge large ones by Spark", spark=True
+        "shardline.jobs.compact",
+        "LOCATION [SHARD …]",
+        "merge large ones by Spark",
+        extras=("spark", "cli"),
     ),
 }
 """By name, in the order of the help."""
@@ -140,10 +159,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _prepared(name: str, options: Sequence[str]) -> Callable[[Sequence[str]], int]:
     """The `main` of a command, once everything that it needs is there."""
     command = COMMANDS[name]
+    # All of them: some modules are imported only when work has begun.
+    check_extras(f"'{name}'", command.extras)
     with needed_for(f"'{name}'"):
         program: Callable[[Sequence[str]], int] = importlib.import_module(command.module).main
     if command.spark:
-        check_installed(f"'{name}'", "pyspark")
         _prepare_spark(options)
     elif options:
         raise InvalidUsage(

@@ -277,7 +277,7 @@ def test_a_client_needs_no_extra(bare: Environment) -> None:
 def test_what_needs_an_extra_says_which(bare: Environment, code: str, extra: str) -> None:
     """As the import that failed."""
     done = bare.script(f"import shardline\n{code}")
-    assert re.search(rf"MissingPackage: {code} needs .*'shardline\[{extra}\]'", done.stderr)
+    assert re.search(rf"MissingPackage: {code} needs .*'shardline\[{extra}\][ ']", done.stderr)
 
 
 @pytest.mark.parametrize(

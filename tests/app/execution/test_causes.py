@@ -18,6 +18,7 @@ from shardline.app.storage.sinks.interval import Interval
 from shardline.app.storage.sinks.others import FunctionTarget, register_function
 from shardline.datasource.errors import Corrupt, Determinate, Fenced, InvalidUsage, MissingBlob
 from shardline.datasource.frontier import Frontier
+from shardline.extras import MissingPackage
 from support.spark.failures import CAUSES, GOLDEN, SITUATIONS
 from support.spark.user_functions import hand_over
 
@@ -204,8 +205,9 @@ JAVA = "An error occurred while calling o9.save.\n: "
         (
             ModuleNotFoundError("No module named 'prices'"),
             "ModuleNotFoundError: No module named 'prices'",
-            "install the module for Spark's Python processes, or send it with --py-files",
+            "install the module in the environment that this program runs in",
         ),
+        (MissingPackage("'run' needs it: pip install x"), "'run' needs it: pip install x", ""),
         (
             ValueError("<Row at 0x7f00aa> is odd\nand more"),
             "ValueError: <Row> is odd",
