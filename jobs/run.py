@@ -139,6 +139,7 @@ def _plan(
 
         project = Project.load(given.project, parse_variables(given.set))
         client = ShardClient.open(settings.demo.url, settings.storage)
+        allowed = _permissions(given)
         within = spark_session.settings_within(settings.demo.data)
         spark = capture.start_spark(lambda: spark_session.open_session("shardline plan", within))
         open_.callback(spark_session.stop_session, spark)
@@ -146,8 +147,8 @@ def _plan(
         resolved = project.check(spark)
         plan = planned(client, settings.runtime, resolved)
         progress.step("planning its views")
-        plan = with_view_plans(spark, plan, resolved)
-    return _show_plan(plan, _permissions(given), console)
+        plan = with_view_plans(spark, plan, resolved, allowed)
+    return _show_plan(plan, allowed, console)
 
 
 def _show_plan(plan: Plan, allowed: Permissions, console: Console) -> int:

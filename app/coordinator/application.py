@@ -464,7 +464,8 @@ class Application:
         """
         resolved = Project.parse(files, identity).check(self._spark, self._ids)
         if dry_run:
-            return with_view_plans(self._spark, self.plan(resolved), resolved)
+            plan = self.plan(resolved)
+            return with_view_plans(self._spark, plan, resolved, allowed or Permissions())
         return self.apply(resolved, allowed)
 
     def plan_drop(self, names: Sequence[str]) -> DropPlan:

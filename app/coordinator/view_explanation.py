@@ -1,6 +1,6 @@
 """Explains views: the plan of each, and for `EXPLAIN VIEW` what it keeps and what its steps took.
 
-    with_view_plans(spark, plan, resolved)     a project's plan with those of the views it makes
+    with_view_plans(spark, plan, …)            a project's plan with those of the views it makes
     ViewExplanations(…).table("busy")          `EXPLAIN VIEW busy`: part, item, detail
 
 `plan` and `EXPLAIN VIEW` show the same rows of the same plan. The second adds what is known of a
@@ -26,6 +26,7 @@ import pyarrow as pa
 from shardline.app.compute.index.shard_lookups import ArrangedKey, arranged_keys
 from shardline.app.introspection.store import Relations
 from shardline.app.introspection.verdicts.wording import amount
+from shardline.app.project.permission import Permissions
 from shardline.app.project.plan import Plan
 from shardline.app.project.project import CheckedProject
 from shardline.app.protocol.fingerprint import fingerprint
@@ -50,14 +51,20 @@ _STEPS_SHOWN: Final = 5
 _KIB: Final = 1024
 
 
-def with_view_plans(spark: SparkSession, plan: Plan, resolved: CheckedProject) -> Plan:
+def with_view_plans(
+    spark: SparkSession, plan: Plan, resolved: CheckedProject, allowed: Permissions
+) -> Plan:
     """A project's plan, with those of the views that it makes or changes, the first ones if many.
 
     Args:
         spark: A session with the settings of the one that will run them.
-        plan: The plan.
+        plan: The plan. Without views where another project runs: it is refused, and to plan them
+            can take minutes.
         resolved: The project.
+        allowed: What is not refused.
     """
+    if plan.owner and not allowed.adopt:
+        return plan
     from pyspark.sql.types import StructType  # noqa: PLC0415 - not for projects without views
 
     steps = [one.description for one in plan.steps if one.act != "drop"]

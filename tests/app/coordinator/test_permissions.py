@@ -6,6 +6,7 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace as struct_replace
@@ -13,9 +14,11 @@ from msgspec.structs import replace as struct_replace
 from shardline.app.coordinator.existing_shards import read_existing_shards
 from shardline.app.coordinator.objects import Objects
 from shardline.app.coordinator.planning import planned
+from shardline.app.coordinator.view_explanation import with_view_plans
 from shardline.app.lane.log import read_lane
 from shardline.app.project.identity import read_identity
 from shardline.app.project.permission import Permissions
+from shardline.app.project.plan import make_plan
 from shardline.app.project.project import CheckedProject
 from shardline.app.protocol.objects import ViewDescription
 from shardline.app.protocol.project_identity import ProjectIdentity, is_same_project
@@ -103,6 +106,17 @@ def test_another_project_is_refused_until_it_adopts(site: Site) -> None:
         assert read_lane(site.client())[0].project == moved
         with pytest.raises(InvalidUsage, match="'taxis' of /elsewhere runs here"):
             application.apply(of(FLIGHTS, source()))
+
+
+def test_no_view_is_planned_where_another_project_runs() -> None:
+    """The plan is refused, and each view would take a second of a session: there is none here."""
+    view = ViewDescription(name="v", query="SELECT k FROM t", inputs=("t",), schema="k BIGINT")
+    taxis = of(TAXIS, source(), view)
+    plan = replace(make_plan(taxis.descriptions, {}), owner="of /data/flights")
+    session: Any = None
+    assert with_view_plans(session, plan, taxis, REPLACE) is plan
+    with pytest.raises(KeyError, match="t"):  # the columns of its input, which are asked for first
+        with_view_plans(session, plan, taxis, ADOPT)
 
 
 def test_a_location_without_a_record_is_adopted(site: Site) -> None:

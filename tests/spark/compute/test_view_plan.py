@@ -12,6 +12,7 @@ from shardline.app.cli.view_plan_table import view_plan_table
 from shardline.app.compute.view.evaluate import parse_columns
 from shardline.app.compute.view.view_plan import plan_view
 from shardline.app.coordinator.view_explanation import EXPLAINED_MAX, with_view_plans
+from shardline.app.project.permission import Permissions
 from shardline.app.project.plan import make_plan, plan_from_json, plan_json
 from shardline.app.project.project import Project
 from shardline.app.protocol.view_plan import StatePlan, ViewPlan, obstacles, plan_rows
@@ -210,7 +211,7 @@ def test_a_plan_and_the_choice_of_the_strategy_agree(spark: SparkSession, name: 
     text = f"{sources} CREATE MATERIALIZED VIEW v AS {query}"
     resolved = Project.parse({"all.sql": text}).check(spark)
     plan = make_plan(resolved.descriptions, {}, columns=resolved.columns)
-    (found,) = with_view_plans(spark, plan, resolved).views
+    (found,) = with_view_plans(spark, plan, resolved, Permissions()).views
     wanted = resolved.descriptions["v"]
     assert (found.strategy, found.reason) == (wanted.strategy, wanted.reason)  # type: ignore[union-attr]
     assert bool(obstacles(found)) == (found.strategy == "recompute")
@@ -251,7 +252,8 @@ def test_a_projects_plan_has_those_of_the_views_that_it_makes(spark: SparkSessio
     )
     resolved = Project.parse({"all.sql": text}).check(spark)
     running = {name: resolved.descriptions[name] for name in ("t", "v0")}
-    plan = with_view_plans(spark, make_plan(resolved.descriptions, running), resolved)
+    bare = make_plan(resolved.descriptions, running)
+    plan = with_view_plans(spark, bare, resolved, Permissions())
     assert [one.view for one in plan.views] == [f"v{n}" for n in range(1, EXPLAINED_MAX + 1)]
     assert plan_from_json(plan_json(plan)) == plan
     shown = printed(shown_plan(plan), 80)
