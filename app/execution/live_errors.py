@@ -54,6 +54,10 @@ class Catalog(Protocol):
         ...
 
 
+_RAW: Final = "raw"
+"""The column of a source's errors that has the bad row; those of a view's query have none."""
+
+
 class _EmptyCatalog(Catalog):
     """A catalog of objects without inputs."""
 
@@ -75,21 +79,30 @@ class LiveErrors:
         at: The time.
         count: Number of errors.
         first: The text of one of them.
+        of_source: Whether it is a source, whose bad rows `errors` takes away.
     """
 
     object: str
     at: int
     count: int
     first: str
+    of_source: bool
 
     def error(self) -> InvalidUsage:
-        """The error for a read that needs this object at this time."""
+        """The error for a read that needs this object at this time.
+
+        Without the time: a sink that waits meets the same errors at other times, and a history has
+        one line for what stays the same.
+        """
         many = "1 live error" if self.count == 1 else f"{self.count} live errors"
         return InvalidUsage(
-            f"'{self.object}' has {many} at {self.at}, the first of them: {self.first:.500}",
+            f"'{self.object}' has {many}, the first of them: {self.first:.500}",
             code="INPUT_HAS_ERRORS",
-            hint=f"read '{errors_shard(self.object)}' for all of them; they go away when what "
-            "caused them is corrected or deleted at the source; `errors` takes bad rows away",
+            hint=f"`errors {self.object}` shows them and takes them away; with a key, a later row "
+            "of the same key does so too"
+            if self.of_source
+            else f"read '{errors_shard(self.object)}' for all of them; they go away when the rows "
+            "that cause them are corrected or deleted",
         )
 
 
@@ -114,7 +127,7 @@ def find_live_errors(
     for batch in shard.contents(state, as_of):
         first = first or _first_error_text(batch, shard.schema.names)
         count += sum(batch.column(DIFF).to_pylist())
-    return LiveErrors(of, as_of, count, first) if count else None
+    return LiveErrors(of, as_of, count, first, _RAW in shard.schema.names) if count else None
 
 
 def _first_error_text(batch: pa.RecordBatch, names: Sequence[str]) -> str:

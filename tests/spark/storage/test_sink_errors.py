@@ -73,7 +73,7 @@ def test_a_broken_input_is_not_shown(
         source.step(20, (2, "b", 1))
         source.step(30, (3, "c", 1))
         failed = reports.failure()
-    assert failed.error.startswith("[INPUT_HAS_ERRORS] 'below' has 1 live error at 20")
+    assert failed.error.startswith("[INPUT_HAS_ERRORS] 'below' has 1 live error, ")
     assert "bad date" in failed.error
     assert reached(reports) == 20
     with running(host, sink, life(2), CATALOG) as reports:
@@ -114,7 +114,7 @@ def test_errors_that_came_and_went_meanwhile(
             reports.failure()
     with running(host, sink, life(4), CATALOG) as reports:
         said = reports.stalled()
-    assert said.error.startswith("[INPUT_HAS_ERRORS] 'below' has 2 live errors at 60")
+    assert said.error.startswith("[INPUT_HAS_ERRORS] 'below' has 2 live errors, ")
 
     assert diffs(host.spark, sink) == [
         (1, "A", 15, 1),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardline.app.execution.live_errors import LiveErrors
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sink_holds import drop_sink, hold_name
 from shardline.app.storage.sinks.readable_times import ReadableTimes
@@ -78,8 +79,16 @@ def test_times_that_may_still_get_errors_are_waited_for(client: ShardClient) -> 
         span = found.span(5, Frontier(20))
         assert span is not None
         assert (span.first, span.upper) == (5, Frontier(15))
-        with pytest.raises(InvalidUsage, match=r"INPUT_HAS_ERRORS.*'below' has 1 live error at 15"):
+        with pytest.raises(InvalidUsage, match=r"INPUT_HAS_ERRORS.*'below' has 1 live error, "):
             raise found.error(span)
+
+
+def test_a_sink_that_waits_says_the_same_at_each_look() -> None:
+    """It meets the errors at other times, and its history has one line; what to do is possible."""
+    said = [LiveErrors("in", at, 1, "bad", of_source=True).error() for at in (15, 16)]
+    assert str(said[0]) == str(said[1])
+    assert said[0].hint.startswith("`errors in` shows them and takes them away")
+    assert "read 'in_errors'" in LiveErrors("in", 15, 1, "bad", of_source=False).error().hint
 
 
 def test_an_input_without_error_shards_is_readable(client: ShardClient) -> None:
