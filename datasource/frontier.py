@@ -17,15 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import total_ordering
 from typing import Final
 
 from typing_extensions import override
 
-__all__ = ["EMPTY", "MINIMUM", "TIME_MAX", "TIME_MIN", "Frontier", "join", "meet"]
+__all__ = ["EMPTY", "MINIMUM", "TIME_MAX", "TIME_MIN", "Frontier", "join", "meet", "with_date"]
 
 TIME_MIN: Final = 0
 """The least time: nothing happens before the epoch of the user's clock."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY_MS: Final = 86_400_000
+_YEAR_9999_MS: Final = 253_402_300_799_999
 
 TIME_MAX: Final = 2**63 - 2
 """The greatest time an update may carry: its successor must still be an int64."""
@@ -59,6 +64,18 @@ class Frontier:
     @override
     def __str__(self) -> str:
         return "[]" if self.time is None else f"[{self.time}]"
+
+
+def with_date(time: int | Frontier) -> str:
+    """A time or a frontier for a sentence: `[1795980325000] (2026-11-29 20:12:05.000 UTC)`.
+
+    The number alone where it is no date: the clock of tests, or a position in an order.
+    """
+    ms = time.time if isinstance(time, Frontier) else time
+    if ms is None or not _DAY_MS <= ms <= _YEAR_9999_MS:
+        return str(time)
+    date = (_EPOCH + timedelta(milliseconds=ms)).isoformat(" ", "milliseconds")
+    return f"{time} ({date.removesuffix('+00:00')} UTC)"
 
 
 EMPTY: Final = Frontier(None)

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from shardline.datasource.arguments import whole_number
 from shardline.datasource.errors import Determinate, InvalidUsage
-from shardline.datasource.frontier import EMPTY, Frontier
+from shardline.datasource.frontier import EMPTY, Frontier, with_date
 from shardline.datasource.lease import Lease, LeaseRenewer, take_lease
 from shardline.datasource.parts.contents import Contents
 from shardline.datasource.parts.fetch import Fetcher
@@ -304,8 +304,9 @@ def history_gone_error(state: ShardState, as_of: int | None, since: Frontier) ->
     """The error for a time before the shard's since."""
     if since.is_empty:
         return _dropped(state)
+    asked = None if as_of is None else with_date(as_of)
     return InvalidUsage(
-        f"shard '{state.name}' can no longer be read at {as_of}: its since is {since}",
+        f"shard '{state.name}' can no longer be read at {asked}: its since is {with_date(since)}",
         code="HISTORY_GONE",
         hint=f"read at {since.time} or later; a since hold keeps history from being compacted",
     )
@@ -329,7 +330,8 @@ def check_begun(state: ShardState, as_of: int) -> None:
     if as_of < first:
         began = datetime.fromtimestamp(first / 1000, UTC).isoformat(" ", "milliseconds")
         raise InvalidUsage(
-            f"shard '{state.name}' began at {began}, after the time that is asked for",
+            f"shard '{state.name}' began at {began.removesuffix('+00:00')} UTC, after the time "
+            f"that is asked for, {with_date(as_of)}",
             code="BEFORE_FIRST_CHANGE",
             hint=f"read at {first} or later; as a number, earlier times are empty and no error",
         )
@@ -351,8 +353,8 @@ def first_time(state: ShardState) -> int:
 def not_yet_readable_error(state: ShardState, as_of: int, timeout_ms: float) -> Determinate:
     """The error for a time that was not settled within the time that a read waited for it."""
     return Determinate(
-        f"shard '{state.name}' was not settled at {as_of} within {timeout_ms:.0f} ms: its upper "
-        f"is {state.upper}",
+        f"shard '{state.name}' was not settled at {with_date(as_of)} within {timeout_ms:.0f} ms: "
+        f"its upper is {with_date(state.upper)}",
         code="NOT_YET_READABLE",
         hint="read at an earlier time, wait longer, or see whether its writer still runs",
     )

@@ -43,7 +43,7 @@ from shardline.app.settings.live import (
 )
 from shardline.app.sql.parsed_relations import refuse_foreign_relations
 from shardline.datasource.errors import Determinate, InvalidUsage
-from shardline.datasource.frontier import Frontier, meet
+from shardline.datasource.frontier import Frontier, meet, with_date
 from shardline.datasource.read import not_yet_readable_error
 from shardline.datasource.state import ShardState, volume_of
 from shardline.datasource.waiting import poll_until
@@ -235,8 +235,9 @@ class PeekRun:
             if error.code != "HISTORY_GONE":
                 raise
             since = self._host.client.state(shard).since
+            first = "" if since.time is None else with_date(since.time)
             raise InvalidUsage(
-                f"'{of}' can no longer be read at {as_of}: its since is {since.time}",
+                f"'{of}' can no longer be read at {with_date(as_of)}: its since is {first}",
                 code="HISTORY_GONE",
                 hint=f"ask AS OF {since.time} or later; RETAIN HISTORY keeps more",
             ) from error

@@ -18,7 +18,7 @@ from typing import Final
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.formats import path_option
 from shardline.datasource.errors import Determinate, InvalidUsage
-from shardline.datasource.frontier import Frontier
+from shardline.datasource.frontier import Frontier, with_date
 
 __all__ = [
     "TARGET_WENT_BACK",
@@ -59,8 +59,9 @@ def input_went_back(sink: SinkDescription, there: Frontier, upper: Frontier) -> 
         upper: How far its input is.
     """
     return SinkStalled(
-        f"the target of sink '{sink.name}' has everything up to {there}, and '{sink.on}' is at "
-        f"{upper}: it was restored from a copy, and what it is given now may be there already",
+        f"the target of sink '{sink.name}' has everything up to {with_date(there)}, and "
+        f"'{sink.on}' is at {with_date(upper)}: it was restored from a copy, and what it is "
+        "given now may be there already",
         code="INPUT_WENT_BACK",
         hint="restore the target to the same moment; or drop the sink, empty its target and "
         f"create it again; {_not_again(sink)}",
@@ -76,9 +77,9 @@ def history_forgotten(sink: SinkDescription, committed: Frontier, since: Frontie
         since: Where the input's history begins.
     """
     return SinkStalled(
-        f"the target of sink '{sink.name}' has everything up to {committed}, and '{sink.on}' knows "
-        f"its changes from {since} on only: the sink was dropped, or its hold ended, for longer "
-        "than that keeps its history",
+        f"the target of sink '{sink.name}' has everything up to {with_date(committed)}, and "
+        f"'{sink.on}' knows its changes from {with_date(since)} on only: the sink was dropped, or "
+        "its hold ended, for longer than that keeps its history",
         code="HISTORY_GONE",
         hint="drop the sink, empty its target and create it again, or give it another one; a sink "
         f"that is paused keeps its hold, and RETAIN HISTORY of '{sink.on}' says for how long one "
@@ -95,9 +96,9 @@ def beginning_forgotten(sink: SinkDescription, wanted: int, since: Frontier) -> 
         since: Where the input's history begins.
     """
     return SinkStalled(
-        f"sink '{sink.name}' was to begin with the changes after {wanted}, and '{sink.on}' knows "
-        f"its changes from {since} on only: the sink had not begun, and had no hold on it, for "
-        "longer than that keeps its history",
+        f"sink '{sink.name}' was to begin with the changes after {with_date(wanted)}, and "
+        f"'{sink.on}' knows its changes from {with_date(since)} on only: the sink had not begun, "
+        "and had no hold on it, for longer than that keeps its history",
         code="HISTORY_GONE",
         hint="drop the sink and create it again: it then begins with what changes from that moment "
         f"on; {_not_again(sink)}",
@@ -112,9 +113,9 @@ def target_went_back(sink: SinkDescription, given: Frontier) -> SinkStalled:
         given: Up to where it was given rows.
     """
     return SinkStalled(
-        f"sink '{sink.name}' has given its target{_named(sink)} rows of times up to {given}, and "
-        "it has them no more: it was emptied or restored from a copy, or it is another one, "
-        "since a relative path counts from the folder in which the application was started",
+        f"sink '{sink.name}' has given its target{_named(sink)} rows of times up to "
+        f"{with_date(given)}, and it has them no more: it was emptied or restored from a copy, or "
+        "it is another one, since a relative path counts from the folder in which the application was started",
         code=TARGET_WENT_BACK,
         hint="bring the target back, and it goes on; or drop the sink, empty its target and create "
         "it again",
