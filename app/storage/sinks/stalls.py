@@ -115,7 +115,8 @@ def target_went_back(sink: SinkDescription, given: Frontier) -> SinkStalled:
     return SinkStalled(
         f"sink '{sink.name}' has given its target{_named(sink)} rows of times up to "
         f"{with_date(given)}, and it has them no more: it was emptied or restored from a copy, or "
-        "it is another one, since a relative path counts from the folder in which the application was started",
+        "it is another one, since a relative path counts from the folder in which the application "
+        "was started",
         code=TARGET_WENT_BACK,
         hint="bring the target back, and it goes on; or drop the sink, empty its target and create "
         "it again",
