@@ -25,7 +25,7 @@ from shardline.app.compute.peek.answer import PEEK_KNOBS, PeekSettings
 from shardline.app.compute.subscribe.subscription import SUBSCRIBE_KNOBS, SubscribeSettings
 from shardline.app.lane.settings import LANE_KNOBS, LaneSettings
 from shardline.app.protocol.compute import UpdateConfiguration
-from shardline.app.settings.config import RuntimeSettings
+from shardline.app.settings.config import DemoSettings, LogSettings, RuntimeSettings
 from shardline.app.settings.live import parse_positive_ms, with_live_values
 from shardline.app.transport.session import Limits
 from shardline.datasource.errors import InvalidUsage, unknown_name
@@ -44,6 +44,18 @@ _log = logging.getLogger(__name__)
 
 CHANGEABLE: Final = (*LANE_KNOBS, *PEEK_KNOBS, *SUBSCRIBE_KNOBS, *INDEX_KNOBS)
 """Names of the settings that may change while a runtime runs."""
+
+_FIXED: Final = {
+    name: section
+    for section, settings in (
+        ("log", LogSettings),
+        ("demo", DemoSettings),
+        ("runtime", RuntimeSettings),
+    )
+    for name in settings.__struct_fields__
+    if name not in CHANGEABLE
+}
+"""The sections of the settings that may not change, by their names."""
 
 _ANSWERED_WITHIN_MS: Final = 2000
 """At most so much of a query's time is kept for its error to arrive: it takes milliseconds."""
@@ -174,9 +186,16 @@ def with_checked_values(given: Mapping[str, str], parts: PartSettings) -> PartSe
     """Return `parts` with the values of `given`, all of which must be changeable settings.
 
     Raises:
-        InvalidUsage: There is no such setting that may change, or it cannot have this value.
+        InvalidUsage: There is no such setting, it may not change, or it cannot have this value.
     """
     for name in given:
+        if name in _FIXED:
+            raise InvalidUsage(
+                f"setting '{name}' is read when an application starts, and cannot change after that",
+                code="SETTING_NEEDS_START",
+                hint=f"write it into section [{_FIXED[name]}] of the settings file (conf/app.toml, "
+                "or that of --config), and start the application again",
+            )
         if name not in CHANGEABLE:
             raise unknown_name("changeable setting", name, CHANGEABLE)
     return parts.changed(given)

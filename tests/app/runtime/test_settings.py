@@ -67,7 +67,9 @@ def test_what_may_change_is_a_setting_and_says_so() -> None:
     ("given", "said"),
     [
         ({"index_limt": "1g"}, "did you mean 'index_limit'?"),
-        ({"lease": "20s"}, "unknown changeable setting 'lease'"),
+        ({"lease": "20s"}, "setting 'lease' is read when an application starts"),
+        ({"retain_history": "1d"}, "section [runtime] of the settings file"),
+        ({"level": "DEBUG"}, "section [log] of the settings file"),
         ({"index_limit": "much"}, "setting 'runtime.index_limit' is 'much' — hint: write a size"),
         ({"subscribe_patience": "0"}, "use at least 1ms"),
         ({"queries_waiting": "-1"}, "use a whole number from 1"),
