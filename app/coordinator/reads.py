@@ -35,6 +35,7 @@ from shardline.app.protocol.graph import reachable_names
 from shardline.app.protocol.objects import (
     Description,
     IndexDescription,
+    SinkDescription,
     SourceDescription,
     ViewDescription,
     errors_shard,
@@ -186,7 +187,7 @@ class Reads:
                 out, can be read as well.
 
         Raises:
-            InvalidUsage: One is not; the nearest name is suggested.
+            InvalidUsage: One is not; the nearest name is suggested, or what it belongs to.
             Determinate: One is not created yet; says what it waits for.
         """
         running = self._running()
@@ -209,6 +210,8 @@ class Reads:
                     hint=f"rows are left out by its option onBadRow 'skip', or by `errors "
                     f"{skipping[name]} --skip`",
                 )
+            if name in running:
+                raise _not_readable(name, running[name])
             # Only now: it waits for a project that is being applied, and for a drop.
             uncreated = self._uncreated()
             if name not in running and name in self._running():
@@ -320,6 +323,17 @@ def _query_error(text: str, kind: str) -> ShardError:
     if found is None:
         return made(text, code="QUERY_FAILED")
     return made(found[2], code=found[1], hint=found[3] or "")
+
+
+def _not_readable(name: str, description: Description) -> InvalidUsage:
+    """The error for an object that is there and has no contents of its own."""
+    what = "a sink" if isinstance(description, SinkDescription) else "an index"
+    (on,) = inputs_of(description)
+    return InvalidUsage(
+        f"'{name}' is {what} of '{on}', and cannot be read",
+        code="NOT_READABLE",
+        hint=f"read '{on}'",
+    )
 
 
 def _error_owners(running: Mapping[str, Description]) -> dict[str, str]:

@@ -43,6 +43,7 @@ __all__ = [
 _FILE: Final = "sql"
 _UTC: Final = ZoneInfo("UTC")
 _EXPLAIN: Final = re.compile(r"\s*EXPLAIN\b", re.IGNORECASE)
+_SHOW: Final = re.compile(r"\s*SHOW\b", re.IGNORECASE)
 _VIEW: Final = re.compile(
     r"\s*(?:MATERIALIZED\s+)?VIEW\s+(?:(\w+)|`([^`]+)`)\s*;?\s*", re.IGNORECASE
 )
@@ -166,6 +167,8 @@ def _query(text: str, base: int) -> Query:
         return read_query(text)
     except TextProblem as wrong:
         wrong.offset += base
+        if _SHOW.match(text):
+            wrong.hint = "objects: `status`, or SELECT * FROM introspection.objects"
         raise
 
 

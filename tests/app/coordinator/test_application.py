@@ -464,6 +464,17 @@ def test_what_was_applied_is_known_before_it_is_recorded(
         site.wait("it is recorded", lambda: "u" in application.running())
 
 
+def test_what_has_no_contents_says_whose_can_be_read(site: Site) -> None:
+    """It is known by its name, and none of those that a hint proposes."""
+    with site.application() as application:
+        application.apply(project(source(), index()))
+        site.wait("both are there", lambda: len(application.running()) == 2)
+        with pytest.raises(InvalidUsage, match=r"NOT_READABLE.*'i' is an index of 't'.*read 't'"):
+            application.sql("SELECT k FROM i")
+        with pytest.raises(InvalidUsage, match=r"UNKNOWN_OBJECT.*known names: t$"):
+            application.sql("SELECT k FROM unheard_of")
+
+
 def test_what_is_on_its_way_to_the_lane_is_there(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

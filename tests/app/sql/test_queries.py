@@ -170,6 +170,7 @@ def test_a_subscription_has_an_object_and_times(text: str, subscribed: Subscribe
         ("DROP TABLE t", "sql:1:1: this is no query"),
         # Commands of which sqlglot's tokens have only the first and the last word.
         ("SHOW TABLES IN x", "sql:1:1: this is no query"),
+        ("show tables", "hint: objects: `status`, or SELECT * FROM introspection.objects"),
         ("-- all\nEXPLAIN SELECT * FROM t", "sql:2:1: this is no query"),
         ("VACUUM t RETAIN 3 HOURS", "sql:1:1: "),
         ("SELECT 1 -- \\\n, 2", "sql:1:10: Spark reads a comment here otherwise"),
