@@ -191,7 +191,7 @@ def with_checked_values(given: Mapping[str, str], parts: PartSettings) -> PartSe
     for name in given:
         if name in _FIXED:
             raise InvalidUsage(
-                f"setting '{name}' is read when an application starts, and cannot change after that",
+                f"setting '{name}' is read when an application starts, and cannot change later",
                 code="SETTING_NEEDS_START",
                 hint=f"write it into section [{_FIXED[name]}] of the settings file (conf/app.toml, "
                 "or that of --config), and start the application again",
