@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterable, Iterator
@@ -47,6 +48,7 @@ _BELOW_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"
 """`spark-submit` sets it for its Python process."""
 
 _LINES: Final = "\n\t"
+_PADDING: Final = re.compile(" +\n")
 
 _TERMINATED: Final = 128 + signal.SIGTERM
 
@@ -64,11 +66,31 @@ class _DataConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
+        segments = super().render(renderable, options)
+        # Tables are padded to the width of the terminal, which is none of a file's or a pipe's.
+        for segment in segments if self.is_terminal else _without_padding(segments):
             if segment.control:
                 yield segment
             else:
                 yield segment._replace(text=without_controls(segment.text))
+
+
+def _without_padding(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """The segments without the blanks that are at the ends of lines."""
+    blanks: list[Segment] = []
+    for segment in segments:
+        text = _PADDING.sub("\n", segment.text)
+        if text.startswith("\n"):
+            blanks.clear()
+        shown = text.rstrip(" ")
+        if shown:
+            yield from blanks
+            blanks = []
+            yield segment._replace(text=shown)
+        if shown != text:
+            blanks.append(segment._replace(text=text[len(shown) :]))
+    # No line ends here: of a piece of a line, which others follow.
+    yield from blanks
 
 
 @contextmanager

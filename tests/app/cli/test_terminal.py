@@ -9,10 +9,11 @@ import termios
 from collections.abc import Callable, Iterator
 
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 from rich.padding import Padding
 from rich.text import Text
 
+from shardline.app.cli.tables import facts_table
 from shardline.app.cli.terminal import exit_on_sigterm, open_console, report_error
 from shardline.app.execution.spark_errors import print_job_error
 from shardline.datasource.errors import Determinate
@@ -57,6 +58,20 @@ def test_a_file_or_pipe_has_no_styles_though_a_shell_with_a_terminal_has_opened_
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     parent(97)
     assert looks(open_console()) == (False, 200)
+
+
+def test_lines_of_a_pipe_end_with_their_texts(
+    monkeypatch: pytest.MonkeyPatch,
+    parent: Callable[[int], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """No cell of a table is padded at the end of a line; blanks before others stay."""
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    parent(97)
+    table = facts_table({"a": "one", "long": "w" * 300})
+    open_console().print(Group(table, Padding(Text("in  it "), (0, 0, 1, 2)), Text("end")))
+    first, *_, padded, empty, last = capsys.readouterr().out.splitlines()
+    assert (first, padded, empty, last) == ("a     one", "  in  it", "", "end")
 
 
 def test_texts_of_data_do_not_command_the_terminal(
