@@ -24,17 +24,23 @@ the process, the micro-batch or the partition that it is made in.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from shardline.app.storage.generators.catalog import FORMATS, schema_of, spark_format, with_start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_registered: WeakSet[SparkSession] = WeakSet()
+
 __all__ = ["FORMATS", "register", "schema_of", "spark_format", "with_start"]
 
 
 def register(spark: SparkSession) -> None:
-    """Register the generators' formats with a session; idempotent."""
+    """Register the generators' formats with a session, once: Spark warns of each repetition."""
+    if spark in _registered:
+        return
+    _registered.add(spark)
     # Imported here: names and columns are needed where there is no PySpark session, as in `plan`.
     from shardline.app.storage.generators.source import SOURCES  # noqa: PLC0415
 

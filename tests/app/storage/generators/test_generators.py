@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from shardline.app.storage.generators import FORMATS, schema_of, spark_format, with_start
+from shardline.app.storage.generators import FORMATS, register, schema_of, spark_format, with_start
 from shardline.app.storage.generators.catalog import open_generator
 from shardline.app.storage.generators.generator import Generator, micro_batch_end
 from shardline.app.storage.generators.mixing import draws, high, low, prices
@@ -338,6 +339,14 @@ def test_what_has_no_end_or_no_beginning_is_not_read() -> None:
         reader(ManualClock(), pace="none")
     with pytest.raises(InvalidUsage, match="FOREIGN_OFFSET"):
         reader(ManualClock(), startTime="0").latestOffset({"v": 1, "init": True}, ReadMaxRows(1))
+
+
+def test_formats_are_registered_once_with_a_session() -> None:
+    """Spark warns of each repetition, and every source asks for it."""
+    first, second = Mock(), Mock()
+    for session in (first, first, second):
+        register(session)
+    assert first.dataSource.register.call_count == second.dataSource.register.call_count > 0
 
 
 def test_random_access_equals_the_sequence() -> None:
