@@ -42,18 +42,21 @@ _IGNORED: Final = frozenset({"checkpointlocation", "queryname", "timezone"})
 """Options of Spark, which it passes along. `timeZone` is read where a date-time is parsed."""
 
 _ELSEWHERE: Final = {
-    "versionasof": "they have times and no versions: timestampAsOf",
-    "startingversion": "they have times and no versions: startingTimestamp",
-    "endingversion": "they have times and no versions: endingTimestamp",
-    "startingoffsets": "startingTimestamp, and snapshot=exclude to begin with what changes",
-    "ignoredeletes": "readChangeFeed=true, which has deletes as rows with _diff -1",
-    "ignorechanges": "readChangeFeed=true, which has changes as pairs of rows",
-    "skipchangecommits": "readChangeFeed=true, and filter by _diff > 0",
-    "overwriteschema": "mergeSchema=true adds columns; drop and create the shard for another one",
-    "partitionoverwritemode": "mode overwrite writes the difference, whatever it replaces",
-    "replacewhere": "mode overwrite writes the difference: give it the whole contents",
+    "versionAsOf": "they have times and no versions: timestampAsOf",
+    "startingVersion": "they have times and no versions: startingTimestamp",
+    "endingVersion": "they have times and no versions: endingTimestamp",
+    "startingOffsets": "startingTimestamp, and snapshot=exclude to begin with what changes",
+    "ignoreDeletes": "readChangeFeed=true, which has deletes as rows with _diff -1",
+    "ignoreChanges": "readChangeFeed=true, which has changes as pairs of rows",
+    "skipChangeCommits": "readChangeFeed=true, and filter by _diff > 0",
+    "overwriteSchema": "mergeSchema=true adds columns; drop and create the shard for another one",
+    "partitionOverwriteMode": "mode overwrite writes the difference, whatever it replaces",
+    "replaceWhere": "mode overwrite writes the difference: give it the whole contents",
 }
-"""Options of other formats for the same purpose, in lower case: what to use here."""
+"""Options of other formats for the same purpose: what to use here."""
+
+_SPELLED: Final = {name.lower(): name for name in _ELSEWHERE}
+"""Their names by those in lower case, as Spark hands over all options."""
 
 _UNITS: Final = {
     **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
@@ -88,11 +91,11 @@ class OptionReader:
         names = (*_PLACE, *known, *self._settings)
         accepted = {name.lower() for name in names} | _IGNORED
         for name in self._values:
-            if name not in accepted and name in _ELSEWHERE:
+            if name not in accepted and name in _SPELLED:
                 raise InvalidUsage(
-                    f"shards have no option '{name}'",
+                    f"shards have no option '{_SPELLED[name]}'",
                     code="UNKNOWN_OPTION",
-                    hint=_ELSEWHERE[name],
+                    hint=_ELSEWHERE[_SPELLED[name]],
                 )
             if name not in accepted and "." not in name:
                 raise unknown_name("option", name, names)

@@ -104,13 +104,17 @@ def _round_summary(done: RoundResult) -> str:
     if done.merges:
         words.append(f"{done.merges} merge{'' if done.merges == 1 else 's'}")
     if done.collected:
-        words.append(f"{done.collected} blobs of garbage deleted")
+        words.append(f"{_blobs(done.collected, '')} of garbage deleted")
     if done.swept is not None and done.swept.total.count:
         total = done.swept.total
-        words.append(f"{total.count} leaked blobs swept ({size(total.size_bytes)})")
+        words.append(f"{_blobs(total.count, 'leaked ')} swept ({size(total.size_bytes)})")
     if done.failed:
         words.append(f"failed: {', '.join(done.failed)}")
     return ", ".join(words)
+
+
+def _blobs(count: int, what: str) -> str:
+    return f"{count:,} {what}blob{'' if count == 1 else 's'}"
 
 
 def _parser() -> argparse.ArgumentParser:

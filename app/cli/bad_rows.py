@@ -63,8 +63,8 @@ def _source_lines(source: Mapping[str, Any]) -> Iterator[str]:
         yield f"{source['source']}: {_counted(live, 'error')}; reads fail while there are any"
         yield from _rows_lines(source["live"], live)
         yield (
-            f"    `errors {source['source']} --retract` or `--skip` takes them away; with an id,"
-            " one of them"
+            f"    `errors {source['source']} --retract --commit` or `--skip --commit` takes them"
+            " away; with ids behind `--retract` or `--skip`, these of them"
         )
     if skipped:
         yield f"{source['source']}: {_counted(skipped, 'row')} skipped"

@@ -33,6 +33,7 @@ __all__ = [
     "local_time",
     "location_view",
     "moment",
+    "number_or_time",
     "plain_table",
     "shard_view",
     "size",
@@ -45,6 +46,9 @@ _SECOND_MS = 1000
 _YEAR_9999_MS = 253_402_300_799_999
 _DAY_MS = 86_400_000
 """Times below are none of the clock: of tests, or positions in an order, as those of the lane."""
+
+_TIMES_FROM_MS = 1_000_000_000_000
+"""From September 2001 on: nobody has counted as many appends."""
 
 _HELPERS = ("_progress", "_errors", "_skipped")
 
@@ -288,11 +292,16 @@ def _writers(shard: ShardReport) -> Table:
     for writer in shard.writers:
         table.add_row(
             Text(writer.name),
-            f"{writer.last:,}",
+            number_or_time(writer.last),
             age(writer.silent_ms),
             "for ever" if writer.lease_ms is None else age(writer.lease_ms),
         )
     return table
+
+
+def number_or_time(last: int) -> str:
+    """The number of an append: of some writers, such as the ingestion of a source, a time."""
+    return moment(last) if last >= _TIMES_FROM_MS and utc(last) else f"{last:,}"
 
 
 def _parts(shard: ShardReport) -> Table:

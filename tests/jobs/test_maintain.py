@@ -15,8 +15,9 @@ import pytest
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import Determinate
+from shardline.datasource.maintainer import RoundResult
 from shardline.datasource.settings import ShardSettings
-from shardline.jobs.maintain import main
+from shardline.jobs.maintain import _round_summary, main
 from support.models.merging import contents, expected, filled, sizes
 from support.models.shards import SETTINGS, table
 from support.tree import ROOT
@@ -50,6 +51,12 @@ def test_rounds_merge_and_collect_and_say_so(
     out = capsys.readouterr().out
     assert "  a:" not in out
     assert out.splitlines()[-1].endswith("  nothing to do")
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "1 blob of"), (1_200, "1,200 blobs of")])
+def test_one_is_no_plural(count: int, said: str) -> None:
+    """Of what is deleted in a round."""
+    assert _round_summary(RoundResult(collected=count)) == f"{said} garbage deleted"
 
 
 def test_names_in_brackets_are_printed_as_they_are(

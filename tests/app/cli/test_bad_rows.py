@@ -35,7 +35,7 @@ def test_a_row_is_shown_with_time_place_text_and_reason() -> None:
     assert "3f9c2a1b  2023-11-14 22:13:20 UTC  /in/a b%20/b.csv, line 3 (2 times)" in shown
     assert "4,many" in shown
     assert "cannot be decoded as (id int)" in shown
-    assert "`errors s --retract`" in shown
+    assert "`errors s --retract --commit`" in shown
     unknown = {**ROW, "file": None, "line": None, "count": 1}
     shown = said(sources=[source(skipped=[unknown], skipped_count=1)])
     assert "s: 1 row skipped" in shown

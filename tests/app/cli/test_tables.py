@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardline.app.cli.tables import age, moment, size
+from shardline.app.cli.tables import age, moment, number_or_time, size
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,9 @@ def test_a_time_is_the_number_and_the_date() -> None:
     assert moment(4_711) == "4711", "a position in an order is no time of 1970"
     assert moment(2**63 - 2) == "9223372036854775806"
     assert moment(None, "finished") == "finished"
+
+
+def test_the_last_append_of_a_writer_may_be_a_time() -> None:
+    """That of a source's ingestion is, and is written as one; others count."""
+    assert number_or_time(1_795_000_000_123) == "1795000000123\n2026-11-18 11:06:40.123"
+    assert number_or_time(1_234_567) == "1,234,567"
