@@ -33,6 +33,7 @@ from shardline.app.cli.tables import local_time
 from shardline.app.cli.terminal import LOG_HELP, exit_on_sigterm, open_console, open_log
 from shardline.app.cli.verdict_lines import VerdictLines, describe_change, read_conditions
 from shardline.app.execution.spark_errors import print_job_error
+from shardline.app.server.start_mark import start_mark
 from shardline.app.settings.config import Settings, load
 from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.clock import SystemClock
@@ -178,7 +179,7 @@ def _serve(
     given: argparse.Namespace, settings: Settings, console: Console, capture: StderrCapture
 ) -> int:
     with contextlib.ExitStack() as open_:
-        with StartProgress(console) as progress:
+        with start_mark(settings.demo.data), StartProgress(console) as progress:
             progress.step("starting Spark")
             from shardline.app import spark_session  # noqa: PLC0415
             from shardline.app.cli.explain_plan import plan_summary  # noqa: PLC0415

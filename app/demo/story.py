@@ -49,6 +49,7 @@ from shardline.app.protocol.compute import SubscribeDropped
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.server.application_server import ServedApplication, serve_application
 from shardline.app.server.introspection_needed import check_introspection
+from shardline.app.server.start_mark import start_mark
 from shardline.app.settings.config import Settings
 from shardline.app.spark_session import open_session, settings_within, stop_session
 from shardline.datasource.client import ShardClient
@@ -141,7 +142,7 @@ def run_demo(
         client = ShardClient.open(demo.url, settings.storage)
         place = Place(demo.data, client.location.id)
         _introduce(settings, console, client, place, capture)
-        with StartProgress(console) as progress:
+        with start_mark(demo.data), StartProgress(console) as progress:
             unpack(place.source)
             feed = None
             if not (fresh or place.dropping.exists()):

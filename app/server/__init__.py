@@ -25,6 +25,7 @@ Never: changes anything by a GET, or answers a request that `access` has refused
     listening            the application's address, reserved before the location is taken
     introspection_needed  refuses to serve an application without introspection
     discovery            the file that says where the running application answers
+    start_mark           says that an application is starting, and is not announced yet
     client               requests of other commands to the running application
     relation_client      the client's end of the WebSocket
     metrics              the numbers of the relations in Prometheus' text format

@@ -34,6 +34,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from shardline.app.server.start_mark import starting_process
 from shardline.app.transport.token_header import token_header
 from shardline.datasource.background import PeriodicThread
 from shardline.datasource.clock import Clock
@@ -211,10 +212,19 @@ def find(folder: Path) -> ApplicationAddress:
     One that follows another runtime is found where there is no other.
 
     Raises:
-        InvalidUsage: `NOT_RUNNING`: the folder has no such file. `ADDRESS_UNREADABLE`: it has one
+        InvalidUsage: `NOT_RUNNING`: the folder has no such file, or one that was killed has left
+            it, and another one is starting. `ADDRESS_UNREADABLE`: it has one
             that this user may not read, or that is no address.
     """
     found = find_holder(folder) or _read(folder / _FOLLOWING)
+    starting = starting_process(folder)
+    if starting is not None and (found is None or not _answers(found)):
+        raise InvalidUsage(
+            f"the application of '{folder}' is starting (process {starting}), and does not answer "
+            "yet",
+            code="NOT_RUNNING",
+            hint="ask again in a moment",
+        )
     if found is not None:
         return found
     for name in (_FILE, _FOLLOWING):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import stat
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from shardline.app.server.discovery import (
     last_port,
     withdraw,
 )
+from shardline.app.server.start_mark import start_mark
 from shardline.datasource.errors import InvalidUsage
 from support.fakes.clock import ManualClock
 
@@ -36,6 +38,32 @@ def test_what_was_announced_is_found_until_it_is_withdrawn(tmp_path: Path) -> No
     withdraw(tmp_path, HERE)
     with pytest.raises(InvalidUsage, match="NOT_RUNNING"):
         find(tmp_path)
+
+
+def test_one_that_starts_is_told_of(tmp_path: Path) -> None:
+    """Also where one that was killed has left its file; what answers is found all the same."""
+    folder = tmp_path / "data"
+    said = rf"NOT_RUNNING.*is starting \(process {os.getpid()}\).*ask again in a moment"
+    with start_mark(folder):
+        with pytest.raises(InvalidUsage, match=said):
+            find(folder)
+        announce(folder, HERE)
+        with pytest.raises(InvalidUsage, match=said), start_mark(folder):
+            find(folder)
+    assert find(folder) == HERE
+    withdraw(folder, HERE)
+    with pytest.raises(InvalidUsage, match=r"NOT_RUNNING.*no application runs.*start one"):
+        find(folder)
+
+
+@pytest.mark.server
+def test_one_that_answers_is_found_while_another_one_starts(
+    tmp_path: Path, served: ApplicationAddress
+) -> None:
+    """As when a start takes a location over, and ends what runs only then."""
+    announce(tmp_path, served)
+    with start_mark(tmp_path):
+        assert find(tmp_path) == served
 
 
 def test_a_newer_application_keeps_its_file(tmp_path: Path) -> None:
