@@ -282,13 +282,23 @@ def test_what_needs_an_extra_says_which(bare: Environment, code: str, extra: str
 
 @pytest.mark.parametrize(
     ("command", "extra"),
-    [("inspect", "cli"), ("admin", "cli"), ("maintain", "cli"), ("status", "(cli|runtime)")],
+    [
+        ("inspect", "cli"),
+        ("admin", "cli"),
+        ("maintain", "cli"),
+        ("status", "runtime"),
+        ("run", "spark,runtime"),
+        ("demo", "spark,runtime,demo"),
+    ],
 )
-def test_a_command_says_which_extra_it_needs(bare: Environment, command: str, extra: str) -> None:
-    """With status 2 and one line."""
+def test_a_command_says_which_extra_it_needs(
+    bare: Environment, wheel: Path, command: str, extra: str
+) -> None:
+    """With status 2 and one line, and from the wheel that was installed: no index need have it."""
     done = bare.run("shardline", command, "lake")
     assert done.returncode == 2
-    assert re.fullmatch(rf"error: '{command}' needs .*'shardline\[{extra}\]'\n", done.stderr)
+    wanted = re.escape(f"'shardline[{extra}] @ {wheel.as_uri()}'")
+    assert re.fullmatch(rf"error: '{command}' needs .*: pip install {wanted}\n", done.stderr)
 
 
 def test_the_command_says_its_version_without_any_extra(bare: Environment) -> None:
