@@ -190,7 +190,7 @@ class ShardActions:
         """
         owner = find_hold_owner(hold)
         if owner is None or not self._is_ours(owner):
-            return "" if owner is None else _foreign(owner, self._known_objects())
+            return "" if owner is None else self._foreign(owner)
         # Read after the hold was seen: an object that has come since then is in it.
         if owner.id in self.runtime.lane.state.paused:
             return (
@@ -207,11 +207,22 @@ class ShardActions:
         """True if an object that runs here, or waits to be created, has taken such a hold."""
         if owner.place and owner.place != hold_place(self.checkpoints):
             return False  # of another runtime that runs the same object, or did
+        if owner.location not in {"", self.client.location.id}:
+            return False
         return owner.id in self._known_objects()
 
     def _known_objects(self) -> Mapping[str, object]:
         """The objects that run or wait to be created, by name; subscriptions as well."""
         return {**self.runtime.lane.state.objects, **self.objects.waiting()}
+
+    def _foreign(self, owner: HoldOwner) -> str:
+        if owner.location not in {"", self.client.location.id}:
+            return f"Source {name_of(owner.id)} of another location has taken it."
+        if owner.id in self._known_objects():
+            return (
+                f"Another runtime has taken it for its {name_of(owner.id)}; this one has its own."
+            )
+        return f"No object {name_of(owner.id)} runs here any more."
 
 
 def _left_merges(plan: CompactPlan) -> list[str]:
@@ -219,9 +230,3 @@ def _left_merges(plan: CompactPlan) -> list[str]:
         return []
     most = f"{amount(_MERGES_MAX)}, with 16 bytes for each row at least,"
     return [f"What is more than {most} stays due: the command `compact` merges it by Spark."]
-
-
-def _foreign(owner: HoldOwner, known: Mapping[str, object]) -> str:
-    if owner.id in known:
-        return f"Another runtime has taken it for its {name_of(owner.id)}; this one has its own."
-    return f"No object {name_of(owner.id)} runs here any more."

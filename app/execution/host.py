@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from shardline.app.execution.commit_pacing import CommitPacing
 from shardline.app.execution.observations import Report
+from shardline.app.protocol.objects import SourceDescription
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock, IdGenerator
 
@@ -84,6 +85,7 @@ class Incarnation:
         operators: First number of its operators, and how many there are.
         as_of: The first time at which its output must be right; None for a source, which sets its
             own.
+        former_sources: Former definitions of it that have read shards, which may have left holds.
     """
 
     id: str
@@ -92,6 +94,7 @@ class Incarnation:
     epoch: int
     operators: tuple[int, int]
     as_of: int | None = None
+    former_sources: tuple[SourceDescription, ...] = field(default=(), compare=False)
 
     @property
     def query_name(self) -> str:

@@ -470,6 +470,7 @@ class ProcessStarted(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         location: URL of the location, without secrets.
+        location_id: Id of the location.
         version: Of this program.
         data_folder: Its folder on this machine.
         checkpoints: Folder of the checkpoints of streaming queries.
@@ -481,6 +482,7 @@ class ProcessStarted(msgspec.Struct, frozen=True, kw_only=True):
     data_folder: str
     checkpoints: str
     at_ms: int
+    location_id: str = ""
 
 
 class SparkSeen(msgspec.Struct, frozen=True):

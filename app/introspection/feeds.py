@@ -181,6 +181,7 @@ class RuntimeFeeds:
         self.put(
             ProcessStarted(
                 location=redact_option("location", url),
+                location_id=self._client.location.id,
                 version=program_version(),
                 data_folder=str(data_folder),
                 checkpoints=str(checkpoints),

@@ -503,8 +503,9 @@ class ProcessState:
         # The order's epoch alone would do for a holder. A follower's restarts are not recorded,
         # and two incarnations with one epoch could not tell their reports apart.
         epoch = max(known.epoch, slot.last_epoch + 1)
+        numbers = known.dataflow, epoch, known.operators
         incarnation = Incarnation(
-            name, known.global_id, known.dataflow, epoch, known.operators, known.as_of
+            name, known.global_id, *numbers, known.as_of, known.former_sources
         )
         slot.incarnation, slot.life, slot.last_epoch = incarnation, known.epoch, epoch
         slot.kind, slot.ticket, slot.stop_again_ms = known.kind, None, None

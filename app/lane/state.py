@@ -59,7 +59,7 @@ from shardline.app.lane.commands import (
     is_transient,
     kind_of,
 )
-from shardline.app.protocol.objects import Description, inputs_of
+from shardline.app.protocol.objects import Description, SourceDescription, inputs_of
 from shardline.app.protocol.project_identity import ProjectIdentity
 
 __all__ = [
@@ -102,6 +102,8 @@ class LaneObject(msgspec.Struct, frozen=True, kw_only=True):
         former_inputs: What dataflows of former definitions have read, sorted; the present one may
             read it, too. Holds on it may be left when the object is dropped: who was to end them
             may have died.
+        former_sources: Former definitions of a source that have read shards, the newest of each
+            place: their holds may be left, too, and in a location that only its options open.
     """
 
     description: Description
@@ -115,6 +117,7 @@ class LaneObject(msgspec.Struct, frozen=True, kw_only=True):
     replaced: bool = False
     asked: int = 0
     former_inputs: tuple[str, ...] = ()
+    former_sources: tuple[SourceDescription, ...] = ()
 
     @property
     def kind(self) -> Kind:
@@ -126,6 +129,15 @@ class LaneObject(msgspec.Struct, frozen=True, kw_only=True):
         """What dataflows of any of its definitions have read, the present one included."""
         read = inputs_of(self.description) if self.kind == "compute" else ()
         return tuple(sorted({*self.former_inputs, *read}))
+
+    @property
+    def sources_so_far(self) -> tuple[SourceDescription, ...]:
+        """Definitions that have read shards, the present one included, the newest of each place."""
+        found = {_place(one): one for one in self.former_sources}
+        present = self.description
+        if isinstance(present, SourceDescription) and present.format.lower() == "shard":
+            found[_place(present)] = present
+        return tuple(found.values())
 
 
 class LaneState(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,6 +267,7 @@ def _created(state: LaneState, command: CreateDataflow, index: int) -> LaneState
         life="live",
         replaced=False,
         former_inputs=known.inputs_so_far,
+        former_sources=known.sources_so_far,
     )
     return _numbered(_with_object(state, command.id, changed), command)
 
@@ -416,6 +429,12 @@ def without_repeated(state: LaneState, submissions: Sequence[Submission]) -> lis
             last[submission.producer] = submission.sequence
             fresh.append(submission)
     return fresh
+
+
+def _place(source: SourceDescription) -> tuple[str | None, ...]:
+    """The options that say which shards a source reads; others of it may change."""
+    given = {name.lower(): text for name, text in source.options.items()}
+    return tuple(given.get(name) for name in ("path", "location", "shard", "shards"))
 
 
 def unfinished_replacements(objects: Mapping[str, LaneObject], kind: Kind) -> set[str]:

@@ -23,6 +23,7 @@ from shardline.app.execution.ending_holds import do_all
 from shardline.app.lane.state import LaneObject
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sink_holds import drop_sink
+from shardline.app.storage.source_holds import end_dropped
 from shardline.datasource.client import ShardClient
 
 __all__ = ["forget"]
@@ -78,4 +79,7 @@ def _end_holds(client: ShardClient, dropped: LaneObject, check_fence: Callable[[
     acts = [partial(end_view_holds, client, last.name, read, check_fence)]
     if isinstance(last, SinkDescription):
         acts.append(partial(drop_sink, client, last, check_fence))
+    # Last: what a source has read may be in another location, which may not answer.
+    if dropped.sources_so_far:
+        acts.append(partial(end_dropped, client, last.name, dropped.sources_so_far, check_fence))
     do_all(acts)

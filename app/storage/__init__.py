@@ -22,6 +22,7 @@ the fence was asked; believes a checkpoint that the shards contradict.
     envelope        what a source's rows mean; a micro-batch becomes updates
     json_texts      texts of rows, and of keys, by which errors and messages are found again
     reclock         binds offsets to times
+    source_holds    holds that keep readable what a source of shards has not read yet
     commit          the three appends of a micro-batch, in their order
     resume          makes Spark's checkpoint agree with the bindings
     source_look     finds out whether Spark has asked a source, and what waits there

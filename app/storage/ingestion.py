@@ -61,6 +61,7 @@ from shardline.app.storage.reading import MissingFiles, Reading, infer_columns
 from shardline.app.storage.reclock import Origin, Remap
 from shardline.app.storage.reporting import SourceReports
 from shardline.app.storage.resume import Checkpoint, forget_unbound_plan, reconcile_checkpoint
+from shardline.app.storage.source_holds import end_former
 from shardline.app.storage.source_look import SourceLook
 from shardline.datasource.background import BackgroundThread
 from shardline.datasource.errors import Determinate, Fenced, ShardError
@@ -162,13 +163,16 @@ class Ingestion:
         try:
             self._follow()
             timeline, reading = self._prepare()
-            if timeline.bound.last is None:
+            begins = timeline.bound.last is None
+            if begins:
                 self._run(reading, "snapshot")
             # Spark runs no micro-batch for a source that has nothing. The second half is for a
             # crash between the empty snapshot's binding and its appends.
             if timeline.snapshot_is_empty and not timeline.committed:
                 timeline.commit_nothing(self._checkpoint.planned_files())
                 self._reports.progress(timeline)
+            if begins:
+                self._end_former_holds(timeline)
             self._run(reading, "steady")
             # A query that ends without an error, and not by `stop`, was stopped through Spark.
             self._reports.failed(_stopped_elsewhere())
@@ -285,6 +289,11 @@ class Ingestion:
                     writer = writer.trigger(processingTime=interval)
             query = self._query = writer.start()
         return query
+
+    def _end_former_holds(self, timeline: Timeline) -> None:
+        """End the holds of definitions before this one, none of which has bound anything."""
+        former, host = self._incarnation.former_sources, self._host
+        end_former(host.client, self._description, former, timeline.bound, host.check_fence)
 
     def _check(self) -> None:
         """Raise `Stopped` or the first error if this incarnation must not go on."""

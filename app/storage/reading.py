@@ -51,6 +51,7 @@ from shardline.app.storage.generators import register, spark_format, with_start
 from shardline.app.storage.json_texts import exact_json
 from shardline.app.storage.kafka import is_kafka, with_defaults, with_marks
 from shardline.app.storage.reclock import Origin
+from shardline.app.storage.source_holds import with_hold
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frames import MicroBatchFiles, micro_batch_files, quoted, struct_of
 from shardline.datasource.java_names import java_class
@@ -186,7 +187,8 @@ class Reading:
             InvalidUsage: An option, a column or the envelope does not fit; names it.
         """
         bad_rows = on_bad_row(description)
-        stream = _stream(host.spark, description, origin)
+        held = with_hold(description, host.client.location.id)
+        stream = _stream(host.spark, held, origin)
         reading = cls(stream, write_options(host, description), description, bad_rows)
         reading._make_shard(host)
         return reading

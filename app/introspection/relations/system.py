@@ -110,7 +110,10 @@ def _hold_owner(facts: Facts, holder: HolderReport) -> str | None:
         name = find_lease_owner(holder.owner)
     else:
         owner = find_hold_owner(holder.name)
-        name = None if owner is None else owner.id
+        # A source of another application, whose location is another one, may read our shards.
+        here = "" if facts.process.started is None else facts.process.started.location_id
+        ours = owner is not None and owner.location in {"", here}
+        name = owner.id if owner is not None and ours else None
     return name if name in facts.objects else None
 
 

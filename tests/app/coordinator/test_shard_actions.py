@@ -144,6 +144,23 @@ def test_holds_that_objects_need_are_refused(site: Site, tmp_path: Path) -> None
         assert own not in site.holds()
 
 
+def test_a_hold_of_a_source_is_told_from_that_of_another_location(site: Site) -> None:
+    """Both may have a source of that name that reads this shard."""
+    client = site.client()
+    here, elsewhere = f"source:t:{client.location.id}", f"source:t:l{32 * '0'}"
+    with site.application() as application:
+        application.apply(project(source()))
+        site.wait("it is in the order", lambda: "t" in application.running())
+        for hold in (here, elsewhere):
+            client.hold("t", hold)
+        with pytest.raises(InvalidUsage, match="HOLD_IN_USE"):
+            act(application, "expire_hold", f"t/{here}", commit=True)
+        said = act(application, "expire_hold", f"t/{elsewhere}", commit=False).says
+        assert said[-1] == "Source `t` of another location has taken it."
+        assert act(application, "expire_hold", f"t/{elsewhere}", commit=True).done
+        assert site.holds() == [here]
+
+
 def test_a_lease_is_left_to_end_by_itself(site: Site) -> None:
     """It cannot be told whose query it is, and it ends once nobody renews it."""
     client = site.client()

@@ -80,7 +80,7 @@ def test_errors_do_not_move_while_their_object_does_not(monkeypatch: pytest.Monk
 )
 def test_no_secret_of_the_location_is_told(url: str) -> None:
     """Everybody on the machine may read where the application is."""
-    client: Any = SimpleNamespace(location=SimpleNamespace(url=url))
+    client: Any = SimpleNamespace(location=SimpleNamespace(url=url, id="l1"))
     feeds = RuntimeFeeds(client, ManualClock())
     feeds.describe_process(Path("data"), Path("data/checkpoints"))
     feeds.sink.put(

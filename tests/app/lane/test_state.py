@@ -336,6 +336,27 @@ def test_what_former_definitions_have_read_is_known_until_the_object_is_gone() -
     assert msgspec.convert(written, LaneObject).inputs_so_far == ("a", "d")
 
 
+def test_former_definitions_of_a_source_of_shards_are_known_until_it_is_gone() -> None:
+    """One for each place, with the newest options: older credentials open it no more."""
+
+    def of(path: str, kind: str = "shard", **options: str) -> CreateDataflow:
+        given = {"path": path, **options}
+        source = SourceDescription(name="s", format=kind, options=given)
+        return CreateDataflow(description=source)
+
+    state = fold([of("a"), of("b"), of("a", region="2"), of("c", "csv"), DropDataflow("s")])
+    known = state.objects["s"]
+    assert [one.options for one in known.sources_so_far] == [
+        {"path": "a", "region": "2"},
+        {"path": "b"},
+    ]
+    assert known.former_sources == known.sources_so_far
+    assert fold([Dropped("s", 4), of("d", "csv")], state).objects["s"].sources_so_far == ()
+    written = msgspec.to_builtins(known)
+    del written["former_sources"]
+    assert msgspec.convert(written, LaneObject).sources_so_far == ()
+
+
 def test_producers_are_forgotten_in_the_order_of_their_silence() -> None:
     """Their number is bounded, and the lane itself is never forgotten."""
     state = apply(EMPTY_STATE, record(0, UpdateConfiguration({}), "lane"))

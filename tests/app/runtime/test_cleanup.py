@@ -11,7 +11,7 @@ from msgspec import structs
 
 from shardline.app.execution import ending_holds
 from shardline.app.lane.state import LaneObject
-from shardline.app.protocol.objects import SinkDescription, ViewDescription
+from shardline.app.protocol.objects import SinkDescription, SourceDescription, ViewDescription
 from shardline.app.runtime.cleanup import forget
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Corrupt, Determinate, Fenced, Indeterminate, ShardError
@@ -90,6 +90,36 @@ def test_what_former_definitions_have_held_is_let_go(client: ShardClient, tmp_pa
     client.hold("a", HOLDS[1])
     forget(client, tmp_path, structs.replace(changed, description=sink), lambda: None)
     assert held(client) == {"a": [], "b": [], "c": HOLDS}
+
+
+def test_a_dropped_source_of_shards_lets_go_of_what_it_has_read(
+    client: ShardClient, tmp_path: Path
+) -> None:
+    """By its last definition, and by those before it; in whatever location."""
+    other = ShardClient.open(str(tmp_path / "other"))
+    own = f"source:s:{client.location.id}"
+    for name in ("a", "b"):
+        other.create(name, schema_of())
+        other.hold(name, own)
+    sources = [
+        SourceDescription(
+            name="s", format="shard", options={"path": str(tmp_path / "other" / name)}
+        )
+        for name in ("a", "b")
+    ]
+    numbers: dict[str, Any] = {"dataflow": 3, "operators": (1, 1), "epoch": 1, "created": 1}
+    dropped = LaneObject(
+        description=sources[0],
+        as_of=None,
+        global_id="u1",
+        former_sources=(sources[1],),
+        **numbers,
+    )
+    forget(client, tmp_path / "checkpoints", dropped, lambda: None)
+    for name in ("a", "b"):
+        state = other.machine(name).refresh()
+        assert state is not None
+        assert state.critical == {}
 
 
 def test_an_input_that_does_not_answer_is_tried_again_beside_one_that_is_damaged(

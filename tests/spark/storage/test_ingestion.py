@@ -24,6 +24,8 @@ from shardline.app.storage.commit import Timeline
 from shardline.app.storage.envelope import Staging
 from shardline.app.storage.errors import retract_errors
 from shardline.app.storage.reclock import EMPTY_SNAPSHOT
+from shardline.app.storage.source_holds import end_dropped
+from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Fenced
 from support.profiles import one_of, some_of
 from support.spark.ingestions import (
@@ -267,6 +269,48 @@ def test_changes_of_another_shard(runtime: Runtime) -> None:
     put(runtime.client, "there", 9, gone)
     with running(runtime, description) as source:
         source.wait_for_rows((1,), (3,))
+
+
+def test_a_source_of_a_shard_has_one_hold_on_it_however_often_it_starts(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nothing is bound each start begins anew, and a hold that is left would never end.
+
+    Once it has begun, that on the shard which the definition before has read ends.
+    """
+    other = ShardClient.open(str(tmp_path / "other"))
+    own = f"source:here:{runtime.client.location.id}"
+
+    def reads(shard: str) -> SourceDescription:
+        options = {"path": f"{tmp_path}/other/{shard}", "readChangeFeed": "true"}
+        return SourceDescription(name="here", format="shard", options=options, envelope="diff")
+
+    def holds(shard: str) -> list[str]:
+        state = other.machine(shard).refresh()
+        assert state is not None
+        return list(state.critical)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("the disk is full")
+
+    for shard in ("former", "there"):
+        put(other, shard, 5, ids(1))
+    with monkeypatch.context() as broken:
+        broken.setattr(Staging, "stage", fail)
+        for shard in ("former", "former", "there"):
+            with running(runtime, reads(shard)) as source:
+                wait_until("it fails", lambda: source.failures() != [], 60)
+            assert holds(shard) == [own]
+    runtime.former_sources = (reads("former"), reads("there"))
+    with running(runtime, reads("there")) as source:
+        source.wait_for_rows((1,))
+        source.wait_for("the former hold ends", lambda: holds("former") == [])
+        assert holds("there") == [own]
+        put(other, "there", 7, ids(2))
+        source.wait_for_rows((1,), (2,))
+    assert holds("there") == [own]
+    end_dropped(runtime.client, "here", [reads("there")], lambda: None)
+    assert holds("there") == []
 
 
 @pytest.mark.parametrize("kind", one_of(2, ["counter", "rate"]))

@@ -39,6 +39,7 @@ class Runtime:
     writes: threading.Event = field(default_factory=threading.Event)
     fence: Callable[[], None] = lambda: None
     epoch: int = 0
+    former_sources: tuple[SourceDescription, ...] = ()
 
     def __post_init__(self) -> None:
         self.client = ShardClient.open(self.location)
@@ -65,7 +66,8 @@ class Runtime:
 
     def incarnation(self, name: str) -> Incarnation:
         self.epoch += 1
-        return Incarnation(name, f"u-{name}", 1, self.epoch, (0, 4))
+        former = self.former_sources
+        return Incarnation(name, f"u-{name}", 1, self.epoch, (0, 4), former_sources=former)
 
 
 @dataclass

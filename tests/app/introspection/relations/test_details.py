@@ -329,6 +329,10 @@ def test_holds_name_their_object_and_all_bytes_that_they_keep(world: World) -> N
     client.create("flights", ShardSchema.from_arrow(pa.schema([("a", pa.int64())])))
     client.hold("flights", "view:delays:2:0a1b2c3d", purpose="stream by host:7")
     client.hold("flights", "view:gone:2:0a1b2c3d", purpose="an object of before")
+    here, elsewhere = ("l" + 32 * digit for digit in "01")
+    world.tell(replace(START, location_id=here))
+    for place, who in ((here, "a source"), (elsewhere, "a source of another location")):
+        client.hold("flights", f"source:delays:{place}", purpose=who)
     leases = [client.reader("flights", purpose=who) for who in ("index fast", "me")]
     for number in range(4):
         client.writer("flights").append_now(pa.table({"a": list(range(number, 3000))}))
@@ -342,6 +346,8 @@ def test_holds_name_their_object_and_all_bytes_that_they_keep(world: World) -> N
     assert {owner: row["object_id"] for owner, row in rows.items()} == {
         "stream by host:7": "delays",
         "an object of before": None,
+        "a source": "delays",
+        "a source of another location": None,
         "index fast": "fast",
         "me": None,
     }
