@@ -5,7 +5,7 @@ files of micro-batches that failed or ran twice. Here the folder itself says wha
 
     <path>/_shardline.json          the owner: sink, location, definition, and the shard it reads
     <path>/_shardline-copy.json     the same, written before it: a crash leaves one of them whole
-    <path>/.staging-<number>/       being written; hidden from every reader
+    <path>/.staging-<number>-…/     being written, by one write; hidden from every reader
     <path>/_upper=<number>/         files of a committed micro-batch, by its upper
     <path>/_newest-<number>         empty: the newest of these that there ever was
 
@@ -17,14 +17,18 @@ A sub-folder is renamed into place when all of its files are complete. Where the
 folders in one step (a local disk, HDFS) a reader never sees a part of a micro-batch. An object
 store copies file by file and deletes the originals after that, so a reader in that moment may, and
 a crash may leave a part in place. What is left in the hidden folder tells: while there is anything
-of `.staging-7`, nobody has seen that `_upper=7` is whole.
+of `.staging-7-…`, and no `_newest-…` behind it, nobody has seen that `_upper=7` is whole.
 
-    crash while the files are written     `.staging-7`                   it is deleted
-    crash while they are copied           `.staging-7` and `_upper=7`    both are deleted
+    crash while the files are written     `.staging-7-…`                 it is deleted
+    crash while they are copied           `.staging-7-…` and `_upper=7`  both are deleted
     crash while originals are deleted     the same                       the same
     crash after that                      `_upper=7`                     it counts, and is noted
 
 What is deleted is written again, from the input's history, which the sink's hold keeps.
+
+Each write has a hidden folder of its own. Tasks of a runtime that was replaced, and has not noticed
+yet, go on for as long as they take: in a folder of both they would add their files to those of the
+runtime that has taken over. They also bring their folder back after it was deleted.
 
 Users take sub-folders away when they have used them up, and they also put an older copy of the
 folder back, or start the application elsewhere, where a relative path means another folder. The
@@ -32,8 +36,9 @@ first must not disturb the sink, and the others must stall it, or rows would be 
 `_newest-…` tells them apart: it stays behind, and is as old as the copy.
 
 Invariants:
-    A sub-folder counts if nothing is left of its hidden one, or the sink's progress has its times:
-    those are noted after the rename, and the input may have forgotten them since.
+    A sub-folder counts if nothing is left of a hidden one of its number, or `_newest-…` or the
+    sink's progress has its times: those are noted after the rename, and the input may have
+    forgotten them since.
     One that counts is never written again, and never deleted: its interval is left alone.
     On a local disk a sub-folder is durable, with its name, before it counts: a power cut takes back
     nothing that progress has.
@@ -58,6 +63,7 @@ from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.formats import EXACT_TIMES, TIMES_AS_TEXTS
 from shardline.app.storage.sinks.interval import Interval, frontier_of, number_of
 from shardline.app.storage.sinks.target import Written, target_taken
+from shardline.datasource.clock import IdGenerator
 from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
 from shardline.datasource.frames import sync_names_above, sync_path, sync_tree
 from shardline.datasource.frontier import Frontier
@@ -91,6 +97,7 @@ class FileTarget:
         recorded: Frontier | None,
         *,
         location: str,
+        ids: IdGenerator,
         check_fence: Callable[[], None],
     ) -> None:
         """Take the folder, and delete what an earlier incarnation has left unfinished in it.
@@ -101,6 +108,8 @@ class FileTarget:
             options: Of the target.
             shard: Id of the shard that the sink reads.
             recorded: How far the folder is by the sink's progress; None if that has nothing.
+            location: Id of the location.
+            ids: Tells the hidden folders of writes apart.
             check_fence: Raises if another runtime has taken over.
 
         Raises:
@@ -119,6 +128,7 @@ class FileTarget:
         exact = {name: text for name, text in exact.items() if name.lower() not in given}
         self._options = {**exact, **dict(given.values())}
         self._spark = spark
+        self._ids = ids
         self._check_fence = check_fence
         self._path_class = java_class(spark, "org.apache.hadoop.fs.Path")
         # PySpark has no other door to file systems.
@@ -156,11 +166,13 @@ class FileTarget:
     def write(self, rows: DataFrame, interval: Interval) -> Written:
         """Write the rows into a hidden folder, then rename it into place."""
         done = self._place(f"{_DONE}{interval.number}")
-        staged = self._place(f"{_STAGING}{interval.number}")
-        if self._fs.exists(done) and not self._fs.exists(staged):
-            return Written(0, 0)
-        self._delete(done)
-        self._delete(staged)
+        staged = self._place(f"{_STAGING}{interval.number}-{self._ids.token().hex()}")
+        if self._fs.exists(done):
+            if self._counts(interval.number):
+                return Written(0, 0)
+            # What is there and does not count may be what another runtime is putting in place.
+            self._check_fence()
+            self._delete(done)
         counter = Observation()
         counted = rows.observe(counter, F.count(F.lit(1)).alias("rows"))
         writer = counted.write.format(self._format).options(**self._options)
@@ -174,7 +186,7 @@ class FileTarget:
         size = self._fs.getContentSummary(staged).getLength()
         # Again: the job may have taken an hour. A runtime that has taken over meanwhile puts the
         # same times in place up to an upper of its own, and readers would see them twice. What is
-        # staged stays then: it may be what that runtime is staging, and its next start deletes it.
+        # staged stays then, and the next start deletes it.
         self._check_fence()
         # Spark counts nothing where its optimiser found out that there are no rows.
         count = int(counter.get.get("rows", 0))
@@ -207,11 +219,22 @@ class FileTarget:
         for name in self._names():
             if not name.startswith(_STAGING):
                 continue
-            number = name.removeprefix(_STAGING)
-            end = frontier_of(int(number)) if number.isdigit() else None
-            if end is None or recorded is None or end > recorded:
+            number = _staged_number(name)
+            if number is not None and not self._has(number, recorded):
                 self._delete(self._place(f"{_DONE}{number}"))
             self._delete(self._place(name))
+
+    def _counts(self, number: int) -> bool:
+        """True if the sub-folder of `number`, which is there, is whole; see the module."""
+        is_staged = any(_staged_number(name) == number for name in self._names())
+        return not is_staged or self._has(number, None)
+
+    def _has(self, number: int, recorded: Frontier | None) -> bool:
+        """True if the sub-folder of `number` was put in place, by progress or `_newest-…`."""
+        if recorded is not None and frontier_of(number) <= recorded:
+            return True
+        # Until it has rows of this definition it speaks of those of the one before.
+        return not self._begins_anew and any(noted >= number for noted in self._noted)
 
     def _note_newest(self, number: int) -> None:
         """Let `_newest-…` say that sub-folder `number`, the newest one, has been there."""
@@ -349,6 +372,12 @@ class FileTarget:
 
     def _place(self, name: str) -> Any:
         return self._path_class(self._path, name)
+
+
+def _staged_number(name: str) -> int | None:
+    """The number of a hidden folder, maybe of an earlier version; None if it is none."""
+    number = name.removeprefix(_STAGING).partition("-")[0]
+    return int(number) if name.startswith(_STAGING) and number.isdigit() else None
 
 
 def _numbers(names: list[str], prefix: str) -> list[int]:

@@ -52,6 +52,7 @@ def open_target(host: Host, sink: SinkDescription, progress: SinkProgress) -> Ta
                 host.client.state(sink.on).shard,
                 recorded,
                 location=host.client.location.id,
+                ids=host.ids,
                 check_fence=host.check_fence,
             )
         case _:

@@ -191,6 +191,7 @@ def test_a_micro_batch_of_a_runtime_that_was_fenced_meanwhile_is_not_put_in_plac
             "shard",
             None,
             location="here",
+            ids=host.ids,
             check_fence=check_fence,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +17,8 @@ from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sinks import files
 from shardline.app.storage.sinks.files import FileTarget
 from shardline.app.storage.sinks.interval import Interval
-from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.clock import SystemIds
+from shardline.datasource.errors import Fenced, InvalidUsage
 from shardline.datasource.frontier import Frontier
 
 
@@ -79,7 +81,11 @@ def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SinkDescription:
 
 
 def opened(
-    sink: SinkDescription, shard: str, recorded: Frontier | None = None, location: str = "here"
+    sink: SinkDescription,
+    shard: str,
+    recorded: Frontier | None = None,
+    location: str = "here",
+    check_fence: Callable[[], None] = lambda: None,
 ) -> FileTarget:
     spark = SimpleNamespace(_jsc=SimpleNamespace(hadoopConfiguration=lambda: None))
     return FileTarget(
@@ -89,7 +95,8 @@ def opened(
         shard,
         recorded,
         location=location,
-        check_fence=lambda: None,
+        ids=SystemIds(),
+        check_fence=check_fence,
     )
 
 
@@ -255,14 +262,17 @@ def test_an_older_copy_of_a_folder_is_known(sink: SinkDescription, tmp_path: Pat
 
 
 class Frame:
-    """Rows of a micro-batch, which are stored as an empty folder."""
+    """Rows of a micro-batch, which are stored as an empty folder, or as `save` says."""
+
+    def __init__(self, save: Callable[[Path], None] = Path.mkdir) -> None:
+        self.save = save
 
     def observe(self, *_: object) -> Any:
         return self
 
     @property
     def write(self) -> Any:
-        writer = MagicMock(save=lambda path: Path(path).mkdir())
+        writer = MagicMock(save=lambda path: self.save(Path(path)))
         for step in ("format", "options", "mode"):
             getattr(writer, step).return_value = writer
         return writer
@@ -291,6 +301,55 @@ def test_a_folder_that_is_filled_anew_has_had_what_it_is_given(
     target.write(cast("Any", Frame()), Interval(0, Frontier(11)))
     assert opened(next_one, "shard-1").has_taken(Frontier(11))
     assert [path.name for path in folder.glob("_newest*")] == ["_newest-11"]
+
+
+def test_tasks_of_a_runtime_that_was_replaced_add_nothing(sink: SinkDescription) -> None:
+    """They go on when it is over, and bring back the folder that was deleted before them."""
+    folder = Path(sink.options["path"])
+    places: list[Path] = []
+
+    def task(place: Path, name: str) -> None:
+        place.mkdir(parents=True, exist_ok=True)
+        (place / name).touch()
+
+    def of_the_second(place: Path) -> None:
+        task(place, "second")
+        task(places[0], "late")
+
+    def of_the_first(place: Path) -> None:
+        task(place, "first")
+        places.append(place)
+        second = opened(sink, "shard-1")
+        assert not place.exists()
+        second.write(cast("Any", Frame(of_the_second)), Interval(0, Frontier(11)))
+
+    def fenced() -> None:
+        raise Fenced("another runtime")
+
+    first = opened(sink, "shard-1", check_fence=fenced)
+    with pytest.raises(Fenced):
+        first.write(cast("Any", Frame(of_the_first)), Interval(0, Frontier(11)))
+    assert [path.name for path in (folder / "_upper=11").iterdir()] == ["second"]
+    # Progress does not have it yet, but it was put in place: readers may have used it.
+    third = opened(sink, "shard-1")
+    assert third.committed() == Frontier(11)
+    assert [path.name for path in (folder / "_upper=11").iterdir()] == ["second"]
+    assert not list(folder.glob(".staging*"))
+
+
+def test_what_may_be_another_runtimes_is_not_deleted_behind_a_fence(sink: SinkDescription) -> None:
+    """It is just being put in place; this one has not noticed yet that it was replaced."""
+    folder = Path(sink.options["path"])
+
+    def fenced() -> None:
+        raise Fenced("another runtime")
+
+    first = opened(sink, "shard-1", check_fence=fenced)
+    for name in (".staging-11-0a", "_upper=11"):
+        (folder / name).mkdir()
+    with pytest.raises(Fenced):
+        first.write(cast("Any", Frame()), Interval(0, Frontier(11)))
+    assert (folder / "_upper=11").exists()
 
 
 def test_a_definition_that_has_written_nothing_leaves_what_the_one_before_has_had(
