@@ -18,6 +18,7 @@ the fence was asked; believes a checkpoint that the shards contradict.
     formats         formats of sources and sinks: spelling, options, packages
     ingestion       the streaming query of a source
     reading         opens a source as a stream, and decodes its micro-batches
+    unfit_rows      finds rows that lack a value which the source needs
     kafka           start, deletes and order of Kafka's rows
     envelope        what a source's rows mean; a micro-batch becomes updates
     json_texts      texts of rows, and of keys, by which errors and messages are found again

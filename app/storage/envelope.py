@@ -42,6 +42,7 @@ from shardline.app.storage.errors import ERRORS
 from shardline.app.storage.json_texts import key_text
 from shardline.app.storage.kafka import AT, DELETED, PARTITION, is_kafka
 from shardline.app.storage.reading import CORRUPT, FILE, POSITION, Decoded, Reading
+from shardline.app.storage.unfit_rows import unfit_clause
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frames import (
     ROWS_MAX,
@@ -190,9 +191,8 @@ class Staging:
         return decoded.rows.select(*self._error_columns(decoded)).where("raw IS NOT NULL")
 
     def _error_columns(self, decoded: Decoded, *images: str) -> list[Column]:
-        error = f"a row cannot be decoded as ({self._column_list()})"
-        if self.reading.description.envelope == "debezium":
-            error += ", or is an event without the images that it needs"
+        clause = unfit_clause(self.reading.description)
+        error = f"a row cannot be decoded as ({self._column_list()}){clause}"
         return [
             F.lit(error).alias("error"),
             F.col(CORRUPT).alias("raw"),

@@ -11,9 +11,9 @@ Each row has its position in the source where rows replace one another: for file
 change, its path and the place in it, for Kafka the offset, which means something within a partition
 (`kafka`), else the order in which Spark's partitions have the rows.
 
-Rows of text formats that cannot be decoded are marked, unless the source sets the option `mode`
-itself: then Spark drops them or fails, as the option says. What becomes of marked rows is the
-option `onBadRow` (`bad_rows`).
+Rows of text formats that cannot be decoded, or lack what the source needs (`unfit_rows`), are
+marked, unless the source sets the option `mode` itself: then Spark drops the former or fails, as
+the option says. What becomes of marked rows is the option `onBadRow` (`bad_rows`).
 
 Invariants:
     The same micro-batch gives the same rows at the same positions whenever it is run.
@@ -48,19 +48,15 @@ from shardline.app.storage.bad_rows import (
 )
 from shardline.app.storage.formats import READ_FILES
 from shardline.app.storage.generators import register, spark_format, with_start
-from shardline.app.storage.json_texts import exact_json
 from shardline.app.storage.kafka import is_kafka, with_defaults, with_marks
 from shardline.app.storage.reclock import Origin
 from shardline.app.storage.source_holds import with_hold
+from shardline.app.storage.unfit_rows import with_unfit_marked, with_unfit_refused
 from shardline.datasource.errors import Determinate, InvalidUsage
-from shardline.datasource.frames import MicroBatchFiles, micro_batch_files, quoted, struct_of
+from shardline.datasource.frames import MicroBatchFiles, micro_batch_files, struct_of
 from shardline.datasource.java_names import java_class
 from shardline.datasource.schema import DIFF, TS, ShardSchema
 from shardline.datasource.sink import (
-    AFTER,
-    BEFORE,
-    NEED_AFTER,
-    OP,
     SinkOptions,
     assign_roles,
     find_shard,
@@ -108,10 +104,6 @@ FILE: Final = _PATH
 
 _TOMBSTONE: Final = "null"
 """An event without contents: Debezium sends one after each delete, for Kafka's log compaction."""
-
-_NEED_NO_IMAGE: Final = ("d", "m", "t")
-"""Operations of events without images: a message, which says nothing of rows; and a truncation and
-a delete, which are refused by their own names."""
 
 _GLOB: Final = frozenset("{}[]*?\\")
 
@@ -373,32 +365,18 @@ def _stream(spark: SparkSession, description: SourceDescription, origin: Origin)
     stream = reader.options(**given).load()
     if name.lower() not in READ_FILES:
         return stream
-    if decodes and description.envelope == "debezium":
-        stream = _with_silent_events_marked(stream.where(~F.col(CORRUPT).eqNullSafe(_TOMBSTONE)))
-    return stream.select(
+    if decodes:
+        if description.envelope == "debezium":
+            stream = stream.where(~F.col(CORRUPT).eqNullSafe(_TOMBSTONE))
+        stream = with_unfit_marked(stream, description, CORRUPT)
+    stream = stream.select(
         "*",
         F.col("_metadata.file_modification_time").alias(_CHANGED),
         F.col("_metadata.file_path").alias(_PATH),
         F.col("_metadata.file_block_start").alias(_BLOCK),
         F.col("_metadata.file_size").alias(_SIZE),
     )
-
-
-def _with_silent_events_marked(stream: DataFrame) -> DataFrame:
-    """`stream`, with events that lack the images which they need as rows that cannot be decoded.
-
-    Without a word they would be left out: above all events that a connector has wrapped in a
-    `payload`, of which no column of the source is read.
-    """
-    names = stream.columns
-    if AFTER not in names:
-        return stream  # refused where the shard is made
-    nothing = F.col(BEFORE).isNull() if BEFORE in names else F.lit(True)
-    op = F.coalesce(F.col(OP).cast("string"), F.lit("")) if OP in names else F.lit("")
-    silent = F.col(AFTER).isNull() & (op.isin(*NEED_AFTER) | (nothing & ~op.isin(*_NEED_NO_IMAGE)))
-    own = [quoted(name) for name in stream.columns if name != CORRUPT]
-    marked = F.coalesce(F.col(CORRUPT), F.when(silent, exact_json(own)))
-    return stream.withColumn(CORRUPT, marked)
+    return stream if decodes else with_unfit_refused(stream, description, _PATH)
 
 
 def _streamable(spark: SparkSession, given: Mapping[str, str]) -> dict[str, str]:

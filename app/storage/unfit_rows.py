@@ -1,0 +1,105 @@
+"""Rows that are decoded and do not fit: they lack a value that the source needs.
+
+    with_unfit_marked(stream, …)     of a text format: they are rows that cannot be decoded
+    with_unfit_refused(stream, …)    of other files: the micro-batch fails, and names the file
+
+Spark gives such rows without a word. The write behind it would fail for all rows of a micro-batch,
+for ever, and name neither row nor file; or it would leave the row out.
+
+    envelope diff         `_diff` is NULL
+    envelope debezium     an event without the images that it needs: above all those that a
+                          connector has wrapped in a `payload`, of which no column is read
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+
+from shardline.app.protocol.objects import SourceDescription
+from shardline.app.storage.json_texts import exact_json
+from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frames import quoted
+from shardline.datasource.schema import DIFF
+from shardline.datasource.sink import AFTER, BEFORE, NEED_AFTER, OP
+
+__all__ = ["unfit_clause", "with_unfit_marked", "with_unfit_refused"]
+
+_NEED_NO_IMAGE: Final = ("d", "m", "t")
+"""Operations of events without images: a message, which says nothing of rows; and a truncation and
+a delete, which are refused by their own names."""
+
+
+def unfit_clause(description: SourceDescription) -> str:
+    """What else than a text that cannot be decoded is wrong with a marked row, as a clause."""
+    match description.envelope:
+        case "debezium":
+            return ", or is an event without the images that it needs"
+        case "diff":
+            return f", or has NULL in {DIFF}"
+        case _:
+            return ""
+
+
+def with_unfit_marked(stream: DataFrame, description: SourceDescription, mark: str) -> DataFrame:
+    """`stream`, with rows that do not fit as rows that cannot be decoded.
+
+    Args:
+        stream: Of a text format.
+        description: Of the source.
+        mark: Column with the text of a row that cannot be decoded.
+    """
+    found = _silent_event(stream) if description.envelope == "debezium" else None
+    found = _either(found, _null(description, stream))
+    if found is None:
+        return stream
+    own = [quoted(name) for name in stream.columns if name != mark]
+    marked = F.coalesce(F.col(mark), F.when(found, exact_json(own)))
+    return stream.withColumn(mark, marked)
+
+
+def with_unfit_refused(stream: DataFrame, description: SourceDescription, file: str) -> DataFrame:
+    """`stream`, which fails at a row that does not fit, with the name of its file.
+
+    Args:
+        stream: Of files whose rows are not decoded one by one.
+        description: Of the source.
+        file: Column with the file that has the row.
+    """
+    found = _null(description, stream)
+    if found is None:
+        return stream
+    mark = "\0"
+    refusal = InvalidUsage(
+        f"a row of {mark} has NULL in {DIFF}",
+        code="NULL_VALUE",
+        hint="correct the file: what such a row says is unknown",
+    )
+    before, after = str(refusal).split(mark)
+    text = F.concat(F.lit(before), F.col(file), F.lit(after))
+    return stream.where(F.when(found, F.raise_error(text).cast("boolean")).otherwise(F.lit(True)))
+
+
+def _null(description: SourceDescription, stream: DataFrame) -> Column | None:
+    """True for a row without a value that it must have; None if all may be NULL."""
+    if description.envelope == "diff" and DIFF in stream.columns:
+        return F.col(DIFF).isNull()
+    return None
+
+
+def _silent_event(stream: DataFrame) -> Column | None:
+    """True for an event that lacks the images which it needs."""
+    names = stream.columns
+    if AFTER not in names:
+        return None  # refused where the shard is made
+    nothing = F.col(BEFORE).isNull() if BEFORE in names else F.lit(True)
+    op = F.coalesce(F.col(OP).cast("string"), F.lit("")) if OP in names else F.lit("")
+    return F.col(AFTER).isNull() & (op.isin(*NEED_AFTER) | (nothing & ~op.isin(*_NEED_NO_IMAGE)))
+
+
+def _either(one: Column | None, other: Column | None) -> Column | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one | other
