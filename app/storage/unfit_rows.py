@@ -3,9 +3,12 @@
     with_unfit_marked(stream, …)     of a text format: they are rows that cannot be decoded
     with_unfit_refused(stream, …)    of other files: the micro-batch fails, and names the file
 
-Spark gives such rows without a word. The write behind it would fail for all rows of a micro-batch,
-for ever, and name neither row nor file; or it would leave the row out.
+Spark gives such rows without a word: to it all columns of files may be NULL, whatever is declared.
+The write behind it would fail for all rows of a micro-batch, for ever, and name neither row nor
+file; or it would leave the row out, or take the NULL for true.
 
+    a column NOT NULL     it is NULL; not in a row that deletes its key, which needs no other
+                          column, nor in the image before an event: many databases log its key alone
     envelope diff         `_diff` is NULL
     envelope debezium     an event without the images that it needs: above all those that a
                           connector has wrapped in a `payload`, of which no column is read
@@ -17,6 +20,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.types import StructField, StructType
 
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.storage.json_texts import exact_json
@@ -34,13 +38,11 @@ a delete, which are refused by their own names."""
 
 def unfit_clause(description: SourceDescription) -> str:
     """What else than a text that cannot be decoded is wrong with a marked row, as a clause."""
-    match description.envelope:
-        case "debezium":
-            return ", or is an event without the images that it needs"
-        case "diff":
-            return f", or has NULL in {DIFF}"
-        case _:
-            return ""
+    silent = ", or is an event without the images that it needs"
+    needed = " or ".join(_needed(description))
+    return (silent if description.envelope == "debezium" else "") + (
+        f", or has NULL in {needed}" if needed else ""
+    )
 
 
 def with_unfit_marked(stream: DataFrame, description: SourceDescription, mark: str) -> DataFrame:
@@ -73,9 +75,9 @@ def with_unfit_refused(stream: DataFrame, description: SourceDescription, file: 
         return stream
     mark = "\0"
     refusal = InvalidUsage(
-        f"a row of {mark} has NULL in {DIFF}",
+        f"a row of {mark} has NULL in {' or '.join(_needed(description))}",
         code="NULL_VALUE",
-        hint="correct the file: what such a row says is unknown",
+        hint="correct the file; or, of a column that is NOT NULL in SCHEMA, take that out",
     )
     before, after = str(refusal).split(mark)
     text = F.concat(F.lit(before), F.col(file), F.lit(after))
@@ -84,9 +86,64 @@ def with_unfit_refused(stream: DataFrame, description: SourceDescription, file: 
 
 def _null(description: SourceDescription, stream: DataFrame) -> Column | None:
     """True for a row without a value that it must have; None if all may be NULL."""
+    found = None
     if description.envelope == "diff" and DIFF in stream.columns:
-        return F.col(DIFF).isNull()
-    return None
+        found = F.col(DIFF).isNull()
+    key = {name.lower() for name in description.key}
+    for field in _declared(description):
+        null = _null_within(quoted(field.name), field)
+        if null is not None and description.envelope == "upsert" and field.name.lower() not in key:
+            null = null & _puts_row(description)
+        found = _either(found, null)
+    return found
+
+
+def _needed(description: SourceDescription) -> list[str]:
+    """Names of what must not be NULL; of fields of structs with those of the structs."""
+    found = [name for field in _declared(description) for name in _names_within(field)]
+    return [DIFF, *found] if description.envelope == "diff" and DIFF not in found else found
+
+
+def _declared(description: SourceDescription) -> list[StructField]:
+    """The columns as they are declared, but for those of which nothing is needed."""
+    if not description.schema:
+        return []
+    columns = StructType.fromDDL(description.schema)
+    assert isinstance(columns, StructType), columns
+    return [f for f in columns if description.envelope != "debezium" or f.name != BEFORE]
+
+
+def _null_within(column: Column, field: StructField) -> Column | None:
+    """True if a column, or a field in it, is NULL and must not be; None if all may be NULL."""
+    found = None if field.nullable else column.isNull()
+    for inner in _fields_within(field):
+        null = _null_within(column.getField(inner.name), inner)
+        found = _either(found, None if null is None else column.isNotNull() & null)
+    return found
+
+
+def _names_within(field: StructField) -> list[str]:
+    inner = [name for one in _fields_within(field) for name in _names_within(one)]
+    names = [f"{field.name}.{name}" for name in inner]
+    return names if field.nullable else [field.name, *names]
+
+
+def _fields_within(field: StructField) -> list[StructField]:
+    return [*field.dataType] if isinstance(field.dataType, StructType) else []
+
+
+def _puts_row(description: SourceDescription) -> Column:
+    """False for a row of the envelope upsert that deletes its key."""
+    options = {name.lower(): text for name, text in description.options.items()}
+    if "deletecolumn" in options:
+        return ~F.coalesce(quoted(options["deletecolumn"]).cast("boolean"), F.lit(False))
+    silent = {*description.key, options.get("orderingcolumn", "")}
+    silent = {name.lower() for name in silent}
+    telling = [f.name for f in _declared(description) if f.name.lower() not in silent]
+    found = F.lit(not telling)
+    for name in telling:
+        found = found | quoted(name).isNotNull()
+    return found
 
 
 def _silent_event(stream: DataFrame) -> Column | None:

@@ -22,6 +22,16 @@ def described(inbox: Path, kind: str = "json", **chosen: Any) -> SourceDescripti
     return SourceDescription(**given | chosen)
 
 
+def rows(runtime: Runtime) -> list[tuple[Any, ...]]:
+    """The source's rows, which need not be hashable, by their first column."""
+    client = runtime.client
+    if not client.exists("flights") or client.state("flights").upper.time == 0:
+        return []
+    with client.reader("flights") as reader:
+        found = [tuple(row.values()) for row in reader.snapshot().to_pylist()]
+    return sorted(found, key=lambda row: row[0])
+
+
 def test_a_change_without_its_diff_is_an_error(runtime: Runtime, inbox: Path) -> None:
     """One such row must not keep back all others; what it says is unknown until it is retracted."""
     drop(inbox, "0.json", '{"a": 1, "_diff": 2}', '{"a": 2}', '{"a": 3, "_diff": "x"}')
@@ -35,23 +45,87 @@ def test_a_change_without_its_diff_is_an_error(runtime: Runtime, inbox: Path) ->
         source.wait_for_rows((1,))
 
 
-def test_a_change_without_its_diff_is_refused_where_rows_are_not_decoded(
-    runtime: Runtime, inbox: Path
+def test_a_null_in_a_column_that_must_have_none_is_an_error(runtime: Runtime, inbox: Path) -> None:
+    """Spark takes it for a value; within a struct only where the struct itself is there."""
+    drop(
+        inbox,
+        "0.json",
+        '{"id": 1, "at": {"x": 1}}',
+        '{"id": 2}',
+        '{"at": {"x": 3}}',
+        '{"id": 4, "at": {"x": null}}',
+    )
+    source_of = described(inbox, schema="id INT NOT NULL, at STRUCT<x: INT NOT NULL>")
+    with running(runtime, source_of) as source:
+        source.wait_for("both rows", lambda: rows(runtime) == [(1, {"x": 1}), (2, None)])
+        assert sorted(raw for _, raw, _ in source.errors) == ['{"at":{"x":3}}', '{"id":4,"at":{}}']
+        assert all(error.endswith("NULL in id or at.x") for error, _, _ in source.errors)
+
+
+@pytest.mark.parametrize("deletes", [{}, {"deleteColumn": "gone"}], ids=["nulls", "column"])
+def test_a_delete_needs_its_key_alone(
+    runtime: Runtime, inbox: Path, deletes: dict[str, str]
+) -> None:
+    """A row that replaces another one needs all; a good one of its key takes its error back."""
+    options = {"path": str(inbox), "orderingColumn": "n", "maxFilesPerTrigger": "1", **deletes}
+    columns = "id INT NOT NULL, n INT, v INT NOT NULL, w INT"
+    columns, stays, goes = (
+        (columns + ", gone BOOLEAN", ",", ",true") if deletes else (columns, "", "")
+    )
+    source_of = described(
+        inbox, "csv", options=options, schema=columns, envelope="upsert", key=("id",)
+    )
+    given = ["1,1,1,1", "2,1,1,1", "3,1,,1", ",1,1,1", "4,1,1,1"]
+    drop(inbox, "0.csv", *(row + stays for row in given))
+    with running(runtime, source_of) as source:
+        source.wait_for_rows((1, 1, 1, 1), (2, 1, 1, 1), (4, 1, 1, 1))
+        assert {key for _, _, key in source.errors} == {'{"id":3}', None}
+        drop(inbox, "1.csv", f"1,2,,{goes}", f"3,2,3,{stays}")
+        source.wait_for_rows((2, 1, 1, 1), (3, 2, 3, None), (4, 1, 1, 1))
+        assert [key for _, _, key in source.errors] == [None]
+
+
+def test_an_event_needs_what_must_not_be_null_after_it(runtime: Runtime, inbox: Path) -> None:
+    """Of the image before it many databases log the key alone."""
+    row = "STRUCT<id: INT NOT NULL, v: INT NOT NULL>"
+    columns = f"before {row}, after {row}, op STRING"
+    source_of = described(inbox, schema=columns, envelope="debezium", key=("id",))
+    drop(
+        inbox,
+        "0.json",
+        '{"after": {"id": 1, "v": 1}, "op": "c"}',
+        '{"after": {"id": 2}, "op": "c"}',
+        '{"after": {"id": 3, "v": 3}, "op": "c"}',
+        '{"before": {"id": 3}, "op": "d"}',
+    )
+    with running(runtime, source_of) as source:
+        source.wait_for_rows((1, 1))
+        assert [key for _, _, key in source.errors] == ['{"id":2}']
+
+
+@pytest.mark.parametrize("null", ["_diff", "a"])
+def test_what_is_missing_is_refused_where_rows_are_not_decoded(
+    runtime: Runtime, inbox: Path, null: str
 ) -> None:
     """By the name of its file; once that is corrected the source goes on."""
 
-    def put(*diffs: int | None) -> None:
-        table = pa.table({"a": pa.array([1, 2], pa.int32()), "_diff": pa.array(diffs, pa.int64())})
+    def put(missing: str = "") -> None:
+        table = pa.table(
+            {
+                name: pa.array([1, None if name == missing else 2], kind)
+                for name, kind in (("a", pa.int32()), ("_diff", pa.int64()))
+            }
+        )
         pq.write_table(table, inbox / ".0")
         (inbox / ".0").rename(inbox / "0.parquet")
 
-    source_of = described(inbox, "parquet", schema="a INT, _diff BIGINT", envelope="diff")
-    put(1, None)
+    source_of = described(inbox, "parquet", schema="a INT NOT NULL, _diff BIGINT", envelope="diff")
+    put(null)
     with running(runtime, source_of) as source:
         wait_until("it fails", lambda: source.failures() != [], 60)
         error = source.failures()[0].error
-        assert "NULL in _diff" in error
+        assert "NULL in _diff or a" in error
         assert "0.parquet" in error
-    put(1, 1)
+    put()
     with running(runtime, source_of) as source:
-        source.wait_for_rows((1,), (2,))
+        source.wait_for_rows((1,), (2,), (2,))
