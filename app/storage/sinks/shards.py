@@ -11,6 +11,8 @@ Columns that the input gets, and wider types, come into the shard as well, once 
 sink: until then it may be one that was named by mistake, and is refused.
 
 Invariants:
+    A shard that an object of the same location keeps is refused, whatever path leads to it: a sink
+    that wrote to its own input would feed itself without end.
     A shard that has the rows of another definition is refused, unless rows are written by key: the
     contents that a sink begins with would be there twice.
     The shard remembers the token for ever: an interval that it has is not appended again.
@@ -25,8 +27,9 @@ from pyspark.sql import DataFrame
 
 from shardline.app.execution.host import Host
 from shardline.app.protocol.fingerprint import accepted_fingerprints, fingerprint
-from shardline.app.protocol.objects import SinkDescription, is_runtime_shard
+from shardline.app.protocol.objects import SinkDescription, is_runtime_shard, state_shards
 from shardline.app.storage.sinks.interval import Interval, frontier_of
+from shardline.app.storage.sinks.progress import is_progress
 from shardline.app.storage.sinks.rows import DELETED
 from shardline.app.storage.sinks.target import Written, cached_rows, evolving, target_taken
 from shardline.datasource.client import ShardClient
@@ -64,8 +67,8 @@ class ShardTarget:
             recorded: How far the shard is by the sink's progress; None if that has nothing.
 
         Raises:
-            InvalidUsage: An option is unknown, no shard is named, or it has the rows of another
-                definition, which this one would write once more.
+            InvalidUsage: An option is unknown, no shard is named, an object keeps it, or it has the
+                rows of another definition, which this one would write once more.
         """
         given = dict(options)
         names = {name.lower() for name in given}
@@ -84,6 +87,7 @@ class ShardTarget:
                 hint="choose a shard whose name does not start with _",
             )
         self._client: ShardClient = open_client(parsed, create=True)
+        self._refuse_shards_of_objects(host, sink)
         self._app = f"sink:{sink.name}:{fingerprint(sink)}"
         # An earlier version has written under another fingerprint of the same definition.
         self._writers = [f"{_SINKS}{sink.name}:{one}" for one in accepted_fingerprints(sink)]
@@ -125,6 +129,25 @@ class ShardTarget:
         client = self._client
         return client.state(self._shard).writers if client.exists(self._shard) else {}
 
+    def _refuse_shards_of_objects(self, host: Host, sink: SinkDescription) -> None:
+        """Refuse a shard that an object of the sink's own location keeps.
+
+        Of one that is named without a path a plan says so. Where a path leads is known only now.
+
+        Raises:
+            InvalidUsage: An object keeps it.
+        """
+        here, there = host.client.location, self._client.location
+        if (there.id or there.url) != (here.id or here.url):
+            return
+        keeper = "its own input" if self._shard == sink.on else _keeper(self._client, self._shard)
+        if keeper:
+            raise InvalidUsage(
+                f"sink '{sink.name}' writes to '{self._shard}', a shard of {keeper}",
+                code="RESERVED_NAME",
+                hint="nothing but the object itself may write it: choose another shard",
+            )
+
     def _refuse_rows_of_others(self, sink: SinkDescription) -> None:
         """Refuse a shard to which what the sink begins with would come twice.
 
@@ -151,6 +174,22 @@ class ShardTarget:
             if not self._mirror:
                 way_out += ", or rename the sink if another location has one that fills it"
             raise target_taken(f"shard '{self._shard}'", owner, way_out)
+
+
+def _keeper(client: ShardClient, shard: str) -> str:
+    """The object that keeps a shard, in words; "" if none does."""
+    view = shard.rpartition("_state_")[0]
+    if shard in state_shards(view) and _times_by(client, view) == f"view {view}":
+        return f"view {view}"
+    if client.exists(shard) and is_progress(client.state(shard)):
+        return "a sink"
+    by = _times_by(client, shard)
+    return by if by.startswith(("source ", "view ")) else ""
+
+
+def _times_by(client: ShardClient, shard: str) -> str:
+    """Who chooses the times of a shard: sources and views note it in theirs, but for states."""
+    return client.state(shard).times_by if client.exists(shard) else ""
 
 
 def _envelope(sink: SinkDescription) -> dict[str, str]:

@@ -80,6 +80,31 @@ def test_no_sink_writes_to_a_runtimes_own_shards(client: ShardClient, place: str
         opened(client, replace(COPY, options=named))
 
 
+KEPT = ("in", "in_errors", "v", "v_errors", "v_state_1", "another_progress")
+
+
+@pytest.mark.parametrize("shard", KEPT)
+def test_no_sink_writes_to_a_shard_of_an_object_of_its_location(
+    client: ShardClient, tmp_path: Path, shard: str
+) -> None:
+    """Whatever path leads there; its own input would feed itself. Elsewhere names are free."""
+    other = ShardClient.open(str(tmp_path / "other"))
+    for one in (client, other):
+        for name, by in (("in_errors", "source in"), ("v", "view v"), ("v_errors", "view v")):
+            one.create(name, ShardSchema.from_arrow(SCHEMA), times_by=by)
+        for name in ("in", "v_state_1", "v_state_x", "mine_state_1", "mine"):
+            one.create(name, ShardSchema.from_arrow(SCHEMA))
+        SinkProgress.open(one, replace(COPY, name="another"))
+    (tmp_path / "link").symlink_to(tmp_path / "lake")
+    for place in (client.location.url, str(tmp_path / "link")):
+        with pytest.raises(InvalidUsage, match=f"RESERVED_NAME.*'{shard}'"):
+            opened(client, replace(COPY, options={"path": f"{place}/{shard}"}))
+    if shard == "in":
+        opened(client, replace(COPY, options={"path": f"{other.location.url}/{shard}"}))
+    for free in ("v_state_x", "mine_state_1", "mine"):
+        opened(client, replace(COPY, options={"location": client.location.url, "shard": free}))
+
+
 def test_a_copy_of_an_earlier_version_goes_on(client: ShardClient) -> None:
     """Fingerprints had credentials in them: such a copy is the sink's, and so is what comes now."""
     _, former = accepted_fingerprints(COPY)
