@@ -80,11 +80,14 @@ class File:
         path: URL for Hadoop.
         size_bytes: Its size; a file that is shorter fails to open.
         constants: Of each constant of the `relation` the value that all of its rows have.
+        seen: What it is compared with whenever a task that reads it is sent: see `seen_file`; empty
+            for a file that is not on the local disk.
     """
 
     path: str
     size_bytes: int
     constants: tuple[int, ...] = ()
+    seen: str = ""
 
 
 class FileFormat:
@@ -176,7 +179,7 @@ def relation(
     """The rows of Parquet `files` under exactly `schema`, nullability included.
 
     Touches no file, not even for a `REFRESH`. A file that is missing when it is read is an error
-    that names it.
+    that names it, and so is another one in the place of a local file.
 
     Args:
         spark: The session that reads.
@@ -194,7 +197,8 @@ def relation(
     listed = "\0".join(
         "\0".join([*map(str, (file.size_bytes, *file.constants)), file.path]) for file in files
     )
-    index = java_object(spark, "FixedListing", session, file_format.options, columns, listed)
+    seen = "\0".join(file.seen for file in files).strip("\0")
+    index = java_object(spark, "FixedListing", session, file_format.options, columns, listed, seen)
     source = java_class(spark, f"{_SOURCES}.HadoopFsRelation")(
         index,
         columns,
@@ -335,8 +339,8 @@ def file_size(spark: SparkSession, url: str) -> int | None:
     return None
 
 
-def java_causes(error: Any) -> Iterator[tuple[str | None, Mapping[str, str]]]:
-    """The conditions and parameters of a Java exception and its causes, outermost first.
+def java_causes(error: Any) -> Iterator[tuple[str | None, Mapping[str, str], str]]:
+    """Conditions, parameters and texts of a Java exception and its causes, outermost first.
 
     Those that are not Spark's have none, and are left out.
     """
@@ -345,7 +349,8 @@ def java_causes(error: Any) -> Iterator[tuple[str | None, Mapping[str, str]]]:
             return
         try:
             # Only a call shows if it has one: an object of Java seems to have every method.
-            yield error.getCondition(), read_map(error.getMessageParameters())
+            parameters = read_map(error.getMessageParameters())
+            yield error.getCondition(), parameters, str(error.getMessage())
         except Py4JError as problem:
             if is_interrupt(problem):
                 raise

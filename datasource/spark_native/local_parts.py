@@ -3,7 +3,8 @@
 What follows the pages of a file says where they are and which of them a filter needs: damaged, it
 can lose rows without a word. So its checksum is compared here before a plan names the file, once in
 a process, and again if the file has changed. What is gone or damaged is left to a fetch by Arrow,
-which says what has happened.
+which says what has happened. Whenever Spark reads the file after that, the driver looks if it is
+still the same one (`FixedListing.java`).
 
 On an object store, where a look is a request, nothing is compared: it keeps checksums of its own.
 """
@@ -17,7 +18,7 @@ from typing import BinaryIO, Final
 from shardline.datasource.parts.part_file import crc32_of, footer_bytes
 from shardline.datasource.shard.batch import Part
 
-__all__ = ["is_intact", "is_local"]
+__all__ = ["is_intact", "is_local", "seen_file"]
 
 _SCHEME: Final = "file:"
 
@@ -57,6 +58,18 @@ def is_intact(root: str, part: Part) -> bool:
             _seen.clear()
         _seen[path] = stamp
     return intact
+
+
+def seen_file(root: str, part: Part) -> str:
+    """What tells the file of a part that was found intact from any other, as `File.seen` has it.
+
+    Number and time of change when it was found intact; size and checksum of its end, by which a
+    file of another number or time is known. Zeros stand for what nobody knows.
+    """
+    if part.footer is None:
+        return "0 0 0 0"
+    number, changed_ns = _seen.get(f"{root.removeprefix(_SCHEME)}/{part.key}", (0, 0))
+    return f"{number} {changed_ns} {part.footer.size_bytes} {part.footer.crc32}"
 
 
 def _has_its_end(file: BinaryIO, part: Part) -> bool:

@@ -8,6 +8,9 @@ place of Spark's.
 
     [LEASE_LOST] part '…' (100 rows) is not there (shard 'orders', times 1 to 9): lease … — hint: …
 
+So it does where the driver found another file in the place of a part and sent no task to read it
+(`FixedListing.java`); of that error Spark keeps only the text.
+
 PySpark turns every error of the JVM into one of Python's in one function, which is wrapped. It asks
 nothing unless that error is about a file, and if the part can be fetched after all, Spark's own
 error stays.
@@ -53,6 +56,9 @@ _SHORT_OF_MEMORY: Final = "java.lang.OutOfMemoryError"
 
 _FETCHED_BYTES_MAX: Final = 1 << 30
 """Most bytes of parts that are fetched to find the damaged one: some seconds."""
+
+_OTHER_FILE: Final = re.compile("the file '(.+?)' is not that of the part: ")
+"""What `FixedListing.java` says of a file, in the text of an error of Spark's."""
 
 _SWEPT_AT_LEAST: Final = 64
 """Plans that are remembered before any of them is looked at again."""
@@ -156,12 +162,18 @@ def cause_of(error: Any) -> ShardError | None:
 
     None if it is about something else, or the part can be read now.
     """
-    for condition, parameters in java_causes(error):
-        if condition is None or not condition.startswith(_FILE_ERROR):
-            continue
-        path = parameters.get("path", "")
-        found = _PLANS.part_at(path)
-        return None if found is None else error_of_part(*found)
+    path = _path_in(error)
+    found = None if path is None else _PLANS.part_at(path)
+    return None if found is None else error_of_part(*found)
+
+
+def _path_in(error: Any) -> str | None:
+    """The file that an exception of the JVM is about."""
+    for condition, parameters, text in java_causes(error):
+        if condition is not None and condition.startswith(_FILE_ERROR):
+            return parameters.get("path", "")
+        if (other := _OTHER_FILE.search(text)) is not None:
+            return other[1]
     return None
 
 

@@ -29,7 +29,7 @@ from shardline.datasource.spark_native.jvm import (
     known_nullability,
     relation,
 )
-from shardline.datasource.spark_native.local_parts import is_intact, is_local
+from shardline.datasource.spark_native.local_parts import is_intact, is_local, seen_file
 from shardline.datasource.spark_native.types import (
     ROW_INDEX,
     can_spark_read,
@@ -241,11 +241,14 @@ class Scanner:
             constants[TS] = [part.ts or 0 for part in parts]
         if numbers:
             constants[numbers.name] = [numbers.first[part.key] for part in parts]
+        assert self.root is not None, "Spark scans parts where it can read"
+        local = is_local(self.root)
         files = [
             File(
                 f"{self.root}/{part.key}",
                 part.size_bytes,
                 tuple(values[place] for values in constants.values()),
+                seen_file(self.root, part) if local else "",
             )
             for place, part in enumerate(parts)
         ]

@@ -13,7 +13,7 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.parts.part_file import footer_bytes
 from shardline.datasource.settings import ShardSettings
 from shardline.datasource.shard.batch import Footer, Part
-from shardline.datasource.spark_native.local_parts import is_intact
+from shardline.datasource.spark_native.local_parts import is_intact, seen_file
 from shardline.datasource.types.schema import ShardSchema
 
 ROWS = pa.table({"id": pa.array(range(300)), "v": [f"{n}" for n in range(300)]})
@@ -68,3 +68,18 @@ def test_the_page_index_of_a_part_of_an_earlier_version(local: Local) -> None:
     unknown = msgspec.structs.replace(old, crc32=None)
     assert local.is_intact(unknown, flipped(local.data, size + 1))
     assert not local.is_intact(unknown, flipped(local.data, size))
+
+
+def test_what_tells_a_file_from_another_one(local: Local) -> None:
+    """Number and time of change as it was found intact last; of an old part nothing is known."""
+    assert local.part.footer is not None
+    end = f"{local.part.footer.size_bytes} {local.part.footer.crc32}"
+    assert seen_file(local.root, local.part) == f"0 0 {end}"
+    assert local.is_intact(local.part, local.data)
+    found = local.file.stat()
+    stamp = f"{found.st_ino} {found.st_mtime_ns}"
+    assert seen_file(local.root, local.part) == f"{stamp} {end}"
+    assert not local.is_intact(local.part, flipped(local.data, 1))
+    assert seen_file(local.root, local.part) == f"{stamp} {end}"
+    old = msgspec.structs.replace(local.part, footer=None)
+    assert seen_file(local.root, old) == "0 0 0 0"

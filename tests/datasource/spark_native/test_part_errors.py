@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import MissingBlob
+from shardline.datasource.errors import Corrupt, MissingBlob
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.read import current_schema
 from shardline.datasource.settings import ShardSettings
@@ -46,6 +46,9 @@ class FileError:
     path: str
     cause: FileError | None = field(default=None)
 
+    def getMessage(self) -> str:  # noqa: N802 - Java's name
+        return f"Encountered error while reading file {self.path}."
+
     def getCondition(self) -> str:  # noqa: N802 - Java's name
         return "FAILED_READ_FILE.NO_HINT"
 
@@ -54,6 +57,25 @@ class FileError:
 
     def getCause(self) -> FileError | None:  # noqa: N802 - Java's name
         return self.cause
+
+
+class NotSent:
+    """Spark's error about a task that was not sent, as the driver found another file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def getCondition(self) -> None:  # noqa: N802 - Java's name
+        return None
+
+    def getMessageParameters(self) -> JavaMap:  # noqa: N802 - Java's name
+        return JavaMap({})
+
+    def getCause(self) -> None:  # noqa: N802 - Java's name
+        return None
+
+    def getMessage(self) -> str:  # noqa: N802 - Java's name
+        return f"… IllegalStateException: the file '{self.path}' is not that of the part: it has …"
 
 
 class Reader:
@@ -117,3 +139,22 @@ def test_only_the_part_that_spark_names_is_read(tmp_path: Path, retracted: bool)
     assert met.code == "BLOB_DELETED"
     assert second in str(met)
     assert "shard 'in', times 1 to 2" in str(met)
+
+
+def test_another_file_in_the_place_of_a_part_is_read_as_that_part(tmp_path: Path) -> None:
+    """What the file's name is has any character but the end of a line."""
+    location = tmp_path / "it's here: 100%"
+    client = ShardClient.open(
+        str(location), settings=ShardSettings(inline_part_bytes=0), create=True
+    )
+    client.create("in", schema_of())
+    client.writer("in").compare_and_append(updates((1, "a", 1, 1)), Frontier(0), Frontier(3))
+    partitions = plan(location)
+    remember_plan(partitions, [Reader()])
+    [[planned]] = [one.parts for one in partitions]
+    file = location / planned.part.key
+    assert cause_of(NotSent(f"file:{file}")) is None
+    file.write_bytes(file.read_bytes() + b"more")
+    met = cause_of(NotSent(f"file:{file}"))
+    assert isinstance(met, Corrupt)
+    assert planned.part.key in str(met)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +14,8 @@ from support.spark.native import client_at, collected, ids, put
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from shardline.datasource.shard.batch import Part
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3a]
 
@@ -44,3 +48,62 @@ def test_spark_takes_reads_of_the_same_files_for_one(spark: SparkSession, locati
     assert first.semanticHash() == again.semanticHash()
     assert not first.sameSemantics(later)
     assert not first.select("id").sameSemantics(without_times)
+
+
+@pytest.fixture
+def rows_of_files() -> dict[str, tuple[int, ...]]:
+    """Rows of a part that is read, and of others: of fewer rows, of more, and of its size."""
+    return {"own": (1, 2, 3), "fewer": (7,), "more": tuple(range(10, 900)), "like": (4, 5, 6)}
+
+
+@pytest.mark.disk
+@pytest.mark.parametrize("other", ["fewer", "more", "like"])
+def test_another_file_in_the_place_of_a_part(
+    spark: SparkSession, location: str, rows_of_files: dict[str, tuple[int, ...]], other: str
+) -> None:
+    """Exchanged at any time in a frame's life it is an error, and once it is back all is well.
+
+    Spark's reader would take it, and of a greater one perhaps no row.
+    """
+    client = client_at(location, inline_part_bytes=0, compact_inline_bytes=0)
+    for name in ("own", other):
+        put(client, name, 1, ids(*rows_of_files[name]))
+    data, wrong = (part_of(location, name)[1] for name in ("own", other))
+    assert (len(data) == len(wrong)) == (other == "like")
+    part, _ = part_of(location, "own")
+    changed = datasource.changes(spark, f"{location}/own").select("id")
+    plain = spark.read.format("shard").load(f"{location}/own")
+    cached = plain.where("id > 0").cache()  # planned now, and run later
+    expected = [(number,) for number in rows_of_files["own"]]
+    for frame in (changed, plain):
+        assert collected(frame) == expected
+    stored.replace(location, part.key, wrong)
+    for frame in (changed, plain, cached):
+        # Plans that were run before, and a new one of the same frame.
+        for again in (frame, frame.where("id > -1")):
+            with pytest.raises(Exception, match=rf"\[CORRUPT_PART\] part '{part.key}'"):
+                again.collect()
+    stored.replace(location, part.key, data)
+    for frame in (changed, plain, cached):
+        assert collected(frame) == expected
+    cached.unpersist()
+
+
+@pytest.mark.disk
+def test_a_part_that_is_only_touched_is_read(spark: SparkSession, location: str) -> None:
+    """A file of another time or number, with the part's contents, is the part's."""
+    client = client_at(location, inline_part_bytes=0, compact_inline_bytes=0)
+    put(client, "in", 1, ids(1))
+    part, data = part_of(location, "in")
+    frame = datasource.changes(spark, f"{location}/in").select("id")
+    assert collected(frame) == [(1,)]
+    os.utime(Path(location, part.key), (1, 1))
+    assert collected(frame) == [(1,)]
+    stored.replace(location, part.key, data)
+    assert collected(frame) == [(1,)]
+
+
+def part_of(location: str, name: str) -> tuple[Part, bytes]:
+    """The only part of a shard, and its bytes."""
+    [part] = [p for b in client_at(location).state(name).trace.batches for p in b.parts]
+    return part, stored.read(location, part.key)

@@ -325,7 +325,11 @@ def test_a_retraction_fails_a_stream_of_rows_in_the_same_words(
 
 
 @pytest.mark.parametrize(
-    "gone", some_of(["before the plan", "before the read"], ["before the read"])
+    "gone",
+    [
+        *some_of(["before the plan", "before the read"], ["before the read"]),
+        pytest.param("for another", marks=pytest.mark.disk),
+    ],
 )
 def test_a_missing_part_stops_both_and_both_go_on(  # noqa: PLR0917  # fixtures
     native: NativeReads,
@@ -335,8 +339,11 @@ def test_a_missing_part_stops_both_and_both_go_on(  # noqa: PLR0917  # fixtures
     monkeypatch: pytest.MonkeyPatch,
     gone: str,
 ) -> None:
-    """Three parts, the middle one gone: nothing of the range comes out, and all of it later."""
-    if gone == "before the read":
+    """Three parts, the middle one gone, or another file in its place, which has the same size.
+
+    Nothing of the range comes out, and all of it later.
+    """
+    if gone != "before the plan":
         monkeypatch.setattr(load_plans, "_check_parts", lambda *_: None)
     client = client_at(location, inline_part_bytes=0)
     put(client, "in", 1, rows(1))
@@ -345,16 +352,19 @@ def test_a_missing_part_stops_both_and_both_go_on(  # noqa: PLR0917  # fixtures
         sink.run(path)
     for number in (2, 3, 4):
         put(client, "in", number, rows(number))
-    [key] = [
-        p.key for b in client.state("in").trace.batches for p in b.parts if p.time_bounds == (3, 3)
-    ]
+    parts = [p for b in client.state("in").trace.batches for p in b.parts]
+    [key] = [part.key for part in parts if part.time_bounds == (3, 3)]
     kept = stored.read(location, key)
     stored.delete(location, key)
+    if gone == "for another":
+        [other] = [part.key for part in parts if part.time_bounds == (4, 4)]
+        stored.replace(location, key, stored.read(location, other))
+    code = "CORRUPT_PART" if gone == "for another" else "BLOB_DELETED"
     said = {}
     for path, sink in sinks.items():
         with pytest.raises(PySparkException) as raised:
             sink.run(path)
-        [said[path]] = set(re.findall(rf"\[BLOB_DELETED\] {PART}.* — hint: .*", str(raised.value)))
+        [said[path]] = set(re.findall(rf"\[{code}\] {PART}.* — hint: .*", str(raised.value)))
         said[path] = re.sub(r"lease \S+", "lease …", said[path])
     assert said["native"] == said["arrow"]
     assert [len(batch) for batch in sinks["native"].batches()] == [1]
