@@ -65,10 +65,12 @@ class Where:
     Attributes:
         text: The SQL that it was made from, for messages and for Spark's own filter.
         predicate: The bound form. A row passes only if it is true, not if it is null.
+        in_case: False if the text names a column in another case than the schema does.
     """
 
     text: str
     predicate: Predicate
+    in_case: bool = True
 
     @property
     def columns(self) -> frozenset[str]:
@@ -127,10 +129,11 @@ def bind_tree(tree: exp.Expr, condition: Condition, schema: ShardSchema) -> Wher
     Raises:
         InvalidUsage: As `Condition.bind`.
     """
-    found = _Binder(condition, schema).predicate(tree)
+    binder = _Binder(condition, schema)
+    found = binder.predicate(tree)
     if kind_of_node(tree.unnest()) == "Null":
         raise _refused(condition.text, "it is null, and no condition")
-    return Where(condition.text, found)
+    return Where(condition.text, found, binder.in_case)
 
 
 class _Binder:
@@ -140,6 +143,7 @@ class _Binder:
         self._zone = condition.zone
         self._schema = schema
         self._text = condition.text
+        self.in_case = True
 
     def predicate(self, node: exp.Expr) -> Predicate:
         """Translate a boolean expression."""
@@ -288,6 +292,7 @@ class _Binder:
             path.append(field.name)
             record = field.type if isinstance(field.type, Record) else Record(())
         assert field is not None, node
+        self.in_case = self.in_case and path == list(names)
         return Column(tuple(path), field)
 
     def _literal(self, node: exp.Expr) -> Literal:

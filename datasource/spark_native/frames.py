@@ -128,7 +128,8 @@ def make_native_frame(
     file_format = FileFormat(spark, {**READ_OPTIONS, **(FLOAT_OPTIONS if floats else {})})
     zone = spark.conf.get("spark.sql.session.timeZone")
     filters = condition is None or condition.zone == zone
-    build = _FrameBuilder(spark, schema, file_format, filters, looked_at)
+    in_case = spark.conf.get("spark.sql.caseSensitive") == "true"
+    build = _FrameBuilder(spark, schema, file_format, filters, in_case, looked_at)
     inputs: dict[int, list[ShardPartition]] = {}
     for partition in partitions:
         if isinstance(partition, ShardPartition):
@@ -149,6 +150,7 @@ class _FrameBuilder:
 
     Attributes:
         filters: True if Spark, in this session's time zone, gives a filter the plan's meaning.
+        in_case: True if Spark, in this session, knows columns by their exact spelling only.
         looked_at: True if all local parts are known to be intact.
         frames: Pieces that are done.
         here: Partitions that this process reads itself: inline parts.
@@ -160,6 +162,7 @@ class _FrameBuilder:
     schema: StructType
     file_format: FileFormat
     filters: bool
+    in_case: bool
     looked_at: bool
     frames: list[DataFrame] = field(default_factory=list)
     here: list[ShardPartition] = field(default_factory=list)
@@ -170,8 +173,10 @@ class _FrameBuilder:
         """Add the partitions of one of the read's inputs."""
         sample = partitions[0]
         # The filter's timestamps without a zone were bound in the option's time zone, and Spark
-        # would read them in the session's: other rows, so the tasks filter them.
-        if sample.where is not None and not self.filters:
+        # would read them in the session's: other rows, so the tasks filter them. So they do where
+        # Spark would not find a column that the option names in another case.
+        where = sample.where
+        if where is not None and not (self.filters and (where.in_case or not self.in_case)):
             self.others += partitions
             return
         location = open_client(sample.options).location.url

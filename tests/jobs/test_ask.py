@@ -111,7 +111,7 @@ def test_a_query_that_waits_too_long_names_the_object_that_is_behind(
         ("index_limit", "'index_limit' is no setting"),
         ("index_limt=1g", "did you mean 'index_limit'?"),
         ("index_limit=much", "setting 'runtime.index_limit' is 'much'"),
-        ("lease=20s", "unknown changeable setting 'lease'"),
+        ("lease=20s", "setting 'lease' is read when an application starts"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(

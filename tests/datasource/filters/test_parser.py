@@ -370,6 +370,15 @@ def test_texts_that_spark_pads_are_left_to_it(text: str) -> None:
     assert Condition(text, "UTC").bind(bound) is not None
 
 
+def test_names_in_another_case_are_told() -> None:
+    """Spark may be told to know columns by their exact spelling only."""
+    record = "price = 1", "at.City = 'a'", "`price` > 1 AND at.City IS NULL"
+    other = "PRICE = 1", "At.City = 'a'", "at.city = 'a'", "price > 1 AND at.CITY IS NULL"
+    schema = ShardSchema.from_arrow(SCHEMA)
+    bound = {text: Condition(text).bind(schema).in_case for text in (*record, *other)}
+    assert bound == {**dict.fromkeys(record, True), **dict.fromkeys(other, False)}
+
+
 @pytest.mark.parametrize(
     ("text", "near"), [("pric = 1", "price"), ("at.cty = 'a'", "at.City"), ("n = 1 and m = 2", "n")]
 )
