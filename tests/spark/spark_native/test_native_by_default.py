@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark import InheritableThread
 
+from shardline import datasource
 from shardline.datasource import java_names
 from shardline.datasource.spark_native import (
     compiled_java,
@@ -329,3 +330,16 @@ def test_ctrl_c_while_a_read_is_planned_ends_the_query(
     assert session.range(7).count() == 7
     assert collected(frame) == [(1,), (2,)]
     assert "FileScan parquet" in plan_of(frame)
+
+
+def test_a_filter_may_name_columns_in_any_case(spark: SparkSession, location: str) -> None:
+    """Also in a session to which another case is another column: tasks filter there."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.caseSensitive", "true")
+    rows = session.range(5).selectExpr("id AS Id")
+    rows.write.format("shard").mode("append").option("inlinePartBytes", 0).save(f"{location}/in")
+    for where in ("id > 2", "Id > 2"):
+        found = datasource.snapshot(session, f"{location}/in", options={"where": where})
+        assert collected(found) == [(3,), (4,)]
+        loaded = session.read.format("shard").option("where", where).load(f"{location}/in")
+        assert collected(loaded) == [(3,), (4,)]
