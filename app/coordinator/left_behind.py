@@ -12,7 +12,8 @@ sink of its name, perhaps years later, goes on where that one was, and leaves ro
     <name>_progress   a sink's accounts; they are dropped where there is no sink of that name
 
 The holds of subscriptions end otherwise (`shardline.app.coordinator.start_holds`). What a source
-has bound stays, as its rows do: put back into the project, it goes on by them.
+has bound stays, as its rows do: put back into the project, it goes on by them. So does its hold on
+a shard that it reads (`source:<name>:…`), which another location's source may have as well.
 
 Invariants:
     Nothing ends that was taken or changed after the look at what there is: whoever has a name by
@@ -125,7 +126,7 @@ def _end_holds(
 
 def _is_left(hold: str, shard: str, there: KnownObjects) -> bool:
     owner = find_hold_owner(hold)
-    if owner is None or _SUBSCRIPTION.fullmatch(owner.id):
+    if owner is None or owner.location or _SUBSCRIPTION.fullmatch(owner.id):
         return False
     if owner.dataflow is None:
         return owner.id not in there.sinks

@@ -15,6 +15,7 @@ from shardline.app.protocol.objects import (
 )
 from shardline.app.storage.sinks.interval import Interval
 from shardline.app.storage.sinks.progress import SinkProgress, read_progress
+from shardline.app.storage.source_holds import hold_name
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Fenced
 from shardline.datasource.frontier import Frontier
@@ -59,6 +60,9 @@ def test_holds_end_with_the_kind_of_their_object(client: ShardClient) -> None:
         f"view:t{TOKEN}:3:{PLACE}",
         f"group:0123abcd:{PLACE}",
         "query:5b3c",
+        hold_name("a", client.location.id),
+        hold_name("gone", client.location.id),
+        hold_name("gone", f"l{TOKEN}"),
     }
     left = {
         "sink:v",
