@@ -79,7 +79,7 @@ public class FixedListing extends PartitioningAwareFileIndex {
       long size = Long.parseLong(texts[at]);
       FileStatus status = new FileStatus(size, false, 1, 1 << 27, 0, path);
       if (!seen.isEmpty()) {
-        looks.put(path, new Look(path, size, seenOfFile[statuses.size()]));
+        looks.put(path, new Look(path, size, seenOfFile[at / (constants.length() + 2)]));
       }
       statuses.put(path, status);
       if (!byValues.containsKey(values)) {

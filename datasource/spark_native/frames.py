@@ -126,10 +126,8 @@ def make_native_frame(
     schemas = {one.schemas[one.schema_id] for one in ours}
     floats = any(any(float_paths(ShardSchema.parse(text).record.fields)) for text in schemas)
     file_format = FileFormat(spark, {**READ_OPTIONS, **(FLOAT_OPTIONS if floats else {})})
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    filters = condition is None or condition.zone == zone
-    in_case = spark.conf.get("spark.sql.caseSensitive") == "true"
-    build = _FrameBuilder(spark, schema, file_format, filters, in_case, looked_at)
+    filters = condition is None or _filters_alike(spark, condition, ours)
+    build = _FrameBuilder(spark, schema, file_format, filters, looked_at)
     inputs: dict[int, list[ShardPartition]] = {}
     for partition in partitions:
         if isinstance(partition, ShardPartition):
@@ -144,13 +142,25 @@ def make_native_frame(
     return NativeFrame(frame, (*build.tokens, *tokens), bool(build.others))
 
 
+def _filters_alike(
+    spark: SparkSession, condition: Condition, partitions: Sequence[ShardPartition]
+) -> bool:
+    """True if Spark, in this session, gives a filter the meaning that it has in the plan."""
+    # Timestamps without a zone were bound in the option's time zone, and Spark would read them in
+    # the session's: other rows.
+    if condition.zone != spark.conf.get("spark.sql.session.timeZone"):
+        return False
+    # It may also be told that a column in another case is another column.
+    in_case = all(one.where is None or one.where.in_case for one in partitions)
+    return in_case or spark.conf.get("spark.sql.caseSensitive") != "true"
+
+
 @dataclass(slots=True)
 class _FrameBuilder:
     """Collects the pieces of a frame.
 
     Attributes:
-        filters: True if Spark, in this session's time zone, gives a filter the plan's meaning.
-        in_case: True if Spark, in this session, knows columns by their exact spelling only.
+        filters: True if Spark, in this session, gives a filter the plan's meaning.
         looked_at: True if all local parts are known to be intact.
         frames: Pieces that are done.
         here: Partitions that this process reads itself: inline parts.
@@ -162,7 +172,6 @@ class _FrameBuilder:
     schema: StructType
     file_format: FileFormat
     filters: bool
-    in_case: bool
     looked_at: bool
     frames: list[DataFrame] = field(default_factory=list)
     here: list[ShardPartition] = field(default_factory=list)
@@ -172,12 +181,8 @@ class _FrameBuilder:
     def input(self, partitions: Sequence[ShardPartition]) -> None:
         """Add the partitions of one of the read's inputs."""
         sample = partitions[0]
-        # The filter's timestamps without a zone were bound in the option's time zone, and Spark
-        # would read them in the session's: other rows, so the tasks filter them. So they do where
-        # Spark would not find a column that the option names in another case.
-        where = sample.where
-        if where is not None and not (self.filters and (where.in_case or not self.in_case)):
-            self.others += partitions
+        if sample.where is not None and not self.filters:
+            self.others += partitions  # the tasks filter them
             return
         location = open_client(sample.options).location.url
         schemas = {n: ShardSchema.parse(t) for p in partitions for n, t in p.schemas.items()}

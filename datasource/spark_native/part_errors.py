@@ -58,7 +58,7 @@ _FETCHED_BYTES_MAX: Final = 1 << 30
 """Most bytes of parts that are fetched to find the damaged one: some seconds."""
 
 _OTHER_FILE: Final = re.compile("the file '(.+?)' is not that of the part: ")
-"""What `FixedListing.java` says of a file, in the text of an error of Spark's."""
+"""The words of `FixedListing.java` about a file, in the text of an error of Spark's."""
 
 _SWEPT_AT_LEAST: Final = 64
 """Plans that are remembered before any of them is looked at again."""

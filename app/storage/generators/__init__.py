@@ -40,9 +40,9 @@ def register(spark: SparkSession) -> None:
     """Register the generators' formats with a session, once: Spark warns of each repetition."""
     if spark in _registered:
         return
-    _registered.add(spark)
     # Imported here: names and columns are needed where there is no PySpark session, as in `plan`.
     from shardline.app.storage.generators.source import SOURCES  # noqa: PLC0415
 
     for source in SOURCES:
         spark.dataSource.register(source)
+    _registered.add(spark)
