@@ -23,14 +23,27 @@ from typing import Final
 
 from typing_extensions import override
 
-__all__ = ["EMPTY", "MINIMUM", "TIME_MAX", "TIME_MIN", "Frontier", "join", "meet", "with_date"]
+__all__ = [
+    "EMPTY",
+    "MINIMUM",
+    "TIME_MAX",
+    "TIME_MIN",
+    "Frontier",
+    "clock_date",
+    "join",
+    "meet",
+    "utc",
+    "with_date",
+]
 
 TIME_MIN: Final = 0
 """The least time: nothing happens before the epoch of the user's clock."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_DAY_MS: Final = 86_400_000
 _YEAR_9999_MS: Final = 253_402_300_799_999
+
+_DAY_MS: Final = 86_400_000
+"""Times below are none of the clock: of tests, or positions in an order, as those of the lane."""
 
 TIME_MAX: Final = 2**63 - 2
 """The greatest time an update may carry: its successor must still be an int64."""
@@ -66,16 +79,26 @@ class Frontier:
         return "[]" if self.time is None else f"[{self.time}]"
 
 
+def utc(ms: int) -> str:
+    """A time in ms as a UTC date-time; "" before 1970 and after the year 9999."""
+    if not 0 <= ms <= _YEAR_9999_MS:
+        return ""
+    return (_EPOCH + timedelta(milliseconds=ms)).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def clock_date(ms: int) -> str:
+    """A time as `utc` has it; "" also where it is none of the clock."""
+    return utc(ms) if ms >= _DAY_MS else ""
+
+
 def with_date(time: int | Frontier) -> str:
     """A time or a frontier for a sentence: `[1795980325000] (2026-11-29 20:12:05.000 UTC)`.
 
-    The number alone where it is no date: the clock of tests, or a position in an order.
+    The number alone where it is no date.
     """
     ms = time.time if isinstance(time, Frontier) else time
-    if ms is None or not _DAY_MS <= ms <= _YEAR_9999_MS:
-        return str(time)
-    date = (_EPOCH + timedelta(milliseconds=ms)).isoformat(" ", "milliseconds")
-    return f"{time} ({date.removesuffix('+00:00')} UTC)"
+    date = "" if ms is None else clock_date(ms)
+    return f"{time} ({date} UTC)" if date else str(time)
 
 
 EMPTY: Final = Frontier(None)

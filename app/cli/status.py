@@ -24,7 +24,7 @@ from rich.live import Live
 from rich.text import Text
 
 from shardline.app.cli.noted_table import NotedTable
-from shardline.app.cli.tables import NAME_WIDTH, plain_table, size
+from shardline.app.cli.tables import COLUMN_GAP, NAME_WIDTH, plain_table, size
 from shardline.app.introspection.verdicts.wording import span
 from shardline.app.protocol.object_state import VERDICTS, Tone, Verdict
 from shardline.app.server.client import get_json
@@ -52,9 +52,6 @@ _GIVE_WAY: Final = ("changed", "size", "rows/s", "restarts", "rows", "errors")
 
 _WHOLE_NAME: Final = 24
 """Names up to this length are not broken for other columns."""
-
-_GAP: Final = 2
-"""Between two columns."""
 
 _STYLES: Final[Mapping[Tone, str]] = {
     "good": "green",
@@ -372,12 +369,15 @@ def _width_of_words(objects: Sequence[ObjectStatus]) -> int:
     names = [min(len(one.name), _WHOLE_NAME) for one in objects]
     kinds = [len(one.kind) for one in objects]
     verdicts = [len(one.verdict) for one in objects]
-    return sum(max(lengths, default=0) + _GAP for lengths in (names, kinds, verdicts)) - _GAP
+    return (
+        sum(max(lengths, default=0) + COLUMN_GAP for lengths in (names, kinds, verdicts))
+        - COLUMN_GAP
+    )
 
 
 def _fitting(columns: dict[str, list[str]], room: int) -> dict[str, list[str]]:
     """The columns that fit beside the names; what is told least about trouble gives way."""
-    widths = {name: _GAP + max(map(len, (name, *texts))) for name, texts in columns.items()}
+    widths = {name: COLUMN_GAP + max(map(len, (name, *texts))) for name, texts in columns.items()}
     for name in _GIVE_WAY:
         if sum(widths.values()) > room:
             widths.pop(name, None)

@@ -12,7 +12,7 @@ imported, so commands that only print start fast.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -23,9 +23,11 @@ from rich.text import Text
 
 from shardline.app.introspection.verdicts.wording import amount, span
 from shardline.app.protocol.objects import is_runtime_shard
+from shardline.datasource.frontier import clock_date, utc
 from shardline.datasource.report import HolderReport, LocationReport, ShardReport
 
 __all__ = [
+    "COLUMN_GAP",
     "NAME_WIDTH",
     "age",
     "facts_table",
@@ -40,24 +42,13 @@ __all__ = [
     "utc",
 ]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _KIB = 1024
 _SECOND_MS = 1000
-_YEAR_9999_MS = 253_402_300_799_999
-_DAY_MS = 86_400_000
-"""Times below are none of the clock: of tests, or positions in an order, as those of the lane."""
 
 _TIMES_FROM_MS = 1_000_000_000_000
 """From September 2001 on: nobody has counted as many appends."""
 
 _HELPERS = ("_progress", "_errors", "_skipped")
-
-
-def utc(ms: int) -> str:
-    """A time in ms as a UTC date-time; "" before 1970 and after the year 9999."""
-    if not 0 <= ms <= _YEAR_9999_MS:
-        return ""
-    return (_EPOCH + timedelta(milliseconds=ms)).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def local_time(ms: int) -> str:
@@ -69,7 +60,7 @@ def moment(ms: int | None, none: str = "none") -> str:
     """A time on two lines: the number, and the UTC date-time; `none` for the empty frontier."""
     if ms is None:
         return none
-    shown = utc(ms) if ms >= _DAY_MS else ""
+    shown = clock_date(ms)
     return f"{ms}\n{shown}" if shown else str(ms)
 
 
@@ -84,6 +75,9 @@ def age(ms: int) -> str:
     """A duration in its two largest units: `3 min 20 s`; `412 ms` below a second."""
     return f"{ms} ms" if ms < _SECOND_MS else span(ms)
 
+
+COLUMN_GAP: Final = 2
+"""Blanks between two columns of a table."""
 
 NAME_WIDTH: Final = 8
 """Characters of a name on one line, at least, where a table has many columns of numbers."""
@@ -122,7 +116,7 @@ def plain_table(
 
 def facts_table(facts: Mapping[str, str]) -> Table:
     """Facts by name, a line each; those without a text are left out."""
-    table = Table.grid(padding=(0, 2))
+    table = Table.grid(padding=(0, COLUMN_GAP))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, fact in facts.items():
@@ -218,7 +212,8 @@ def _facts(shard: ShardReport, at_ms: int) -> Table:
 def _one_line(ms: int | None, none: str = "none") -> str:
     if ms is None:
         return none
-    return f"{ms}  {utc(ms)} UTC" if ms >= _DAY_MS and utc(ms) else str(ms)
+    shown = clock_date(ms)
+    return f"{ms}  {shown} UTC" if shown else str(ms)
 
 
 def _of_leader(shard: ShardReport) -> str:

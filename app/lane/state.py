@@ -59,7 +59,7 @@ from shardline.app.lane.commands import (
     is_transient,
     kind_of,
 )
-from shardline.app.protocol.objects import Description, SourceDescription, inputs_of
+from shardline.app.protocol.objects import Description, SourceDescription, inputs_of, reads_shards
 from shardline.app.protocol.project_identity import ProjectIdentity
 
 __all__ = [
@@ -135,7 +135,7 @@ class LaneObject(msgspec.Struct, frozen=True, kw_only=True):
         """Definitions that have read shards, the present one included, the newest of each place."""
         found = {_place(one): one for one in self.former_sources}
         present = self.description
-        if isinstance(present, SourceDescription) and present.format.lower() == "shard":
+        if isinstance(present, SourceDescription) and reads_shards(present):
             found[_place(present)] = present
         return tuple(found.values())
 

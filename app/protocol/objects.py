@@ -31,6 +31,7 @@ __all__ = [
     "inputs_of",
     "is_runtime_shard",
     "progress_shard",
+    "reads_shards",
     "shards_of",
     "skipped_shard",
     "source_shards",
@@ -210,6 +211,11 @@ def source_shards(source: str) -> tuple[str, ...]:
 def is_runtime_shard(name: str) -> bool:
     """True for a shard of the runtime itself, such as the lane's: no object has such a name."""
     return name.startswith("_")
+
+
+def reads_shards(source: SourceDescription) -> bool:
+    """True if a source is made of shards, of its own location or of another one."""
+    return source.format.lower() == "shard"
 
 
 def shards_of(description: Description) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ _MORE_S: Final = 2.0
 """Added to the application's own time-out: it gives up first, and its error has the reason."""
 
 _CLOSED_S: Final = 5.0
-"""How long subscriptions that are being closed may take after the server's end."""
+"""Time that the closes of subscriptions may take after the server's end."""
 
 _LOOK: Final = "look at `status` before you repeat it"
 """Hint for a change that may have been done in part."""

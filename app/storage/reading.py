@@ -38,7 +38,7 @@ from pyspark.storagelevel import StorageLevel
 
 from shardline import datasource
 from shardline.app.execution.host import Host
-from shardline.app.protocol.objects import SourceDescription
+from shardline.app.protocol.objects import SourceDescription, reads_shards
 from shardline.app.storage.bad_rows import (
     DECODED_FORMATS,
     ON_BAD_ROW,
@@ -347,7 +347,7 @@ def _split(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
 def _stream(spark: SparkSession, description: SourceDescription, origin: Origin) -> DataFrame:
     name = description.format
     register(spark)
-    if name.lower() == "shard":
+    if reads_shards(description):
         datasource.register(spark)
     given, _ = _split(description.options)
     given = with_start(name, given, origin.start_ms)

@@ -326,9 +326,10 @@ def _listed(rows: pa.Table | pa.RecordBatch, *names: str) -> list[tuple[Any, ...
     return list(zip(*columns, strict=True))
 
 
-def _id(key: Iterable[Any]) -> str:
-    return hashlib.blake2b(json.dumps(list(key)).encode(), digest_size=4).hexdigest()
+def _id(row: Iterable[Any]) -> str:
+    """The name of a row for a person."""
+    return _digest(row, 4).hex()
 
 
-def _digest(row: Iterable[Any]) -> bytes:
-    return hashlib.blake2b(json.dumps(list(row)).encode(), digest_size=16).digest()
+def _digest(row: Iterable[Any], size: int = 16) -> bytes:
+    return hashlib.blake2b(json.dumps(list(row)).encode(), digest_size=size).digest()

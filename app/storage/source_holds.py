@@ -29,7 +29,7 @@ from functools import partial
 import msgspec
 
 from shardline.app.execution.ending_holds import TRIED_AGAIN, end_holds
-from shardline.app.protocol.objects import SourceDescription, progress_shard
+from shardline.app.protocol.objects import SourceDescription, progress_shard, reads_shards
 from shardline.app.storage.reclock import BoundOffsets, Remap, origin_in
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Fenced, ShardError
@@ -54,7 +54,7 @@ def with_hold(description: SourceDescription, location: str) -> SourceDescriptio
         description: Of the source.
         location: Id of its own location.
     """
-    if not _reads_shards(description) or _given_hold(description) is not None:
+    if not reads_shards(description) or _given_hold(description) is not None:
         return description
     hold = hold_name(description.name, location)
     return msgspec.structs.replace(description, options={**description.options, "hold": hold})
@@ -132,10 +132,10 @@ def end_former(
         Fenced: Another runtime has taken over.
     """
     own = hold_name(description.name, client.location.id)
-    kept = _shards_in(bound) if _reads_shards(description) else set()
+    kept = _shards_in(bound) if reads_shards(description) else set()
     for one in former:
         try:
-            _end(one, own.__eq__, check_fence, kept)
+            _end(one, lambda hold: hold == own, check_fence, kept)
         except Fenced:
             raise
         except (ShardError, OSError):
@@ -198,10 +198,6 @@ def _offsets(bound: BoundOffsets) -> Iterator[ShardOffset]:
             offset = parse_offset(json.loads(binding.offset))
             if isinstance(offset, ShardOffset):
                 yield offset
-
-
-def _reads_shards(description: SourceDescription) -> bool:
-    return description.format.lower() == "shard"
 
 
 def _given_hold(description: SourceDescription) -> str | None:

@@ -15,7 +15,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shardline.app.cli.tables import NAME_WIDTH, plain_table, size, utc
+from shardline.app.cli.tables import COLUMN_GAP, NAME_WIDTH, plain_table, size, utc
 from shardline.datasource.inspect.usage import LocationUsage, OrphanUsage, ShardUsage
 from shardline.datasource.shard.references import Amount
 
@@ -38,7 +38,7 @@ def _shards(shards: Sequence[ShardUsage], width: int) -> Iterable[RenderableType
     """A table, or each shard's name and below it what it has: a number is never cut."""
     rows = [[size(amount.size_bytes) for amount in _amounts(shard)] for shard in shards]
     widths = (max(map(len, column)) for column in zip(_KINDS, *rows, strict=True))
-    if NAME_WIDTH + sum(_GAP + one for one in widths) <= width:
+    if NAME_WIDTH + sum(COLUMN_GAP + one for one in widths) <= width:
         table = plain_table("shard", *_KINDS, right=_KINDS, fold=("shard",), least=NAME_WIDTH)
         for shard, row in zip(shards, rows, strict=True):
             table.add_row(Text(shard.name), *row)
@@ -52,9 +52,6 @@ def _shards(shards: Sequence[ShardUsage], width: int) -> Iterable[RenderableType
 
 
 _KINDS: Final = ("now", "held", "garbage", "staged", "leaked", "not ours", "total")
-
-_GAP: Final = 2
-"""Characters between two columns."""
 
 
 def _amounts(shard: ShardUsage) -> tuple[Amount, ...]:

@@ -245,18 +245,26 @@ def ask_in_vain(controller: ComputeController, failed: list[ShardError]) -> None
     failed.append(raised.value)
 
 
+def follow_and_ask(
+    controller: ComputeController, connection: FakeConnection
+) -> tuple[Subscription, threading.Thread, list[ShardError]]:
+    """A subscription, and a thread that waits for an answer until it notes an error."""
+    connection.many(3)
+    subscription, _name = follow(controller, connection, 4)
+    failed: list[ShardError] = []
+    thread = threading.Thread(target=ask_in_vain, args=(controller, failed))
+    thread.start()
+    connection.next()
+    return subscription, thread, failed
+
+
 def test_who_asks_a_replaced_controller_is_told_at_once() -> None:
     """Whoever waits, whoever comes later and whoever follows; the newer one is not pushed out."""
     newer = threading.Event()
     newer.set()
     with compute(clock=Hasty(), vacant=lambda: not newer.is_set()) as (controller, made, _):
         connection = made.next()
-        connection.many(3)
-        subscription, _name = follow(controller, connection, 4)
-        failed: list[ShardError] = []
-        thread = threading.Thread(target=ask_in_vain, args=(controller, failed))
-        thread.start()
-        connection.next()
+        subscription, thread, failed = follow_and_ask(controller, connection)
         connection.break_off(replaced=True)
         thread.join(60)
         assert failed[0].code == "CONTROLLER_REPLACED"
@@ -279,12 +287,7 @@ def test_who_waits_for_a_runtime_that_has_ended_is_told_why() -> None:
     with compute(ended=lambda: over[0] if over else None) as (controller, made, holds):
         made.next().break_off()
         connection = made.next()
-        connection.many(3)
-        subscription, _name = follow(controller, connection, 4)
-        failed: list[ShardError] = []
-        thread = threading.Thread(target=ask_in_vain, args=(controller, failed))
-        thread.start()
-        connection.next()
+        subscription, thread, failed = follow_and_ask(controller, connection)
         over.append(Fenced("another runtime has taken over"))
         connection.break_off()
         thread.join(60)

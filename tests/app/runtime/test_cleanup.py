@@ -15,6 +15,7 @@ from shardline.app.protocol.objects import SinkDescription, SourceDescription, V
 from shardline.app.runtime.cleanup import forget
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Corrupt, Determinate, Fenced, Indeterminate, ShardError
+from support.faults.holds import damage_holds
 from support.models.shards import World, schema_of
 
 HOLDS = ["group:0123abcd:0a1b2c3d", "view:v:1:0a1b2c3d"]
@@ -55,23 +56,11 @@ def held(client: ShardClient) -> dict[str, list[str]]:
     return {name: sorted(client.state(name).critical) for name in INPUTS}
 
 
-def damage(monkeypatch: pytest.MonkeyPatch, errors: dict[str, ShardError]) -> None:
-    """Inputs that cannot be read."""
-    real = ending_holds.find_holds
-
-    def find_holds(client: ShardClient, shard: str) -> dict[str, str]:
-        if shard in errors:
-            raise errors[shard]
-        return real(client, shard)
-
-    monkeypatch.setattr(ending_holds, "find_holds", find_holds)
-
-
 def test_a_damaged_input_keeps_no_hold_on_the_others(
     client: ShardClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody would look at them again, and they would keep all of their history."""
-    damage(monkeypatch, {"a": Corrupt("no such blob")})
+    damage_holds(monkeypatch, {"a": Corrupt("no such blob")})
     with pytest.raises(Corrupt):
         drop(client, tmp_path)
     assert held(client) == {"a": HOLDS, "b": [], "c": []}
@@ -127,10 +116,10 @@ def test_an_input_that_does_not_answer_is_tried_again_beside_one_that_is_damaged
 ) -> None:
     """The lane repeats a clean-up by its error: it must be that of what can still be done."""
     with monkeypatch.context() as outage:
-        damage(outage, {"a": Corrupt("no such blob"), "b": Determinate("no answer")})
+        damage_holds(outage, {"a": Corrupt("no such blob"), "b": Determinate("no answer")})
         with pytest.raises(Determinate):
             drop(client, tmp_path)
-    damage(monkeypatch, {"a": Corrupt("no such blob")})
+    damage_holds(monkeypatch, {"a": Corrupt("no such blob")})
     with pytest.raises(Corrupt):
         drop(client, tmp_path)
     assert held(client) == {"a": HOLDS, "b": [], "c": []}

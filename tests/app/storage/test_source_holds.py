@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from shardline.app.execution import ending_holds
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.storage.reclock import BoundOffsets, Origin, Remap
 from shardline.app.storage.source_holds import end_dropped, end_former, hold_name, with_hold
@@ -16,6 +15,7 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Corrupt, Determinate, Fenced, InvalidUsage, ShardError
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.offsets import ShardOffset
+from support.faults.holds import damage_holds
 from support.models.shards import schema_of
 
 
@@ -52,18 +52,6 @@ def bind(client: ShardClient, other: ShardClient, shard: str, hold: str) -> Boun
     bound = remap.bind(remap.read(), number=0, offset=json.dumps(offset), files=(), at=9)
     assert bound is not None
     return bound
-
-
-def damage(monkeypatch: pytest.MonkeyPatch, errors: dict[str, ShardError]) -> None:
-    """Shards whose holds cannot be read."""
-    real = ending_holds.find_holds
-
-    def find_holds(client: ShardClient, shard: str) -> dict[str, str]:
-        if shard in errors:
-            raise errors[shard]
-        return real(client, shard)
-
-    monkeypatch.setattr(ending_holds, "find_holds", find_holds)
 
 
 def let(_: str = "") -> None:
@@ -133,7 +121,7 @@ def test_what_cannot_be_reached_keeps_no_hold_elsewhere(
     for shard in ("a", "b"):
         other.hold(shard, own)
     if bad is damaged:
-        damage(monkeypatch, {"a": error("damaged")})
+        damage_holds(monkeypatch, {"a": error("damaged")})
     with pytest.raises(error):
         end_dropped(client, "in", [bad(other), reads(other, "b")], let)
     assert held(other) == {"a": [own], "b": []}
@@ -172,7 +160,7 @@ def test_a_changed_source_that_has_begun_lets_go_of_what_it_reads_no_more(
     bound = bind(client, other, "b", own)
     former = [reads(other, "a"), reads(other, "b")]
     with monkeypatch.context() as outage:
-        damage(outage, {"a": Determinate("no answer")})
+        damage_holds(outage, {"a": Determinate("no answer")})
         end_former(client, former[1], former, bound, let)
     assert held(other) == {"a": [own], "b": [own]}
     assert "until the source is dropped" in caplog.text
