@@ -22,7 +22,7 @@ ROWS = 6000
 """As many as a micro-batch has that is read natively."""
 
 BEGIN = 4
-"""Where the first page begins: that of the dictionary of the first column."""
+"""Offset of the first page: that of the dictionary of the first column."""
 
 
 def loaded(spark: SparkSession, path: str) -> None:
