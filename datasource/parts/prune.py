@@ -28,14 +28,21 @@ from typing import Final
 import msgspec
 
 from shardline.datasource.filters.parser import Where
-from shardline.datasource.filters.predicates import ABSENT, ColumnKnowledge, Path, field_at
+from shardline.datasource.filters.predicates import (
+    ABSENT,
+    ColumnKnowledge,
+    Path,
+    Predicate,
+    field_at,
+    may_be_true,
+)
 from shardline.datasource.shard.batch import Part
 from shardline.datasource.shard.plan import PlannedPart, SnapshotPlan
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.spark_types import path_text
 from shardline.datasource.types.stats import PartStats, decode_bound
 
-__all__ = ["Pruner", "is_audited"]
+__all__ = ["Pruner", "is_audited", "may_pass"]
 
 _AUDIT_ONE_IN: Final = 100
 
@@ -93,17 +100,24 @@ class Pruner:
 
     def may_pass(self, part: Part) -> bool:
         """True if some row of `part` may pass; False proves that none does."""
-        stats = part.stats
-        if stats is None or part.inline is not None:
-            return True
-        written = self._schema(part.schema)
-        return self.where.may_pass(lambda path: _known_in_part(stats, written, path))
+        return may_pass(part, self.where.predicate, self._schema(part.schema))
 
     def _schema(self, number: int) -> ShardSchema:
         found = self._parsed.get(number)
         if found is None:
             found = self._parsed[number] = ShardSchema.parse(self.schemas[number])
         return found
+
+
+def may_pass(part: Part, predicate: Predicate, written: ShardSchema) -> bool:
+    """True if some row of `part`, written with this schema, may pass; False proves that none does.
+
+    A predicate over columns that `written` lacks takes them for null in all rows.
+    """
+    stats = part.stats
+    if stats is None or part.inline is not None:
+        return True
+    return may_be_true(predicate, lambda path: _known_in_part(stats, written, path))
 
 
 def _known_in_part(stats: PartStats, written: ShardSchema, path: Path) -> ColumnKnowledge | None:

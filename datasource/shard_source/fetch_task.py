@@ -11,12 +11,14 @@ finds a part missing or damaged reads the shard's state to say why.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Final, Literal
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
+from typing_extensions import override
 
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Corrupt, MissingBlob, ShardError
@@ -30,6 +32,7 @@ from shardline.datasource.shard_source.options import ShardOptions
 from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.shared_client import shared_client
 from shardline.datasource.types.schema import ShardSchema
+from shardline.datasource.types.stats import NO_STATS
 
 __all__ = [
     "PartitionKind",
@@ -72,7 +75,7 @@ class PlanLease:
 
 @dataclass(frozen=True, slots=True)
 class ShardPartition(InputPartition):
-    """One task's share of a read.
+    """One task's share of a read. Pickled it has its parts without their statistics.
 
     Attributes:
         options: Location, shard, and how to open them.
@@ -100,6 +103,17 @@ class ShardPartition(InputPartition):
     as_of: int | None
     parts: tuple[PlannedPart, ...]
     guard: PlanLease
+
+    @override
+    def __reduce__(self) -> tuple[type[ShardPartition], tuple[object, ...]]:
+        # Pruning is done before there are tasks, and statistics outweigh all else that is sent.
+        sent = replace(self, parts=tuple(map(_without_stats, self.parts)))
+        return ShardPartition, tuple(getattr(sent, one.name) for one in fields(sent))
+
+
+def _without_stats(planned: PlannedPart) -> PlannedPart:
+    part = msgspec.structs.replace(planned.part, encoded_stats=NO_STATS)
+    return msgspec.structs.replace(planned, part=part)
 
 
 def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,8 +1,8 @@
 """Turns planned parts into Spark partitions, and takes the leases of batch reads.
 
-A partition is pickled once per task, so it carries all that fetching needs and nothing else: parts
-without their statistics, only the schemas that they need, and the lease that protects them. Parts
-that the filter excludes by statistics are left out here, before any task exists.
+A partition is pickled once per task, so it carries all that fetching needs and nothing else: the
+parts, only the schemas that they need, and the lease that protects them. Parts that the filter
+excludes by statistics are left out here, before any task exists.
 
 Shared by batch and streaming reads; runs in Spark's planner processes.
 """
@@ -12,8 +12,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-
-import msgspec
 
 from shardline.datasource.client import ShardClient, process_name
 from shardline.datasource.filters.parser import Where
@@ -28,7 +26,6 @@ from shardline.datasource.shard_source.fetch_task import PartitionKind, PlanLeas
 from shardline.datasource.shard_source.options import ShardOptions, SourceOptions
 from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.shared_client import shared_client
-from shardline.datasource.types.stats import NO_STATS
 
 __all__ = ["PartitionPlanner", "forget_batch_leases", "open_client", "take_batch_lease"]
 
@@ -107,7 +104,7 @@ class PartitionPlanner:
         where = self.where
         partitions = []
         for parts in shares:
-            chosen = tuple(map(_without_stats, parts))
+            chosen = tuple(parts)
             ids = {state.schema_id, *(planned.part.schema for planned in chosen)}
             partitions.append(
                 ShardPartition(
@@ -125,14 +122,6 @@ class PartitionPlanner:
                 )
             )
         return partitions
-
-
-def _without_stats(planned: PlannedPart) -> PlannedPart:
-    """`planned` without statistics: pruning is done, and they outweigh all else that is sent."""
-    part = planned.part
-    return msgspec.structs.replace(
-        planned, part=msgspec.structs.replace(part, encoded_stats=NO_STATS)
-    )
 
 
 @dataclass(slots=True)

@@ -1,5 +1,7 @@
 package shardline_jvm;
 
+import com.fasterxml.jackson.core.JsonProcessingException;
+import com.fasterxml.jackson.databind.ObjectMapper;
 import java.lang.ref.Cleaner;
 import java.lang.ref.WeakReference;
 import java.lang.reflect.Field;
@@ -94,6 +96,7 @@ public class ShardScanRule extends Rule {
   private static final Map loads = new HashMap();
   private static final Map optionsOfSources = new WeakHashMap();
   private static final Cleaner cleaner = Cleaner.create();
+  private static final ObjectMapper JSON = new ObjectMapper();
 
   private final Function planner;
   private final Map ranges = new WeakHashMap();
@@ -426,6 +429,7 @@ public class ShardScanRule extends Rule {
 
   /** The frame that the planner makes; null if the read is left to the Python workers. */
   private Dataset ask(Map request, Seq wanted) {
+    request.put("asked", text(request));
     Dataset made = (Dataset) planner.apply(request);
     if (request.get("interrupted") != null) {
       Thread.currentThread().interrupt(); // the planner's call has cleared it by its exception
@@ -442,6 +446,19 @@ public class ShardScanRule extends Rule {
       made = null;
     }
     return made;
+  }
+
+  /** What is asked, as one text: Python would fetch each entry of a map by a call of its own. */
+  private static String text(Map request) {
+    Map asked = new HashMap(request);
+    asked.remove("session");
+    asked.remove("partitions");
+    asked.put("off", Boolean.valueOf(isOff((SparkSession) request.get("session"))));
+    try {
+      return JSON.writeValueAsString(asked);
+    } catch (JsonProcessingException e) {
+      throw new IllegalStateException(e);
+    }
   }
 
   private void fail(Throwable e) {

@@ -15,7 +15,9 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
     types                  the types that Spark reads as we wrote them
     blob_paths             the URL of a location, as Spark reaches it
     local_parts            looks at parts on the local disk before Spark reads them
-    scan                   parts to a relation of Spark's Parquet reader
+    relations              files as relations of Spark's Parquet reader
+    skipped_files          leaves files without a row for a scan's filters out of it
+    scan                   parts to such relations
     consolidate            each distinct row once, its copies in `_diff`, by Spark expressions
     touched_rows           consolidates only the rows that a retraction may concern
     closed_keys            needs no consolidation where retractions take back whole keys
@@ -56,8 +58,9 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
     compiled_java          loads the Java classes of this package without a jar
 
 `ShardScanRule.java` and `ShardWriteRule.java` are the rules themselves, compiled when they are
-installed; `DriverStream.java` is what Spark asks of a driver stream, `TaskFiles.java` what it asks
-of a write, and `KeptBroadcast.java` a node of its plans.
+installed; `NativeRelations.java` has the lists of files that Spark is given, `DriverStream.java` is
+what Spark asks of a driver stream, `TaskFiles.java` what it asks of a write, and
+`KeptBroadcast.java` a node of its plans.
 
 May use: `shard_source` and `shard_sink`, whose plans and commits these are, `transactions`,
 `client`, `parts`, and what these rest on.

@@ -1,10 +1,5 @@
 """Wraps the internal classes of Spark that native fetch and write need, all of them in one place.
 
-Spark's public reader is not enough. It forgets which columns are never null, it looks at every file
-before it reads any (a request each, on an object store), and it silently leaves out a part that was
-deleted before it looked. So the relation is put together here, as table formats do on the JVM: our
-own list of files with the sizes that the plan knows, under the exact schema.
-
 Checked against the exact version of Spark that this project names; a test reads every type.
 """
 
@@ -13,14 +8,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from shardline.datasource.java_names import (
     class_in,
@@ -29,12 +23,10 @@ from shardline.datasource.java_names import (
     scala_object,
     scala_sequence,
 )
-from shardline.datasource.spark_native.compiled_java import java_object
 from shardline.datasource.spark_native.interrupts import is_interrupt
 from shardline.datasource.spark_native.row_files import batches_with_rows
 
 __all__ = [
-    "File",
     "FileFormat",
     "LivenessToken",
     "as_active",
@@ -55,7 +47,6 @@ __all__ = [
     "read_array",
     "read_map",
     "rebind_session",
-    "relation",
     "select_text",
     "session_of",
 ]
@@ -70,24 +61,6 @@ _RAW_TYPE: Final = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 _CAUSES_MAX: Final = 20
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A file to scan.
-
-    Attributes:
-        path: URL for Hadoop.
-        size_bytes: Its size; a file that is shorter fails to open.
-        constants: Of each constant of the `relation` the value that all of its rows have.
-        seen: What it is compared with whenever a task that reads it is sent: see `seen_file`; empty
-            for a file that is not on the local disk.
-    """
-
-    path: str
-    size_bytes: int
-    constants: tuple[int, ...] = ()
-    seen: str = ""
 
 
 class FileFormat:
@@ -167,49 +140,6 @@ class LivenessToken:
             return self._unanswered < _UNANSWERED_MAX
         self._unanswered = 0
         return not collected
-
-
-def relation(
-    spark: SparkSession,
-    files: Sequence[File],
-    schema: StructType,
-    file_format: FileFormat,
-    constants: Sequence[str] = (),
-) -> DataFrame:
-    """The rows of Parquet `files` under exactly `schema`, nullability included.
-
-    Touches no file, not even for a `REFRESH`. A file that is missing when it is read is an error
-    that names it, and so is another one in the place of a local file.
-
-    Args:
-        spark: The session that reads.
-        files: The files, each with its constants.
-        schema: The columns that are read from the files.
-        file_format: The format of all scans of the frame.
-        constants: Names of further columns, behind the others: whole numbers that no file has.
-    """
-    session = spark._jsparkSession  # noqa: SLF001 - no public door
-    none = scala_object(spark, "scala.None")
-    columns = java_type(
-        spark, StructType([StructField(name, LongType(), nullable=False) for name in constants])
-    )
-    # One call for all of them, whose number has no bound.
-    listed = "\0".join(
-        "\0".join([*map(str, (file.size_bytes, *file.constants)), file.path]) for file in files
-    )
-    seen = "\0".join(file.seen for file in files).strip("\0")
-    index = java_object(spark, "FixedListing", session, file_format.options, columns, listed, seen)
-    source = java_class(spark, f"{_SOURCES}.HadoopFsRelation")(
-        index,
-        columns,
-        java_type(spark, schema),
-        none,
-        file_format.java,
-        file_format.options,
-        session,
-    )
-    plan = scala_object(spark, f"{_SOURCES}.LogicalRelation").apply(source, False)
-    return frame_of(spark, session, plan)
 
 
 @lru_cache(maxsize=1 << 4)

@@ -178,9 +178,7 @@ def _partitions(
         # The end of a change feed may lie before any time that contents can be read at.
         if as_of is not None and all(0 <= (state.since.time or 0) <= as_of for state in states):
             for name in parsed.inputs:
-                # Not `setdefault`: a map of the JVM has no key errors.
-                if times.get(_place(client, parsed, name)) is None:
-                    times[_place(client, parsed, name)] = as_of
+                times.setdefault(_place(client, parsed, name), as_of)
         return partitions
     raise NotNativeError("compaction is faster than planning")
 

@@ -4,7 +4,7 @@ What follows the pages of a file says where they are and which of them a filter 
 can lose rows without a word. So its checksum is compared here before a plan names the file, once in
 a process, and again if the file has changed. What is gone or damaged is left to a fetch by Arrow,
 which says what has happened. Whenever Spark reads the file after that, the driver looks if it is
-still the same one (`FixedListing.java`).
+still the same one (`NativeRelations.java`).
 
 On an object store, where a look is a request, nothing is compared: it keeps checksums of its own.
 """

@@ -9,7 +9,7 @@ place of Spark's.
     [LEASE_LOST] part '…' (100 rows) is not there (shard 'orders', times 1 to 9): lease … — hint: …
 
 So it does where the driver found another file in the place of a part and sent no task to read it
-(`FixedListing.java`); of that error Spark keeps only the text.
+(`NativeRelations.java`); of that error Spark keeps only the text.
 
 PySpark turns every error of the JVM into one of Python's in one function, which is wrapped. It asks
 nothing unless that error is about a file, and if the part can be fetched after all, Spark's own
@@ -58,7 +58,7 @@ _FETCHED_BYTES_MAX: Final = 1 << 30
 """Most bytes of parts that are fetched to find the damaged one: some seconds."""
 
 _OTHER_FILE: Final = re.compile("the file '(.+?)' is not that of the part: ")
-"""The words of `FixedListing.java` about a file, in the text of an error of Spark's."""
+"""The words of `NativeRelations.java` about a file, in the text of an error of Spark's."""
 
 _SWEPT_AT_LEAST: Final = 64
 """Plans that are remembered before any of them is looked at again."""

@@ -25,6 +25,7 @@ See docs/native-plans.md for what is planned natively and what is not.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import traceback
@@ -54,7 +55,6 @@ from shardline.datasource.spark_native.load_plans import (
 from shardline.datasource.spark_native.part_errors import explain_part_errors
 from shardline.datasource.spark_native.read_counts import READ_COUNTS, ReadCounts, ReadPath
 from shardline.datasource.spark_native.rule_loader import (
-    SETTING,
     install_loader,
     is_checked,
     loader_of,
@@ -228,17 +228,24 @@ class _Planner:
         return None
 
     def _frame(self, request: Any) -> DataFrame:
-        if reason := request.get("reason"):
+        asked = request.get("asked")
+        if asked is None:
+            raise NotNativeError(request.get("reason"))  # the rule itself has left it
+        given = json.loads(asked)
+        if reason := given.get("reason"):
             raise NotNativeError(reason)
-        spark = session_of(self.spark, request.get("session"))
-        if spark.conf.get(SETTING, "true") == "false":
+        if given["off"]:
             raise NotNativeError(_OFF)
-        options = read_map(request.get("options"))
-        schema = request.get("schema")
-        pickled = request.get("partitions")
-        if pickled is not None:
-            return plan_micro_batch(spark, options, schema, read_array(pickled))
-        return plan_load(spark, from_folder_of_jvm(spark, options), schema, request.get("times"))
+        spark = session_of(self.spark, request.get("session"))
+        options, schema, times = given["options"], given["schema"], given.get("times")
+        if times is None:
+            return plan_micro_batch(spark, options, schema, read_array(request.get("partitions")))
+        known = dict(times)
+        try:
+            return plan_load(spark, from_folder_of_jvm(spark, options), schema, times)
+        finally:
+            for place in times.keys() - known.keys():
+                request.get("times").put(place, times[place])
 
     def _count(self, path: ReadPath, reason: str = "", *, was_native: bool = False) -> None:
         counts = READ_COUNTS if self.counts is None else self.counts

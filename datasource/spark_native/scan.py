@@ -23,13 +23,10 @@ from shardline.datasource.parts.nan_bounds import float_paths, trusts_bounds
 from shardline.datasource.shard.batch import Part
 from shardline.datasource.shard.plan import PlannedPart, TimeFilter
 from shardline.datasource.spark_native.consolidate import fresh_name
-from shardline.datasource.spark_native.jvm import (
-    File,
-    FileFormat,
-    known_nullability,
-    relation,
-)
+from shardline.datasource.spark_native.jvm import FileFormat, known_nullability
 from shardline.datasource.spark_native.local_parts import is_intact, is_local, seen_file
+from shardline.datasource.spark_native.relations import File, relation
+from shardline.datasource.spark_native.skipped_files import ScannedParts
 from shardline.datasource.spark_native.types import (
     ROW_INDEX,
     can_spark_read,
@@ -252,7 +249,15 @@ class Scanner:
             )
             for place, part in enumerate(parts)
         ]
-        frame = relation(self.spark, files, StructType(fields), self.file_format, [*constants])
+        scanned = ScannedParts(parts, self.schemas[kind.schema], record)
+        frame = relation(
+            self.spark,
+            files,
+            StructType(fields),
+            self.file_format,
+            constants=[*constants],
+            scanned=scanned,
+        )
         if not kind.trusted:
             frame = self._without_pushdown(frame, record)
         if kind.times is not None:

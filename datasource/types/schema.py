@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -79,7 +79,7 @@ class ShardSchema:
             InvalidUsage: `SCHEMA_UNREADABLE`, `UNSUPPORTED_TYPE`, `DUPLICATE_COLUMN`,
                 `RESERVED_COLUMN` or `NO_COLUMNS`, with the column's path where there is one.
         """
-        return cls(parse_record(text))
+        return _parsed(text)
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema) -> ShardSchema:
@@ -161,6 +161,12 @@ class ShardSchema:
     def has_order(self, name: str) -> bool:
         """True if the values of a column have an order."""
         return _is_orderable(self.field(name).type)
+
+
+@lru_cache(maxsize=1 << 8)
+def _parsed(text: str) -> ShardSchema:
+    """The schema of a text. A plan parses the few of its shard again and again."""
+    return ShardSchema(parse_record(text))
 
 
 def _collation_names(field: Field) -> str:

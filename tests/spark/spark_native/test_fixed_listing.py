@@ -33,7 +33,7 @@ def test_parts_of_other_times_are_not_opened(spark: SparkSession, location: str)
         rows = frame.where(condition).select("id", "_ts")
         assert collected(rows) == [(time, time) for time in expected]
     with pytest.raises(Exception, match=lost.key):
-        frame.where("id > 6").collect()
+        frame.where("id > 5").collect()
 
 
 def test_spark_takes_reads_of_the_same_files_for_one(spark: SparkSession, location: str) -> None:
