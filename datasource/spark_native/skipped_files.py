@@ -51,6 +51,11 @@ __all__ = ["FileStatistics", "ScannedParts", "file_statistics"]
 _log = logging.getLogger(__name__)
 
 
+_PARTS_MAX: Final = 1 << 20
+"""Parts that are kept in all, about 1 GB with their statistics; scans of the oldest frames read all
+their files beyond that. The JVM may not collect for hours what nothing refers to."""
+
+
 class _NotUnderstoodError(Exception):
     """A filter over what statistics say nothing of."""
 
@@ -94,9 +99,15 @@ class ScannedParts:
 
 @dataclass(slots=True)
 class FileStatistics:
-    """Answers for the lists of files of the driver's JVM. May be shared between threads."""
+    """Answers for the lists of files of the driver's JVM. May be shared between threads.
 
+    Attributes:
+        parts_max: Parts of all scans together that are kept at most.
+    """
+
+    parts_max: int = _PARTS_MAX
     _kept: dict[str, ScannedParts] = field(default_factory=dict)
+    _parts: int = 0
     _numbers: count[int] = field(default_factory=count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -109,13 +120,20 @@ class FileStatistics:
         with self._lock:
             number = str(next(self._numbers))
             self._kept[number] = scanned
+            self._parts += len(scanned.parts)
+            while self._parts > self.parts_max:
+                self._drop(next(iter(self._kept)))
         return number
 
     def forget(self, numbers: Sequence[str]) -> None:
         """Keep these no more: nothing lists their files."""
         with self._lock:
             for number in numbers:
-                self._kept.pop(number, None)
+                if number in self._kept:
+                    self._drop(number)
+
+    def _drop(self, number: str) -> None:
+        self._parts -= len(self._kept.pop(number).parts)
 
     def apply(self, request: str) -> str | None:
         """The digits of `ScannedParts.passing`, for a number and filters; None if not known.
