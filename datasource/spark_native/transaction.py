@@ -221,13 +221,16 @@ def stage_by_tasks(frame: DataFrame, options: SinkOptions, target: WriteTarget) 
     """
     client = open_client(options)
     writer = ShardBatchWriter(options, target, replace=False)
+    names = frame.columns
 
     def task(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        staged = writer.stage(rows)
+        staged = writer.stage(batch.rename_columns(names) for batch in rows)
         yield pa.RecordBatch.from_pydict({"staged": [msgspec.json.encode(staged)]})
 
+    # PySpark looks the columns up by their names, in which a dot would lead into a struct.
+    placed = frame.toDF(*(f"c{place}" for place, _ in enumerate(names)))
     # Of several attempts at a task, one is collected; the orphan sweep deletes the others' files.
-    messages = frame.mapInArrow(task, "staged binary").collect()
+    messages = placed.mapInArrow(task, "staged binary").collect()
     found = [msgspec.json.decode(bytes(row.staged), type=Staged) for row in messages]
     begun = [staged.staged_ms for staged in found if staged.runs]
     return replace(
