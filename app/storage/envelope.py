@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
@@ -218,13 +219,15 @@ class Staging:
         return F.when(known, key_text(rows, parts))
 
     def _order(self) -> Column:
-        named = self.reading.options.ordering_column
-        if named is None:
+        path = assign_roles(self.reading.options, StructType(self.reading.columns)).order
+        if not path:
             return F.struct(POSITION).alias(_ORDER)
+        # Step by step: of a column with a dot in its name Spark would take a text for a path.
+        value = reduce(Column.getField, path[1:], quoted(path[0]))
         # A bad row has null where its order cannot be decoded, and null is least: a good row would
         # pass over it, and the bad one, which may be the latest, would leave no trace at all.
-        unknown = F.col(CORRUPT).isNotNull() & F.col(named).isNull()
-        return F.struct(unknown, F.col(named), F.col(POSITION)).alias(_ORDER)
+        unknown = F.col(CORRUPT).isNotNull() & value.isNull()
+        return F.struct(unknown, value, F.col(POSITION)).alias(_ORDER)
 
     def _column_list(self) -> str:
         own = self.reading.columns

@@ -233,17 +233,18 @@ def decoding(source: Source) -> str:
     return said[-1].status if said else ""
 
 
+@pytest.mark.parametrize("order", ["ts", "at.ms"])
 def test_a_row_whose_order_cannot_be_decoded_is_an_error_of_its_key(
-    runtime: Runtime, inbox: Path
+    runtime: Runtime, inbox: Path, order: str
 ) -> None:
     """Nobody knows whether it is the latest, so no other row of its micro-batch passes over it.
 
-    One whose order can be decoded has its place among the others, as a good row has.
+    One whose order can be decoded has its place among the others, as a good row has. So with a dot
+    in the name of the column, which is no path.
     """
-    options = {"path": str(inbox), "maxFilesPerTrigger": "1", "orderingColumn": "ts"}
-    source_of = csv(
-        inbox, options=options, envelope="upsert", key=("id",), schema="id INT, n INT, ts BIGINT"
-    )
+    options = {"path": str(inbox), "maxFilesPerTrigger": "1", "orderingColumn": order}
+    columns = f"id INT, n INT, `{order}` BIGINT"
+    source_of = csv(inbox, options=options, envelope="upsert", key=("id",), schema=columns)
     drop(inbox, "0.csv", "1,1,5", "1,2,six", "2,x,5", "2,1,6", "3,1,5", "3,x,6", "4,one,first")
     with running(runtime, source_of) as source:
         source.wait_for_rows((1, 1, 5), (2, 1, 6), (3, 1, 5))
