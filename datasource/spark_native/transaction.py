@@ -29,7 +29,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from shardline.datasource.arguments import Pathname, text_of, writer_number
+from shardline.datasource.arguments import Pathname, names_of, text_of, writer_number
 from shardline.datasource.ids import new_id
 from shardline.datasource.parts.stage import Staged, UncommittedParts
 from shardline.datasource.shard.commands.append import shard_changed_error
@@ -191,7 +191,7 @@ class FrameTransaction:
         self, shard: str, frame: DataFrame, key: Sequence[str] | None, *, merge: bool
     ) -> Staged:
         given = {**self._options, "shard": shard}
-        given |= {"key": ",".join(key)} if key is not None else {}
+        given |= {"key": ",".join(names_of("key", key))} if key is not None else {}
         given |= {"mergeSchema": "true"} if merge else {}
         options = parse_sink(given)
         client = open_client(options, create=True)

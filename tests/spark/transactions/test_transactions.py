@@ -73,12 +73,14 @@ def test_frames_go_into_several_shards_together(
 def test_a_name_of_a_column_is_no_path(
     spark: SparkSession, location: str, monkeypatch: pytest.MonkeyPatch, native: bool
 ) -> None:
-    """A dot in it leads into no struct, nor has a backtick a meaning."""
+    """A dot in it leads into no struct, nor has a backtick a meaning; a key is a list of names."""
     if not native:
         monkeypatch.setattr(module, "plan_native_write", lambda *_: None)
     named = spark.range(2).selectExpr("id AS `a.b`", "'x' AS `c``d`", "struct(7 AS b) AS a")
     with datasource.transaction(spark, location) as t:
         t.append("odd", named, key=["a.b"])
+        with pytest.raises(InvalidUsage, match=r"key=\['a.b'\]"):
+            t.append("other", named, key="a.b")
     with ShardClient.open(location).reader("odd") as reader:
         found = [tuple(row.values()) for row in reader.snapshot().to_pylist()]
     assert sorted(found) == [(0, "x", {"b": 7}), (1, "x", {"b": 7})]
