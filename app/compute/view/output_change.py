@@ -29,6 +29,7 @@ from shardline.datasource.frames import (
     ROWS_MAX,
     StagedInterval,
     collect_interval,
+    quoted,
     small_target,
     stage_interval,
 )
@@ -144,5 +145,5 @@ class OutputChange:
         inputs = [step.inputs[name] for name in self.inputs]
         columns = StructType([*self.schema.fields, UPDATE_COLUMNS[-1]])
         news = rows_in_driver(session, changed.select(columns.names), columns)
-        held = self.held(session, step.lower).select(*columns.names).unionAll(news)
+        held = self.held(session, step.lower).select(*map(quoted, columns.names)).unionAll(news)
         return difference(key, self.result(session, step.last, inputs), held)

@@ -172,10 +172,11 @@ RIGHT: Final = {
     "subquery": "SELECT id, price FROM orders WHERE price > (SELECT avg(price) FROM orders)",
     "union": "SELECT weight, cost, who FROM orders UNION ALL SELECT -0.0D, 1.5BD, name FROM people",
     "distinct": "SELECT DISTINCT who, tags FROM orders",
+    "names": "SELECT id AS `a.id`, named_struct('id', price) AS a FROM orders",
 }
 
 
-@pytest.mark.parametrize("query", some_of(RIGHT, {"floats"}))
+@pytest.mark.parametrize("query", some_of(RIGHT, {"floats", "names"}))
 def test_what_is_right_is_never_doubted(world: World, query: str) -> None:
     """Each step is checked, over NULLs, NaN, -0.0, and rows that are there several times."""
     checked = Checked(world, f"right_{query}", RIGHT[query])
