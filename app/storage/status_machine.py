@@ -48,6 +48,9 @@ NAMESPACES: Final = (
 SIDE_CHANNELS: Final = frozenset({"internal"})
 """Housekeeping: that it works says nothing of the data."""
 
+_OF_ROWS: Final = frozenset({"decode"})
+"""Errors of single rows, beside which everything else goes on: they end no incarnation."""
+
 _WORSE: Final = {"running": 0, "frozen": 1, "stalled": 2, "ceased": 3}
 """Statuses that a part can report; the greater one decides."""
 
@@ -143,8 +146,9 @@ class HealthMachine:
         known = self._objects.get(report.id)
         if known is None or known.resting or report.epoch != known.epoch:
             return []
-        if not _errors(known.parts):
-            # A part that has reported an error itself is closer to the cause.
+        ends_nothing = self._side_channels | _OF_ROWS
+        if all(part.namespace in ends_nothing for part in _errors(known.parts)):
+            # Any other part that has reported an error itself is closer to the cause.
             known.parts["internal"] = Health(
                 id=report.id,
                 epoch=report.epoch,

@@ -168,6 +168,19 @@ def test_a_part_that_knows_the_cause_is_believed() -> None:
     assert machine.failed(Failed(id="a", epoch=1, error="[STREAM_FAILED] …"), 21) == []
 
 
+def test_errors_of_rows_do_not_hide_what_has_ended_a_query() -> None:
+    """A source with a row that cannot be decoded goes on: it is none of that row's if it fails."""
+    machine = started()
+    machine.observe([said("running", "generator"), said("stalled", "decode", error="1 row")], 20)
+    machine.observe([said("stalled", "internal", error="no answer, once")], 20)
+
+    (update,) = machine.failed(Failed(id="a", epoch=1, error="no such file", hint="look"), 21)
+
+    assert (update.error, update.hints) == ("internal: no such file", ("look",))
+    assert update.namespaced == {"internal": "no such file", "decode": "1 row"}
+    assert machine.start("a", 2, 22) == []
+
+
 def test_a_part_that_cannot_be_read_freezes() -> None:
     """Frozen, not stalled, while the object is started again and again; then it runs."""
     machine = started()
