@@ -143,12 +143,13 @@ class Oneshots:
         host, request = self._host, run.request
         while not run.cancelled.is_set() and not host.clock.wait(host.writes, _LOOK_MS):
             pass
-        if run.cancelled.is_set():
-            raise InterruptedError("it was cancelled before it began")
+        _check_wanted(run, "it began")
         host.spark.sparkContext.setJobGroup(request.uuid, f"ingest into {request.into}")
         reader = host.spark.read.format(request.format).options(**request.options)
         frame = reader.load()
         rows = frame.count()
+        # Only jobs that run are stopped by `cancel`, and it may have come between two of them.
+        _check_wanted(run, "anything was appended")
         host.check_fence()
         datasource.save(
             frame,
@@ -158,3 +159,13 @@ class Oneshots:
             storage=host.storage,
         )
         return rows
+
+
+def _check_wanted(run: _Run, before: str) -> None:
+    """Raise if an ingestion was cancelled.
+
+    Raises:
+        InterruptedError: It was.
+    """
+    if run.cancelled.is_set():
+        raise InterruptedError(f"it was cancelled before {before}")

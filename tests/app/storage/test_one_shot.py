@@ -62,11 +62,15 @@ class Scene:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers: queue.Queue[StagedBatches] = queue.Queue()
         self.reads: queue.Queue[threading.Event] = queue.Queue()
-        monkeypatch.setattr("shardline.datasource.save", lambda *_, **__: None)
+        self.saved = list[tuple[str, int]]()
+        monkeypatch.setattr("shardline.datasource.save", self._save)
         self.spark, self.place = MagicMock(), Place()
         self.spark.read.format().options().load().count.side_effect = self._count
         self.place.host.writes.set()
         self.oneshots = Oneshots(replace(self.place.host, spark=self.spark), self.answers.put)
+
+    def _save(self, _frame: Any, *, txn: tuple[str, int], **_rest: object) -> None:
+        self.saved.append(txn)
 
     def _count(self) -> int:
         gate = threading.Event()
@@ -92,9 +96,25 @@ def test_a_request_that_comes_again_runs_when_its_cancelled_run_has_ended(
     first.set()
     scene.reads.get(timeout=60).set()
     assert scene.answers.get(timeout=60) == StagedBatches(uuid="u", rows=7)
+    assert scene.saved == [("oneshot-u", 1)]
     scene.oneshots.stop()
     assert scene.answers.empty()
     assert scene.reads.empty()
+    scene.place.close()
+
+
+def test_what_is_cancelled_between_two_jobs_appends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No job is there to be stopped then, and the rows would come in behind the cancellation."""
+    scene = Scene(monkeypatch)
+    scene.ask()
+    gate = scene.reads.get(timeout=60)
+    scene.oneshots.cancel("u")
+    gate.set()
+    assert "cancelled before anything was appended" in scene.answers.get(timeout=60).error
+    assert scene.saved == []
+    scene.oneshots.stop()
     scene.place.close()
 
 
