@@ -72,6 +72,7 @@ def open_location(
         Determinate: The store cannot be reached.
         Corrupt: What is there is not a location.
     """
+    _check_is_a_folder_of_its_own(url)
     objects = open_objects(url, options, clock=clock, ids=ids)
     return compose_location(objects, clock=clock, ids=ids, if_missing=if_missing, grace_ms=grace_ms)
 
@@ -137,6 +138,15 @@ def open_objects(
     from shardline.datasource.stores.fsspec import FsspecObjects  # noqa: PLC0415
 
     return FsspecObjects(canonical, dict(parsed.fsspec))
+
+
+def _check_is_a_folder_of_its_own(url: str) -> None:
+    if url.partition("/")[0] == "~":
+        # Only a shell knows what it means, and expands none behind the `=` of `--data=~/mine`.
+        # Taken as it is, it would be a folder `~` in whatever directory the process was started in.
+        raise _invalid(url, "'~' is not expanded: write the home folder out, or './~'")
+    if canonical_url(url) == "file:///":
+        raise _invalid(url, "a location is a folder of its own, not the root of the machine")
 
 
 def _check_installed(url: str, package: str) -> None:

@@ -62,6 +62,26 @@ def test_what_is_no_location_is_refused(url: str) -> None:
         canonical_url(url)
 
 
+@pytest.mark.parametrize("url", ["/", "//", "/./", "file:///", "file:/", "FILE:////"])
+def test_the_root_of_a_machine_is_no_location(url: str) -> None:
+    """To make one there was a loop without an end: above `//` is `//` again."""
+    with pytest.raises(InvalidUsage, match=r"\[INVALID_LOCATION\].*folder of its own"):
+        open_location(url, {}, clock=SystemClock(), ids=SystemIds())
+
+
+@pytest.mark.parametrize("url", ["~", "~/", "~/shards"])
+def test_a_home_folder_is_not_taken_for_a_folder_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    """It would be made in whatever directory the process was started in, and not found again."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidUsage, match=r"\[INVALID_LOCATION\]"):
+        open_location(url, {}, clock=SystemClock(), ids=SystemIds(), if_missing="create")
+    assert not list(tmp_path.iterdir())
+    assert canonical_url("./~/shards") == f"file://{tmp_path}/~/shards"
+    assert canonical_url("a/~") == f"file://{tmp_path}/a/~"
+
+
 def test_a_credential_in_a_url_is_refused_and_not_repeated() -> None:
     """URLs are shown and stored."""
     with pytest.raises(InvalidUsage, match="carries a credential") as caught:
