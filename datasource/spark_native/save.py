@@ -57,6 +57,7 @@ from shardline.datasource.spark_native.blob_paths import hadoop_url, reaches_obj
 from shardline.datasource.spark_native.classic_session import check_classic
 from shardline.datasource.spark_native.footers import DescribedPart, PartDescriber
 from shardline.datasource.spark_native.jvm import (
+    as_active,
     clone_session,
     delete_directory,
     is_observed,
@@ -202,7 +203,9 @@ def save(
             return
         _log.info("rows are written by Python workers: Spark cannot write them by itself")
         given["nativeWrites"] = "false"  # the rule of appends would only find the same
-    frame.write.format("shard").options(**given).mode(mode).save()
+    # A thread that somebody has started has none, and Spark would not find the format.
+    with as_active(frame.sparkSession):
+        frame.write.format("shard").options(**given).mode(mode).save()
 
 
 def with_range_of_micro_batch(options: Mapping[str, str], spark: SparkSession) -> dict[str, str]:

@@ -6,6 +6,7 @@ import itertools
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,6 +76,25 @@ def test_saved_rows_of_any_type_come_back(
         for part in batch.parts:
             assert part.stats is not None
             assert part.stats.rows == part.rows
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+@pytest.mark.parametrize("native", [True, False])
+def test_a_thread_without_a_session_saves(
+    spark: SparkSession,
+    location: str,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: save_module.Mode,
+    native: bool,
+) -> None:
+    """Also what Python workers write, whose format Spark finds by the thread's active session."""
+    if not native:
+        monkeypatch.setattr(save_module, "plan_native_write", lambda *_: None)
+    frame = spark.range(3)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(datasource.save, frame, f"{location}/in", mode=mode).result()
+    saved = datasource.snapshot(spark, f"{location}/in").collect()
+    assert sorted(row.id for row in saved) == [0, 1, 2]
 
 
 def test_statistics_of_saved_parts(spark: SparkSession, location: str) -> None:
