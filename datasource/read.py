@@ -28,7 +28,7 @@ from typing import Self
 import pyarrow as pa
 
 from shardline.datasource.arguments import whole_number
-from shardline.datasource.errors import Determinate, InvalidUsage
+from shardline.datasource.errors import Determinate, InvalidUsage, LeaseExpired
 from shardline.datasource.frontier import EMPTY, Frontier, with_date
 from shardline.datasource.lease import Lease, LeaseRenewer, take_lease
 from shardline.datasource.parts.contents import Contents
@@ -162,6 +162,7 @@ class ReadHandle:
         self.machine = machine
         self.lease = lease
         self._look = look or machine.state
+        self._closed = False
         self._renewer = LeaseRenewer(lease, machine.clock, owner=self)
         self._renewer.start()
 
@@ -180,6 +181,7 @@ class ReadHandle:
 
     def close(self) -> None:
         """Stop renewing the lease and give it up; else that waits for the garbage collector."""
+        self._closed = True
         # In this order: a heartbeat after the release would find the lease gone and report a loss.
         self._renewer.stop()
         self.lease.release()
@@ -283,6 +285,12 @@ class ReadHandle:
         # is gone for good.
         if is_tombstone(state):
             raise _dropped(state)
+        if self._closed:
+            raise LeaseExpired(
+                f"this reader of shard '{state.name}' is closed, and its lease was given up",
+                code="READER_CLOSED",
+                hint="open another one, and read before the end of its 'with' block",
+            )
         self.lease.check(state)
 
     def check(self, state: ShardState, as_of: int) -> None:

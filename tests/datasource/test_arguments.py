@@ -23,7 +23,7 @@ from shardline.datasource.arguments import (
     writer_number,
 )
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.errors import InvalidUsage, LeaseExpired
 from shardline.datasource.frontier import EMPTY, MINIMUM, TIME_MAX, Frontier
 from shardline.datasource.settings import LONGEST_MS
 from shardline.datasource.shard.commands.append import Appended, committed_before
@@ -82,6 +82,18 @@ def test_a_wrong_kind_is_refused_by_its_name(world: World, call: Any, told: str)
         call(client)
     assert client.shards() == ["orders"]
     assert client.state("orders").upper.time == 0
+
+
+def test_a_closed_reader_says_that_it_was_closed(world: World) -> None:
+    """And not that its heartbeat has failed, which would send its user after a pause."""
+    client = world.client()
+    client.create("orders", schema_of(), key=["id"])
+    client.writer("orders").append_now(table((1, "a")))
+    with client.reader("orders") as reader:
+        pass
+    for read in (reader.snapshot, reader.look, lambda: list(reader.listen(0, timeout_ms=0))):
+        with pytest.raises(LeaseExpired, match=r"\[READER_CLOSED\].*'orders'.*'with' block"):
+            read()
 
 
 def test_an_iterable_of_tables_is_appended(world: World) -> None:
