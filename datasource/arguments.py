@@ -11,6 +11,7 @@ is done.
     whole_number      a count
     append_number     number of an append or a transaction of a durable writer
     moment            a time of a shard, in milliseconds
+    frontier_of       a frontier
     place_options, option_text, time_text    arguments as options of `format("shard")`
 """
 
@@ -24,12 +25,13 @@ from operator import index
 from typing import Final, SupportsIndex, TypeAlias
 
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.frontier import TIME_MAX, TIME_MIN
+from shardline.datasource.frontier import TIME_MAX, TIME_MIN, Frontier
 
 __all__ = [
     "Pathname",
     "Time",
     "append_number",
+    "frontier_of",
     "moment",
     "names_of",
     "option_text",
@@ -120,6 +122,22 @@ def moment(argument: str, value: object) -> int:
     # A greater one could be held and never be reached: a shard whose since is there can be read at
     # no time, and no since goes back.
     return whole_number(argument, value, least=TIME_MIN, most=TIME_MAX)
+
+
+def frontier_of(argument: str, value: object) -> Frontier:
+    """A frontier as it is; a number is none.
+
+    Two numbers would be compared with frontiers and equal none, and None is no end but nothing that
+    was said.
+
+    Raises:
+        InvalidUsage: It is something else, or its time is no whole number.
+    """
+    if not isinstance(value, Frontier):
+        raise wrong_kind(argument, value, "give a frontier: Frontier(1700000000000), or EMPTY")
+    if value.time is not None:
+        whole_number(argument, value.time)
+    return value
 
 
 def whole_number(

@@ -27,7 +27,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from shardline.datasource.arguments import whole_number
+from shardline.datasource.arguments import frontier_of, whole_number
 from shardline.datasource.errors import Determinate, InvalidUsage, LeaseExpired
 from shardline.datasource.frontier import EMPTY, Frontier, with_date
 from shardline.datasource.lease import Lease, LeaseRenewer, take_lease
@@ -242,6 +242,7 @@ class ReadHandle:
             InvalidUsage: History right after `as_of` is gone; or the shard was dropped.
             LeaseExpired: The handle's lease is gone.
         """
+        as_of, until = whole_number("as_of", as_of), frontier_of("until", until)
         self.check(self._look(), as_of)
         frontier = Frontier(as_of + 1)
         while frontier < until and frontier.time is not None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from shardline.datasource.arguments import moment
+from shardline.datasource.arguments import frontier_of, moment
 from shardline.datasource.errors import Fenced, LeaseExpired
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.ids import check_owner_name
@@ -104,7 +104,7 @@ class SinceHandle:
             Fenced: Another owner has taken the hold over.
             LeaseExpired: An admin has expired the hold.
         """
-        if since <= self.since:
+        if frontier_of("since", since) <= self.since:
             return self.since
         since = Frontier(moment("since", since.time))
         outcome = self.machine.apply(

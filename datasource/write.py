@@ -29,7 +29,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from shardline.datasource.append_attempts import AppendAttempts, Decided, Redirect
-from shardline.datasource.arguments import append_number, wrong_kind
+from shardline.datasource.arguments import append_number, frontier_of, wrong_kind
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import MINIMUM, Frontier
 from shardline.datasource.ids import new_id
@@ -164,6 +164,7 @@ class WriteHandle:
             Determinate: It certainly did not happen.
             Indeterminate: It may have happened: repeat it with the same sequence number.
         """
+        lower, upper = frontier_of("lower", lower), frontier_of("upper", upper)
         staged = self._stage(updates)
         return self._append(staged, lower=lower, upper=upper, sequence=sequence)
 
@@ -222,6 +223,7 @@ class WriteHandle:
         upper is before `lower`. Rows without `_ts` are put at `lower`, the one time that all
         writers agree on.
         """
+        lower, upper = frontier_of("lower", lower), frontier_of("upper", upper)
         staged = self._stage(updates)
         if lower.time is not None:
             staged = replace(staged, runs=stamp_time(staged.runs, lower.time))

@@ -33,6 +33,7 @@ from typing import Final
 
 import msgspec
 
+from shardline.datasource.arguments import moment
 from shardline.datasource.errors import (
     Corrupt,
     Determinate,
@@ -339,6 +340,7 @@ class Transactions:
         Returns:
             The upper afterwards, or a mismatch if it was beyond `at` already.
         """
+        at = None if at is None else moment("at", at)
         return self._upper_of(self._committer.commit(lambda _: Rows(), at))
 
     def apply(self) -> int:

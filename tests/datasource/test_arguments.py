@@ -38,6 +38,15 @@ def snapshot(client: ShardClient, as_of: Any) -> object:
         return reader.snapshot(as_of)
 
 
+def append_at(client: ShardClient, lower: Any, upper: Any) -> object:
+    return client.writer("orders").compare_and_append(table((1, "a")), lower, upper)
+
+
+def listen(client: ShardClient, as_of: Any, *, until: Any) -> object:
+    with client.reader("orders") as reader:
+        return list(reader.listen(as_of, until=until, timeout_ms=0))
+
+
 def give_up(client: ShardClient, *, number: int) -> bool:
     """Give up an attempt at a first append of writer `w`."""
     handle = client.writer("orders", "w")
@@ -72,6 +81,15 @@ def test_a_path_of_pathlib_opens_a_location(tmp_path: Path) -> None:
         (lambda c: c.hold("orders", "me", since=1.5), "'since' cannot be 1.5"),
         (lambda c: c.writer("orders").append_now([{"id": 1}]), "pyarrow Table"),
         (lambda c: c.writer("orders").append_now([table((1, "a")), None]), "cannot be None"),
+        (lambda c: append_at(c, 0, 10), "'lower' cannot be 0"),
+        (lambda c: append_at(c, None, None), "'lower' cannot be None"),
+        (lambda c: append_at(c, MINIMUM, None), "'upper' cannot be None"),
+        (lambda c: append_at(c, MINIMUM, 10), "'upper' cannot be 10"),
+        (lambda c: append_at(c, Frontier("0"), EMPTY), "'lower' cannot be '0'"),  # type: ignore[arg-type]
+        (lambda c: c.writer("orders").append(None, 1, 10), "'lower' cannot be 1"),
+        (lambda c: c.hold("orders", "me", since=0).downgrade(5), "'since' cannot be 5"),
+        (lambda c: listen(c, 0, until=10), "'until' cannot be 10"),
+        (lambda c: listen(c, None, until=EMPTY), "'as_of' cannot be None"),
     ],
 )
 def test_a_wrong_kind_is_refused_by_its_name(world: World, call: Any, told: str) -> None:
