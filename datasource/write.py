@@ -60,6 +60,7 @@ __all__ = [
     "Updates",
     "WriteHandle",
     "WriteResult",
+    "arrow_tables",
     "other_range",
     "shard_exists",
 ]
@@ -281,9 +282,7 @@ class WriteHandle:
     def _stage(self, updates: Updates | None) -> Staged:
         if updates is None:
             return Staged((), self.machine.clock.now_ms(), 0, 0)
-        if isinstance(updates, pa.Table | pa.RecordBatch):
-            return self.stager().stage([updates])
-        return self.stager().stage(map(_check_arrow, updates))
+        return self.stager().stage(arrow_tables(updates))
 
     def _append(
         self,
@@ -440,9 +439,26 @@ def other_range(shard: str, writer: str, sequence: int, found: OtherRange) -> In
     )
 
 
+def arrow_tables(rows: Updates) -> Iterable[pa.RecordBatch | pa.Table]:
+    """Rows as the tables or batches that they are, each looked at when its turn comes.
+
+    Raises:
+        InvalidUsage: They are something else; also while the result is gone through.
+    """
+    if isinstance(rows, pa.Table | pa.RecordBatch):
+        return [rows]
+    if not isinstance(rows, Iterable):
+        raise _not_arrow(rows)
+    return map(_check_arrow, rows)
+
+
 def _check_arrow(rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
     if isinstance(rows, pa.RecordBatch | pa.Table):
         return rows
-    raise wrong_kind(
+    raise _not_arrow(rows)
+
+
+def _not_arrow(rows: object) -> InvalidUsage:
+    return wrong_kind(
         "updates", rows, "give a pyarrow Table or RecordBatch, or several: pa.Table.from_pylist(…)"
     )

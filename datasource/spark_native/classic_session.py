@@ -11,10 +11,24 @@ from pyspark.sql import DataFrame, SparkSession
 
 from shardline.datasource.errors import InvalidUsage
 
-__all__ = ["check_classic"]
+__all__ = ["check_classic", "check_frame"]
 
 _KINDS = (DataFrame, SparkSession)
 _CONNECT = "pyspark.sql.connect."
+
+
+def check_frame(given: object, function: str) -> None:
+    """Refuse what is no frame, such as one of pandas, or a name that stands in its place.
+
+    Raises:
+        InvalidUsage: It is none.
+    """
+    if not isinstance(given, DataFrame):
+        raise InvalidUsage(
+            f"{function} was given {type(given).__name__} for the rows",
+            code="INVALID_ARGUMENT",
+            hint="give the shard's name, then a frame of Spark: spark.createDataFrame(…)",
+        )
 
 
 def check_classic(given: object, function: str, instead: str) -> None:

@@ -38,7 +38,7 @@ from shardline.datasource.shard_sink.target import WriteTarget, find_shard, reso
 from shardline.datasource.shard_sink.writers import ShardBatchWriter
 from shardline.datasource.shard_source.options import SinkOptions, parse_sink
 from shardline.datasource.shard_source.partition_planner import open_client
-from shardline.datasource.spark_native.classic_session import check_classic
+from shardline.datasource.spark_native.classic_session import check_classic, check_frame
 from shardline.datasource.spark_native.micro_batch import covers_of
 from shardline.datasource.spark_native.read import snapshot
 from shardline.datasource.spark_native.save import plan_native_write
@@ -190,6 +190,7 @@ class FrameTransaction:
     def _staged(
         self, shard: str, frame: DataFrame, key: Sequence[str] | None, *, merge: bool
     ) -> Staged:
+        check_frame(frame, "append and overwrite of a transaction")
         given = {**self._options, "shard": shard}
         given |= {"key": ",".join(names_of("key", key))} if key is not None else {}
         given |= {"mergeSchema": "true"} if merge else {}

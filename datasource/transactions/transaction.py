@@ -38,7 +38,7 @@ from typing import Final, Literal, Self, TypeVar
 
 import pyarrow as pa
 
-from shardline.datasource.arguments import append_number
+from shardline.datasource.arguments import append_number, text_of, wrong_kind
 from shardline.datasource.difference import Difference
 from shardline.datasource.errors import Determinate, InvalidUsage, unknown_name
 from shardline.datasource.frontier import TIME_MIN
@@ -59,7 +59,7 @@ from shardline.datasource.transactions.protocol import Committed, Transactions, 
 from shardline.datasource.transactions.shard_view import ShardViews
 from shardline.datasource.types.schema import DIFF, TS
 from shardline.datasource.upsert import CARRIER_ID, LIVE, carrier_schema, upsert_difference
-from shardline.datasource.write import Updates
+from shardline.datasource.write import Updates, arrow_tables
 
 __all__ = ["Isolation", "Transaction", "run_transaction"]
 
@@ -120,7 +120,7 @@ class Transaction:
         covers: str = "",
     ) -> None:
         """Begin, without I/O; the arguments are explained at `ShardClient.transaction`."""
-        if isolation not in _ISOLATIONS:
+        if text_of("isolation", isolation) not in _ISOLATIONS:
             raise unknown_name("isolation", isolation, _ISOLATIONS)
         if (writer is None) != (sequence is None):
             raise InvalidUsage(
@@ -195,8 +195,8 @@ class Transaction:
             InvalidUsage: The rows do not fit the shard, or have times.
         """
         if not self.done_before():
+            tables = arrow_tables(data)
             used = self._shard_to_write(name)
-            tables = [data] if isinstance(data, pa.Table | pa.RecordBatch) else data
             self.add(name, used.stager.stage(tables))
 
     def overwrite(self, name: str, data: Updates) -> None:
@@ -209,8 +209,8 @@ class Transaction:
             Determinate: As `read`.
         """
         if not self.done_before():
+            tables = arrow_tables(data)
             used = self._shard_to_write(name)
-            tables = [data] if isinstance(data, pa.Table | pa.RecordBatch) else data
             self.replace(name, used.stager.stage(tables))
 
     def upsert(self, name: str, data: pa.Table) -> None:
@@ -492,6 +492,8 @@ class Transaction:
     def _replace_keys(self, name: str, data: pa.Table, *, live: bool) -> None:
         if self.done_before():
             return
+        if not isinstance(data, pa.Table):
+            raise wrong_kind("data" if live else "keys", data, "give a pyarrow Table")
         for column in (TS, DIFF):
             # Not passed over: with a diff of -1 a row would be inserted that was to be taken away.
             if live and column in data.column_names:

@@ -81,6 +81,7 @@ def test_a_path_of_pathlib_opens_a_location(tmp_path: Path) -> None:
         (lambda c: c.hold("orders", "me", since=1.5), "'since' cannot be 1.5"),
         (lambda c: c.writer("orders").append_now([{"id": 1}]), "pyarrow Table"),
         (lambda c: c.writer("orders").append_now([table((1, "a")), None]), "cannot be None"),
+        (lambda c: c.writer("orders").append_now(7), "'updates' cannot be 7"),
         (lambda c: append_at(c, 0, 10), "'lower' cannot be 0"),
         (lambda c: append_at(c, None, None), "'lower' cannot be None"),
         (lambda c: append_at(c, MINIMUM, None), "'upper' cannot be None"),
@@ -100,6 +101,37 @@ def test_a_wrong_kind_is_refused_by_its_name(world: World, call: Any, told: str)
         call(client)
     assert client.shards() == ["orders"]
     assert client.state("orders").upper.time == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda t: t.append("orders", [{"id": 1}]), "pyarrow Table"),
+        (lambda t: t.append("orders", None), "'updates' cannot be None"),
+        (lambda t: t.overwrite("orders", 7), "'updates' cannot be 7"),
+        (lambda t: t.upsert("orders", [{"id": 1}]), "'data' cannot be [{'id': 1}]"),
+        (lambda t: t.delete("orders", [1]), "'keys' cannot be [1]"),
+    ],
+)
+def test_a_transaction_takes_rows_of_arrow(world: World, call: Any, told: str) -> None:
+    """Anything else ends it, with the argument's name; the shard stays as it is."""
+    client = world.client()
+    client.create("orders", schema_of(), key=["id"])
+    client.create("others", schema_of())
+    client.writer("orders").append_now(table((1, "a")))
+
+    def run() -> None:
+        with client.transaction() as t:
+            t.append("others", table((2, "b")))
+            call(t)
+
+    with pytest.raises(InvalidUsage, match=re.escape(told)):
+        run()
+    assert client.state("others").upper.time == 0
+    with client.reader("orders") as reader:
+        assert rows(reader.snapshot()) == {(1, "a"): 1}
+    with pytest.raises(InvalidUsage, match="'isolation' cannot be None"):
+        client.transaction(isolation=None)  # type: ignore[arg-type]
 
 
 def test_a_closed_reader_says_that_it_was_closed(world: World) -> None:

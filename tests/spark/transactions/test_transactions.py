@@ -69,6 +69,23 @@ def test_frames_go_into_several_shards_together(
     assert shown(read.option("shard", "customers").load()) == Counter([(7, "x"), (8, "y")])
 
 
+@pytest.mark.parametrize("call", ["append", "overwrite"])
+def test_arguments_of_a_wrong_kind_are_refused_by_their_names(
+    spark: SparkSession, location: str, call: str
+) -> None:
+    """A text is a sequence of letters: of key `id` it would make the key (i, d)."""
+    letters = spark.createDataFrame([(1, 2, 3)], "i int, d int, id int")
+    wrong: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+        (("orders", letters), {"key": "id"}, r"'key' cannot be 'id'"),
+        ((letters, "orders"), {}, r"was given str for the rows"),
+        (("orders", pa.table({"id": [1]})), {}, r"was given Table for the rows"),
+    ]
+    for given, named, told in wrong:
+        with datasource.transaction(spark, location) as t, pytest.raises(InvalidUsage, match=told):
+            getattr(t, call)(*given, **named)
+    assert ShardClient.open(location).shards() == []
+
+
 @pytest.mark.parametrize("native", [True, False])
 def test_a_name_of_a_column_is_no_path(
     spark: SparkSession, location: str, monkeypatch: pytest.MonkeyPatch, native: bool
