@@ -12,6 +12,7 @@ is done.
     append_number     number of an append or a transaction of a durable writer
     moment            a time of a shard, in milliseconds
     frontier_of       a frontier
+    store_options     options of a store, as texts
     place_options, option_text, time_text    arguments as options of `format("shard")`
 """
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from operator import index
 from typing import Final, SupportsIndex, TypeAlias
@@ -36,6 +37,7 @@ __all__ = [
     "names_of",
     "option_text",
     "place_options",
+    "store_options",
     "text_of",
     "time_text",
     "whole_number",
@@ -172,6 +174,25 @@ def place_options(path: object, location: object, shard: object) -> dict[str, st
     """
     named = {"path": path, "location": location, "shard": shard}
     return {name: text_of(name, value) for name, value in named.items() if value is not None}
+
+
+def store_options(argument: str, value: object) -> dict[str, str]:
+    """Options of a store by their names; None is none of them.
+
+    Raises:
+        InvalidUsage: It is no mapping from names to texts, numbers or flags.
+    """
+    if value is None:
+        return {}
+    hint = f'give names and their values: {argument}={{"s3.endpoint": "https://…"}}'
+    if not isinstance(value, Mapping):
+        raise wrong_kind(argument, type(value).__name__, hint)  # a value may be a secret
+    for name, given in value.items():
+        if not isinstance(name, str):
+            raise wrong_kind(argument, name, hint)
+        if not isinstance(given, str | int):
+            raise wrong_kind(f"{argument}[{name!r}]", type(given).__name__, hint)
+    return {name: option_text(given) for name, given in value.items()}
 
 
 def option_text(value: object) -> str:

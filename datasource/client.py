@@ -393,6 +393,8 @@ class ShardClient:
             InvalidUsage: Rows that are stored cannot be read with it; names the column.
             Fenced: The schema was changed by another process at the same time.
         """
+        if not isinstance(schema, ShardSchema):
+            raise wrong_kind("schema", schema, "give ShardSchema.from_arrow(…) of an Arrow schema")
         state = self.state(name)
         outcome = self.machine(name).apply(
             partial(evolve_schema, expected=state.schema_id, schema=schema)

@@ -20,6 +20,7 @@ from shardline.datasource.arguments import (
     names_of,
     option_text,
     place_options,
+    store_options,
     time_text,
 )
 from shardline.datasource.client import ShardClient
@@ -259,7 +260,7 @@ def _format_options(
     return {
         "timeZone": zone or "UTC",
         **{name: option_text(value) for name, value in (options or {}).items()},
-        **(storage or {}),
+        **store_options("storage", storage),
         **place_options(*place),
     }
 

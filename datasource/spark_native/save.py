@@ -37,6 +37,7 @@ from shardline.datasource.arguments import (
     names_of,
     option_text,
     place_options,
+    store_options,
     writer_number,
 )
 from shardline.datasource.client import ShardClient
@@ -187,7 +188,7 @@ def save(
     """
     check_classic(frame, "save", "frame.write.format('shard')")
     given = {name: option_text(value) for name, value in (options or {}).items()}
-    given |= dict(storage or {})
+    given |= store_options("storage", storage)
     given |= place_options(path, location, shard)
     given |= {"key": ",".join(names_of("key", key))} if key is not None else {}
     given |= {"mergeSchema": "true"} if merge_schema else {}

@@ -28,7 +28,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from shardline.datasource.arguments import Pathname, place_options, whole_number, writer_number
+from shardline.datasource.arguments import (
+    Pathname,
+    place_options,
+    store_options,
+    whole_number,
+    writer_number,
+)
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
@@ -177,7 +183,7 @@ def _sink_options(
     shard: str | None,
     storage: Mapping[str, str] | None,
 ) -> SinkOptions:
-    return parse_sink({**(storage or {}), **place_options(path, location, shard)})
+    return parse_sink({**store_options("storage", storage), **place_options(path, location, shard)})
 
 
 def stage_interval(

@@ -29,7 +29,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from shardline.datasource.arguments import Pathname, names_of, text_of, writer_number
+from shardline.datasource.arguments import Pathname, names_of, store_options, text_of, writer_number
 from shardline.datasource.ids import new_id
 from shardline.datasource.parts.stage import Staged, UncommittedParts
 from shardline.datasource.shard.commands.append import shard_changed_error
@@ -74,7 +74,7 @@ def transaction(
         InvalidUsage: An argument is wrong.
     """
     check_classic(spark, "transaction", "shardline.client, which needs no session,")
-    given = {"location": text_of("location", location), **(storage or {})}
+    given = {"location": text_of("location", location), **store_options("storage", storage)}
     client = open_client(parse_sink({**given, "shard": _ANY}), create=True)
     writer, sequence = (None, None) if txn is None else writer_number("txn", txn)
     begun = client.transaction(

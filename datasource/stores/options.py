@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from shardline.datasource.arguments import store_options
 from shardline.datasource.errors import InvalidUsage, unknown_name
 
 if TYPE_CHECKING:
@@ -72,9 +73,10 @@ def parse_options(options: Mapping[str, str]) -> StorageOptions:
     """Parse storage options; names are matched without regard to case, as Spark's are.
 
     Raises:
-        InvalidUsage: A name is unknown, a value is no number or not true/false, or only one half
-            of a key pair is given.
+        InvalidUsage: They are no mapping of texts, a name is unknown, a value is no number or not
+            true/false, or only one half of a key pair is given.
     """
+    options = store_options("options", options)
     known = _TEXT | _FLAGS | _NUMBERS
     s3: dict[str, str | int | bool] = {}
     fsspec: list[tuple[str, str]] = []

@@ -27,6 +27,7 @@ from shardline.datasource.errors import InvalidUsage, LeaseExpired
 from shardline.datasource.frontier import EMPTY, MINIMUM, TIME_MAX, Frontier
 from shardline.datasource.settings import LONGEST_MS
 from shardline.datasource.shard.commands.append import Appended, committed_before
+from shardline.datasource.stores.options import S3Options, parse_options
 from shardline.datasource.transactions.commit_loop import Identity
 from support.models.shards import SETTINGS, World, rows, schema_of, table
 
@@ -82,6 +83,10 @@ def test_a_path_of_pathlib_opens_a_location(tmp_path: Path) -> None:
         (lambda c: c.writer("orders").append_now([{"id": 1}]), "pyarrow Table"),
         (lambda c: c.writer("orders").append_now([table((1, "a")), None]), "cannot be None"),
         (lambda c: c.writer("orders").append_now(7), "'updates' cannot be 7"),
+        (lambda c: c.evolve("orders", schema_of().arrow), "give ShardSchema.from_arrow"),
+        (lambda _: ShardClient.open("x", {"s3.endpoint": None}), "'options['s3.endpoint']'"),  # type: ignore[dict-item]
+        (lambda _: ShardClient.open("x", {7: "secret"}), "'options' cannot be 7"),  # type: ignore[dict-item]
+        (lambda _: ShardClient.open("x", "s3.endpoint"), "'options' cannot be 'str'"),  # type: ignore[arg-type]
         (lambda c: append_at(c, 0, 10), "'lower' cannot be 0"),
         (lambda c: append_at(c, None, None), "'lower' cannot be None"),
         (lambda c: append_at(c, MINIMUM, None), "'upper' cannot be None"),
@@ -132,6 +137,13 @@ def test_a_transaction_takes_rows_of_arrow(world: World, call: Any, told: str) -
         assert rows(reader.snapshot()) == {(1, "a"): 1}
     with pytest.raises(InvalidUsage, match="'isolation' cannot be None"):
         client.transaction(isolation=None)  # type: ignore[arg-type]
+
+
+def test_options_of_a_store_may_be_flags_and_numbers(tmp_path: Path) -> None:
+    """As `df.write.option` takes them: `True` is `true`."""
+    options: Any = {"s3.path-style": True, "s3.pool-size": 8}
+    assert parse_options(options).s3 == S3Options(path_style=True, pool_size=8)
+    assert ShardClient.open(tmp_path, options).shards() == []
 
 
 def test_a_closed_reader_says_that_it_was_closed(world: World) -> None:

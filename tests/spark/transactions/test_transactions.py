@@ -84,6 +84,12 @@ def test_arguments_of_a_wrong_kind_are_refused_by_their_names(
         with datasource.transaction(spark, location) as t, pytest.raises(InvalidUsage, match=told):
             getattr(t, call)(*given, **named)
     assert ShardClient.open(location).shards() == []
+    with pytest.raises(InvalidUsage, match="'storage' cannot be 'str'"):
+        datasource.transaction(spark, location, storage="s3.endpoint")  # type: ignore[arg-type]
+    flags: Any = {"s3.path-style": True}
+    with datasource.transaction(spark, location, storage=flags) as t:
+        t.append("orders", letters, key=["id"])
+    assert datasource.snapshot(spark, f"{location}/orders", storage=flags).count() == 1
 
 
 @pytest.mark.parametrize("native", [True, False])
