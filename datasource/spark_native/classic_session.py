@@ -13,7 +13,6 @@ from shardline.datasource.errors import InvalidUsage
 
 __all__ = ["check_classic", "check_frame"]
 
-_KINDS = (DataFrame, SparkSession)
 _CONNECT = "pyspark.sql.connect."
 
 
@@ -31,23 +30,28 @@ def check_frame(given: object, function: str) -> None:
         )
 
 
-def check_classic(given: object, function: str, instead: str) -> None:
+def check_classic(
+    given: object,
+    function: str,
+    instead: str,
+    kind: type[DataFrame | SparkSession] = DataFrame,
+) -> None:
     """Refuse a session or a frame of Spark Connect.
 
     Args:
         given: What a function was called with.
         function: Its name.
         instead: What works in such a session, as a sentence goes on behind "use".
+        kind: What the function takes: a frame or a session, and never one in place of the other.
 
     Raises:
-        InvalidUsage: `CLASSIC_SESSION_NEEDED`: it is of Spark Connect; or it is neither a session
-            nor a frame.
+        InvalidUsage: `CLASSIC_SESSION_NEEDED`: it is of Spark Connect; or it is not of that kind.
     """
-    if not isinstance(given, _KINDS) and not type(given).__module__.startswith(_CONNECT):
+    if not isinstance(given, kind) and not type(given).__module__.startswith(_CONNECT):
         raise InvalidUsage(
             f"shardline.{function} was given {type(given).__name__} first",
             code="INVALID_ARGUMENT",
-            hint="its first argument is a session or a frame of Spark",
+            hint=f"its first argument is a {kind.__name__} of Spark",
         )
     if type(given).__module__.startswith(_CONNECT):
         raise InvalidUsage(

@@ -97,7 +97,7 @@ def snapshot(
         InvalidUsage: There is no such shard or column, or its history at `as_of` is gone.
         Determinate: `as_of` was not settled within `waitTimeout`.
     """
-    check_classic(spark, "snapshot", "spark.read.format('shard')")
+    check_classic(spark, "snapshot", "spark.read.format('shard')", SparkSession)
     given = _format_options(spark, (path, location, shard), storage, options)
     given |= {} if as_of is None else {"timestampAsOf": time_text("as_of", as_of)}
     return _read(spark, given, columns, where, by_driver=by_driver, pads=pads)
@@ -129,7 +129,8 @@ def changes(
         InvalidUsage: There is no such shard or column, or history at `start` is gone.
         Determinate: `end` was not settled within `waitTimeout`.
     """
-    check_classic(spark, "changes", "spark.read.format('shard') with readChangeFeed")
+    instead = "spark.read.format('shard') with readChangeFeed"
+    check_classic(spark, "changes", instead, SparkSession)
     given = _format_options(spark, (path, location, shard), storage, options) | {
         "readChangeFeed": "true"
     }
