@@ -49,7 +49,10 @@ def commit_append(txns: Transactions, name: str, request: Append) -> Decided:
         Determinate: It certainly did not happen.
         Indeterminate: It may have happened: call it again.
     """
-    if any(part.time_bounds for run in request.runs for part in run.parts):
+    has_times = any(part.time_bounds for run in request.runs for part in run.parts)
+    # Not of an interval, which is refused below: its rows were given their time before they came
+    # here, if they had none, and "leave _ts out" would be no help.
+    if has_times and request.upper is None:
         raise InvalidUsage(
             f"rows for shard '{name}' carry times of their own, and the shard is registered with "
             f"transactions shard '{txns.name}', which decides them",

@@ -142,5 +142,8 @@ def test_an_interval_that_no_transaction_can_end_is_refused(client: ShardClient)
     ):
         with pytest.raises(InvalidUsage, match=r"INTERVAL_IN_TRANSACTION.*forget\('a'\)"):
             handle.compare_and_append(updates, Frontier(lower), upper)
+    # Rows that were given the time of their interval have brought none that could be left out.
+    with pytest.raises(InvalidUsage, match=r"INTERVAL_IN_TRANSACTION.*forget\('a'\)"):
+        handle.append(table((3, "z")), Frontier(lower), Frontier(lower + 10))
     assert readable(client) == lower
     assert dangling(client.machine("a")) == []
