@@ -97,7 +97,10 @@ def _parser() -> argparse.ArgumentParser:
         description="Merges the batches of shards, large ones by Spark jobs. Invisible to readers.",
     )
     parser.add_argument("location", help="file:///path, a plain path, s3://bucket/prefix, …")
-    parser.add_argument("shards", nargs="*", metavar="SHARD", help="which; default: all")
+    # Without a default, argparse names it among the arguments that are missing.
+    parser.add_argument(
+        "shards", nargs="*", default=[], metavar="SHARD", help="which; default: all"
+    )
     parser.add_argument("--force", action="store_true", help="leave one batch, whatever it costs")
     parser.add_argument(
         "--range-bytes",

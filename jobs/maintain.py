@@ -123,7 +123,10 @@ def _parser() -> argparse.ArgumentParser:
         description="Merges batches, deletes garbage and sweeps leaks, round after round.",
     )
     parser.add_argument("location", help="file:///path, a plain path, s3://bucket/prefix, …")
-    parser.add_argument("shards", nargs="*", metavar="SHARD", help="which; default: all")
+    # Without a default, argparse names it among the arguments that are missing.
+    parser.add_argument(
+        "shards", nargs="*", default=[], metavar="SHARD", help="which; default: all"
+    )
     parser.add_argument("--every", default="60s", help="between two rounds, about (default: 60s)")
     parser.add_argument("--rounds", type=int, metavar="N", help="end after so many")
     add_option_argument(parser)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import Determinate
 from shardline.datasource.maintainer import RoundResult
 from shardline.datasource.settings import ShardSettings
+from shardline.jobs.compact import main as compact_main
 from shardline.jobs.maintain import _round_summary, main
 from support.models.merging import contents, expected, filled, sizes
 from support.models.shards import SETTINGS, table
@@ -127,6 +129,16 @@ def test_what_cannot_be_done_is_refused_before_the_first_round(
     filled(client, 1, "a")
     assert main([client.location.url, *arguments]) == 2
     assert code in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("run", [main, compact_main], ids=["maintain", "compact"])
+def test_a_missing_location_is_all_that_is_asked_for(
+    capsys: pytest.CaptureFixture[str], run: Callable[[list[str]], int]
+) -> None:
+    """Without a shard they take all; `argparse` has asked for one beside the location."""
+    with pytest.raises(SystemExit, match="2"):
+        run([])
+    assert capsys.readouterr().err.endswith("required: location\n")
 
 
 def test_a_location_that_is_not_there_is_not_made(
