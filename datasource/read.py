@@ -373,5 +373,5 @@ def _dropped(state: ShardState) -> InvalidUsage:
     return InvalidUsage(
         f"shard '{state.name}' was dropped",
         code="SHARD_DROPPED",
-        hint="make it again by writing to it",
+        hint="make it again by writing to it; a stream over it then needs a new checkpoint",
     )

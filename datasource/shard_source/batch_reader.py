@@ -157,6 +157,7 @@ class ShardBatchReader(DataSourceReader):
         # that is older than its lease could name parts that are deleted already.
         state, guard = self._settled(leases, name, as_of, settled)
         self._row_shape.check(index, name, current_schema(state))
+        guard = replace(guard, shard=state.shard)
         return PartitionPlanner(self._options.of(name), state, self._row_shape, index, guard)
 
     def _settled(

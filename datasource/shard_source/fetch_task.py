@@ -21,13 +21,14 @@ from pyspark.sql.datasource import InputPartition
 from typing_extensions import override
 
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import Corrupt, MissingBlob, ShardError
+from shardline.datasource.errors import Corrupt, InvalidUsage, MissingBlob, ShardError
 from shardline.datasource.filters.parser import Where
 from shardline.datasource.parts.contents import Contents
 from shardline.datasource.parts.fetch import Fetcher
 from shardline.datasource.parts.read_ahead import read_ahead
 from shardline.datasource.shard.commands.readers import heartbeat
 from shardline.datasource.shard.plan import PlannedPart
+from shardline.datasource.shard.state import is_tombstone
 from shardline.datasource.shard_source.options import ShardOptions
 from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.shared_client import shared_client
@@ -65,12 +66,14 @@ class PlanLease:
         lease_ms: It expires this long after the last heartbeat.
         taken_ms: Time of the last heartbeat that the planner knows of (ms since the epoch).
         renew: True if tasks renew it; a stream's planner renews its own.
+        shard: Id of the shard that the plan is of: its name may be another shard's by now.
     """
 
     reader: str
     lease_ms: int
     taken_ms: int
     renew: bool
+    shard: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,7 @@ def fetch_partition(client: ShardClient, partition: ShardPartition) -> Iterator[
 
     Raises:
         MissingBlob: A part is gone; the code says if the lease was lost.
+        InvalidUsage: A part is gone with its shard, which was dropped.
         Corrupt: A part is damaged; the message names the times concerned.
     """
     fetched = _rows(_contents(client, partition), partition)
@@ -228,7 +232,7 @@ _RENEWED_MAX = 1000
 
 def _with_cause(
     client: ShardClient, partition: ShardPartition, error: MissingBlob | Corrupt
-) -> MissingBlob | Corrupt:
+) -> ShardError:
     """`error` with its cause and times, which only the shard's state tells."""
     name = partition.options.shard
     state = client.machine(name).state()
@@ -236,6 +240,15 @@ def _with_cause(
     reader, lease_ms = partition.guard.reader, partition.guard.lease_ms
     if isinstance(error, Corrupt):
         return Corrupt(what, code=error.code, hint=error.hint)
+    # A shard that was made again under the name knows nothing of this read.
+    is_other = partition.guard.shard not in ("", state.shard)
+    if is_other or is_tombstone(state):
+        again = " and made again" if is_other else ""
+        return InvalidUsage(
+            f"{what}: the shard was dropped{again} since this read was planned",
+            code="SHARD_DROPPED",
+            hint="read again with a fresh load(); a stream needs a new checkpoint",
+        )
     # The lease decides whose fault it is: under a living one garbage collection deletes nothing of
     # this plan, so trying again would not help.
     if reader in state.leased:

@@ -139,6 +139,7 @@ class RangePlanner:
             self._client.settings.lease_ms,
             self._client.clock.now_ms(),
             renew=False,
+            shard=state.shard,
         )
         return PartitionPlanner(self._options.of(each.name), state, self._row_shape, index, guard)
 

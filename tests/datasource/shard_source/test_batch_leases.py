@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.maintenance.retention import apply_retention
 from shardline.datasource.shard_source.batch_reader import ShardBatchReader
@@ -84,3 +85,21 @@ def test_all_are_kept_while_one_is_waited_for(
     assert done
     new = Counter({(2, ready): 1, (2, waiting): 1})
     assert found == (new if shape == "changes" else new + Counter({(1, "a"): 1, (1, "b"): 1}))
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_read_of_a_dropped_shard_is_told_so(world: World, *, again: bool) -> None:
+    """Also where a shard was made again under the name: it knows nothing of the read's lease."""
+    client, other = world.client(BLOBS), world.client(BLOBS)
+    options = options_of(shard="in", readChangeFeed="unset")
+    client.create("in", schema_of())
+    client.writer("in").compare_and_append(table((1, "a")), Frontier(0), Frontier(1))
+    reader = ShardBatchReader(options, RowShape.now(options, [schema_of()]))
+    [partition] = reader._planned(client)
+    other.drop("in", despite_holders=[partition.guard.reader])
+    if again:
+        other.create("in", schema_of())
+
+    how = "dropped and made again since" if again else "dropped since"
+    with pytest.raises(InvalidUsage, match=rf"\[SHARD_DROPPED\].*{how}"):
+        list(fetch_partition(client, partition))
