@@ -309,15 +309,40 @@ class ReadHandle:
             raise history_gone_error(state, as_of, state.since)
 
 
-def history_gone_error(state: ShardState, as_of: int | None, since: Frontier) -> InvalidUsage:
-    """The error for a time before the shard's since."""
+def history_gone_error(
+    state: ShardState,
+    as_of: int | None,
+    since: Frontier,
+    *,
+    start: int | None = None,
+    end: int | None = None,
+) -> InvalidUsage:
+    """The error for a time before the shard's since.
+
+    Args:
+        state: The shard.
+        as_of: The time.
+        since: The shard's since.
+        start: The time from which on changes were asked for, if they were: the one after `as_of`.
+        end: The time before which a read was to end, if one was given: the one after `as_of`.
+    """
     if since.is_empty:
         return _dropped(state)
     asked = None if as_of is None else with_date(as_of)
+    what, verb, first = f"shard '{state.name}' can no longer be read at {asked}", "read", since.time
+    if start is not None:
+        # At the since itself older updates are among the changes.
+        what = (
+            f"changes of shard '{state.name}' from {with_date(start)} on are no longer known apart"
+        )
+        verb, first = "start", (since.time or 0) + 1
+    elif end is not None:
+        what = f"shard '{state.name}' can no longer be read before {with_date(end)}"
+        verb, first = "end", (since.time or 0) + 1
     return InvalidUsage(
-        f"shard '{state.name}' can no longer be read at {asked}: its since is {with_date(since)}",
+        f"{what}: its since is {with_date(since)}",
         code="HISTORY_GONE",
-        hint=f"read at {since.time} or later; a since hold keeps history from being compacted",
+        hint=f"{verb} at {first} or later; a since hold keeps history from being compacted",
     )
 
 

@@ -131,7 +131,7 @@ class ShardBatchReader(DataSourceReader):
         lower = max(firsts) if start is None else start
         for state, first in zip(states, firsts, strict=True):
             if lower < first:
-                raise history_gone_error(state, lower - 1, state.since)
+                raise history_gone_error(state, lower - 1, state.since, start=lower)
         upper = meet(state.upper for state in states) if end is None else Frontier(end)
         if upper <= Frontier(lower):
             return []

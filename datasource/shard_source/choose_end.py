@@ -157,7 +157,7 @@ class EndChooser:
         until = options.ending_timestamp
         if until is not None and as_of >= until:
             slowest = max(states, key=lambda state: state.since)
-            raise history_gone_error(slowest, until - 1, slowest.since)
+            raise history_gone_error(slowest, until - 1, slowest.since, end=until)
         return as_of
 
     def _first_piece(self, begun: ShardOffset, limits: Limits) -> Start | ShardOffset:

@@ -74,6 +74,7 @@ class StreamInputs:
         self.who = f"stream of {_listed(options.inputs)} at {options.location}"
         self.hold = options.hold or f"stream-{client.ids.token().hex()}"
         self._is_hold_given = options.hold is not None
+        self._start = options.starting_timestamp
         self.states: list[ShardState] = []
         epoch, purpose = client.ids.token().hex(), f"stream by {process_name()}"
         self._inputs = [
@@ -144,13 +145,13 @@ class StreamInputs:
         """
         for state in states:
             if Frontier(as_of) < state.since:
-                raise history_gone_error(state, as_of, state.since)
+                raise history_gone_error(state, as_of, state.since, start=self._start)
         for state, each in zip(states, self._inputs, strict=True):
             # Other readers may have let the time go after the look: only what the hold itself
             # says is certain.
             held = each.holds.acquire(self.hold, as_of)
             if held > Frontier(as_of):
-                raise history_gone_error(state, as_of, held)
+                raise history_gone_error(state, as_of, held, start=self._start)
 
     def withdraw(self) -> None:
         """Expire the holds of a query that has not begun: no offset that names them was returned.

@@ -12,6 +12,8 @@ import pytest
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.parts import stage
+from shardline.datasource.shard_source.batch_reader import ShardBatchReader
+from shardline.datasource.shard_source.row_shape import RowShape
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.engine import STEPS, Checkpoint, Killed, Query, consolidated, options_of
 from support.models.shards import SETTINGS, World, schema_of, table, updates
@@ -186,8 +188,29 @@ def test_an_end_before_all_history_is_refused(world: World) -> None:
     fill(client)
     client.hold("in", "other").downgrade(Frontier(50))
 
-    with pytest.raises(InvalidUsage, match="HISTORY_GONE"):
-        Query(client, Checkpoint(), options_of(endingTimestamp=30)).step()
+    told = r"HISTORY_GONE.* read before 50: its since is \[50\] .* end at 51 or later"
+    with pytest.raises(InvalidUsage, match=told):
+        Query(client, Checkpoint(), options_of(endingTimestamp=50)).step()
+    Query(client, Checkpoint(), options_of(endingTimestamp=51)).step()
+
+
+def test_changes_that_are_gone_are_told_by_the_times_to_ask_for(world: World) -> None:
+    """At the since contents can be read, and changes only after it: the hint is no dead end."""
+    client = world.client(BLOBS)
+    fill(client)
+    client.hold("in", "other").downgrade(Frontier(50))
+
+    def ask(start: int) -> None:
+        options = options_of(startingTimestamp=start)
+        ShardBatchReader(options, RowShape.now(options, [schema_of()]))._planned(client)
+        Query(client, Checkpoint(), options).step()
+
+    told = r"changes of shard 'in' from 50 on .* its since is \[50\] .* start at 51 or later"
+    with pytest.raises(InvalidUsage, match=told):
+        ask(50)
+    with pytest.raises(InvalidUsage, match=told):
+        Query(client, Checkpoint(), options_of(startingTimestamp=50)).step()
+    ask(51)
 
 
 def test_changes_from_the_first_time_on(world: World) -> None:
