@@ -1,4 +1,4 @@
-"""What is kept of scans, for the lists of files that ask which of them may have a row."""
+"""Lists of files ask for what is kept of scans: which of them may have a row."""
 
 from __future__ import annotations
 
