@@ -69,6 +69,7 @@ from bench.standing import measure_queries, measure_waiting
 from bench.throughput import measure_read, measure_stream, measure_write
 from bench.tpch import generated_tables, measure_tpch
 from bench.views import measure_views
+from bench.working_folder import working_folder
 from shardline.app.cli.storage_options import add_option_argument, storage_options
 from shardline.app.cli.tables import plain_table, utc
 from shardline.app.spark_session import open_session
@@ -98,7 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(highlight=False)
     try:
         groups = chosen([*given.groups, *(given.only or "").split(",")])
-        measured = _measure(given, groups)
+        with working_folder(given.folder) as folder:
+            measured = _measure(given, groups, folder)
     except ShardError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -111,11 +113,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class _Run:
     """What groups share: the session, the data, a folder that is removed afterwards."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
+    def __init__(self, given: argparse.Namespace, folder: Path) -> None:
         self._given = given
         self.clock = SystemClock()
         self.rounds: int = given.rounds
-        self._folder = Path(given.folder).resolve()
+        self._folder = folder
         self.place = self._folder / "run"
         self.url = given.location or str(self.place / "appends")
         self.options = storage_options(given.option)
@@ -199,8 +201,8 @@ class _Run:
         return Bench(self.spark, self.clock, self.place, given.window * 1000.0, given.warm * 1000.0)
 
 
-def _measure(given: argparse.Namespace, groups: Sequence[str]) -> list[Measured]:
-    run = _Run(given)
+def _measure(given: argparse.Namespace, groups: Sequence[str], folder: Path) -> list[Measured]:
+    run = _Run(given, folder)
     run.begin()
     try:
         return [line for name in groups for line in run.group(name)]
