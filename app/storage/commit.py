@@ -56,7 +56,7 @@ from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, InvalidUsage
 from shardline.datasource.followers import follow, may_lag
 from shardline.datasource.frames import StagedInterval
-from shardline.datasource.frontier import Frontier
+from shardline.datasource.frontier import Frontier, with_date
 from shardline.datasource.state import UpperMismatch
 
 __all__ = ["WRITER", "StagedMicroBatch", "Timeline"]
@@ -110,6 +110,9 @@ class Timeline:
             rows: Name of the source's shard.
             errors: Name of the shard with its errors.
             skipped: Name of the shard that notes rows that are left out; None if none are.
+
+        Raises:
+            InvalidUsage: `SHARD_BEHIND`: the source's shard lacks rows that were committed to it.
         """
         self._host = host
         self._remap = remap
@@ -127,6 +130,7 @@ class Timeline:
         self._bound = BoundOffsets()
         self._errors_due = 0
         self._read_bindings()
+        self._check_rows()
 
     @property
     def bound(self) -> BoundOffsets:
@@ -300,6 +304,19 @@ class Timeline:
         if self._stopped or not self._host.writes.is_set():
             raise Stopped
         self._host.check_fence()
+
+    def _check_rows(self) -> None:
+        """Refuse a shard that lacks a micro-batch before the last one: it was in it, and is lost.
+
+        Spark runs the last one again, and nothing before it: the source would go on with a gap.
+        """
+        before = self._bound.before
+        if before is None or before.number == EMPTY_SNAPSHOT:
+            return
+        # Behind the bindings: the rows of each are appended before the next one is bound.
+        self._rows.refresh()
+        if not self._has_rows(before):
+            raise _shard_behind(self._rows, before.time)
 
     def _read_bindings(self) -> None:
         """Read the bindings that others may have moved: to retract errors there, in a moment."""
@@ -534,6 +551,16 @@ def _foreign_append(name: str, at: int) -> InvalidUsage:
         code="FOREIGN_APPEND",
         hint="nothing but its source may write it: stop the other writer, then drop the source and "
         "create it again, so that it reads everything anew",
+    )
+
+
+def _shard_behind(rows: _ShardUpper, at: int) -> InvalidUsage:
+    return InvalidUsage(
+        f"shard '{rows.name}' lacks rows that its source has committed up to {with_date(at)}: it "
+        "was deleted, or an older copy was put in its place; nothing is written to it",
+        code="SHARD_BEHIND",
+        hint=f"put the newest copy of it back; or drop {rows.name} --commit, and run the project "
+        "again: the source then reads anew all that it still finds",
     )
 
 

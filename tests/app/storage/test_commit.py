@@ -98,6 +98,45 @@ def test_everything_once_whatever_fails(steps: list[tuple[str, int, bool]]) -> N
         assert noted == Counter(f"s{number}" for number in range(len(steps)))
 
 
+@pytest.mark.parametrize("batches", [1, 2, 3])
+def test_a_shard_that_is_gone_is_not_gone_on_with(batches: int) -> None:
+    """Only the last micro-batch is run again, and the rows of those before it are nowhere else."""
+    world = World()
+    timeline = world.timeline()
+    for number in range(batches):
+        world.commit(timeline, number)
+        world.clock.advance(1000)
+    world.client.drop("in")
+    world.client.create("in", ShardSchema.from_arrow(ROWS), first_time="former-upper")
+    if batches == 1:
+        again = world.timeline()
+        world.commit(again, 0)
+        assert again.tick(world.clock.now_ms())
+        assert world.contents("in", "number") == Counter([0])
+        return
+    with pytest.raises(InvalidUsage, match="'in' lacks rows") as refused:
+        world.timeline()
+    assert refused.value.code == "SHARD_BEHIND"
+
+
+def test_bindings_that_move_during_a_start_are_no_gap() -> None:
+    """Another incarnation may commit between the look at the rows and that at the bindings."""
+    world = World()
+    timeline = world.timeline()
+    world.commit(timeline, 0)
+    read = Timeline._read_bindings
+
+    def after_two_more(other: Timeline) -> None:
+        if not other.bound.upper:
+            for number in (1, 2):
+                world.commit(timeline, number)
+        read(other)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Timeline, "_read_bindings", after_two_more)
+        assert world.timeline().committed
+
+
 @pytest.mark.parametrize("step", STEPS[1:])
 def test_what_is_found_to_be_committed_has_its_errors_and_notes(step: str) -> None:
     """The next incarnation does not run it again: whatever was missing would be lost for good."""
