@@ -351,7 +351,9 @@ _SPACE: Final = re.compile(
 )
 _RIGHT: Final = re.compile(r"Permission denied|AccessDenied|AccessControl|Operation not permitted")
 _READ_ONLY: Final = re.compile(r"Read-only file system")
-_NO_FOLDER: Final = re.compile(r"Parent path is not a directory|Not a directory|NotADirectory")
+_NO_FOLDER: Final = re.compile(
+    r"Parent path is not a directory|[Nn]ot a directory|NotADirectory",
+)
 _NOT_MADE: Final = re.compile(r"Mkdirs failed to create")
 _NOT_THERE: Final = re.compile(
     r"No such file|FileNotFound|NoSuchFile|does not exist|No FileSystem for scheme"

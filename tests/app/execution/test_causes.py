@@ -201,6 +201,16 @@ JAVA = "An error occurred while calling o9.save.\n: "
             "'/srv/file/x' is a file, and a folder is needed there",
             "choose another path, or move the file away",
         ),
+        (
+            OfSpark(
+                "An error occurred while calling o7.mkdirs.\n"
+                ": org.apache.hadoop.fs.FileAlreadyExistsException: Destination exists and is not a"
+                " directory: /srv/out/spent\n"
+                "\tat org.apache.hadoop.fs.RawLocalFileSystem.mkdirs(RawLocalFileSystem.java:872)"
+            ),
+            "'/srv/out/spent' is a file, and a folder is needed there",
+            "choose another path, or move the file away",
+        ),
         (pa.ArrowInvalid("rows end too early"), "ArrowInvalid: rows end too early", LOGGED_HINT),
         (
             ModuleNotFoundError("No module named 'prices'"),
