@@ -55,6 +55,7 @@ from shardline.app.compute.holds import (
     hold_name,
 )
 from shardline.app.compute.view.idle_advancer import IdleAdvancer, get_advancer
+from shardline.app.compute.view.idle_failures import IdleFailures
 from shardline.app.compute.view.input_changes import volume_of_shards
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.membership import Membership
@@ -133,6 +134,7 @@ class RunningView:
         self._incarnation = incarnation
         self._view = view
         self._advancer: IdleAdvancer = get_advancer(host.client, host.clock, host.interval_ms)
+        self._idle_failures = IdleFailures(incarnation.id, host.clock)
         self._groups: GroupRegistry = get_groups(host)
         self._membership = Membership(host, incarnation, self._hold, self.inputs)
         self._stopping = threading.Event()
@@ -515,25 +517,22 @@ class RunningView:
         try:
             # Again, now under the lock: `stop` may have come in between, and waits for it.
             self._check_not_stopped()
-            if self._view.follow(states) and states and _all_finished(states):
+            if self._view.follow(states) and all(state.upper.is_empty for state in states):
                 self._report_end()
+            self._idle_failures.end()
             if self._view.is_due:
                 self._groups.ask_to_step(self)  # in none, its own query sees to it
             self._keep_place()
         except Stopped:
             pass
-        except (Fenced, InputChanged) as error:
-            # Not left to the next micro-batch, which may be minutes away: an object that reports
-            # progress and can never write again looks healthy. In a group none may come at all: it
-            # reads the inputs of its members' inputs, and these may be the same as before.
-            self._error = error
-            self._report_failure()
         except ShardError as error:
-            # Of the moment, and no reason to restart a query: the next tick tries again.
-            _log.info(
-                "an idle view could not follow its inputs",
-                extra={"context": {"view": self._incarnation.id, "error": str(error)}},
-            )
+            # These two are not left to the next micro-batch, which may be minutes away: an object
+            # that reports progress and can never write again looks healthy. In a group none may
+            # come at all: it reads the inputs of its members' inputs, and these may be the same as
+            # before. Any other may be of the moment: the next tick tries again.
+            if isinstance(error, Fenced | InputChanged) or self._idle_failures.lasts(error):
+                self._error = error
+                self._report_failure()
         finally:
             self._step_lock.release()
 
@@ -594,7 +593,3 @@ class RunningView:
         # In this order: a checkpoint without its hold could be continued into history that is gone.
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         end_hold(self._host.client, self._hold, self.inputs, self._host.check_fence)
-
-
-def _all_finished(states: Sequence[ShardState]) -> bool:
-    return all(state.upper.is_empty for state in states)
