@@ -252,11 +252,12 @@ class Runtime(Observer):
 
     def report(self, observation: Observation) -> None:
         """Take what a running object tells; returns at once, and never raises."""
+        # First of all: the lane may tell of the next phase at once, and the reason is then there.
+        if self._feeds is not None:
+            self._feeds.report(observation)
         # To the lane by a way of its own: a failure must be heard, or the object is never started
         # again. The loop may lose an observation when it is far behind (`_put`).
         self.lane.report(observation)
-        if self._feeds is not None:
-            self._feeds.report(observation)
         self._put(observation)
         if isinstance(observation, Progress):
             self._watcher.on_progress(observation.id)

@@ -271,7 +271,8 @@ class StorageWorker:
                 said, _, hint = change.error.partition(" — hint: ")
                 failed = Failed(id=name, epoch=epoch, error=said, hint=hint)
                 return self._changed(self._health.failed(failed, change.at_ms))
-            case "stopped" if not self._fails(name):
+            # Not while it fails: the error may be told behind its stop, and belongs to this epoch.
+            case "stopped" if not change.failures and not self._fails(name):
                 return self._changed(self._health.pause(name, change.at_ms))
             case "ended":
                 return self._changed(self._health.cease(name, change.at_ms))

@@ -104,6 +104,9 @@ def _situation(facts: Facts, found: ObjectFacts, now_ms: int, ahead: tuple[str, 
     if found.phase == "paused" and not error and (live := _live_report(found)) is not None:
         # Its status says no more than that; what its incarnation has found is in its contents.
         error, hint = live.error, live.hint
+    if found.phase == "suspended" and not error:
+        # Its status comes by another way than its phase, and may come behind it.
+        error, hint = found.failure or "it has failed, and why is not known yet", found.failure_hint
     return Situation(
         found.id,
         found.kind,

@@ -43,6 +43,22 @@ def test_a_suspended_object_says_why_and_what_to_do(world: World) -> None:
     assert (row["status"], row["error"]) == ("running", None)
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_suspended_object_has_a_reason_before_its_status_has(world: World, told: bool) -> None:
+    """A storage worker's status comes by another way than the phase, and may come behind it."""
+    world.run(FLIGHTS)
+    world.tell(StatusUpdate(id="flights", status="running", at_ms=world.clock.now_ms()))
+    if told:
+        world.tell(Failed(id="flights", epoch=1, error="disk full", hint="make room"))
+    phase = Phase(id="flights", epoch=1, phase="suspended", at_ms=0, failures=1)
+    world.tell(phase)
+    (row,) = world.rows("verdicts")
+    reason = "disk full" if told else "it has failed, and why is not known yet"
+    assert row["verdict"] == "stalled"
+    assert row["because"] == f"{reason}. It has failed once"
+    assert row["to_do"] == ("make room" if told else None)
+
+
 def fail(world: World, epoch: int, error: str = "disk full") -> None:
     """An incarnation of the view starts and fails, and the lane leads it to its next start."""
     world.tell(

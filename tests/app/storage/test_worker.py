@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -184,6 +185,16 @@ def test_statuses_follow_lives() -> None:
     assert statuses(worker.on_phase(phase("starting", 2))) == []
     again = Health(id="s", epoch=2, namespace="decode", status="running")
     assert statuses(worker.on_observation(again, 70)) == ["running"]
+
+
+def test_an_error_that_is_told_behind_the_stop_is_the_status() -> None:
+    """The lane hears of it by a way of its own, and may have stopped the object by then."""
+    worker = running()
+    stopped = replace(phase("stopped"), failures=1)
+    assert statuses(worker.on_phase(stopped)) == []
+    failed = Failed(id="s", epoch=1, error="no space is left on the disk")
+    (told,) = worker.on_observation(failed, 62).statuses
+    assert (told.status, told.error) == ("stalled", "internal: no space is left on the disk")
 
 
 def test_a_paused_object_is_paused_whatever_was_reported_before() -> None:
