@@ -307,8 +307,12 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding=FILE_ENCODING)
     except (OSError, UnicodeDecodeError) as error:
+        # `str` of an error of the operating system would name the file a second time.
+        why = error.strerror if isinstance(error, OSError) else None
         raise InvalidUsage(
-            f"'{file}' cannot be read: {error}",
+            f"'{file}' cannot be read: {why or error}",
             code="PROJECT_UNREADABLE",
-            hint="files of a project are text in UTF-8",
+            hint="files of a project are text in UTF-8"
+            if isinstance(error, UnicodeDecodeError)
+            else "each *.sql in the folder is a file of the project: mend it, or take it away",
         ) from error

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from shardline.app.project.identity import read_identity
 from shardline.app.project.project import Project
+from shardline.datasource.errors import InvalidUsage
 
 
 def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path: Path) -> None:
@@ -15,3 +18,17 @@ def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path: Path) -> None:
     (problem,) = Project.load(tmp_path).problems
     assert str(problem.place) == "a.sql:1:36"
     assert read_identity(tmp_path).name == "taxis"
+
+
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    """An encoding is to blame only where it is to blame."""
+    (tmp_path / "a.sql").mkdir()
+    with pytest.raises(InvalidUsage, match=r"a\.sql' cannot be read: Is a directory") as no:
+        Project.load(tmp_path)
+    assert no.value.code == "PROJECT_UNREADABLE"
+    assert "UTF-8" not in no.value.hint
+    (tmp_path / "a.sql").rmdir()
+    (tmp_path / "a.sql").write_bytes(b"\xff")
+    with pytest.raises(InvalidUsage, match="cannot be read") as wrong:
+        Project.load(tmp_path)
+    assert "UTF-8" in wrong.value.hint
