@@ -69,5 +69,6 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
     output_correction  what the output lacks of its query's result at one time, staged
     constant           a view without inputs
     idle_advancer      uppers of outputs follow those of inputs while nothing changes
+    idle_failures      tells an error of the moment from one that lasts, while inputs rest
     one_task           small inputs are read by one task
 """
