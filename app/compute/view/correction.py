@@ -11,6 +11,9 @@ Two rows are equal here exactly if they are equal for a shard
 strings of a collation for equal, and cannot group maps. So rows are grouped by key columns that
 distinguish all of these, beside the values themselves.
 
+Spark cannot plan a filter above a UNION ALL of which a side has a correlated subquery in SELECT: it
+looks for columns of the subquery among those of that side. So such a side hides what it computes.
+
 Invariants:
     No row is retracted that is not there, and none is added that is there often enough.
 """
@@ -18,7 +21,7 @@ Invariants:
 from __future__ import annotations
 
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
@@ -32,11 +35,16 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from shardline.app.compute.view.kept_plan import plan_of
 from shardline.app.sql.decided_values import holds_opaque
 from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.frames import frame_of
+from shardline.datasource.java_names import java_class, read_sequence, scala_sequence
 from shardline.datasource.schema import DIFF
 
 __all__ = ["additions", "check_comparable", "correction_frame"]
+
+_LOGICAL: Final = "org.apache.spark.sql.catalyst.plans.logical"
 
 _NOTHING: Final = {"of": ""}
 """Metadata of columns that are corrected. By those of a session window Spark would go on to merge
@@ -52,7 +60,7 @@ def correction_frame(desired: DataFrame | None, held: DataFrame | None) -> DataF
             two is given, and both have the same columns and types.
     """
     both = ((desired, 1), (held, -1))
-    signed = [_signed(frame, sign) for frame, sign in both if frame is not None]
+    signed = [_signed(_hidden(frame), sign) for frame, sign in both if frame is not None]
     updates = reduce(DataFrame.unionAll, signed)
     own = [field for field in updates.schema.fields if field.name != DIFF]
     # A column whose values Spark's grouping tells apart is itself a key. As a value that is kept of
@@ -77,6 +85,23 @@ def additions(frame: DataFrame) -> DataFrame:
     Nothing is grouped, so that no row meets another one.
     """
     return _signed(frame, 1)
+
+
+def _hidden(frame: DataFrame) -> DataFrame:
+    """`frame` under an operator that tells nothing of how its columns are computed.
+
+    Only where there is a subquery in an expression: of any other Spark may use what it is told.
+    """
+    session, plan = frame.sparkSession, plan_of(frame)
+    if plan.subqueriesAll().isEmpty():
+        return frame
+    columns = read_sequence(plan.output())
+    rows = scala_sequence(session, [scala_sequence(session, columns)])
+    # Each row once: of this operator alone Spark takes nothing to be known.
+    output = scala_sequence(session, [one.newInstance() for one in columns])
+    expand: Any = java_class(session, f"{_LOGICAL}.Expand")
+    java = session._jsparkSession  # noqa: SLF001 - no public door
+    return frame_of(session, java, expand(rows, output, plan))
 
 
 def _signed(frame: DataFrame, sign: int) -> DataFrame:

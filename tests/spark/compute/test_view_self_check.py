@@ -170,13 +170,14 @@ RIGHT: Final = {
     "floats": "SELECT who, sum(weight) AS kg, count(DISTINCT price) AS n FROM orders GROUP BY who",
     "window": "SELECT id, who, rank() OVER (PARTITION BY who ORDER BY price) AS r FROM orders",
     "subquery": "SELECT id, price FROM orders WHERE price > (SELECT avg(price) FROM orders)",
+    "value": "SELECT name, (SELECT count(*) FROM orders o WHERE o.who = p.name) AS n FROM people p",
     "union": "SELECT weight, cost, who FROM orders UNION ALL SELECT -0.0D, 1.5BD, name FROM people",
     "distinct": "SELECT DISTINCT who, tags FROM orders",
     "names": "SELECT id AS `a.id`, named_struct('id', price) AS a FROM orders",
 }
 
 
-@pytest.mark.parametrize("query", some_of(RIGHT, {"floats", "names"}))
+@pytest.mark.parametrize("query", some_of(RIGHT, {"floats", "names", "value"}))
 def test_what_is_right_is_never_doubted(world: World, query: str) -> None:
     """Each step is checked, over NULLs, NaN, -0.0, and rows that are there several times."""
     checked = Checked(world, f"right_{query}", RIGHT[query])

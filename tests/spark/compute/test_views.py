@@ -30,6 +30,7 @@ from support.spark.views import (
     Bench,
     Following,
     Input,
+    Row,
     contents,
     no_fence,
     view,
@@ -264,6 +265,29 @@ def test_another_definition_corrects_the_output(
     for time in (6, 10):
         expected = Counter((number, who.upper()) for number, who, _ in orders.at(time))
         assert contents(bench.client, "dear", time) == expected
+
+
+@pytest.mark.parametrize(
+    "column", ["(SELECT count(*) {})", "CAST(EXISTS (SELECT 1 {}) AS BIGINT)"], ids=["value", "any"]
+)
+def test_a_subquery_in_select_corrects_many_rows_of_another_definition(
+    bench: Bench, orders: Input, column: str
+) -> None:
+    """Spark fails at a filter over UNION ALL with a side that has one, and the view would, too."""
+    columns = "who STRING, n BIGINT"
+    session = session_of(bench)
+    first = view("beside", "SELECT who, id AS n FROM orders", columns, "orders")
+    orders.push(8, *(((number, f"w{number % 9_000}", 1), 1) for number in range(17_000)))
+    rendered(bench, first, 8).advance(session, Interval(8, 9, starts=True))
+    orders.idle(20)
+    given = column.format("FROM orders i WHERE i.who = o.who AND i.price < 15")
+    query = f"SELECT who, {given} AS n FROM orders o"  # noqa: S608 - put together here
+    other = view("beside", query, columns, "orders")
+    rendered(bench, other, 9).advance(session, Interval(9, 20, starts=True))
+    rows = orders.at(10)
+    cheap = Counter(who for _, who, price in rows if price < 15)
+    counts = [(who, cheap[who] if "count" in column else min(cheap[who], 1)) for _, who, _ in rows]
+    assert contents(bench.client, "beside", 10) == Counter[Row](counts)
 
 
 def test_a_failing_query_is_an_error_until_it_works(bench: Bench, orders: Input) -> None:
