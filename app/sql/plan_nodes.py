@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
+    "SUBQUERIES",
     "below",
     "column_named",
     "conjunction",
@@ -45,7 +46,8 @@ __all__ = [
 
 _EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions"
 
-_SUBQUERIES: Final = frozenset({"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery"})
+SUBQUERIES: Final = frozenset({"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery"})
+"""Classes of expressions that have a plan in them."""
 
 
 def kind_of(node: Any) -> str:
@@ -75,7 +77,7 @@ def below(node: Any) -> Iterator[Any]:
     """Expressions and inputs of an operator; arguments of an expression, and the plan in it."""
     if is_plan(node):
         yield from read_sequence(node.expressions())
-    elif kind_of(node) in _SUBQUERIES:
+    elif kind_of(node) in SUBQUERIES:
         yield node.plan()
     yield from read_sequence(node.children())
 

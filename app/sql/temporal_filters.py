@@ -30,7 +30,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from shardline.app.sql.plan_nodes import deepest, kind_of, tree_pattern, with_changed
+from shardline.app.sql.plan_nodes import (
+    SUBQUERIES,
+    deepest,
+    kind_of,
+    tree_pattern,
+    with_changed,
+)
 from shardline.app.sql.strategy import CLOCKS, INPUT
 from shardline.datasource.java_names import read_sequence
 
@@ -203,8 +209,9 @@ def find_subqueries_beside(spark: SparkSession, plan: Any) -> Iterator[RefusedCl
     """
     if uses_clock(spark, plan) and not plan.subqueriesAll().isEmpty():
         for expression in _all_expressions(plan):
-            for clock in _clocks(spark, expression):
-                yield RefusedClock(clock, _IN_SUBQUERY)
+            if uses_clock(spark, expression):
+                for clock in _clocks(spark, expression):
+                    yield RefusedClock(clock, _IN_SUBQUERY)
 
 
 def _all_expressions(plan: Any) -> Iterator[Any]:
@@ -220,16 +227,24 @@ def _refused_in(spark: SparkSession, plan: Any, expression: Any) -> Iterator[Ref
     if kind != "Filter" or not _reads_input(plan) or _is_recursive(plan):
         hint = {"Join": _IN_JOIN, "Filter": _CONSTANTS}.get(kind, _ONLY_FILTERS)
         hint = _IN_RECURSION if _is_recursive(plan) else hint
+        hint = _IN_SUBQUERY if _is_in_subquery(spark, expression) else hint
         for clock in _clocks(spark, expression):
             yield RefusedClock(clock, _hint(clock, hint))
         return
     for one in _conjuncts(spark, expression):
         if not uses_clock(spark, one):
             continue
-        found = _bound(spark, one)
+        found = _IN_SUBQUERY if _is_in_subquery(spark, one) else _bound(spark, one)
         if isinstance(found, str):
             for clock in _clocks(spark, one):
                 yield RefusedClock(clock, _hint(clock, found))
+
+
+def _is_in_subquery(spark: SparkSession, expression: Any) -> bool:
+    """True if a subquery of an expression that uses the clock does."""
+    if kind_of(expression) in SUBQUERIES:
+        return uses_clock(spark, expression)
+    return any(_is_in_subquery(spark, one) for one in read_sequence(expression.children()))
 
 
 def _reads_input(plan: Any) -> bool:
@@ -257,7 +272,7 @@ def _hint(clock: Any, hint: str) -> str:
 
 
 def _clocks(spark: SparkSession, node: Any) -> Iterator[Any]:
-    """The deepest expressions that depend on the run."""
+    """The deepest expressions that depend on the run, of a node that does."""
     return deepest(node, partial(uses_clock, spark))
 
 
