@@ -18,6 +18,9 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
 import java.util.zip.CRC32;
@@ -58,8 +61,8 @@ import org.apache.spark.sql.execution.datasources.PartitioningAwareFileIndex;
 import org.apache.spark.sql.types.BooleanType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
-import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
+import org.apache.spark.util.ThreadUtils;
 import scala.Option;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
@@ -70,6 +73,8 @@ import scala.jdk.javaapi.CollectionConverters;
  */
 public class NativeRelations {
   private final Function statistics;
+  private final ExecutorService asking =
+      ThreadUtils.newDaemonSingleThreadExecutor("shardline-statistics");
   private final ReferenceQueue collected = new ReferenceQueue();
   private final Map listings = Collections.synchronizedMap(new HashMap());
 
@@ -102,7 +107,7 @@ public class NativeRelations {
       StructType schema,
       FileFormat format) {
     FixedListing listing =
-        new FixedListing(session, options, constants, files, seen, statistics, number);
+        new FixedListing(session, options, constants, files, seen, this, number);
     if (!number.isEmpty()) {
       listings.put(new WeakReference(listing, collected), number);
     }
@@ -112,6 +117,20 @@ public class NativeRelations {
     return Dataset$.MODULE$.ofRows(session, LogicalRelation$.MODULE$.apply(relation, false));
   }
 
+  /**
+   * What is known of files; null if nothing is.
+   *
+   * <p>Asked by one thread for all: py4j keeps a connection, and a thread in Python, for each thread
+   * that has ever called Python. Those that list files are Spark's own, and come and go.
+   */
+  String ask(String request) throws InterruptedException {
+    try {
+      return (String) asking.submit(new Question(statistics, request)).get();
+    } catch (ExecutionException e) {
+      return null; // all files are read, and the filters applied to their rows
+    }
+  }
+
   /** The numbers of files that nothing can list any more, each told once, separated by blanks. */
   public String forgotten() {
     StringBuilder numbers = new StringBuilder();
@@ -119,6 +138,21 @@ public class NativeRelations {
       numbers.append(numbers.length() == 0 ? "" : " ").append(listings.remove(one));
     }
     return numbers.toString();
+  }
+}
+
+/** A call of Python. */
+class Question implements Callable {
+  private final Function answering;
+  private final String request;
+
+  Question(Function answering, String request) {
+    this.answering = answering;
+    this.request = request;
+  }
+
+  public Object call() {
+    return answering.apply(request);
   }
 }
 
@@ -145,7 +179,7 @@ class FixedListing extends PartitioningAwareFileIndex {
       new scala.collection.mutable.LinkedHashMap();
   private final scala.collection.immutable.Map folders;
   private final Map looks = new HashMap();
-  private final Function statistics;
+  private final NativeRelations relations;
   private final String number;
 
   FixedListing(
@@ -154,10 +188,10 @@ class FixedListing extends PartitioningAwareFileIndex {
       StructType constants,
       String files,
       String seen,
-      Function statistics,
+      NativeRelations relations,
       String number) {
     super(session, options, Option.empty(), NoopCache$.MODULE$);
-    this.statistics = statistics;
+    this.relations = relations;
     this.number = number;
     this.files = files;
     Map byValues = new LinkedHashMap();
@@ -254,18 +288,15 @@ class FixedListing extends PartitioningAwareFileIndex {
   }
 
   private String digits(Seq dataFilters) {
-    String answer;
     try {
       String filters = FileFilters.described(dataFilters);
-      answer = filters == null ? null : (String) statistics.apply(number + " " + filters);
+      return filters == null ? null : relations.ask(number + " " + filters);
+    } catch (InterruptedException e) {
+      Thread.currentThread().interrupt(); // the query is stopped, and finds that out itself
+      return null;
     } catch (Exception e) {
-      return null; // all files are read, and the filters applied to their rows
+      return null; // no query fails because its filters cannot be described
     }
-    if (answer != null && answer.startsWith("KeyboardInterrupt")) {
-      // The one kind of exception that Spark does not keep with the query, which may be run again.
-      Platform.throwException(new InterruptedException(answer));
-    }
-    return answer;
   }
 
   /** Spark's own would ask a file system of each root path what it calls it. */

@@ -41,7 +41,6 @@ from shardline.datasource.filters.predicates import (
 )
 from shardline.datasource.parts.prune import may_pass
 from shardline.datasource.shard.batch import Part
-from shardline.datasource.spark_native.interrupts import CANCELLED
 from shardline.datasource.types.schema import ShardSchema
 from shardline.datasource.types.spark_types import Record
 from shardline.datasource.types.stats import NO_STATS, Bound, Kind, kind_of
@@ -89,7 +88,7 @@ class ScannedParts:
         for one in filters:
             try:
                 understood.append(_predicate(one, self.record))
-            except _NotUnderstoodError:
+            except (_NotUnderstoodError, ValueError, ArithmeticError):  # a type of a later Spark
                 continue
         if not understood:
             return "1" * len(self.parts)
@@ -138,14 +137,12 @@ class FileStatistics:
     def apply(self, request: str) -> str | None:
         """The digits of `ScannedParts.passing`, for a number and filters; None if not known.
 
-        Called by the JVM, in the thread that plans the scan.
+        Called by the JVM, by one thread for all scans.
         """
         try:
             number, _, filters = request.partition(" ")
             scanned = self._kept.get(number)
             return None if scanned is None else scanned.passing(json.loads(filters))
-        except KeyboardInterrupt:
-            return CANCELLED
         except Exception:  # noqa: BLE001 - whatever it is, no query fails because of it
             # Without an answer all files are read.
             _log.exception("files of a scan could not be left out")

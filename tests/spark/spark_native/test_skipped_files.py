@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections import defaultdict
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -173,20 +174,35 @@ def test_retractions_of_rows_that_a_filter_keeps(spark: SparkSession, location: 
 def test_without_an_answer_all_files_are_read(
     spark: SparkSession, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exception in Python costs time and no query; Ctrl-C ends the query."""
+    """An exception in Python costs time and no query."""
 
-    def fail(error: BaseException) -> Any:
-        def passing(_: ScannedParts, __: Any) -> str:
-            raise error
-
-        return passing
+    def fail(_: ScannedParts, __: Any) -> str:
+        raise RuntimeError("no answer")
 
     frame = spark.read.format("shard").load(place)
-    monkeypatch.setattr(ScannedParts, "passing", fail(RuntimeError("no answer")))
+    monkeypatch.setattr(ScannedParts, "passing", fail)
     assert frame.where("id < 2").count() == 2
-    monkeypatch.setattr(ScannedParts, "passing", fail(KeyboardInterrupt()))
-    with pytest.raises(KeyboardInterrupt):
-        frame.where("id < 2").collect()
+
+
+def test_threads_of_spark_have_no_connection_each(
+    spark: SparkSession, place: str, answers: list[str]
+) -> None:
+    """They list files, and come and go; py4j would keep a thread of this process for each."""
+    frame = spark.read.format("shard").load(place)
+    frame.where("id < 1").collect()
+    before = {thread.ident for thread in threading.enumerate()}
+    pools = [threading.Thread(target=frame.where(f"id < {n}").collect) for n in (2, 3)]
+    for pool in pools:
+        pool.start()
+    for pool in pools:
+        pool.join()
+    # Planned by threads of the JVM that have called nobody before: one for each broadcast.
+    small = frame.where("id in (4, 5)").select(F.col("id").alias("n"))
+    spark.range(100).join(F.broadcast(small), F.col("id") == F.col("n")).collect()
+    assert len(answers) == 4
+    own = {thread.ident for thread in pools}
+    after = {thread.ident for thread in threading.enumerate()} - own
+    assert after <= before
 
 
 def test_parts_are_kept_as_long_as_they_can_be_listed(spark: SparkSession, place: str) -> None:
