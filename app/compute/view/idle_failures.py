@@ -6,8 +6,11 @@
 
 An idle view follows its inputs by appends without rows. One of them that fails is no reason to
 start the view anew: the next look, a moment later, tries again. But while the inputs rest nothing
-else would ever tell that the output is gone, or cannot be written: the view would be called late,
-and only the log would know why.
+else would ever tell that the output is gone: the view would be called late, and only the log would
+know why.
+
+A store that does not answer, or a full disk, never lasts in this sense: no start is better than the
+next look, and a hundred views that start at once when the store is back would keep it from all.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardline.datasource.clock import Clock
-from shardline.datasource.errors import ShardError
+from shardline.datasource.errors import Determinate, Indeterminate, ShardError
 
 __all__ = ["IdleFailures"]
 
@@ -44,6 +47,8 @@ class IdleFailures:
         """Note a failure; True if there was no success for so long that it has to be told."""
         context = {"view": self.view, "error": str(error)}
         _log.info("an idle view could not follow its inputs", extra={"context": context})
+        if isinstance(error, Determinate | Indeterminate):
+            return False
         now_ms = self.clock.elapsed_ms()
         if self._since_ms is None:
             self._since_ms = now_ms

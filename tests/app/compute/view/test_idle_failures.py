@@ -14,7 +14,7 @@ from shardline.app.compute.view.idle_failures import IdleFailures
 from shardline.app.compute.view.streaming_query import RunningView
 from shardline.app.execution.observations import Failed
 from shardline.app.protocol.objects import ViewDescription
-from shardline.datasource.errors import InvalidUsage
+from shardline.datasource.errors import Determinate, Indeterminate, InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.types.schema import ShardSchema
 from support.fakes.clock import ManualClock
@@ -34,6 +34,19 @@ def test_an_error_lasts_when_nothing_else_came_for_seconds() -> None:
         clock.advance(1_000)
         assert failures.lasts(GONE)
         failures.end()
+
+
+def test_a_store_that_does_not_answer_is_waited_for() -> None:
+    """However long: it neither is an error that lasts nor ends one that does."""
+    clock = ManualClock(1_000)
+    failures = IdleFailures("out", clock)
+    for _ in range(3):
+        assert not failures.lasts(Determinate("no space left on device"))
+        clock.advance(60_000)
+    assert not failures.lasts(GONE)
+    assert not failures.lasts(Indeterminate("no answer"))
+    clock.advance(10_000)
+    assert failures.lasts(GONE)
 
 
 class View:
