@@ -6,7 +6,7 @@ import gc
 import threading
 from collections import defaultdict
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pytest
@@ -88,35 +88,36 @@ def test_any_condition_keeps_its_rows(
     assert matching(frame, texts) == matching(spark.createDataFrame(rows), texts)
 
 
-@pytest.mark.parametrize(
-    ("condition", "kept"),
-    [
-        ("id < 3", 3),
-        ("3 > id", 3),
-        ("id >= 38", 2),
-        ("38 <= id", 2),
-        ("id = 7", 1),
-        ("id <=> 7", 1),
-        ("id <> 7", 39),
-        ("not id >= 2", 2),
-        ("id in (1, 5, 99)", 2),
-        ("id not in (1, 5)", 38),
-        (f"id in ({', '.join(map(str, range(0, 40, 2)))})", 20),
-        ("id between 10 and 19 and (id % 2 = 0 or length(s) > 0)", 10),
-        ("id = 3 or id = 5 and id % 2 = 1", 2),
-        ("id = 3 or length(s) >= 0 or s is null", 40),
-        ("not (id = 3 and length(s) > 0)", 40),
-        ("id % 2 = 0", 40),
-    ],
-)
-def test_files_are_left_out(
-    spark: SparkSession, place: str, answers: list[str], condition: str, kept: int
-) -> None:
-    """Of 40 files as many are read as may have a row; what is not understood leaves out none."""
+KEPT: Final = {
+    "id < 3": 3,
+    "3 > id": 3,
+    "id >= 38": 2,
+    "38 <= id": 2,
+    "id = 7": 1,
+    "id <=> 7": 1,
+    "id <> 7": 39,
+    "not id >= 2": 2,
+    "id in (1, 5, 99)": 2,
+    "id not in (1, 5)": 38,
+    f"id in ({', '.join(map(str, range(0, 40, 2)))})": 20,
+    "id between 10 and 19 and (id % 2 = 0 or length(s) > 0)": 10,
+    "id = 3 or id = 5 and id % 2 = 1": 2,
+    "id = 3 or length(s) >= 0 or s is null": 40,
+    "not (id = 3 and length(s) > 0)": 40,
+    "id % 2 = 0": 40,
+}
+"""Conditions, and how many of 40 files with a row each may have a row for them."""
+
+
+def test_files_are_left_out(spark: SparkSession, place: str, answers: list[str]) -> None:
+    """As many are read as may have a row; what is not understood leaves out none."""
     frame = spark.read.format("shard").load(place)
-    frame.where(condition).collect()
-    files = {answer.count("1") for answer in answers} or {40}
-    assert files == {kept}
+    found = {}
+    for condition in KEPT:
+        answers.clear()
+        frame.where(condition).collect()
+        found[condition] = max((answer.count("1") for answer in answers), default=40)
+    assert found == KEPT
 
 
 def test_a_file_that_is_left_out_is_not_opened(spark: SparkSession, location: str) -> None:
