@@ -318,9 +318,9 @@ BUGS: Final = (
     Bug("deleted before given up", _deleted_before_given_up, "pieces", 400),
     Bug("forgotten rollups recorded again", _rollups_revived, "stalls", 400),
     Bug("parts of an unknown outcome deleted", _unknown_parts_deleted, "outages", 400, 20),
-    Bug("a change at the next time unseen", _neighbours_unseen, "transactions", 400, 71),
+    Bug("frozen by order of arrival", _freeze_by_arrival, "losses", 400),
     Bug("a sweep that ignores age", _age_ignored, "outages", 400),
     Bug("transactions applied out of order", _applied_newest_first, "transactions", 400),
-    Bug("a ledger read on beyond since", _ledger_read_on, "transactions", 1000, 334),
-    Bug("frozen by order of arrival", _freeze_by_arrival, "losses", 400),
+    Bug("a change at the next time unseen", _neighbours_unseen, "transactions", 400, 102),
+    Bug("a ledger read on beyond since", _ledger_read_on, "transactions", 1000, 417),
 )

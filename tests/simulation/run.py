@@ -6,7 +6,8 @@ import contextlib
 import logging
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from shardline.datasource.background import BackgroundThread
 from shardline.datasource.shard.state import is_tombstone
 from shardline.datasource.shard_source import freeze, stream_inputs
+from shardline.datasource.transactions import protocol
 from simulation import actors, maintenance, readers, transactions, writers
 from simulation.invariants import Observer
 from simulation.knobs import LEASE_MS, STAGE_LIFE_MS, Plan
@@ -221,6 +223,7 @@ def _as_fibers(world: World) -> Iterator[None]:
         (BackgroundThread, "stop", stop),
         (freeze, "ThreadPoolExecutor", _InTurn),
         (stream_inputs, "ThreadPoolExecutor", _InTurn),
+        (protocol, "ThreadPoolExecutor", _InTurn),
         *_scaled("STAGE_LIFE_MS", STAGE_LIFE_MS),
         *_scaled("SWEEP_AGE_MS", 2 * STAGE_LIFE_MS),
         *_scaled("CLAIM_LEASE_MS", LEASE_MS),
@@ -262,6 +265,12 @@ class _InTurn:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+    def submit(self, work: Callable[[], object]) -> Future[object]:
+        """It is done when this returns."""
+        done = Future[object]()
+        done.set_result(work())
+        return done
 
     def shutdown(self, *, wait: bool) -> None:
         """Nothing is under way."""

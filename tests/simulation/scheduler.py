@@ -8,7 +8,8 @@ long each request takes, which is drawn from the seed, for each fiber by itself:
 is left out, the others take as long as before. That is what makes a failing run shrink.
 
 Invariants:
-    One fiber runs at a time, so that a run is a function of its seed.
+    One fiber runs at a time, so that a run is a function of its seed: no other thread, such as
+        one of a pool, asks for anything.
     A killed fiber touches nothing any more: every call here raises `Crash`.
     A run ends: after `events_max` events it has failed to make progress.
 """
@@ -54,6 +55,7 @@ class Fiber:
         self.paused_until_ms = 0.0
         self.signal: threading.Event | None = None
         self.joiners: list[Fiber] = []
+        self.thread = 0
         self.program = program
         self.baton = threading.Lock()
         self.baton.acquire()
@@ -68,6 +70,7 @@ class Scheduler:
         self.failure: BaseException | None = None
         self.current: Fiber | None = None
         self._events_max = events_max
+        self._strangers: set[str] = set()
         self._numbers = itertools.count()
         self._queue: list[tuple[float, int, Fiber | Callable[[], None], int]] = []
         self._fibers: list[Fiber] = []
@@ -87,6 +90,8 @@ class Scheduler:
             self._bury(fiber)
         self._fibers.clear()
         self._queue.clear()
+        # No failure of the code under test, which is what is looked for.
+        assert not self._strangers, f"threads that are no fibers: {self._strangers}"
 
     def _bury(self, fiber: Fiber) -> None:
         """Let a fiber that is left over come to its end."""
@@ -165,6 +170,10 @@ class Scheduler:
         me = self.current
         if me is None or me.dead or self.failure is not None:
             raise Crash("a killed process asked for something")
+        if me.thread != threading.get_ident():
+            # Two of them at once would hand the baton on twice.
+            self._strangers.add(threading.current_thread().name)
+            raise Crash("a thread that is no fiber asked for something")
         return me
 
     # -- the baton -------------------------------------------------------------------------------
@@ -219,6 +228,7 @@ class Scheduler:
             fiber.baton.release()
 
     def _live(self, fiber: Fiber) -> None:
+        fiber.thread = threading.get_ident()
         fiber.baton.acquire()
         ended = self.failure is not None
         if not fiber.dead and not ended:
