@@ -209,9 +209,8 @@ def find_subqueries_beside(spark: SparkSession, plan: Any) -> Iterator[RefusedCl
     """
     if uses_clock(spark, plan) and not plan.subqueriesAll().isEmpty():
         for expression in _all_expressions(plan):
-            if uses_clock(spark, expression):
-                for clock in _clocks(spark, expression):
-                    yield RefusedClock(clock, _IN_SUBQUERY)
+            for clock in _clocks(spark, expression):
+                yield RefusedClock(clock, _IN_SUBQUERY)
 
 
 def _all_expressions(plan: Any) -> Iterator[Any]:
@@ -272,8 +271,8 @@ def _hint(clock: Any, hint: str) -> str:
 
 
 def _clocks(spark: SparkSession, node: Any) -> Iterator[Any]:
-    """The deepest expressions that depend on the run, of a node that does."""
-    return deepest(node, partial(uses_clock, spark))
+    """The deepest expressions that depend on the run; none of a node that does not."""
+    return deepest(node, partial(uses_clock, spark)) if uses_clock(spark, node) else iter(())
 
 
 # -- comparisons ---------------------------------------------------------------------------------

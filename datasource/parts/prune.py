@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -66,7 +66,6 @@ class Pruner:
 
     where: Where
     schemas: Mapping[int, str]
-    _parsed: dict[int, ShardSchema] = field(default_factory=dict, repr=False)
 
     def prune(self, planned: Iterable[PlannedPart]) -> list[PlannedPart]:
         """The parts that may hold a row that passes, and those to audit, in their order."""
@@ -100,13 +99,7 @@ class Pruner:
 
     def may_pass(self, part: Part) -> bool:
         """True if some row of `part` may pass; False proves that none does."""
-        return may_pass(part, self.where.predicate, self._schema(part.schema))
-
-    def _schema(self, number: int) -> ShardSchema:
-        found = self._parsed.get(number)
-        if found is None:
-            found = self._parsed[number] = ShardSchema.parse(self.schemas[number])
-        return found
+        return may_pass(part, self.where.predicate, ShardSchema.parse(self.schemas[part.schema]))
 
 
 def may_pass(part: Part, predicate: Predicate, written: ShardSchema) -> bool:

@@ -145,7 +145,7 @@ class RowShape:
 
     def columns(self, index: int) -> tuple[str, ...]:
         """Names of the columns read of an input."""
-        return _parsed(self.schemas[index]).names
+        return ShardSchema.parse(self.schemas[index]).names
 
     def check(self, index: int, name: str, current: ShardSchema) -> None:
         """Refuse an input whose current schema can no longer be read under this shape.
@@ -153,7 +153,7 @@ class RowShape:
         Raises:
             InvalidUsage: A column is gone, or has another type than when the frame was loaded.
         """
-        for field in _parsed(self.schemas[index]).record.fields:
+        for field in ShardSchema.parse(self.schemas[index]).record.fields:
             if field.name not in current:
                 raise unknown_name("column", field.name, current.names)
             now = current.field(field.name)
@@ -208,14 +208,9 @@ def _as_cdf(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 @lru_cache(maxsize=64)
-def _parsed(text: str) -> ShardSchema:
-    return ShardSchema.parse(text)
-
-
-@lru_cache(maxsize=64)
 def _target(shape: RowShape) -> pa.Schema:
     """The Arrow schema that Spark checks the first batch of each task against."""
-    own = [_parsed(text).arrow for text in shape.schemas]
+    own = [ShardSchema.parse(text).arrow for text in shape.schemas]
     added = [
         pa.field(field.name, _ARROW[type(field.dataType)], nullable=field.nullable)
         for field in shape.added

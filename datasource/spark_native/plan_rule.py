@@ -240,11 +240,11 @@ class _Planner:
         options, schema, times = given["options"], given["schema"], given.get("times")
         if times is None:
             return plan_micro_batch(spark, options, schema, read_array(request.get("partitions")))
-        known = dict(times)
+        before = set(times)
         try:
             return plan_load(spark, from_folder_of_jvm(spark, options), schema, times)
         finally:
-            for place in times.keys() - known.keys():
+            for place in times.keys() - before:
                 request.get("times").put(place, times[place])
 
     def _count(self, path: ReadPath, reason: str = "", *, was_native: bool = False) -> None:
