@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CONF = ROOT / "conf" / "spark-defaults.conf"
 
-_BEGAN: dict[SparkSession, dict[str, str | None]] = {}
+_BEGAN: dict[SparkSession, dict[str, str | bool | None]] = {}
 """The session of this process, with our settings of SQL as they were at its start."""
 
 
@@ -55,26 +55,30 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     warehouse = tmp_path_factory.mktemp("warehouse")
     builder = builder.config("spark.sql.warehouse.dir", str(warehouse))
     with s3a_session(builder) if CHOSEN else nullcontext(builder.getOrCreate()) as session:
-        _BEGAN[session] = _settings(session)
+        _BEGAN[session] = _began_with(session)
         yield session
         _BEGAN.clear()
         session.stop()
 
 
-def _settings(session: SparkSession) -> dict[str, str | None]:
+def _began_with(session: SparkSession) -> dict[str, str | bool | None]:
+    from shardline.datasource.spark_native.rule_loader import loader_of
+
     names = (name for name in defaults() if name.startswith("spark.sql."))
-    return {name: session.conf.get(name, None) for name in names}
+    settings = {name: session.conf.get(name, None) for name in names}
+    return {**settings, "native reads": loader_of(session) is not None}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _settings_stay() -> Iterator[None]:
     """A setting of ours that a test has unset is Spark's from then on, and no longer ours.
 
-    So 200 partitions of each shuffle, in all tests that come after in this process.
+    So 200 partitions of each shuffle, in all tests that come after in this process. And without
+    native reads, which a session has from its start, Python workers read in them.
     """
     yield
     for session, before in _BEGAN.items():
-        assert _settings(session) == before, "a test has left a setting behind"
+        assert _began_with(session) == before, "a test has left a session changed"
 
 
 @pytest.fixture

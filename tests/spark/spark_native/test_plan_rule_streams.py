@@ -540,8 +540,10 @@ def test_reads_are_counted_by_path_and_reason(
         assert "not native: option nativeReads" in explained(spared, mode)
         assert "not native" not in explained(frame, mode)
     native.remove()
-    monkeypatch.setattr(rule_loader, "_CHECKED", "4.2.9")
-    assert plan_reads_natively(spark) is None
+    with monkeypatch.context() as patch:
+        # Undone before the fixture offers native reads anew.
+        patch.setattr(rule_loader, "_CHECKED", "4.2.9")
+        assert plan_reads_natively(spark) is None
 
     found = [tuple(row) for row in native_reads_relation(counts).rows(Facts(), 0)]
     at = instant(5)
