@@ -237,6 +237,7 @@ class Application:
             storage=dict(storage),
             interval_ms=settings.interval_ms,
             interval_max_ms=parse_duration_ms(settings.interval_max),
+            rest_interval_ms=settings.rest_interval_ms,
             self_check_every=settings.self_check_every,
             part_settings=self._part_settings,
         )

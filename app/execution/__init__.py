@@ -14,6 +14,7 @@ uses none of them.
     query_start       starts streaming queries a few at a time
     step_scheduler    lets as many view steps run at once as there are cores, the shortest first
     commit_pacing     slows sources down to what views can follow
+    rest_pace         lets uppers move less often while nothing happens
     checkpoint_log    reads the offsets that Spark has written into a query's checkpoint
     shard_follower    one shard, read under a lease by plain Python
     live_errors       which times of an object nobody may show, by its errors and its inputs'

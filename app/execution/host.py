@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from shardline.app.execution.commit_pacing import CommitPacing
 from shardline.app.execution.observations import Report
+from shardline.app.execution.rest_pace import RestPace
 from shardline.app.protocol.objects import SourceDescription
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import Clock, IdGenerator
@@ -54,6 +55,7 @@ class Host:
         interval_ms: Distance of the times that sources give to data, and of their ticks.
         pool: Spark's scheduler pool of the object's kind.
         pacing: Slows sources' commits down; None for a commit at each interval.
+        rest: Lets uppers move less often while nothing happens; None for each interval.
         self_check_every: One step of a view in so many recomputes a key; 0 for none.
     """
 
@@ -69,7 +71,19 @@ class Host:
     interval_ms: int = 1000
     pool: str = "compute"
     pacing: CommitPacing | None = None
+    rest: RestPace | None = None
     self_check_every: int = 0
+
+    def note_news(self) -> None:
+        """Say that something happens: uppers move at each interval again."""
+        if self.rest is not None:
+            self.rest.note_news()
+
+    def moment(self, now_ms: int) -> int:
+        """The last time at or before `now_ms` to which uppers should move, ms since the epoch."""
+        if self.rest is None:
+            return now_ms // self.interval_ms * self.interval_ms
+        return self.rest.moment(now_ms)
 
 
 @dataclass(frozen=True, slots=True)

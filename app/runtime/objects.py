@@ -22,6 +22,7 @@ from shardline.app.execution.commit_pacing import CommitPacing
 from shardline.app.execution.host import Host, Incarnation, Running
 from shardline.app.execution.live_errors import Catalog
 from shardline.app.execution.observations import Report
+from shardline.app.execution.rest_pace import RestPace
 from shardline.app.lane.commands import Kind
 from shardline.app.lane.lane import Renderer
 from shardline.app.lane.state import LaneObject
@@ -86,6 +87,7 @@ class RunningObjects:
         self._indexes: dict[str, RunningIndex] = {}
         self._subscribes: dict[str, RunningSubscription] = {}
         pacing = CommitPacing(clock, options.interval_ms, options.interval_max_ms)
+        rest = RestPace(clock, options.interval_ms, options.rest_interval_ms)
         self.hosts = {
             kind: Host(
                 spark=session,
@@ -101,6 +103,7 @@ class RunningObjects:
                 self_check_every=options.self_check_every,
                 pool=kind,
                 pacing=pacing,
+                rest=rest,
             )
             for kind, session in sessions.items()
         }

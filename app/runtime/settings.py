@@ -117,6 +117,7 @@ class RuntimeOptions:
         storage: Options of the location's store.
         interval_ms: As of `Host`.
         interval_max_ms: The most that sources wait between two commits when views cannot follow.
+        rest_interval_ms: Distance of the times that uppers move to while nothing happens.
         self_check_every: As of `Host`.
         part_settings: As configured; values that the lane's order has recorded replace them.
     """
@@ -125,6 +126,7 @@ class RuntimeOptions:
     storage: Mapping[str, str] = field(default_factory=dict)
     interval_ms: int = 1000
     interval_max_ms: int = 10_000
+    rest_interval_ms: int = 5000
     self_check_every: int = 1000
     part_settings: PartSettings = field(default_factory=PartSettings)
 

@@ -149,6 +149,7 @@ class RuntimeSettings(_Section, frozen=True):
     Attributes:
         interval_ms: Distance of the times that sources give to data, and of their ticks.
         interval_max: The most that sources wait between two commits when views cannot follow.
+        rest_interval_ms: Distance of the times that uppers move to while nothing happens.
         self_check_every: One step of a view in so many recomputes a key; 0 for none.
         retain_history: Retention of objects that set none themselves.
         hydration_concurrency: Dataflows that may hydrate at a time.
@@ -179,6 +180,7 @@ class RuntimeSettings(_Section, frozen=True):
 
     interval_ms: Annotated[int, Meta(ge=100, le=60_000)] = 1000
     interval_max: Duration = Duration("10s")
+    rest_interval_ms: Annotated[int, Meta(ge=100, le=5000)] = 5000
     self_check_every: Annotated[int, Meta(ge=0, le=1_000_000)] = 1000
     retain_history: Duration = Duration("5 min")
     hydration_concurrency: Annotated[int, Meta(ge=1, le=64)] = 4

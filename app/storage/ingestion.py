@@ -15,7 +15,8 @@ A thread of its own leads the incarnation:
        the source are, so that nobody ever sees half of it
     4  run the query with the rate limits; while nothing arrives the uppers follow the clock
        (`clock_ticks`), as long as Spark really asks the source (`source_look`), and not far
-       beyond the time at which a micro-batch was begun that is not committed yet (`commit`)
+       beyond the time at which a micro-batch was begun that is not committed yet (`commit`); less
+       often while nothing happens in the whole application (`rest_pace`)
 
 What a caller relies on:
     The first binding is the snapshot: the snapshot is done exactly if something is bound.
@@ -123,6 +124,7 @@ class Ingestion:
         # Before the first micro-batch any number of rows may come: not collected on the driver.
         self._last_rows = sys.maxsize
         self._stop_ticks: Callable[[], None] = lambda: None
+        self._moment_ms = -1
 
     @property
     def epoch(self) -> int:
@@ -222,6 +224,7 @@ class Ingestion:
         """
         host, source = self._host, self._description
         host.check_fence()
+        host.note_news()
         client = host.client
         # Columns are inferred once, when the source is made, and kept with its bindings: later
         # files may look different, and the bound offsets would mean other columns.
@@ -325,6 +328,7 @@ class Ingestion:
             return
         # Before anything is read: staging may take hours, and Spark is not asking meanwhile.
         timeline.begin()
+        self._host.note_news()
         first = timeline.bound.last is None  # the commit changes it
         with staging.reading.decoded(frame, number, found.paths()) as decoded:
             if staging.reading.bad_rows == "stop" and decoded.counts.errors:
@@ -336,6 +340,9 @@ class Ingestion:
             # Before errors are staged, so that `commit` notices a retraction by hand in between.
             live = timeline.refresh_live_errors() if staging.reading.marks_errors else 0
             staged = staging.stage(decoded, live, self._last_rows)
+            # Again: the others may have gone to rest meanwhile, and what reads them and these rows
+            # would wait for them.
+            self._host.note_news()
             timeline.commit(number, found, staged)
         self._last_rows = staged.rows.rows
         self._reports.measured(decoded.counts, staged, timeline, self._query, first=first)
@@ -353,12 +360,15 @@ class Ingestion:
         # The time before the look: the look may wait for a JVM that stands still, and what it then
         # finds says nothing of the time that passed meanwhile.
         now_ms = self._host.clock.now_ms()
+        moment_ms = self._host.moment(now_ms)
+        if moment_ms == self._moment_ms:
+            return "done"
         seen = self._look.look(query)
         self._reports.seen(seen)
         if seen.state != "asked":
             return "again" if seen.state == "asking" else "done"
         try:
-            moved = timeline.tick(now_ms)
+            moved = timeline.tick(moment_ms)
         except Fenced as error:
             # Under the gate: the query is seen here, or `_start` finds the error and starts none.
             with self._gate:
@@ -373,6 +383,7 @@ class Ingestion:
             self._reports.health("internal", error.detail, error.hint)
         else:
             if moved:
+                self._moment_ms = moment_ms
                 self._reports.health("internal")
                 self._reports.progress(timeline)
         return "done"

@@ -67,6 +67,7 @@ from shardline.app.storage.sinks.interval import Interval, end_of, may_continue
 from shardline.app.storage.sinks.open_target import open_target
 from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.app.storage.sinks.readable_times import ReadableSpan, ReadableTimes
+from shardline.app.storage.sinks.readable_wait import ReadableWait
 from shardline.app.storage.sinks.reports import SinkReports
 from shardline.app.storage.sinks.rows import check_columns, delay_updates, shape_rows
 from shardline.app.storage.sinks.stalls import (
@@ -99,17 +100,18 @@ _log = logging.getLogger(__name__)
 _LOOK_MS: Final = 100
 """Pause between two looks at whether the sink may begin."""
 
-_ERRORS_MS: Final = 1_000
-"""Pause between two looks at the errors that a sink waits for."""
-
-_HOLD_MS: Final = 10_000
-"""The hold of a sink that waits moves at most so often: each move is a record in a shard's log."""
-
 _REPLACED_MS: Final = 5_000
 """For so long a sink that fails looks for another input of the same name, if its own is gone."""
 
 _BACK_MS: Final = 2_000
 """Pause between two looks at whether a target is back."""
+
+_IDLE_MS: Final = 10_000
+"""How often a sink moves past times without changes. It is a record in its accounts, and no
+micro-batch, which would take Spark ten times as long."""
+
+_STREAM: Final[Mapping[str, str]] = {"progressInterval": "5 min"}
+"""How often its stream does so, for the hold on the input and the checkpoint."""
 
 _IN_STEPS: Final[Mapping[str, str]] = {"maxFilesPerTrigger": "256"}
 """Parts of the change that one micro-batch takes at most: a sink that comes back after a week
@@ -165,6 +167,7 @@ class _SinkRun:
         self._stopping = self._thread.stopping
         self._commit_lock = threading.Lock()
         self._reports = SinkReports(host, incarnation, sink)
+        self._readable = ReadableWait(host, self._times, self._reports, self._stopping, self._check)
         self._query: StreamingQuery | None = None
         self._progress: SinkProgress | None = None
         self._target: Target | None = None
@@ -194,7 +197,7 @@ class _SinkRun:
             with self._times:
                 query = self._begin()
                 if query is not None:
-                    query.awaitTermination()
+                    self._follow(query)
                     self._refuse_foreign_stop()
         except SinkStalled as error:
             self._stall(error)
@@ -208,6 +211,30 @@ class _SinkRun:
                 self._stall(input_replaced(self._sink))
             else:
                 self._reports.failed(self._error or error, fenced=self._is_fenced())
+
+    def _follow(self, query: StreamingQuery) -> None:
+        """Wait for the end of the query; meanwhile move past times without changes.
+
+        Raises:
+            StreamingQueryException: It has failed.
+            ShardError: It was stopped, as the accounts, the target or the input had an error.
+        """
+        pause_ms = max(_IDLE_MS, interval_ms(self._sink) or 0)
+        while not query.awaitTermination(pause_ms // 1000):
+            try:
+                # Never waits: a micro-batch that is under way moves on by itself.
+                if self._commit_lock.acquire(blocking=False):
+                    try:
+                        if self._error is None:
+                            self._commit_idle_time()
+                    finally:
+                        self._commit_lock.release()
+            except BaseException as error:
+                self._error = self._error or error
+                # Not under the lock: Spark waits for a micro-batch that waits for it.
+                with suppress(Exception):
+                    query.stop()
+                raise
 
     def _refuse_foreign_stop(self) -> None:
         """Raise if the query has ended without an error, and neither by `stop` nor at the end.
@@ -270,9 +297,9 @@ class _SinkRun:
             # An incarnation that waited here before has moved the hold on past times with errors;
             # or the history that was wanted is gone.
             kept = max(wanted, held.since.time or 0)
-            first = self._wait_until_readable(kept, held)
+            first = self._readable.first_time(kept, held)
         else:
-            first = self._wait_until_readable(wanted, None)
+            first = self._readable.first_time(wanted, None)
         if first is None:
             return None
         self._pass_idle_time(self._progress, self._target, held)
@@ -322,6 +349,7 @@ class _SinkRun:
             shard=sink.on,
             readChangeFeed="true",
             hold=hold_name(sink.name),
+            **_STREAM,
             nativeReads="false",  # `micro_batch` makes the frame that is executed
             **begin,
         )
@@ -424,7 +452,8 @@ class _SinkRun:
             return
         until = unchanged_until(self._host.client, self._sink.on, committed, held)
         if until is not None and until > committed:
-            interval = Interval(committed.time or 0, self._readable_span(committed, until).upper)
+            span = self._readable.span(committed, until, self._first_time)
+            interval = Interval(committed.time or 0, span.upper)
             self._check()
             target.skip(interval)
             progress.record(interval, 0)
@@ -453,21 +482,43 @@ class _SinkRun:
 
     def _commit(self, frame: DataFrame, number: int) -> None:
         """Give the rows of a micro-batch to the target, and note it; nothing if it has them."""
-        progress, target = self._progress, self._target
-        assert progress is not None
-        assert target is not None
+        assert self._progress is not None
         start, upper = (end_of(self._checkpoint, n) for n in (number - 1, number))
-        committed = progress.committed
+        committed = self._progress.committed
         if upper is None or (committed is not None and upper <= committed):
             return
         # Nothing is left out: a checkpoint that is ahead of the target was deleted at the start.
         assert start is None or (committed is not None and start <= committed), (start, committed)
+        self._commit_until(upper, partial(self._written, frame, number))
+
+    def _commit_idle_time(self) -> None:
+        """Note times without changes that the target lacks, as a micro-batch without rows would."""
+        assert self._progress is not None
+        committed = self._progress.committed
+        if committed is None or committed == EMPTY:
+            return
+        until = unchanged_until(self._host.client, self._sink.on, committed)
+        if until is not None and until > committed:
+            self._commit_until(until, self._skipped)
+
+    def _commit_until(
+        self, upper: Frontier, write: Callable[[Target, Interval, ReadableSpan], Written]
+    ) -> None:
+        """Let `write` give the target what it lacks before `upper`, and note it.
+
+        Raises:
+            ShardError: The input has errors before `upper`; all before these is written and noted.
+        """
+        progress, target = self._progress, self._target
+        assert progress is not None
+        assert target is not None
+        committed = progress.committed
         # From what is committed, not from Spark's own start: a micro-batch that overlaps what the
         # target has gives it the rest only.
         lower = 0 if committed is None else committed.time or 0
-        span = self._readable_span(committed, upper)
+        span = self._readable.span(committed, upper, self._first_time)
         interval = Interval(lower, span.upper)
-        written = self._written(frame, number, target, interval, span)
+        written = write(target, interval, span)
         # Not `_check`: a sink that is being stopped still notes what its target has just taken, or
         # a target that does not remember would be given it again. `stop` waits for this.
         self._host.check_fence()
@@ -487,9 +538,7 @@ class _SinkRun:
         planned = [one for source in sources for one in source.partitions()]
         # Nothing to read: only the time moves on, and no Spark job is worth that.
         if not planned:
-            self._check()
-            target.skip(interval)
-            return Written(0)
+            return self._skipped(target, interval, span)
         check_columns(self._sink, planned)
         updates = micro_batch(frame, number).where(F.col(TS) >= interval.lower)
         if interval.upper.time is not None:
@@ -503,6 +552,13 @@ class _SinkRun:
         self._check()
         return target.write(rows, interval)
 
+    def _skipped(self, target: Target, interval: Interval, span: ReadableSpan) -> Written:
+        """Tell the target that an interval has no rows."""
+        del span
+        self._check()
+        target.skip(interval)
+        return Written(0)
+
     def _check_target(self, progress: SinkProgress, target: Target) -> None:
         """Refuse to add to a target that has lost what it was given.
 
@@ -511,62 +567,6 @@ class _SinkRun:
         """
         if progress.given is not None and not target.has_taken(progress.given):
             raise target_went_back(self._sink, progress.given)
-
-    def _wait_until_readable(self, wanted: int, held: SinceHandle | None) -> int | None:
-        """The first readable time from `wanted` on; None if the sink was stopped before.
-
-        That is `wanted` itself, too, if the input has not come so far: nothing is known of it.
-
-        Args:
-            wanted: Where to begin, at the earliest.
-            held: The hold on the input if it may move on to times that are looked at later: the
-                target has nothing yet, and needs no changes from `wanted` on.
-        """
-        reported, moved_ms = "", float("-inf")
-        while True:
-            # The input first, its errors after it: see `live_errors`.
-            (state,) = self._host.client.readable(self._sink.on)
-            if not state.upper.is_beyond(wanted):
-                return wanted
-            span = self._times.span(wanted, state.upper)
-            if span is not None and span.first is not None:
-                return span.first
-            error = self._times.unsettled(state.upper) if span is None else self._times.error(span)
-            if error is not None and f"{error}" != reported:
-                reported = f"{error}"
-                self._reports.stalled(error)
-            now_ms = self._host.clock.elapsed_ms()
-            if span is not None and held is not None and now_ms - moved_ms >= _HOLD_MS:
-                # All times before the upper have errors, but later ones may have none.
-                wanted, moved_ms = max(wanted, (state.upper.time or 0) - 1), now_ms
-                held.downgrade(Frontier(wanted))
-                self._times.release(wanted)
-            if self._host.clock.wait(self._stopping, _ERRORS_MS):
-                return None
-
-    def _readable_span(self, committed: Frontier | None, upper: Frontier) -> ReadableSpan:
-        """The readable times from `committed` on and before `upper`; there is at least one.
-
-        Raises:
-            InvalidUsage: There is none: the input has errors.
-            Determinate: The sink is being stopped, or nothing is known of these times.
-        """
-        lower = self._first_time if committed is None else committed.time or 0
-        if committed is None and upper.time is not None:
-            lower = min(lower, upper.time - 1)
-        reported = False
-        while (span := self._times.span(lower, upper)) is None:
-            error = None if reported else self._times.unsettled(upper)
-            if error is not None:
-                # Until the micro-batch is committed, which reports that it runs.
-                reported = True
-                self._reports.stalled(error)
-            self._host.clock.wait(self._stopping, _LOOK_MS)
-            self._check()
-        # Contents have one time: they cannot be had at a later one.
-        if span.first is None or (committed is None and span.first > lower):
-            raise self._times.error(span)
-        return span
 
     def _check(self) -> None:
         """Refuse to commit for a sink that is being stopped, or a runtime that is fenced.

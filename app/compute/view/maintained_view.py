@@ -546,6 +546,13 @@ class View:
         self._reports.report_output(replace(output, upper=until))
         return True
 
+    def is_due_within(self, ms: int) -> bool:
+        """True if rows may come or go by themselves in the `ms` after what the output shows."""
+        output = self._reports.output
+        if not self.is_temporal or output is None or output.upper is None:
+            return False
+        return self._due.is_due(output.upper, output.upper + ms)
+
     def _look(self) -> OutputProgress:
         """The output as it is now, remembered."""
         output = self._sink.look()

@@ -56,6 +56,7 @@ from shardline.app.compute.holds import (
 )
 from shardline.app.compute.view.idle_advancer import IdleAdvancer, get_advancer
 from shardline.app.compute.view.idle_failures import IdleFailures
+from shardline.app.compute.view.idle_news import end_rest_for
 from shardline.app.compute.view.input_changes import volume_of_shards
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.membership import Membership
@@ -273,9 +274,11 @@ class RunningView:
         with STEP_SCHEDULER.turn(clock, ahead, self._step_ms):
             # Again: the wait may have been long, and may have been ended by `stop`.
             self._check_not_stopped()
-            began_ms = clock.elapsed_ms()
+            began_ms, taken = clock.elapsed_ms(), self._view.reports.steps
             self._view.advance(session, interval)
             self._step_ms = clock.elapsed_ms() - began_ms
+            if self._view.reports.steps > taken:
+                self._host.note_news()
 
     def _end_other_holds(self) -> None:
         """End the holds of other runtimes and definitions, once."""
@@ -522,6 +525,7 @@ class RunningView:
             self._idle_failures.end()
             if self._view.is_due:
                 self._groups.ask_to_step(self)  # in none, its own query sees to it
+            end_rest_for(self._view, states, self._host.rest)
             self._keep_place()
         except Stopped:
             pass

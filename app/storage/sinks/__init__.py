@@ -8,6 +8,7 @@ targets that take them.
     progress         how far a sink is, in a shard of its own
     input_hold       the hold on the input, and whether that has changed meanwhile
     readable_times   where errors of the input cut an interval
+    readable_wait    waits for such times, and tells why
     stalls           what of input and target does not fit, so that a person must decide
     rows             updates as the rows of an envelope
     reports          what an incarnation says of itself

@@ -1,0 +1,66 @@
+"""The rest pace lets uppers follow the clock less often while nothing happens in an application.
+
+While nothing arrives, each source moves its uppers with the clock all the same, and each view
+follows with an append without rows. With a hundred objects that is more than a hundred records a
+second, of which nobody learns anything but the time. So when nothing has come to any object for a
+minute, all sources move their uppers at the same moments further apart; and with the first news of
+anything they move them at each interval again.
+
+    rest = RestPace(clock, interval_ms=1000, rest_ms=5000)
+    rest.note_news()          a micro-batch begins, a step was taken
+    rest.moment(now_ms)       the time that uppers should have reached by now
+
+All at once, and not each source by itself: a view over two sources would else wait for the one that
+rests when rows of the other are there.
+
+What a caller relies on:
+    Rows are never delayed: they are committed as they come, and are news before they are visible.
+    With `rest_ms` not greater than `interval_ms` nothing ever changes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardline.datasource.clock import Clock
+
+__all__ = ["RestPace"]
+
+_QUIET_MS: Final = 60_000.0
+"""An application rests when it has had no news for so long."""
+
+
+class RestPace:
+    """How often the sources of one runtime move their uppers. May be shared between threads."""
+
+    def __init__(self, clock: Clock, interval_ms: int, rest_ms: int) -> None:
+        """Begin awake.
+
+        Args:
+            clock: The driver's clock.
+            interval_ms: Distance of the moments while there is news.
+            rest_ms: Their distance at rest.
+        """
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self._rest_ms = max(rest_ms, interval_ms)
+        self._news_ms = clock.elapsed_ms()
+
+    @property
+    def rest_ms(self) -> int:
+        """The distance of the moments at rest."""
+        return self._rest_ms
+
+    @property
+    def is_resting(self) -> bool:
+        """True if there was no news for a minute."""
+        return self._clock.elapsed_ms() - self._news_ms >= _QUIET_MS
+
+    def note_news(self) -> None:
+        """Move uppers at each interval, for a minute from now on."""
+        self._news_ms = self._clock.elapsed_ms()
+
+    def moment(self, now_ms: int) -> int:
+        """The last moment at or before `now_ms` to which uppers should move; ms since the epoch."""
+        pace_ms = self._rest_ms if self.is_resting else self._interval_ms
+        return now_ms // pace_ms * pace_ms
