@@ -291,6 +291,7 @@ def test_a_look_is_all_that_a_time_without_changes_costs(world: TimedWorld) -> N
     assert view.is_due
     assert bench.told(Measured) == before
     view.advance(world.session, Interval(20_000, 32_000))
+    assert [view.is_due_within(ms) for ms in (500, 1_001, 1_002)] == [False, False, True]
     found.idle(33_001)
     assert view.follow(bench.client.readable("lone"))
     assert not view.is_due

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import threading
 from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -134,6 +136,24 @@ def test_a_kill_within_the_first_plan_is_no_harm(
     start(TOTALS, 5)
     reaches(bench, "totals", 10)
     assert contents(bench.client, "totals", 9) == totals_at(orders, 9)
+
+
+def test_a_step_ends_the_rest_of_its_application(
+    bench: Bench, orders: Input, start: Started
+) -> None:
+    """One that follows changes, and none of those that only move the upper."""
+    news: list[str] = []
+    rest: Any = SimpleNamespace(is_resting=False, note_news=lambda: news.append("news"))
+    bench.host = replace(bench.host, rest=rest)
+    start(TOTALS, 5)
+    tells(bench, "totals", 6)
+    before = len(news)
+    orders.idle(10)
+    reaches(bench, "totals", 10)
+    assert len(news) == before
+    orders.push(20, ((3, "ada", 7), 1))
+    reaches(bench, "totals", 21)
+    wait_until("it is told", lambda: len(news) > before, 60)
 
 
 def test_views_follow_rest_and_are_followed(

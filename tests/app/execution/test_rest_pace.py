@@ -1,0 +1,44 @@
+"""Uppers move less often while nothing happens, and all of them at the same moments."""
+
+from __future__ import annotations
+
+from shardline.app.execution.rest_pace import RestPace
+from support.fakes.clock import ManualClock
+
+
+def moments(rest: RestPace, clock: ManualClock, seconds: int) -> list[int]:
+    """The distinct moments of the seconds that pass, in seconds."""
+    seen: list[int] = []
+    for _ in range(seconds):
+        seen.append(rest.moment(clock.now_ms()) // 1000)
+        clock.advance(1_000)
+    return sorted(set(seen))
+
+
+def test_uppers_move_every_second_until_a_minute_was_quiet() -> None:
+    """Then at every fifth; with the first news of anything at each again."""
+    clock = ManualClock(1_000_000)
+    rest = RestPace(clock, 1_000, 5_000)
+    assert moments(rest, clock, 60) == [*range(1000, 1060)]
+    assert moments(rest, clock, 20) == [1060, 1065, 1070, 1075]
+    assert rest.is_resting
+    rest.note_news()
+    assert not rest.is_resting
+    assert moments(rest, clock, 60) == [*range(1080, 1140)]
+    assert moments(rest, clock, 2) == [1140]
+
+
+def test_whoever_asks_late_has_the_same_moment() -> None:
+    """A view over two sources waits for neither: both are at one time."""
+    clock = ManualClock(1_000_000)
+    rest = RestPace(clock, 1_000, 5_000)
+    clock.advance(61_234)
+    assert {rest.moment(clock.now_ms() + late) for late in (0, 1_000, 3_765)} == {1_060_000}
+
+
+def test_a_longer_interval_stays() -> None:
+    """Rest never makes uppers move more often."""
+    clock = ManualClock(1_000_000)
+    rest = RestPace(clock, 10_000, 5_000)
+    clock.advance(61_000)
+    assert (rest.rest_ms, rest.moment(clock.now_ms())) == (10_000, 1_060_000)
