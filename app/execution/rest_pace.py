@@ -7,7 +7,7 @@ minute, all sources move their uppers at the same moments further apart; and wit
 anything they move them at each interval again.
 
     rest = RestPace(clock, interval_ms=1000, rest_ms=5000)
-    rest.note_news()          a micro-batch begins, a step was taken
+    rest.note_news()          a micro-batch has rows, a step was taken
     rest.moment(now_ms)       the time that uppers should have reached by now
 
 All at once, and not each source by itself: a view over two sources would else wait for the one that

@@ -328,7 +328,6 @@ class Ingestion:
             return
         # Before anything is read: staging may take hours, and Spark is not asking meanwhile.
         timeline.begin()
-        self._host.note_news()
         first = timeline.bound.last is None  # the commit changes it
         with staging.reading.decoded(frame, number, found.paths()) as decoded:
             if staging.reading.bad_rows == "stop" and decoded.counts.errors:
@@ -340,9 +339,10 @@ class Ingestion:
             # Before errors are staged, so that `commit` notices a retraction by hand in between.
             live = timeline.refresh_live_errors() if staging.reading.marks_errors else 0
             staged = staging.stage(decoded, live, self._last_rows)
-            # Again: the others may have gone to rest meanwhile, and what reads them and these rows
-            # would wait for them.
-            self._host.note_news()
+            # Before they can be seen: what reads them and a source that rests waits for that. None
+            # without rows, as sources of shards have them while nothing happens there.
+            if staged.rows.rows or decoded.counts.errors:
+                self._host.note_news()
             timeline.commit(number, found, staged)
         self._last_rows = staged.rows.rows
         self._reports.measured(decoded.counts, staged, timeline, self._query, first=first)
