@@ -22,6 +22,7 @@ from shardline.datasource.spark_native import (
     plan_rule,
     rule_loader,
 )
+from shardline.datasource.spark_native.jvm import make_active
 from shardline.datasource.spark_native.rule_loader import (
     SETTING,
     install_loader,
@@ -324,8 +325,11 @@ def test_ctrl_c_while_a_read_is_planned_ends_the_query(
 
     frame = read(session, location)
     monkeypatch.setattr(*place, interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        frame.collect()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            frame.collect()
+    finally:
+        make_active(spark)  # PySpark calls from another thread of the JVM now, which has none
     assert signal.getsignal(signal.SIGINT) is handler
     monkeypatch.undo()
     assert session.range(7).count() == 7
