@@ -9,10 +9,11 @@ the steps' durations allow: a step takes about as long whatever is in it, so the
 interval can be computed beforehand.
 
     pace = CommitPacing(clock, interval_ms=1000, most_ms=10_000)
-    pace.report_lag("delays", 4200)   by a view: its distance behind its inputs' uppers
+    pace.report_lag("delays", 4200)   by a view: how far its inputs are ahead of it
     pace.commit_pause_ms()            by a source after a commit: how long to wait for the next
 
-While nothing changes uppers still move at every interval: idle views cost no Spark job.
+While nothing changes uppers still move, and idle views cost no Spark job. Leaps of uppers that rest
+(`rest_pace`) count for an interval at most: nobody was late who follows them at the next look.
 
 Invariants:
     Pacing never puts more than `most_ms` between two commits of a source.

@@ -23,6 +23,7 @@ __all__ = [
     "InputChanges",
     "find_input_changes",
     "find_news",
+    "lag_ms",
     "news_left",
     "unchanged_until",
     "volume_of_shards",
@@ -128,6 +129,24 @@ def news_left(
     # Of a part that spans several times only the first is known. A step that ended before the end
     # has passed it by, and what is left would look like a quiet time.
     return news if lower is None or not news.spread else find_news(states, lower, upper)
+
+
+def lag_ms(states: Sequence[ShardState], upper: int, interval_ms: int) -> int | None:
+    """Milliseconds that an output is behind its inputs; None if these are finished.
+
+    Of the time before the first change that it lacks an interval counts at most: where nothing
+    happens uppers move in leaps, and what follows such a leap at its next look was never late.
+
+    Args:
+        states: States of the inputs.
+        upper: Of the output.
+        interval_ms: Distance of the times that uppers move to while something happens.
+    """
+    settled = meet(state.upper for state in states).time
+    if settled is None:
+        return None
+    first = next(iter(find_news(states, upper, settled).known), settled)
+    return max(settled - max(upper, first - interval_ms), 0)
 
 
 def volume_of_shards(states: Iterable[ShardState]) -> Volume:

@@ -39,6 +39,7 @@ from shardline.app.compute.view.found_rows import FoundRows
 from shardline.app.compute.view.input_changes import (
     InputChanges,
     find_news,
+    lag_ms,
     news_left,
     unchanged_until,
     volume_of_shards,
@@ -587,12 +588,11 @@ class View:
         return calls_user_functions(self._host.spark, self._description.query, states)
 
     def behind_ms(self, states: Sequence[ShardState]) -> int | None:
-        """Milliseconds that the output is behind all inputs; None before it has caught up once.
+        """Milliseconds that it is behind all inputs (`lag_ms`); None before it has caught up once.
 
         May be called while a micro-batch is under way.
         """
         output = self._reports.output
-        settled = meet(state.upper for state in states).time if states else None
-        if output is None or output.upper is None or settled is None or not self._reports.hydrated:
+        if output is None or output.upper is None or not states or not self._reports.hydrated:
             return None
-        return max(settled - output.upper, 0)
+        return lag_ms(states, output.upper, self._host.interval_ms)

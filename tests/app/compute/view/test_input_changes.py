@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.app.compute.view.input_changes import find_input_changes, unchanged_until
+from shardline.app.compute.view.input_changes import (
+    find_input_changes,
+    lag_ms,
+    unchanged_until,
+)
+from shardline.app.compute.view.maintained_view import View
+from shardline.app.execution.commit_pacing import CommitPacing
 from shardline.datasource.frontier import Frontier
+from support.fakes.clock import ManualClock
 from support.models.shards import World, schema_of, updates
 
 APPENDS = st.lists(
@@ -80,3 +90,31 @@ def test_merged_parts_have_about_as_many_times_as_intervals() -> None:
     assert find_input_changes(states, 5, 75).expected_times(10) == 7  # of 5 … 35 and 45 … 65
     assert find_input_changes(states, 25, 36).expected_times(10) == 2
     assert find_input_changes(states, 5, 25).expected_times(10) == 2  # what is behind it is not its
+
+
+def test_leaps_of_uppers_at_rest_slow_no_source_down() -> None:
+    """A view is behind by what it lacks, and not by a quiet time that its inputs leap over."""
+    client, clock = World().client(), ManualClock(0)
+    client.create("in", schema_of())
+    writer, pace = client.writer("in"), CommitPacing(clock, 1000, 10_000, lambda _: 0.0)
+    view: Any = SimpleNamespace(
+        _host=SimpleNamespace(interval_ms=1000),
+        _reports=SimpleNamespace(hydrated=True, output=SimpleNamespace(upper=0)),
+    )
+    seen = []
+    for moment in range(0, 60_000, 5000):
+        writer.compare_and_append(None, Frontier(max(moment - 4999, 0)), Frontier(moment + 1))
+        for _ in range(5):
+            seen.append(View.behind_ms(view, client.readable("in")))
+            pace.report_lag("v", seen[-1] or 0)
+            view._reports.output.upper = moment + 1
+            clock.advance(1000)
+    assert max(one or 0 for one in seen) == 1000
+    assert pace.interval_ms == 1000
+    rows = updates((1, "row", 58_000, 1))
+    writer.compare_and_append(rows, Frontier(55_001), Frontier(58_001))
+    assert lag_ms(client.readable("in"), 55_001, 1000) == 1001
+    writer.compare_and_append(None, Frontier(58_001), Frontier(68_001))
+    assert lag_ms(client.readable("in"), 55_001, 1000) == 11_001
+    writer.compare_and_append(None, Frontier(68_001), Frontier(None))
+    assert lag_ms(client.readable("in"), 55_001, 1000) is None
