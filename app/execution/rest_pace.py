@@ -39,11 +39,13 @@ class RestPace:
         Args:
             clock: The driver's clock.
             interval_ms: Distance of the moments while there is news.
-            rest_ms: Their distance at rest.
+            rest_ms: Their distance at rest, at most; a multiple of `interval_ms` is taken.
         """
         self._clock = clock
         self._interval_ms = interval_ms
-        self._rest_ms = max(rest_ms, interval_ms)
+        # A multiple: sources tick at multiples of the interval, and would else find some moments
+        # over for long. With 3 s and 5 s uppers would be up to 9 s behind, and called late.
+        self._rest_ms = max(rest_ms // interval_ms, 1) * interval_ms
         self._news_ms = clock.elapsed_ms()
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from shardline.app.execution.rest_pace import RestPace
 from support.fakes.clock import ManualClock
 
@@ -34,6 +36,21 @@ def test_whoever_asks_late_has_the_same_moment() -> None:
     rest = RestPace(clock, 1_000, 5_000)
     clock.advance(61_234)
     assert {rest.moment(clock.now_ms() + late) for late in (0, 1_000, 3_765)} == {1_060_000}
+
+
+@pytest.mark.parametrize("interval_ms", [700, 1_500, 2_000, 3_000, 4_000])
+def test_uppers_of_any_interval_are_no_further_behind_than_the_rest(interval_ms: int) -> None:
+    """By a source that ticks at multiples of its interval and rounds down to one."""
+    clock = ManualClock(0)
+    rest, upper_ms, behind_ms = RestPace(clock, interval_ms, 5_000), 0, 0
+    while clock.now_ms() < 200_000:
+        clock.advance(interval_ms)
+        now_ms = clock.now_ms()
+        if now_ms > 80_000:
+            behind_ms = max(behind_ms, now_ms - upper_ms)
+        upper_ms = rest.moment(now_ms) // interval_ms * interval_ms
+    assert rest.is_resting
+    assert behind_ms <= 5_000
 
 
 def test_a_longer_interval_stays() -> None:
