@@ -64,5 +64,10 @@ class RestPace:
 
     def moment(self, now_ms: int) -> int:
         """The last moment at or before `now_ms` to which uppers should move; ms since the epoch."""
-        pace_ms = self._rest_ms if self.is_resting else self._interval_ms
-        return now_ms // pace_ms * pace_ms
+        moment_ms = now_ms // self._interval_ms * self._interval_ms
+        # As of that moment, and not of now: a source that asks a little later than another, when
+        # the rest has just begun, would stay seconds behind it, and what reads both as well.
+        since_news_ms = self._clock.elapsed_ms() - (now_ms - moment_ms) - self._news_ms
+        if since_news_ms < _QUIET_MS:
+            return moment_ms
+        return now_ms // self._rest_ms * self._rest_ms

@@ -38,6 +38,20 @@ def test_whoever_asks_late_has_the_same_moment() -> None:
     assert {rest.moment(clock.now_ms() + late) for late in (0, 1_000, 3_765)} == {1_060_000}
 
 
+def test_a_rest_begins_for_all_at_one_moment() -> None:
+    """Sources that ask before and after a minute was quiet have one upper: no read waits for it."""
+    clock = ManualClock(1_001_300)
+    rest, seen = RestPace(clock, 1_000, 5_000), set[int]()
+    clock.advance(59_750)
+    for _ in range(9):
+        seen.add(rest.moment(clock.now_ms()))
+        clock.advance(100)
+    assert rest.is_resting
+    assert seen == {1_061_000}
+    clock.advance(1_000)
+    assert rest.moment(clock.now_ms()) == 1_060_000
+
+
 @pytest.mark.parametrize("interval_ms", [700, 1_500, 2_000, 3_000, 4_000])
 def test_uppers_of_any_interval_are_no_further_behind_than_the_rest(interval_ms: int) -> None:
     """By a source that ticks at multiples of its interval and rounds down to one."""
