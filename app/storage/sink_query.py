@@ -227,10 +227,14 @@ class _SinkRun:
                     try:
                         if self._error is None:
                             self._commit_idle_time()
+                    except BaseException as error:
+                        # Under the lock: a micro-batch may wait for it, and must not go on when it
+                        # is not known where the accounts are.
+                        self._error = error
+                        raise
                     finally:
                         self._commit_lock.release()
-            except BaseException as error:
-                self._error = self._error or error
+            except BaseException:
                 # Not under the lock: Spark waits for a micro-batch that waits for it.
                 with suppress(Exception):
                     query.stop()
@@ -569,14 +573,17 @@ class _SinkRun:
             raise target_went_back(self._sink, progress.given)
 
     def _check(self) -> None:
-        """Refuse to commit for a sink that is being stopped, or a runtime that is fenced.
+        """Refuse to commit for a sink that has failed or is being stopped, or a fenced runtime.
 
         Raises:
+            BaseException: It has failed: it may not be known where its accounts are.
             Determinate: The sink is being stopped.
             Fenced: Another runtime has taken over.
         """
         if self._stopping.is_set():
             raise Determinate(f"sink '{self._sink.name}' is being stopped", code="STOPPED")
+        if self._error is not None:
+            raise self._error
         self._host.check_fence()
 
     def _is_fenced(self) -> bool:

@@ -1,0 +1,99 @@
+"""A sink whose input does not change passes the time by itself, beside its streaming query."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from shardline.app.execution.live_errors import EMPTY_CATALOG
+from shardline.app.protocol.objects import SinkDescription
+from shardline.app.storage.sink_query import _SinkRun
+from shardline.app.storage.sinks.progress import SinkProgress
+from shardline.datasource.client import ShardClient
+from shardline.datasource.errors import Indeterminate
+from shardline.datasource.frontier import Frontier
+from support.spark.sinks import Input, host_of, life
+
+COPY = SinkDescription(
+    name="out", on="in", format="shard", snapshot=False, options={"shard": "copy"}
+)
+
+
+class Idle:
+    """A sink that has everything before 11, and whose query a test plays: see `follow`."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, folder: Path, sink: SinkDescription = COPY
+    ) -> None:
+        self.client = ShardClient.open(str(folder / "lake"))
+        self.input = Input(self.client)
+        self.input.step(10, (1, "a", 1))
+        host = host_of(cast("Any", None), self.client.location.url, folder)
+        monkeypatch.setattr(_SinkRun, "_query_from", lambda *_: None)
+        monkeypatch.setattr(_SinkRun, "_commit", lambda *given: self._take(given[2]))
+        self.run: Any = _SinkRun(host, life(as_of=10), sink, EMPTY_CATALOG)
+        self.waits: list[int] = []
+        self.taken: list[int] = []
+        self.refused: list[Exception] = []
+        with self.run._times:
+            self.run._begin()
+
+    def follow(self, waits: int) -> None:
+        """Let the query end after so many waits for it."""
+        self._left = waits
+        with self.run._times:
+            self.run._follow(self)
+
+    def _take(self, number: int) -> None:
+        """As a micro-batch does right before its rows are written."""
+        self.run._check()
+        self.taken.append(number)
+
+    def awaitTermination(self, seconds: int) -> bool:  # noqa: N802 - Spark's name
+        self.waits.append(seconds)
+        self._left -= 1
+        return self._left < 0
+
+    def stop(self) -> None:
+        """A micro-batch was about to begin: Spark waits for it."""
+        try:
+            self.run._on_micro_batch(None, 7)
+        except Exception as error:  # noqa: BLE001 - as Spark does
+            self.refused.append(error)
+
+    @property
+    def committed(self) -> Frontier | None:
+        return SinkProgress.open(self.client, COPY).committed
+
+
+def test_time_without_changes_is_passed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And none with changes: a micro-batch brings them."""
+    idle = Idle(monkeypatch, tmp_path)
+    idle.input.step(20)
+    idle.follow(waits=1)
+    assert idle.committed == Frontier(21)
+    idle.input.step(30, (2, "b", 1))
+    idle.follow(waits=2)
+    assert idle.committed == Frontier(21)
+
+
+def test_a_micro_batch_does_not_go_on_behind_an_unknown_outcome(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its rows would be given, and not be noted; and of the store's error nothing would be told."""
+    idle = Idle(monkeypatch, tmp_path)
+    record = SinkProgress.record
+
+    def lost(*given: Any) -> None:
+        record(*given)
+        raise Indeterminate("no answer")
+
+    monkeypatch.setattr(SinkProgress, "record", lost)
+    idle.input.step(20)
+    with pytest.raises(Indeterminate, match="no answer"):
+        idle.follow(waits=1)
+    assert idle.taken == []
+    assert len(idle.refused) == 1
+    assert isinstance(idle.run._error, Indeterminate)
