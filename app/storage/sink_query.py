@@ -378,7 +378,8 @@ class _SinkRun:
             self._reports.hydrated()
             self._reports.progress(committed)
             # Else a micro-batch comes, and reports.
-            if unchanged_until(host.client, sink.on, committed) is not None:
+            assert self._progress is not None
+            if unchanged_until(self._progress) is not None:
                 self._reports.running()
         return query
 
@@ -454,7 +455,7 @@ class _SinkRun:
         committed = progress.committed
         if committed is None or committed == EMPTY:
             return
-        until = unchanged_until(self._host.client, self._sink.on, committed, held)
+        until = unchanged_until(progress, held)
         if until is not None and until > committed:
             span = self._readable.span(committed, until, self._first_time)
             interval = Interval(committed.time or 0, span.upper)
@@ -501,7 +502,7 @@ class _SinkRun:
         committed = self._progress.committed
         if committed is None or committed == EMPTY:
             return
-        until = unchanged_until(self._host.client, self._sink.on, committed)
+        until = unchanged_until(self._progress)
         if until is not None and until > committed:
             self._commit_until(until, self._skipped)
 

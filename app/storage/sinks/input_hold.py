@@ -2,7 +2,7 @@
 
     keep_changes(client, sink, progress, wanted)   before a new sink is created, and is started
     hold_input(client, sink, wanted, committed)    a hold from which the sink can go on
-    unchanged_until(client, on, committed)         how far nothing has changed
+    unchanged_until(progress)                      how far nothing has changed
 
 A sink that is dropped gives its hold up, and its accounts. Created again it goes on where its
 target is, if that can tell; but what its input has forgotten meanwhile nobody can give it. Nothing
@@ -104,20 +104,21 @@ def hold_input(
     return held
 
 
-def unchanged_until(
-    client: ShardClient, on: str, committed: Frontier, held: SinceHandle | None = None
-) -> Frontier | None:
-    """The frontier up to which an input has not changed since `committed`; None if it has.
+def unchanged_until(progress: SinkProgress, held: SinceHandle | None = None) -> Frontier | None:
+    """The frontier up to which the input has not changed since `committed`; None if it has.
 
-    None of an input that is complete, too: its end is news.
+    None of an input that is complete, too: its end is news. And of one that was dropped and made
+    again: an empty one would look as if nothing had changed.
 
     Args:
-        client: Of the location.
-        on: The input.
-        committed: How far the target is.
+        progress: Says which input, and how far the target is.
         held: What `hold_input` has returned: before its since nothing has changed.
     """
-    (state,) = client.readable(on)
+    (state,) = progress.client.readable(progress.input)
+    committed = progress.committed
+    assert committed is not None, "a target without anything lacks the contents"
+    if state.shard != progress.shard_id:
+        return None
     if state.upper.is_empty:
         return None
     if state.upper <= committed:

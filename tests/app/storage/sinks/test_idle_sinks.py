@@ -97,3 +97,15 @@ def test_a_micro_batch_does_not_go_on_behind_an_unknown_outcome(
     assert idle.taken == []
     assert len(idle.refused) == 1
     assert isinstance(idle.run._error, Indeterminate)
+
+
+def test_an_empty_input_in_the_place_of_another_passes_no_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The copy would say that the rows of the old one are there up to times of the new one."""
+    idle = Idle(monkeypatch, tmp_path)
+    state = idle.client.state("in")
+    idle.client.drop("in", despite_holders=[*state.critical, *state.leased])
+    Input(idle.client).step(20)
+    idle.follow(waits=1)
+    assert idle.committed == Frontier(11)
