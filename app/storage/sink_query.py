@@ -108,7 +108,8 @@ _BACK_MS: Final = 2_000
 
 _IDLE_MS: Final = 10_000
 """How often a sink moves past times without changes. It is a record in its accounts, and no
-micro-batch, which would take Spark ten times as long."""
+micro-batch, which would take Spark ten times as long. Also where micro-batches are further apart:
+rows that come right before it would be waited for with all of the time before them."""
 
 _STREAM: Final[Mapping[str, str]] = {"progressInterval": "5 min"}
 """How often its stream does so, for the hold on the input and the checkpoint."""
@@ -219,8 +220,7 @@ class _SinkRun:
             StreamingQueryException: It has failed.
             ShardError: It was stopped, as the accounts, the target or the input had an error.
         """
-        pause_ms = max(_IDLE_MS, interval_ms(self._sink) or 0)
-        while not query.awaitTermination(pause_ms // 1000):
+        while not query.awaitTermination(_IDLE_MS // 1000):
             try:
                 # Never waits: a micro-batch that is under way moves on by itself.
                 if self._commit_lock.acquire(blocking=False):

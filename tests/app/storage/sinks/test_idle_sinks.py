@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from shardline.app.execution.live_errors import EMPTY_CATALOG
 from shardline.app.protocol.objects import SinkDescription
@@ -77,6 +78,16 @@ def test_time_without_changes_is_passed(monkeypatch: pytest.MonkeyPatch, tmp_pat
     idle.input.step(30, (2, "b", 1))
     idle.follow(waits=2)
     assert idle.committed == Frontier(21)
+
+
+def test_micro_batches_that_are_far_apart_do_not_keep_time_from_passing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its lag is its interval and a few seconds at most; it would be called late else."""
+    sink = replace(COPY, options={**COPY.options, "interval": "1 hour"})
+    idle = Idle(monkeypatch, tmp_path, sink)
+    idle.follow(waits=1)
+    assert max(idle.waits) <= 10
 
 
 def test_a_micro_batch_does_not_go_on_behind_an_unknown_outcome(
