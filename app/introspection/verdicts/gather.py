@@ -45,7 +45,8 @@ its progress every ten seconds only."""
 _QUIET_MS: Final = 30_000
 _QUIET_FRESH_MS: Final = 3_000
 """Lag up to which an object counts as fresh, besides the usual one, if no rows have come or gone
-for so long: where nothing happens, uppers move every five seconds only (`rest_pace`)."""
+for so long, or since its start: where nothing happens, uppers move every five seconds only
+(`rest_pace`)."""
 
 _LIVE_ERRORS: Final = frozenset({"decode", "compute"})
 """Parts of objects whose report of an error means that the errors shard has it."""
@@ -103,7 +104,6 @@ def _situation(facts: Facts, found: ObjectFacts, now_ms: int, ahead: tuple[str, 
     retry_at_ms = found.retry_at_ms if found.phase == "suspended" else None
     lag = lag_ms(found.reached, now_ms)
     step = _blamed_step(found, lag, now_ms)
-    quiet_ms = _quiet_ms(found, now_ms)
     phases = {} if step is None else step.phases_ms
     error = "" if _is_about_retries(found) else _without_part(condition)
     hint = "; ".join(condition.hints)
@@ -132,9 +132,9 @@ def _situation(facts: Facts, found: ObjectFacts, now_ms: int, ahead: tuple[str, 
         slowest_input=blamed,
         lag_direction=found.lag_trend.direction(),
         lag_remaining_ms=found.lag_trend.remaining_ms(),
-        fresh_ms=_fresh_ms(found, quiet_ms),
+        fresh_ms=_fresh_ms(found, now_ms),
         backlog=_backlog(found),
-        quiet_ms=quiet_ms,
+        quiet_ms=_quiet_ms(found, now_ms),
         step_ms=None if step is None else step.took_ms,
         slowest_phase=max(phases, key=lambda name: phases[name], default=""),
         ahead=tuple(name for name in ahead if name != found.id),
@@ -217,9 +217,12 @@ def _live_report(found: ObjectFacts) -> Health | None:
     return next(reports, None)
 
 
-def _fresh_ms(found: ObjectFacts, quiet_ms: int | None) -> int:
+def _fresh_ms(found: ObjectFacts, now_ms: int) -> int:
     """The lag up to which the object counts as fresh."""
-    more_ms = _QUIET_FRESH_MS if quiet_ms is not None and quiet_ms >= _QUIET_MS else 0
+    # Not `_quiet_ms`: what begins while all else rests reads uppers that rest.
+    changed_ms = found.changed_ms
+    is_quiet = changed_ms is None or now_ms - changed_ms >= _QUIET_MS
+    more_ms = _QUIET_FRESH_MS if is_quiet else 0
     description = found.installed.description
     if not isinstance(description, SinkDescription):
         return FRESH_MS + more_ms

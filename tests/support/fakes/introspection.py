@@ -19,7 +19,7 @@ from shardline.app.protocol.objects import (
 from shardline.datasource.spark_native.read_counts import ReadCounts
 from support.fakes.clock import ManualClock
 
-__all__ = ["DELAYS", "FLIGHTS", "OUT", "World", "progress"]
+__all__ = ["DELAYS", "FAST", "FLIGHTS", "OUT", "World", "progress"]
 
 FLIGHTS = SourceDescription(name="flights", format="csv", schema="carrier STRING, delay INT")
 DELAYS = ViewDescription(

@@ -14,7 +14,7 @@ from shardline.app.introspection.verdicts import judged, noted
 from shardline.app.introspection.verdicts.situation import Judgement, Situation
 from shardline.app.protocol.objects import ViewDescription
 from shardline.app.protocol.storage import StatusUpdate
-from support.fakes.introspection import DELAYS, FLIGHTS, World
+from support.fakes.introspection import DELAYS, FAST, FLIGHTS, World
 
 WELL = Situation("flights", "source")
 LATE = replace(WELL, lag_ms=60_000, step_ms=1)
@@ -203,6 +203,21 @@ def test_a_source_to_which_nothing_comes_after_a_start_is_idle() -> None:
     assert {row["changed_at"] for row in seen} == {None}, "no rows have come that are known of"
     world.tell(Measured(id="flights", epoch=1, added={"updates_committed": 1}))
     assert world.rows("verdicts")[0]["verdict"] == "healthy"
+
+
+def test_what_begins_while_all_else_rests_is_healthy() -> None:
+    """Its input's upper moves every five seconds, and it hears of that a little later."""
+    world = World()
+    world.run(FAST)
+    world.tell(Hydrated(id="fast", epoch=1, took_ms=1))
+    seen, upper = set[object](), world.clock.now_ms()
+    for tick in range(200):
+        if tick % 20 == 2:
+            upper = world.clock.now_ms() - 400
+        world.tell(Polled(id="fast", since=0, upper=upper))
+        seen.add(world.rows("verdicts", "fast")[0]["verdict"])
+        world.clock.advance(250)
+    assert seen == {"healthy"}
 
 
 def test_a_view_whose_steps_all_take_a_minute_falls_behind_all_the_time() -> None:
