@@ -22,7 +22,7 @@
 #   ./spark-submit.sh python [PYTHON OPTIONS]                      the environment's Python
 #   ./spark-submit.sh package OUT.tar.gz                           an archive for --archives
 #   ./spark-submit.sh setup [--tests]                              only make the environment
-#   ./spark-submit.sh help
+#   ./spark-submit.sh help [COMMAND]                               this, or the options of a command
 #
 # Spark's options (--master, --conf, …) come first and the job's after the command. With a `--`,
 # everything before it is Spark's and everything after it is the job's, wherever the command is:
@@ -623,11 +623,26 @@ make_package() {
   )"
 }
 
+# What there is to know of one command: its options, or its line above where it has no `--help`.
+show_help() {
+  ((${#job[@]})) || { usage && return; }
+  local name=${job[0]}
+  listed "$name" "${commands[@]}" || unknown_command "$name"
+  case $name in
+    help | package | python | setup | soak | test | bench) usage | grep -E "^  [^ ]+ (.* )?$name( |\$)" ;;
+    *)
+      clean_python_variables
+      use_environment
+      exec "$python" -P -m shardline "$name" --help
+      ;;
+  esac
+}
+
 main() {
   parse "$@"
   case ${command:=demo} in
     help)
-      usage
+      show_help
       return
       ;;
     admin | bench | compact | demo | drop | errors | inspect | maintain | package | pause | plan) ;;

@@ -142,12 +142,16 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert [name for name in COMMANDS if f" {name} " not in shown] == []
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"shardline {PROJECT['version']}\n"
+    with pytest.raises(SystemExit, match="0"):
+        main(["help", "inspect"])
+    assert "--usage" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["insepct", "x"], "inspect"),
+        (["help", "insepct"], "did you mean 'inspect'?"),
         (["--masster", "local", "run"], "--master"),
         (["--master", "local[1]"], "no command"),
         (["--master", "local[1]", "inspect", "x"], "starts no Spark"),

@@ -1,6 +1,7 @@
 """The commands of `shardline`: one table, from which help, dispatch and the script's list follow.
 
     shardline [OPTIONS OF SPARK] COMMAND …
+    shardline help [COMMAND]
     shardline --version
 
 `spark-submit.sh` of a clone hands the commands that start no JVM to this table, and starts the
@@ -138,7 +139,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         package that is not installed, or no Java; 130 for Ctrl-C before the command has begun.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] in ([], ["help"], ["-h"], ["--help"]):
+    if words[:1] == ["help"] and words[1:]:
+        words = [*words[1:], "--help"]
+    if words in ([], ["help"]) or words[:1] in (["-h"], ["--help"]):
         print(_help())
         return 0
     if words == ["--version"]:

@@ -265,6 +265,7 @@ def test_ctrl_c_ends_a_job_and_everything_it_started(ready: Checkout, tmp_path: 
     ("arguments", "message"),
     [
         (["insepct", "/lake"], "unknown command 'insepct'"),
+        (["help", "insepct"], "did you mean inspect?"),
         (["--data", "/lake"], "'--data' is not an option of spark-submit"),
         (["--master"], "--master needs a value"),
         (["missing.py"], "no job at 'missing.py'"),
@@ -280,6 +281,17 @@ def test_a_wrong_command_line_is_refused(
     assert refused.returncode == 2
     assert message in refused.stderr
     assert refused.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("inspect", "--usage"), ("package", "package OUT.tar.gz")]
+)
+def test_help_of_one_command(ready: Checkout, name: str, line: str) -> None:
+    """Its options, or what the usage says of it, and nothing of the other commands."""
+    shown = ready.run("help", name, timeout_s=60)
+    assert shown.returncode == 0, shown.stderr
+    assert line in shown.stdout
+    assert "maintain" not in shown.stdout
 
 
 def test_a_slip_of_the_keyboard_gets_the_nearest_name(ready: Checkout) -> None:
