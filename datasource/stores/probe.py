@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from shardline.datasource.errors import Corrupt, Determinate, InvalidUsage
+from shardline.datasource.errors import Corrupt, Determinate, InvalidUsage, ShardError
 from shardline.datasource.ids import is_id, new_id
 from shardline.datasource.stores.entry import newest_entry
 from shardline.datasource.stores.location import MARKER
@@ -54,6 +54,9 @@ IfMissing: TypeAlias = Literal["refuse", "create"]
 
 _OF_A_LOG: Final = re.compile(r"floor/[0-7][0-9a-f]{15}|rollup/[0-7][0-9a-f]{15}-.+")
 """Objects below a shard's directory that are only written where its log is."""
+
+_RECORD: Final = re.compile(r"log/[0-7][0-9a-f]{15}")
+"""A record of a shard's log, below the shard's directory."""
 
 _RACERS: Final = 8
 _RACES: Final = 4
@@ -95,7 +98,7 @@ def ensure_location(
     """
     stored = objects.get(MARKER)
     if stored is None and if_missing == "refuse":
-        raise _not_found(objects.url)
+        raise _not_found(objects)
     if stored is None and (shard := _find_shard(objects)) is not None:
         # Another process makes the location and a shard at this moment, the marker first; or the
         # marker is lost.
@@ -128,7 +131,7 @@ def ensure_same_location(
     """
     stored = objects.get(MARKER)
     if stored is None and if_missing == "refuse":
-        raise _not_found(objects.url)
+        raise _not_found(objects)
     if stored is None:
         stored = _create_or_read(objects, MARKER, _encode(marker), ids, clock)
     found = _decode_twice(stored, objects)
@@ -208,12 +211,26 @@ def _marker_missing(url: str, shard: str) -> Corrupt:
     )
 
 
-def _not_found(url: str) -> InvalidUsage:
+def _not_found(objects: Objects) -> InvalidUsage:
     return InvalidUsage(
-        f"there is no location at '{url}'",
+        f"there is no location at '{objects.url}'",
         code="LOCATION_NOT_FOUND",
-        hint="check the URL; the first writer creates a location, a reader never does",
+        hint=_shard_hint(objects)
+        or "check the URL; the first writer creates a location, a reader never does",
     )
+
+
+def _shard_hint(objects: Objects) -> str:
+    """The hint where the folder is that of a shard: reads and writes of Spark take its path."""
+    above, _, directory = objects.url.rpartition("/")
+    if not is_shard_directory(directory):
+        return ""
+    # Of what is not to be found, nothing else that goes wrong is of interest.
+    with suppress(ShardError):
+        if any(_RECORD.fullmatch(entry.key) for entry in objects.entries("log/", limit=1)):
+            name = shard_name(directory)
+            return f"it is a shard's folder: the location is '{above}', the shard '{name}'"
+    return ""
 
 
 def _decode_twice(stored: bytes, objects: Objects) -> Marker:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Collection
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
@@ -31,6 +32,9 @@ __all__ = [
 
 NAME_BYTES_MAX: Final = 240
 """Longest encoded directory name: file systems stop at 255 bytes."""
+
+_BESIDE: Final = re.compile(r"(?P<object>.+)_(errors|progress|skipped|state_[0-9]+)")
+"""Names of shards that are kept beside that of an object."""
 
 _DIRECTORY: Final = re.compile(r"(?:[A-Za-z0-9-]|%[0-9A-F]{2})(?:[A-Za-z0-9_.-]|%[0-9A-F]{2})*")
 
@@ -124,12 +128,26 @@ def _not_a_shard(directory: str) -> InvalidUsage:
 
 
 def names_hint(name: str, shards: list[str]) -> str:
-    """The hint for a shard that is not among those of its location."""
+    """The hint for a shard that is not among those of its location.
+
+    Shards that are kept beside another one (`orders_errors`) or for the location itself (`_lane`)
+    are not what somebody means who names none of these.
+    """
     if not shards:
         return "the location has no shards yet"
+    if not _is_beside(name, None):
+        shards = [one for one in shards if not _is_beside(one, shards)] or shards
     near = nearest_name(name, shards)
     if near is not None:
         return f"did you mean '{near}'?"
     shown = ", ".join(f"'{shard}'" for shard in shards[:10])
     more = f" and {len(shards) - 10} more" if len(shards) > 10 else ""  # noqa: PLR2004
     return f"the location has {shown}{more}"
+
+
+def _is_beside(name: str, shards: Collection[str] | None) -> bool:
+    """True if a shard is one that is kept for another one of `shards`; None for any."""
+    match = _BESIDE.fullmatch(name)
+    return name.startswith("_") or (
+        match is not None and (shards is None or match["object"] in shards)
+    )

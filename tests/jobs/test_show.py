@@ -244,6 +244,10 @@ def test_a_damaged_shard_does_not_hide_the_others(
     ("arguments", "said"),
     [
         (["{url}/nowhere"], "[LOCATION_NOT_FOUND]"),
+        (
+            ["{url}/flights"],
+            "shard's folder: the location is 'file://{url}', the shard 'flights'",
+        ),
         (["{url}", "flihgts"], "did you mean 'flights'?"),
         (["{url}", "../flights"], "[INVALID_NAME]"),
         (["gopher://lake"], "gopher"),
@@ -257,7 +261,7 @@ def test_what_cannot_be_answered_is_refused_in_one_line(
     """Status 2, the error with its code and hint on stderr, and nothing on stdout."""
     assert main([word.format(url=url) for word in arguments]) == 2
     out, err = capsys.readouterr()
-    assert said in err
+    assert said.format(url=url) in err
     assert "Traceback" not in err
     assert len(err.splitlines()) == 1
     assert out == ""

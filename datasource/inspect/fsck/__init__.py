@@ -41,7 +41,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from shardline.datasource.clock import Clock, SystemIds
-from shardline.datasource.errors import Corrupt, InvalidUsage, nearest_name
+from shardline.datasource.errors import Corrupt, InvalidUsage
 from shardline.datasource.inspect.fsck.findings import (
     KINDS,
     Finding,
@@ -57,7 +57,12 @@ from shardline.datasource.inspect.fsck.shard import CheckedShard, check_shard
 from shardline.datasource.inspect.fsck.transactions import TransactionsCheck
 from shardline.datasource.stores.objects import Objects
 from shardline.datasource.stores.probe import ensure_location
-from shardline.datasource.stores.shard_names import is_shard_directory, shard_directory, shard_name
+from shardline.datasource.stores.shard_names import (
+    is_shard_directory,
+    names_hint,
+    shard_directory,
+    shard_name,
+)
 
 __all__ = [
     "KINDS",
@@ -178,11 +183,10 @@ def _select_directories(
         if directory in directories:
             return [directory]
         names = [shard_name(name) for name in directories if is_shard_directory(name)]
-        near = nearest_name(shard, names)
         raise InvalidUsage(
             f"no shard '{shard}' at {objects.url}",
             code="SHARD_NOT_FOUND",
-            hint=f"did you mean '{near}'?" if near else "inspect lists the shards",
+            hint=names_hint(shard, names),
         )
     for name in directories:
         if not is_shard_directory(name):

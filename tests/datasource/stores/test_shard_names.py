@@ -12,6 +12,7 @@ from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.stores.shard_names import (
     NAME_BYTES_MAX,
     check_segments,
+    names_hint,
     shard_directory,
     shard_name,
 )
@@ -76,3 +77,23 @@ def test_what_no_name_encodes_to_is_refused(directory: str) -> None:
 def test_segments_of_a_plain_path() -> None:
     """Unicode and spaces are fine."""
     assert check_segments("key", "a/ü b/c.d") == ("a", "ü b", "c.d")
+
+
+@pytest.mark.parametrize(
+    ("name", "shards", "hint"),
+    [
+        ("orders_total", ["_lane", "orders", "orders_errors", "sales"], "did you mean 'orders'?"),
+        ("order_errors", ["orders", "orders_errors"], "did you mean 'orders_errors'?"),
+        ("my_error", ["my_errors", "other"], "did you mean 'my_errors'?"),
+        (
+            "zz",
+            ["_lane", "orders", "orders_state_1"],
+            "the location has 'orders'",
+        ),
+        ("zz", ["_lane"], "the location has '_lane'"),
+        ("zz", [], "the location has no shards yet"),
+    ],
+)
+def test_a_wrong_name_is_led_to_what_was_meant(name: str, shards: list[str], hint: str) -> None:
+    """What the runtime keeps beside an object is proposed to who asks for such a shard."""
+    assert names_hint(name, shards) == hint
