@@ -11,9 +11,11 @@ Materialize's source and sink statistics:
 | latency, nullable total | replaces, also by "not known" | not known |
 | flag | may become true, never false again | stays |
 | total | replaces, never by less, nor by "not known" | stays |
+| greatest | replaces, if it is more | stays |
 
-Offsets are totals. Both go back where a report says that less is committed than before: what the
-source reads was made again, or a part of it is gone.
+`offset_known` is a greatest: a query that has just begun knows less of the outside than the one
+before. What is committed is a total. Both go back where a report says that less is committed than
+before: what the source reads was made again, or a part of it is gone.
 
 What a caller relies on:
     Missing is not zero: a number that was never measured is absent.
@@ -41,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 ObjectKind: TypeAlias = Literal["source", "sink"]
 
-_Kind: TypeAlias = Literal["counter", "resetting", "nullable", "flag", "total"]
+_Kind: TypeAlias = Literal["counter", "resetting", "nullable", "flag", "total", "greatest"]
 
 _SOURCE: Final[dict[str, _Kind]] = {
     "messages_received": "counter",
@@ -55,7 +57,7 @@ _SOURCE: Final[dict[str, _Kind]] = {
     "snapshot_records_known": "nullable",
     "snapshot_records_staged": "nullable",
     "snapshot_committed": "flag",
-    "offset_known": "total",
+    "offset_known": "greatest",
     "offset_committed": "total",
     "files_waiting": "nullable",
     "bytes_waiting": "nullable",
@@ -148,6 +150,9 @@ class Statistics:
                 known.values.pop(name, None)
                 if value is not None:
                     known.values[name] = value
+            case "greatest":
+                if value is not None:
+                    known.values[name] = max(value, known.values.get(name, value))
             case "flag" | "total":
                 if value is None:
                     return
@@ -160,10 +165,7 @@ class Statistics:
 
 
 def _begins_anew(values: Mapping[str, float], report: Measured) -> bool:
-    """True if a report has both offsets, and less is committed than is known.
-
-    What is known of the outside alone may seem to go back: a query that has just begun knows less.
-    """
+    """True if a report has both offsets, and less is committed than before."""
     known, committed = (report.now.get(name) for name in _OFFSETS)
     if known is None or committed is None:
         return False

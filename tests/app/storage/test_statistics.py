@@ -67,17 +67,27 @@ def test_a_snapshots_size_may_become_unknown() -> None:
 
 
 def test_what_may_not_go_back(caplog: pytest.LogCaptureFixture) -> None:
-    """Offsets and the flag of the snapshot keep what they were, and the log says so."""
+    """What is committed and the flag of the snapshot keep what they were; the log says so."""
     statistics = source(Statistics())
     now(statistics, offset_known=10, offset_committed=8, snapshot_committed=1)
     with caplog.at_level(logging.ERROR):
-        now(statistics, epoch=2, offset_known=9, snapshot_committed=0)
+        now(statistics, epoch=2, offset_committed=7, snapshot_committed=0)
     now(statistics, epoch=2, offset_committed=None)
 
-    assert row(statistics)["offset_known"] == 10
     assert row(statistics)["offset_committed"] == 8
     assert row(statistics)["snapshot_committed"] == 1
     assert len(caplog.records) == 2
+
+
+def test_a_query_that_has_just_begun_knows_less(caplog: pytest.LogCaptureFixture) -> None:
+    """The greatest offset stays, and nothing is wrong that the log would have to say."""
+    statistics = source(Statistics())
+    now(statistics, offset_known=10, offset_committed=8)
+    with caplog.at_level(logging.DEBUG):
+        now(statistics, epoch=2, offset_known=9, offset_committed=9)
+
+    assert row(statistics) == {"offset_known": 10, "offset_committed": 9}
+    assert not caplog.records
 
 
 def test_offsets_of_a_source_that_was_made_again(caplog: pytest.LogCaptureFixture) -> None:
