@@ -132,7 +132,13 @@ class ShardBatchReader(DataSourceReader):
         for state, first in zip(states, firsts, strict=True):
             if lower < first:
                 raise history_gone_error(state, lower - 1, state.since, start=lower)
-        upper = meet(state.upper for state in states) if end is None else Frontier(end)
+        latest = meet(state.upper for state in states)
+        upper = latest if end is None else Frontier(end)
+        # An end at the upper may be one that was chosen for all loads of a query; a since beyond
+        # it leaves nothing to read.
+        if end is not None and start is None and end < lower and upper < latest:
+            oldest = max(states, key=lambda state: state.since)
+            raise history_gone_error(oldest, end - 1, oldest.since, end=end)
         if upper <= Frontier(lower):
             return []
         settled = lower if upper.time is None else upper.time - 1

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardline.datasource.settings import ShardSettings
+    from shardline.datasource.shard_source.fetch_task import ShardPartition
 
 
 # --- replay ---------------------------------------------------------------------------------------
@@ -192,6 +193,23 @@ def test_an_end_before_all_history_is_refused(world: World) -> None:
     with pytest.raises(InvalidUsage, match=told):
         Query(client, Checkpoint(), options_of(endingTimestamp=50)).step()
     Query(client, Checkpoint(), options_of(endingTimestamp=51)).step()
+
+
+def test_changes_before_all_that_is_known_are_refused(world: World) -> None:
+    """As by a stream: an empty answer would say that nothing has changed until then."""
+    client = world.client(BLOBS)
+    fill(client)
+    client.hold("in", "other").downgrade(Frontier(50))
+
+    def ask(**times: int) -> list[ShardPartition]:
+        options = options_of(**times)
+        return ShardBatchReader(options, RowShape.now(options, [schema_of()]))._planned(client)
+
+    told = r"HISTORY_GONE.* read before 50: its since is \[50\] .* end at 51 or later"
+    with pytest.raises(InvalidUsage, match=told):
+        ask(endingTimestamp=50)
+    assert ask(endingTimestamp=51) == []
+    assert ask(endingTimestamp=60)
 
 
 def test_changes_that_are_gone_are_told_by_the_times_to_ask_for(world: World) -> None:
