@@ -39,7 +39,7 @@ from shardline.datasource.maintenance.garbage_collection import collect_garbage
 from shardline.datasource.maintenance.orphan_sweep import SweepResult, sweep
 from shardline.datasource.maintenance.retention import set_retention
 from shardline.datasource.read import ReadHandle, current_schema, history_gone_error, open_reader
-from shardline.datasource.settings import LONGEST_MS, ShardSettings
+from shardline.datasource.settings import LONGEST_MS, ShardSettings, checked_settings
 from shardline.datasource.shard.codec import CODE_VERSION
 from shardline.datasource.shard.commands.evolve import (
     Evolved,
@@ -124,7 +124,7 @@ class ShardClient:
         Raises:
             InvalidUsage: The URL, an option or the store cannot be used.
         """
-        settings = settings or ShardSettings()
+        settings = checked_settings(settings)
         clock, ids = clock or SystemClock(), ids or SystemIds()
         location = open_location(
             text_of("url", url),

@@ -12,14 +12,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from shardline.datasource.arguments import wrong_kind
 from shardline.datasource.errors import InvalidUsage, unknown_name
 
-__all__ = ["LONGEST_MS", "ShardSettings"]
+__all__ = ["LONGEST_MS", "ShardSettings", "checked_settings"]
 
 _MIB = 1 << 20
 
 LONGEST_MS: Final = 100 * 365 * 86_400_000
 """The longest duration, 100 years: threads can wait for three times as long, and not for longer."""
+
+_LARGEST: Final = (1 << 63) - 1
+"""The largest number that Arrow, and the files of a shard, take for a size or a count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +97,8 @@ class ShardSettings:
         """Refuse values that cannot work.
 
         Raises:
-            InvalidUsage: A number is negative, or zero where something must happen; or a duration
-                is longer than any thread can wait.
+            InvalidUsage: Something is no whole number, or no flag; a number is negative, or zero
+                where something must happen; or it is greater than anything that it could count.
         """
         zero_allowed = {
             "inline_part_bytes",
@@ -103,21 +107,20 @@ class ShardSettings:
             "compact_inline_bytes",
         }
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            least = 0 if field.name in zero_allowed or field.type == "bool" else 1
-            least = 2 if field.name == "compact_factor" else least
-            if value < least:
-                raise InvalidUsage(
-                    f"setting '{field.name}' is {value}",
-                    code="INVALID_SETTING",
-                    hint=f"use a whole number of at least {least}",
-                )
-            if field.name.endswith("_ms") and value > LONGEST_MS:
-                raise InvalidUsage(
-                    f"setting '{field.name}' is {value}",
-                    code="INVALID_SETTING",
-                    hint=f"use at most {LONGEST_MS} milliseconds",
-                )
+            name, value = field.name, getattr(self, field.name)
+            if field.type == "bool":
+                if not isinstance(value, bool):
+                    raise _invalid(name, value, "use true or false")
+                continue
+            least = 0 if name in zero_allowed else 1
+            least = 2 if name == "compact_factor" else least
+            # A text is compared with no number, and a float or True would be written as such.
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise _invalid(name, value, f"use a whole number of at least {least}")
+            if name.endswith("_ms") and value > LONGEST_MS:
+                raise _invalid(name, value, f"use at most {LONGEST_MS} milliseconds")
+            if value > _LARGEST:
+                raise _invalid(name, value, f"use at most {_LARGEST}")
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> ShardSettings:
@@ -135,6 +138,20 @@ class ShardSettings:
         return cls(**parsed)  # type: ignore[arg-type]  # each is of its field's type
 
 
+def checked_settings(settings: object) -> ShardSettings:
+    """Settings as they are; the defaults for None.
+
+    Raises:
+        InvalidUsage: It is something else, such as a mapping.
+    """
+    if settings is None:
+        return ShardSettings()
+    if not isinstance(settings, ShardSettings):
+        hint = "give ShardSettings(lease_ms=60_000), of shardline.datasource.settings"
+        raise wrong_kind("settings", settings, hint)
+    return settings
+
+
 def _number(name: str, text: str, *, flag: bool) -> int | bool:
     folded = text.strip().lower()
     if flag and folded in {"true", "false"}:
@@ -144,8 +161,9 @@ def _number(name: str, text: str, *, flag: bool) -> int | bool:
             return int(folded.replace("_", ""))
     except ValueError:
         pass
-    raise InvalidUsage(
-        f"setting '{name}' is '{text}'",
-        code="INVALID_SETTING",
-        hint="use true or false" if flag else "use a whole number",
-    )
+    raise _invalid(name, text, "use true or false" if flag else "use a whole number")
+
+
+def _invalid(name: str, value: object, hint: str) -> InvalidUsage:
+    shown = f"'{value}'" if isinstance(value, str) else value
+    return InvalidUsage(f"setting '{name}' is {shown}", code="INVALID_SETTING", hint=hint)

@@ -165,7 +165,7 @@ class WriteHandle:
             Determinate: It certainly did not happen.
             Indeterminate: It may have happened: repeat it with the same sequence number.
         """
-        lower, upper = frontier_of("lower", lower), frontier_of("upper", upper)
+        lower, upper = _interval(lower, upper)
         staged = self._stage(updates)
         return self._append(staged, lower=lower, upper=upper, sequence=sequence)
 
@@ -224,7 +224,7 @@ class WriteHandle:
         upper is before `lower`. Rows without `_ts` are put at `lower`, the one time that all
         writers agree on.
         """
-        lower, upper = frontier_of("lower", lower), frontier_of("upper", upper)
+        lower, upper = _interval(lower, upper)
         staged = self._stage(updates)
         if lower.time is not None:
             staged = replace(staged, runs=stamp_time(staged.runs, lower.time))
@@ -450,6 +450,22 @@ def arrow_tables(rows: Updates) -> Iterable[pa.RecordBatch | pa.Table]:
     if not isinstance(rows, Iterable):
         raise _not_arrow(rows)
     return map(_check_arrow, rows)
+
+
+def _interval(lower: Frontier, upper: Frontier) -> tuple[Frontier, Frontier]:
+    """Both ends of an interval, if the upper is not before the lower.
+
+    Before anything is staged, or compared with the shard: the answer that its upper is another one
+    would send the caller to try the same interval again.
+    """
+    lower, upper = frontier_of("lower", lower), frontier_of("upper", upper)
+    if upper < lower:
+        raise InvalidUsage(
+            f"the upper {upper} lies before the lower {lower}",
+            code="INVALID_INTERVAL",
+            hint="an interval begins at its lower, and ends right before its upper",
+        )
+    return lower, upper
 
 
 def _check_arrow(rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:

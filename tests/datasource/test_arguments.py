@@ -25,7 +25,7 @@ from shardline.datasource.arguments import (
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage, LeaseExpired
 from shardline.datasource.frontier import EMPTY, MINIMUM, TIME_MAX, Frontier
-from shardline.datasource.settings import LONGEST_MS
+from shardline.datasource.settings import LONGEST_MS, ShardSettings
 from shardline.datasource.shard.commands.append import Appended, committed_before
 from shardline.datasource.stores.options import S3Options, parse_options
 from shardline.datasource.transactions.commit_loop import Identity
@@ -339,3 +339,45 @@ def test_what_is_right_is_taken() -> None:
     assert writer_number("txn", ("in", np.int32(3))) == ("in", 3)
     assert writer_number("txn", ("in", 0)) == ("in", 0)
     assert [whole_number("at", one, least=0, most=7) for one in (0, 7)] == [0, 7]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"lease_ms": 3.5}, "'lease_ms' is 3.5 — hint: use a whole number"),
+        ({"lease_ms": True}, "'lease_ms' is True"),
+        ({"lease_ms": "3"}, "'lease_ms' is '3'"),
+        ({"lease_ms": None}, "'lease_ms' is None"),
+        ({"lease_ms": 10**30}, f"at most {LONGEST_MS}"),
+        ({"rollup_every": 10**30}, f"at most {2**63 - 1}"),
+        ({"part_buffer_bytes": float("nan")}, "'part_buffer_bytes' is nan"),
+        ({"validate": 3}, "'validate' is 3 — hint: use true or false"),
+    ],
+    ids=count(),
+)
+def test_a_setting_that_cannot_work_is_refused(given: Any, told: str) -> None:
+    """From Python as from options: a lease of 3.5 ms would be in the log of a shard."""
+    with pytest.raises(InvalidUsage, match=re.escape(told)):
+        ShardSettings(**given)
+
+
+def test_settings_are_a_value_of_their_own(tmp_path: Path) -> None:
+    """A mapping has no attributes: it was an `AttributeError` once something was written."""
+    given: Any = {"lease_ms": 3}
+    with pytest.raises(InvalidUsage, match=r"'settings' cannot be .*ShardSettings\(lease_ms="):
+        ShardClient.open(tmp_path / "here", settings=given)
+    assert not (tmp_path / "here").exists()
+
+
+def test_an_interval_that_ends_before_it_begins_is_refused(world: World) -> None:
+    """Whatever the upper of the shard is, and before anything is staged."""
+    client = world.client(replace(SETTINGS, inline_part_bytes=0))
+    client.create("orders", schema_of(), key=["id"])
+    writer = client.writer("orders")
+    before = client.state("orders")
+    for lower in (MINIMUM, Frontier(7)):
+        for append in (writer.compare_and_append, writer.append):
+            with pytest.raises(InvalidUsage, match=r"\[INVALID_INTERVAL\].* lies before the lower"):
+                append(table((1, "a")), lower, Frontier(-3))
+    assert client.state("orders") == before
+    assert not [one for one in client.location.entries("orders") if "/part/" in one.key]
