@@ -221,7 +221,9 @@ class Objects:
             self._check_droppable(names)
             # Now: of what no longer runs nobody knows the kind.
             known = self._known()
-            shards = {name: owned_shards(name, known) for name in names}
+            shards = [one for name in dict.fromkeys(names) for one in owned_shards(name, known)]
+            # The runtime drops the accounts of a sink with the sink.
+            there = {one for one in shards if self._client.exists(one)}
             if not self._connected and not self.running().keys().isdisjoint(names):
                 raise _nothing_applied_error()
             for name in names:
@@ -231,7 +233,8 @@ class Objects:
                 self._asked.pop(name, None)
             self._report_wanted()
             self._wait_until_gone(names)
-            return [one for name in names for one in self._drop_shards(shards[name])]
+            there.update(self._drop_shards(shards))
+            return [one for one in shards if one in there]
 
     def _known(self) -> dict[str, ObjectDescription]:
         """The objects that run or are about to, wait to be created, or are being replaced."""

@@ -7,7 +7,9 @@ from contextlib import ExitStack
 import pytest
 
 from shardline.app.coordinator.application import Application
-from shardline.app.protocol.objects import ViewDescription
+from shardline.app.protocol.objects import SinkDescription, ViewDescription
+from shardline.app.storage.sinks.interval import Interval
+from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.datasource.errors import Fenced
 from shardline.datasource.frontier import Frontier
 from support.fakes.sites import Site, index, project, source
@@ -112,3 +114,14 @@ def test_a_drop_that_was_overtaken_by_a_successor_spares_its_rows(site: Site) ->
         with pytest.raises(Fenced):
             first.drop(["t"])
     assert site.client().state("t").upper == Frontier(11)
+
+
+def test_the_accounts_of_a_sink_that_is_dropped_are_among_what_went(site: Site) -> None:
+    """Its end drops them before the drop comes to its shards, and they are gone all the same."""
+    sink = SinkDescription(name="out", on="t", format="memory")
+    with site.application() as application:
+        application.apply(project(source("t"), sink))
+        site.wait("all is there", lambda: set(application.running()) == {"t", "out"})
+        SinkProgress.open(site.client(), sink).record(Interval(0, Frontier(9)), 1)
+        assert application.drop(["out", "out"]) == ["out_progress"]
+        assert not site.client().exists("out_progress")
