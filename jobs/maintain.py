@@ -4,8 +4,9 @@
 
 A round moves the since of shards that have a retention, merges batches, deletes garbage, and now
 and then deletes parts that crashed writers have left (docs/design.md, "Maintenance"). A line is
-printed for each shard that was changed. Any number of these jobs may run on one location, beside
-writers and readers, and be killed at any time. Starts no JVM.
+printed for each shard that was changed, and to stderr one for each step that fails. Any number of
+these jobs may run on one location, beside writers and readers, and be killed at any time. Starts no
+JVM.
 
 Status 0: stopped by SIGINT or SIGTERM, after the step under way (a merge is given up), or all
 rounds are done; 1: all rounds are done, and something failed in the last one; 2: it cannot start.
@@ -22,7 +23,7 @@ from queue import SimpleQueue
 
 from shardline.app.cli.storage_options import add_option_argument, storage_options
 from shardline.app.cli.tables import size, utc
-from shardline.app.cli.terminal import open_console
+from shardline.app.cli.terminal import open_console, warnings_on_stderr
 from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.background import BackgroundThread
 from shardline.datasource.client import ShardClient
@@ -50,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ShardError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return _rounds(client, given.shards or None, period_ms, given.rounds)
+    with warnings_on_stderr():
+        return _rounds(client, given.shards or None, period_ms, given.rounds)
 
 
 def _rounds(

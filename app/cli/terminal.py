@@ -9,7 +9,7 @@ What is printed on it may be of data, with escape sequences that were meant for 
 terminal: of such texts it prints no control characters.
 
 The terminal is for what a person must read; everything else is in the log, which `open_log` opens
-where the settings say.
+where the settings say. A job that has none writes its warnings to stderr (`warnings_on_stderr`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,14 @@ from shardline.app.settings.config import Settings
 from shardline.app.settings.live import parse_size_bytes
 from shardline.datasource.errors import InvalidUsage, ShardError
 
-__all__ = ["LOG_HELP", "exit_on_sigterm", "open_console", "open_log", "report_error"]
+__all__ = [
+    "LOG_HELP",
+    "exit_on_sigterm",
+    "open_console",
+    "open_log",
+    "report_error",
+    "warnings_on_stderr",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -142,6 +149,38 @@ def open_log(settings: Settings) -> LogFile:
         files=log.files,
         redact=partial(redact_option, ""),
     )
+
+
+class _SentenceFormatter(logging.Formatter):
+    """One line for a warning; only of an error that is none of ours, a bug, the stack trace."""
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        context = getattr(record, "context", {})
+        about = ", ".join(f"{name} '{value}'" for name, value in context.items())
+        said = f"warning: {record.getMessage()}{f' ({about})' if about else ''}"
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, ShardError):
+            said += f": {error}"
+        elif record.exc_info:
+            said += f"\n{self.formatException(record.exc_info)}"
+        return printable(said, keep=_LINES)
+
+
+@contextmanager
+def warnings_on_stderr() -> Iterator[None]:
+    """Write warnings to stderr as lines for a person: for a job that has no log.
+
+    Without a handler Python writes them there itself, with the stack trace of what was expected.
+    """
+    handler, logger = logging.StreamHandler(), logging.getLogger("shardline")
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(_SentenceFormatter())
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def open_console(*, markup: bool = True) -> Console:

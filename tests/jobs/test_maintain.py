@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from shardline.datasource import maintainer
 from shardline.datasource.client import ShardClient
 from shardline.datasource.clock import SystemClock
 from shardline.datasource.errors import Determinate
@@ -94,9 +95,29 @@ def test_a_shard_that_cannot_be_read_makes_the_status(
     for record in (folder / "b" / "log").iterdir():
         record.write_bytes(b"nonsense")
     assert main([client.location.url, "--rounds", "1"]) == 1
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
     assert "  a: 1 merge" in out
     assert "  b: failed: state" in out
+    # Why, in one line: of a foreign shard without its permission, it was a stack trace.
+    assert err.startswith("warning: shard not maintained (shard 'b'): [")
+    assert len(err.splitlines()) == 1
+
+
+def test_of_a_bug_the_stack_trace_is_shown(
+    client: ShardClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no sentence that would say where it is."""
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    filled(client, 1, "a")
+    monkeypatch.setattr(maintainer, "apply_retention", fail)
+    assert main([client.location.url, "--rounds", "1"]) == 1
+    out, err = capsys.readouterr()
+    assert "  a: failed: retention" in out
+    assert err.startswith("warning: maintenance step failed (shard 'a', step 'retention')\n")
+    assert err.endswith("ZeroDivisionError\n")
 
 
 def test_a_location_that_cannot_be_listed_makes_the_status(
