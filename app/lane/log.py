@@ -322,7 +322,9 @@ class LaneLog:
             self._resolve()
             upper = self._machine.state().upper
             if upper != Frontier(self._state.next_index):
-                raise self._fence_error(f"its upper is {upper}, not {self._state.next_index}")
+                raise self._fence_error(
+                    f"the upper of its lane is {upper}, not [{self._state.next_index}]"
+                )
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -335,7 +337,7 @@ class LaneLog:
     def _fence_error(self, why: str) -> Fenced:
         """The error of a holder that was replaced; kept, since a fence is final."""
         self._fence = Fenced(
-            f"another runtime has taken over {self._client.location.url}: of its lane {why}",
+            f"another runtime has taken over {self._client.location.url}: {why}",
             code="RUNTIME_FENCED",
             hint="`status` says which one; this one can only stop",
         )
@@ -444,7 +446,7 @@ class LaneLog:
             # try of this very append, whose answer was lost.
             if isinstance(outcome, UpperMismatch) and not self._is_durable(attempt):
                 self._unresolved = None
-                raise self._fence_error(f"the upper is {outcome.current}, not {lower}")
+                raise self._fence_error(f"the upper of its lane is {outcome.current}, not {lower}")
         except Indeterminate:
             # Kept whole: another append at this position could be a second copy of its commands, or
             # take the success of this one for a fence.

@@ -162,7 +162,8 @@ def test_a_take_over_fences(world: World) -> None:
     make(first, 1)
     first.check_fence()
     second = opened(world, "b", "by-force")
-    with pytest.raises(Fenced, match="RUNTIME_FENCED"):
+    told = r"RUNTIME_FENCED.* taken over \S+: the upper of its lane is \["
+    with pytest.raises(Fenced, match=told):
         first.check_fence()
     with pytest.raises(Fenced, match="RUNTIME_FENCED"):
         make(first, 2)
