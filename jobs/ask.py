@@ -28,7 +28,7 @@ from typing import Final
 
 from rich.console import Console
 
-from shardline.app.cli.application_address import add_address_arguments, application_address
+from shardline.app.cli.application_address import add_command, application_address
 from shardline.app.cli.explain_drop import drop_view
 from shardline.app.cli.result_table import result_table
 from shardline.app.cli.status import (
@@ -193,35 +193,38 @@ def _status(where: ApplicationAddress, given: argparse.Namespace, console: Conso
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROGRAM, description="Ask the running application.")
-    common = argparse.ArgumentParser(add_help=False)
-    add_address_arguments(common)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    sql = verbs.add_parser("sql", parents=[common], help="run a query once")
-    sql.add_argument("query", help="SELECT … [AS OF t], over objects and introspection.<relation>")
+    sql = add_command(verbs, "sql", "run a query once")
+    sql.add_argument(
+        "query",
+        metavar="QUERY",
+        help="SELECT … [AS OF t], over objects and introspection.<relation>",
+    )
     sql.add_argument("--format", choices=("table", "json", "csv"), default="table")
     sql.add_argument(
         "--timeout",
         default="60s",
         help="how long to wait; default: 60s. The application ends a query after its query_timeout",
     )
-    subscribe = verbs.add_parser("subscribe", parents=[common], help="follow changes")
+    subscribe = add_command(verbs, "subscribe", "follow the changes of an object")
     subscribe.add_argument(
         "object",
         nargs="+",
+        metavar="OBJECT",
         help="NAME [WITHOUT SNAPSHOT] [AS OF t] [UP TO t] [OF SHARD id]; or introspection.RELATION",
     )
     subscribe.add_argument(
         "--format", choices=("table", "json"), help="default: table on a terminal, else JSON lines"
     )
-    status = verbs.add_parser(
+    status = add_command(
+        verbs,
         "status",
-        parents=[common],
-        help="all objects, how they are, and why",
-        description="Shows all objects, how they are, why, and what to do. Status 0: nothing needs "
-        "a person; 1: something does, or what it waits for; 2: nothing answers, or no object has "
-        "that name.",
+        "show all objects, how they are, why, and what to do. Status 0: nothing needs a person; 1: "
+        "something does, or what it waits for; 2: nothing answers, or no object has that name",
     )
-    status.add_argument("names", nargs="*", help="only these; patterns such as 'orders*'")
+    status.add_argument(
+        "names", nargs="*", metavar="NAME", help="only these; patterns such as 'orders*'"
+    )
     status.add_argument("--kind", action="append", default=[], choices=_KINDS, help="of this kind")
     status.add_argument(
         "--verdict",
@@ -234,14 +237,18 @@ def _parser() -> argparse.ArgumentParser:
     how = status.add_mutually_exclusive_group()
     how.add_argument("--watch", action="store_true", help="refresh it each second, until Ctrl-C")
     how.add_argument("--json", action="store_true", help="JSON with stable names")
-    change = verbs.add_parser("set", parents=[common], help="change settings until the next start")
-    change.add_argument("settings", nargs="+", help="NAME=VALUE, as marked (live) in conf/app.toml")
-    drop = verbs.add_parser(
-        "drop",
-        parents=[common],
-        help="say what a drop of objects deletes for good and, with --commit, do it",
+    change = add_command(verbs, "set", "change settings until the next start")
+    change.add_argument(
+        "settings", nargs="+", metavar="NAME=VALUE", help="as marked (live) in conf/app.toml"
     )
-    drop.add_argument("names", nargs="+", help="objects; those that read them among them")
+    drop = add_command(
+        verbs,
+        "drop",
+        "say what a drop of objects deletes for good and, with --commit, do it",
+    )
+    drop.add_argument(
+        "names", nargs="+", metavar="NAME", help="objects; those that read them among them"
+    )
     drop.add_argument("--commit", action="store_true", help="do it, and not only say so")
     return parser
 

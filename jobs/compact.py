@@ -96,7 +96,9 @@ def _parser() -> argparse.ArgumentParser:
         prog=f"{PROGRAM} compact",
         description="Merges the batches of shards, large ones by Spark jobs. Invisible to readers.",
     )
-    parser.add_argument("location", help="file:///path, a plain path, s3://bucket/prefix, …")
+    parser.add_argument(
+        "location", metavar="LOCATION", help="file:///path, a plain path, s3://bucket/prefix, …"
+    )
     # Without a default, argparse names it among the arguments that are missing.
     parser.add_argument(
         "shards", nargs="*", default=[], metavar="SHARD", help="which; default: all"

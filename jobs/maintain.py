@@ -124,7 +124,9 @@ def _parser() -> argparse.ArgumentParser:
         prog=f"{PROGRAM} maintain",
         description="Merges batches, deletes garbage and sweeps leaks, round after round.",
     )
-    parser.add_argument("location", help="file:///path, a plain path, s3://bucket/prefix, …")
+    parser.add_argument(
+        "location", metavar="LOCATION", help="file:///path, a plain path, s3://bucket/prefix, …"
+    )
     # Without a default, argparse names it among the arguments that are missing.
     parser.add_argument(
         "shards", nargs="*", default=[], metavar="SHARD", help="which; default: all"

@@ -30,7 +30,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from shardline.app.cli.application_address import add_address_arguments, application_address
+from shardline.app.cli.application_address import add_command, application_address
 from shardline.app.cli.bad_rows import bad_row_lines
 from shardline.app.cli.terminal import open_console, report_error
 from shardline.app.server.client import ask_errors, run_action
@@ -118,17 +118,19 @@ def _answer_offline(given: argparse.Namespace, request: Mapping[str, object]) ->
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROGRAM, description="Operate objects that run.")
-    common = argparse.ArgumentParser(add_help=False)
-    add_address_arguments(common)
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb, what in (
         ("pause", "stop objects until they are resumed"),
         ("resume", "let paused objects go on"),
         ("restart", "start objects anew, at once"),
     ):
-        verbs.add_parser(verb, parents=[common], help=what).add_argument("names", nargs="+")
-    errors = verbs.add_parser("errors", parents=[common], help="rows that could not be decoded")
-    errors.add_argument("name", help="a source, or what is made of one")
+        add_command(verbs, verb, what).add_argument(
+            "names", nargs="+", metavar="NAME", help="objects"
+        )
+    errors = add_command(
+        verbs, "errors", "show rows that could not be decoded, retract or skip them"
+    )
+    errors.add_argument("name", metavar="NAME", help="a source, or what is made of one")
     act = errors.add_mutually_exclusive_group()
     act.add_argument("--retract", nargs="*", metavar="ID", help="take these away; default: all")
     act.add_argument("--skip", nargs="*", metavar="ID", help="the same, noted as skipped")

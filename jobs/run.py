@@ -298,7 +298,7 @@ def _parser(*, plans: bool) -> argparse.ArgumentParser:
         description="Show what a run of a project would change." if plans else "Run a project.",
         epilog=LOG_HELP,
     )
-    parser.add_argument("project", type=Path, help="folder of SQL files")
+    parser.add_argument("project", type=Path, metavar="PROJECT", help="folder of SQL files")
     parser.add_argument("--plan", action="store_true", help=for_running("only show the changes"))
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE for ${NAME}")
     parser.add_argument("--location", help="folder or URL of the shards; default: in the folder")

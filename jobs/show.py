@@ -111,8 +111,12 @@ def _parser() -> argparse.ArgumentParser:
         description="Shows the shards of a persist location: state, parts, readers and holds. "
         "Reads only.",
     )
-    parser.add_argument("location", help="file:///path, a plain path, s3://bucket/prefix, …")
-    parser.add_argument("shard", nargs="?", help="one shard in full; without it one line for each")
+    parser.add_argument(
+        "location", metavar="LOCATION", help="file:///path, a plain path, s3://bucket/prefix, …"
+    )
+    parser.add_argument(
+        "shard", nargs="?", metavar="SHARD", help="one shard in full; without it one line for each"
+    )
     parser.add_argument(
         "--all", action="store_true", help="also what the runtime keeps beside its objects"
     )

@@ -133,6 +133,12 @@ def test_every_command_has_a_program(name: str, capsys: pytest.CaptureFixture[st
         shown = run(code).stdout
         assert shown.splitlines()[-1] == "False"
     assert shown.startswith(f"usage: {PROGRAM} ")
+    what = shown.split("\n\n")[1]
+    positional = shown.partition("positional arguments:\n")[2].partition("\n\n")[0]
+    # Names of what is to be given are in capitals, as in the list of commands.
+    assert all(word.isupper() for word in re.findall(r"^  (\S+)", positional, re.MULTILINE))
+    assert what.endswith(".")
+    assert what[0].isupper()
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:

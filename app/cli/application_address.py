@@ -17,16 +17,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from shardline.app.cli.terminal import sentence
 from shardline.app.server.client import check_running
 from shardline.app.server.discovery import ApplicationAddress, find
 from shardline.app.settings.config import FILE_ENCODING, load, local_folder
 from shardline.datasource.errors import InvalidUsage
 from shardline.installation import DATA_FOLDER
 
-__all__ = ["TOKEN_VARIABLE", "add_address_arguments", "application_address"]
+__all__ = ["TOKEN_VARIABLE", "add_address_arguments", "add_command", "application_address"]
 
 TOKEN_VARIABLE: Final = "SHARDLINE_TOKEN"  # noqa: S105 - the name of a variable
 """Environment variable with the token, for `--url`."""
+
+
+def add_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, what: str
+) -> argparse.ArgumentParser:
+    """Add a command that asks an application.
+
+    Args:
+        commands: Those that there are.
+        name: Its name.
+        what: What it does, for the list of commands, and as a sentence for its own help.
+    """
+    parser = commands.add_parser(name, help=what, description=sentence(what))
+    add_address_arguments(parser)
+    return parser
 
 
 def add_address_arguments(parser: argparse.ArgumentParser) -> None:

@@ -43,6 +43,7 @@ __all__ = [
     "open_console",
     "open_log",
     "report_error",
+    "sentence",
     "warnings_on_stderr",
 ]
 
@@ -149,6 +150,11 @@ def open_log(settings: Settings) -> LogFile:
         files=log.files,
         redact=partial(redact_option, ""),
     )
+
+
+def sentence(text: str) -> str:
+    """What a command does, as the list of commands has it, as a sentence for its own help."""
+    return f"{text[0].upper()}{text[1:]}."
 
 
 class _SentenceFormatter(logging.Formatter):

@@ -159,7 +159,7 @@ def test_a_missing_location_is_all_that_is_asked_for(
     """Without a shard they take all; `argparse` has asked for one beside the location."""
     with pytest.raises(SystemExit, match="2"):
         run([])
-    assert capsys.readouterr().err.endswith("required: location\n")
+    assert capsys.readouterr().err.endswith("required: LOCATION\n")
 
 
 def test_a_location_that_is_not_there_is_not_made(

@@ -28,6 +28,7 @@ from shardline.app.cli.admin.plan_views import outcome_view
 from shardline.app.cli.admin.usages import shard_usage_view, usage_view
 from shardline.app.cli.admin.views import fsck_view, holders_view
 from shardline.app.cli.storage_options import add_option_argument, storage_options
+from shardline.app.cli.terminal import sentence
 from shardline.app.execution.causes import encodable
 from shardline.app.settings.durations import parse_retention_ms
 from shardline.datasource.client import ShardClient
@@ -81,7 +82,7 @@ def parse(arguments: Sequence[str] | None) -> CommandArguments:
         dest="verb", metavar="VERB", required=True, prog=f"{parser.prog} LOCATION"
     )
     for name, verb in VERBS.items():
-        one = verbs.add_parser(name, help=verb.help, description=verb.help)
+        one = verbs.add_parser(name, help=verb.help, description=sentence(verb.help))
         for add in verb.arguments:
             add(one)
         if verb.changes:
@@ -267,11 +268,13 @@ Add = Callable[[argparse.ArgumentParser], object]
 
 
 def _shard(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shard", help="name of the shard")
+    parser.add_argument("shard", metavar="SHARD", help="name of the shard")
 
 
 def _any_shard(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shard", nargs="?", help="one shard; all of the location without it")
+    parser.add_argument(
+        "shard", nargs="?", metavar="SHARD", help="one shard; all of the location without it"
+    )
 
 
 def _flag(name: str, help_: str) -> Add:
@@ -304,7 +307,12 @@ VERBS: Final[Mapping[str, _Verb]] = {
     "diff": _Verb(
         _diff,
         "one record of a shard's log as JSON: what it changed",
-        (_shard, lambda p: p.add_argument("seqno", type=int, help="number of the record")),
+        (
+            _shard,
+            lambda p: p.add_argument(
+                "seqno", type=int, metavar="SEQNO", help="number of the record"
+            ),
+        ),
     ),
     "expire-reader": _Verb(
         _change(lambda given: ExpireReaders(given.shard, tuple(given.reader))),
@@ -312,7 +320,10 @@ VERBS: Final[Mapping[str, _Verb]] = {
         (
             _shard,
             lambda p: p.add_argument(
-                "reader", nargs="+", help="id of a lease or name of a hold; see holders"
+                "reader",
+                nargs="+",
+                metavar="READER",
+                help="id of a lease or name of a hold; see holders",
             ),
         ),
         changes=True,
@@ -341,7 +352,9 @@ VERBS: Final[Mapping[str, _Verb]] = {
         (
             _shard,
             lambda p: p.add_argument(
-                "duration", help="such as 7d, 36h, 90min; none leaves it to readers"
+                "duration",
+                metavar="DURATION",
+                help="such as 7d, 36h, 90min; none leaves it to readers",
             ),
         ),
         changes=True,
