@@ -79,6 +79,11 @@ class Host:
         if self.rest is not None:
             self.rest.note_news()
 
+    def note_time(self, time_ms: int) -> None:
+        """Say that the upper of a source has passed a time."""
+        if self.rest is not None:
+            self.rest.note_time(time_ms)
+
     def moment(self, now_ms: int) -> int:
         """The last time at or before `now_ms` to which uppers should move, ms since the epoch."""
         if self.rest is None:

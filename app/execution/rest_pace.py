@@ -8,10 +8,13 @@ anything they move them at each interval again.
 
     rest = RestPace(clock, interval_ms=1000, rest_ms=5000)
     rest.note_news()          a micro-batch has rows, a step was taken
+    rest.note_time(time_ms)   the upper of a source has passed a time
     rest.moment(now_ms)       the time that uppers should have reached by now
 
 All at once, and not each source by itself: a view over two sources would else wait for the one that
-rests when rows of the other are there.
+rests when rows of the other are there. A source whose upper moves in between without news takes all
+others along at their next tick: a strict read is never made before a time that an earlier one has
+seen, and would wait for what rests.
 
 What a caller relies on:
     Rows are never delayed: they are committed as they come, and are news before they are visible.
@@ -47,6 +50,7 @@ class RestPace:
         # over for long. With 3 s and 5 s uppers would be up to 9 s behind, and called late.
         self._rest_ms = max(rest_ms // interval_ms, 1) * interval_ms
         self._news_ms = clock.elapsed_ms()
+        self._time_ms = 0
 
     @property
     def rest_ms(self) -> int:
@@ -62,6 +66,11 @@ class RestPace:
         """Move uppers at each interval, for a minute from now on."""
         self._news_ms = self._clock.elapsed_ms()
 
+    def note_time(self, time_ms: int) -> None:
+        """Note that the upper of a source has passed this time."""
+        # Unlocked: of two at once the earlier one may win, and one source then moves a moment late.
+        self._time_ms = max(self._time_ms, time_ms)
+
     def moment(self, now_ms: int) -> int:
         """The last moment at or before `now_ms` to which uppers should move; ms since the epoch."""
         moment_ms = now_ms // self._interval_ms * self._interval_ms
@@ -70,4 +79,5 @@ class RestPace:
         since_news_ms = self._clock.elapsed_ms() - (now_ms - moment_ms) - self._news_ms
         if since_news_ms < _QUIET_MS:
             return moment_ms
-        return now_ms // self._rest_ms * self._rest_ms
+        # A time that is to come was given before the clock was set back, or is rounded up.
+        return max(now_ms // self._rest_ms * self._rest_ms, min(self._time_ms, moment_ms))

@@ -343,7 +343,7 @@ class Ingestion:
             # without rows, as sources of shards have them while nothing happens there.
             if staged.rows.rows or decoded.counts.errors:
                 self._host.note_news()
-            timeline.commit(number, found, staged)
+            self._host.note_time(timeline.commit(number, found, staged).time)
         self._last_rows = staged.rows.rows
         self._reports.measured(decoded.counts, staged, timeline, self._query, first=first)
         self._reports.progress(timeline)

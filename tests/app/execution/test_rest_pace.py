@@ -52,6 +52,18 @@ def test_a_rest_begins_for_all_at_one_moment() -> None:
     assert rest.moment(clock.now_ms()) == 1_060_000
 
 
+def test_a_source_that_moves_without_news_takes_the_others_along() -> None:
+    """At their next tick, once, and not beyond the clock."""
+    clock = ManualClock(1_000_000)
+    rest = RestPace(clock, 1_000, 5_000)
+    clock.advance(61_500)
+    rest.note_time(1_062_000)
+    assert rest.moment(clock.now_ms()) == 1_061_000
+    clock.advance(500)
+    assert moments(rest, clock, 9) == [1062, 1065, 1070]
+    assert rest.is_resting
+
+
 @pytest.mark.parametrize("interval_ms", [700, 1_500, 2_000, 3_000, 4_000])
 def test_uppers_of_any_interval_are_no_further_behind_than_the_rest(interval_ms: int) -> None:
     """By a source that ticks at multiples of its interval and rounds down to one."""

@@ -115,6 +115,8 @@ def test_rows_that_come_at_rest_are_committed_at_once() -> None:
     source.rows = []
     source.ingestion._on_micro_batch(None, 1)
     assert source.rest.is_resting
+    source.clock.advance(1_000)
+    assert source.rest.moment(source.clock.now_ms()) + 1 == source.upper(), "all others come along"
     source.rows = [2]
     source.clock.advance(1_000)
     source.ingestion._on_micro_batch(None, 2)
