@@ -70,5 +70,6 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
     constant           a view without inputs
     idle_advancer      uppers of outputs follow those of inputs while nothing changes
     idle_failures      tells an error of the moment from one that lasts, while inputs rest
+    idle_news          ends the rest of an application for rows that a view waits for
     one_task           small inputs are read by one task
 """

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from shardline.app.execution.observations import Failed, Health, Hydrated, Progress, Started
+from shardline.app.execution.observations import (
+    Failed,
+    Health,
+    Hydrated,
+    Measured,
+    Progress,
+    Started,
+)
 from shardline.app.introspection.events import (
     Dropped,
     Following,
@@ -373,7 +380,12 @@ def test_each_object_has_the_lag_that_is_allowed_to_it(world: World) -> None:
         world.run(one)
     world.tell(Phase(id="delays", epoch=1, phase="paused", at_ms=world.clock.now_ms()))
     allowed = {row["object_id"]: row["allowed_lag"] for row in world.rows("verdicts")}
-    assert allowed == {"flights": 5_000, "delays": None, "out": 15_000, "slow": 315_000}
+    assert allowed == {"flights": 8_000, "delays": None, "out": 18_000, "slow": 318_000}
+    for name, rows in (("flights", "updates_committed"), ("slow", "messages_committed")):
+        world.tell(Measured(id=name, epoch=1, added={rows: 1}))
+    world.clock.advance(29_999)
+    allowed = {row["object_id"]: row["allowed_lag"] for row in world.rows("verdicts")}
+    assert allowed == {"flights": 5_000, "delays": None, "out": 18_000, "slow": 315_000}
     text = encode_metrics(world.relations).decode()
     name = "shardline_object_allowed_lag_seconds"
     assert f'{name}{{kind="sink",object="slow"}} 315.0' in text
