@@ -19,6 +19,7 @@ Never: changes what a query means by rewriting its text. Spark's plans and expre
     normal_form                   joins in the place of subqueries
     kept_aggregates               aggregates that follow from what changes add to them
     distinct_values               DISTINCT in calls as groups of values, counted once each
+    names_apart                   names by which Spark tells columns of functions of SQL apart
     unread_columns                leaves out columns by which a join could not follow
     first_rows                    orders of which a LIMIT needs the first rows alone
     temporal_filters              conditions on now() that decide only when a row is there

@@ -50,6 +50,7 @@ from shardline.app.compute.view.temporal_rule import TemporalState
 from shardline.app.compute.view.touched_keys import OUTPUT, TouchedRule
 from shardline.app.execution.spark_errors import error_line
 from shardline.app.sql.kept_aggregates import refusal
+from shardline.app.sql.names_apart import with_names_apart
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.plan_tree import plan_tree
 from shardline.app.sql.query_tree import QueryNode, query_tree
@@ -185,7 +186,7 @@ class ChangePlan:
         result = analyse_query(session, query, empty)
         self.columns: StructType = result.schema
         analysed = plan_of(result)
-        normal = normal_form(session, analysed)
+        normal = with_names_apart(session, normal_form(session, analysed))
         self.query = query_tree(normal)
         judged = Regions(session, self.query, lambda node: not refusal(session, node.plan))
         tree = plan_tree(normal.toJSON())

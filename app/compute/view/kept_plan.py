@@ -29,6 +29,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from shardline.app.compute.view.evaluate import analyse_query
+from shardline.app.sql.names_apart import with_names_apart
 from shardline.app.sql.plan_nodes import tree_pattern
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.datasource.frames import clone_of, empty_frame, frame_of, struct_of
@@ -140,7 +141,7 @@ class KeptPlan:
         self._session, self._analysed = session, analysed
         # Those inside of expressions have inputs, too, which are no leaves of the plan.
         self.usable = bool(analysed.subqueriesAll().isEmpty())
-        return self._operators.over(query_tree(analysed))
+        return self._operators.over(query_tree(with_names_apart(session, analysed)))
 
     @cached_property
     def calls_user_functions(self) -> bool:

@@ -21,6 +21,7 @@ from shardline.app.execution.observations import Failed, Health, Stepped
 from shardline.datasource.frames import clone_of
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.spark_native.time_interval import Interval
+from shardline.testing import Lab
 from support.profiles import one_of
 from support.spark.views import Bench, Following, Input, contents, no_fence, view
 from support.waiting import wait_until
@@ -321,3 +322,28 @@ def test_a_function_that_has_changed_is_taken_for_all_rows(
 
 def register_times(spark: SparkSession, factor: int) -> None:
     spark.udf.register("times", lambda price: factor * price, "int")
+
+
+def test_functions_of_sql_called_with_one_column(spark: SparkSession) -> None:
+    """Their parameters have the column's name: Spark's plan has it twice, above a UNION of ours."""
+    session = spark.newSession()
+    session.sql("CREATE TEMPORARY FUNCTION fee(price INT) RETURNS INT RETURN price * 2")
+    session.sql("CREATE TEMPORARY FUNCTION tax(price INT) RETURNS INT RETURN price + 1")
+    project = """
+        CREATE SOURCE sales USING csv OPTIONS (path 'in') SCHEMA (who STRING, price INT);
+        CREATE MATERIALIZED VIEW dues AS
+          SELECT who, sum(fee(price)) AS fees, max(tax(price)) AS most FROM sales GROUP BY who;
+    """
+    with Lab(session, project, follow_changes=True) as lab:
+        lab.push("sales", [("ada", 3), ("ada", 1), ("bob", 2)], at=10)
+        lab.advance(11)
+        # The greatest value goes: its group is made anew of its rows.
+        lab.push("sales", [("ada", 3)], at=20, diff=-1)
+        lab.push("sales", [("ada", 0), ("bob", 1)], at=21)
+        lab.push("sales", [("bob", 2)], at=24, diff=-1)
+        lab.advance(30)
+        assert Counter(lab.contents("dues").collect()) == Counter([("ada", 2, 2), ("bob", 2, 2)])
+        assert Counter(lab.contents("dues", as_of=20).collect()) == Counter(
+            [("ada", 2, 2), ("bob", 4, 3)]
+        )
+        assert {step.way for step in lab.steps("dues")[1:]} == {"incremental"}
