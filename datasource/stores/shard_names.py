@@ -130,8 +130,8 @@ def _not_a_shard(directory: str) -> InvalidUsage:
 def names_hint(name: str, shards: list[str]) -> str:
     """The hint for a shard that is not among those of its location.
 
-    Shards that are kept beside another one (`orders_errors`) or for the location itself (`_lane`)
-    are not what somebody means who names none of these.
+    Shards that are kept beside another one, such as the errors of a source, or for the location
+    itself (`_lane`) are not what somebody means who names none of these.
     """
     if not shards:
         return "the location has no shards yet"

@@ -39,7 +39,6 @@ from support.processes.sink_worker import CHANGES, described, incarnation
 from support.profiles import one_of, some_of
 from support.spark.sinks import SCHEMA, Input, diffs, life, parquet, parts, read, running
 from support.tree import ROOT
-from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -394,48 +393,6 @@ def test_idle_time_is_passed_at_the_start(host: Host, source: Input, tmp_path: P
         reports.reached(source.step(600, (1, "a", -1)))
 
     assert diffs(host.spark, sink) == [(1, "a", 10, 1), (1, "a", 600, -1)]
-
-
-def test_an_idle_sink_moves_without_a_micro_batch(
-    host: Host, source: Input, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What comes next is written once, also by a sink whose checkpoint is behind its accounts."""
-    monkeypatch.setattr(sink_module, "_IDLE_MS", 1_000)
-    sink = parquet(tmp_path)
-    planned = life().checkpoint(host.checkpoints) / "offsets"
-    source.step(10, (1, "a", 1))
-    with running(host, sink) as reports:
-        reports.reached(11)
-        reports.reached(source.step(20))
-        reports.reached(source.step(30))
-        assert [file.name for file in planned.glob("[0-9]*")] == ["0"]
-        reports.reached(source.step(40, (1, "a", -1)))
-        reports.reached(source.step(50))
-    with running(host, sink, life(2)) as reports:
-        reports.reached(source.step(60, (2, "b", 1)))
-        assert {file.name for file in planned.glob("[0-9]*")} == {"0", "1", "2"}
-
-    assert diffs(host.spark, sink) == [(1, "a", 10, 1), (1, "a", 40, -1), (2, "b", 60, 1)]
-
-
-def test_an_idle_sink_that_was_replaced_ends(
-    host: Host, source: Input, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With its query, which would else go on until its next micro-batch."""
-    monkeypatch.setattr(sink_module, "_IDLE_MS", 1_000)
-    sink = parquet(tmp_path)
-    source.step(10, (1, "a", 1))
-    with running(host, sink) as reports:
-        reports.reached(11)
-        SinkProgress.open(host.client, sink).record(Interval(11, Frontier(15)), 0)
-        source.step(20)
-        failed = reports.failure()
-        assert "another incarnation" in failed.error
-        wait_until("its query ends", lambda: not _is_active(host, life().query_name), 60)
-
-
-def _is_active(host: Host, name: str) -> bool:
-    return any(query.name == name for query in host.spark.streams.active)
 
 
 def test_what_has_failed_is_not_called_well_before_it_is(host: Host, source: Input) -> None:
