@@ -86,7 +86,7 @@ from shardline.app.storage.sinks.target import (
     interval_ms,
 )
 from shardline.datasource.background import BackgroundThread
-from shardline.datasource.errors import Determinate, Fenced, ShardError
+from shardline.datasource.errors import Determinate, Fenced, Indeterminate, ShardError
 from shardline.datasource.frames import micro_batch, micro_batch_sources
 from shardline.datasource.frontier import EMPTY, Frontier
 from shardline.datasource.read import latest_readable
@@ -502,7 +502,9 @@ class _SinkRun:
         committed = self._progress.committed
         if committed is None or committed == EMPTY:
             return
-        until = unchanged_until(self._progress)
+        until = None
+        with suppress(Determinate, Indeterminate):  # of the store: the next look may be answered
+            until = unchanged_until(self._progress)
         if until is not None and until > committed:
             self._commit_until(until, self._skipped)
 

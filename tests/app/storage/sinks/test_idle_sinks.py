@@ -13,7 +13,7 @@ from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sink_query import _SinkRun
 from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.datasource.client import ShardClient
-from shardline.datasource.errors import Indeterminate
+from shardline.datasource.errors import Determinate, Indeterminate, ShardError
 from shardline.datasource.frontier import Frontier
 from support.spark.sinks import Input, host_of, life
 
@@ -77,6 +77,28 @@ def test_time_without_changes_is_passed(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert idle.committed == Frontier(21)
     idle.input.step(30, (2, "b", 1))
     idle.follow(waits=2)
+    assert idle.committed == Frontier(21)
+
+
+@pytest.mark.parametrize("error", [Determinate("disk full"), Indeterminate("no answer")])
+def test_a_store_that_does_not_answer_a_look_ends_no_sink(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: ShardError
+) -> None:
+    """The next look is as good as a start would be."""
+    idle = Idle(monkeypatch, tmp_path)
+    idle.input.step(20)
+    read, left = ShardClient.readable, [error]
+
+    def readable(*given: Any) -> Any:
+        if left:
+            raise left.pop()
+        return read(*given)
+
+    monkeypatch.setattr(ShardClient, "readable", readable)
+    idle.follow(waits=1)
+    assert not left
+    assert idle.committed == Frontier(11)
+    idle.follow(waits=1)
     assert idle.committed == Frontier(21)
 
 
