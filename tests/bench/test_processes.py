@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -115,12 +117,22 @@ def test_only_threads_of_a_jvm_are_counted_as_such() -> None:
     assert java_threads([os.getpid()], re.compile("")) == {}
 
 
+@contextmanager
+def running_child(*words: str) -> Iterator[subprocess.Popen[str]]:
+    """A child with words in its command that runs: before that Linux may not know them yet."""
+    command = [sys.executable, "-c", "import sys; print('runs', flush=True); sys.stdin.read()"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*command, *words], stdin=pipe, stdout=pipe, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "runs\n"
+        yield child
+
+
 @pytest.mark.process
 @linux
 def test_a_child_is_found_by_its_command_line() -> None:
     """A real process below this one, which says what it is."""
-    words = [sys.executable, "-c", "import sys; sys.stdin.read()", "a-word-of-its-own"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE) as child:
+    with running_child("a-word-of-its-own") as child:
         seen = processes()
         assert seen[child.pid].parent == os.getpid()
         assert find("a-word-of-its-own", below(os.getpid(), seen)) == [child.pid]
@@ -131,10 +143,7 @@ def test_a_child_is_found_by_its_command_line() -> None:
 @linux
 def test_forks_belong_to_the_jvm_that_their_server_is_of() -> None:
     """By the command that they have from it; wherever they stand in the tree."""
-    words = [sys.executable, "-c", "import sys; sys.stdin.read()"]
-    with subprocess.Popen(
-        [*words, "shardline.planner_fork_server", "4242"], stdin=subprocess.PIPE
-    ) as child:
+    with running_child("shardline.planner_fork_server", "4242") as child:
         seen = processes()
         assert forks_of({1, 4242}, seen) == {child.pid}
         assert forks_of({1, 424, 42424}, seen) == set()
