@@ -623,7 +623,7 @@ make_package() {
   )"
 }
 
-# What there is to know of one command: its options, or its line above where it has no `--help`.
+# Shows the options of one command, or its line of the usage where it has no `--help`.
 show_help() {
   ((${#job[@]})) || { usage && return; }
   local name=${job[0]}

@@ -16,7 +16,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from shardline.app.cli.storage_options import add_option_argument, storage_options
+from shardline.app.cli.storage_options import (
+    add_location_argument,
+    add_option_argument,
+    storage_options,
+)
 from shardline.app.cli.terminal import open_console
 from shardline.app.spark_session import open_session, stop_session
 from shardline.datasource.client import ShardClient
@@ -96,9 +100,7 @@ def _parser() -> argparse.ArgumentParser:
         prog=f"{PROGRAM} compact",
         description="Merges the batches of shards, large ones by Spark jobs. Invisible to readers.",
     )
-    parser.add_argument(
-        "location", metavar="LOCATION", help="file:///path, a plain path, s3://bucket/prefix, …"
-    )
+    add_location_argument(parser)
     # Without a default, argparse names it among the arguments that are missing.
     parser.add_argument(
         "shards", nargs="*", default=[], metavar="SHARD", help="which; default: all"

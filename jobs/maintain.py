@@ -21,7 +21,11 @@ import threading
 from collections.abc import Sequence
 from queue import SimpleQueue
 
-from shardline.app.cli.storage_options import add_option_argument, storage_options
+from shardline.app.cli.storage_options import (
+    add_location_argument,
+    add_option_argument,
+    storage_options,
+)
 from shardline.app.cli.tables import size, utc
 from shardline.app.cli.terminal import open_console, warnings_on_stderr
 from shardline.app.settings.durations import parse_duration_ms
@@ -124,9 +128,7 @@ def _parser() -> argparse.ArgumentParser:
         prog=f"{PROGRAM} maintain",
         description="Merges batches, deletes garbage and sweeps leaks, round after round.",
     )
-    parser.add_argument(
-        "location", metavar="LOCATION", help="file:///path, a plain path, s3://bucket/prefix, …"
-    )
+    add_location_argument(parser)
     # Without a default, argparse names it among the arguments that are missing.
     parser.add_argument(
         "shards", nargs="*", default=[], metavar="SHARD", help="which; default: all"

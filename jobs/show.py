@@ -15,7 +15,11 @@ from collections.abc import Sequence
 import msgspec
 
 from shardline.app.cli.admin.usages import shard_usage_view, usage_view
-from shardline.app.cli.storage_options import add_option_argument, storage_options
+from shardline.app.cli.storage_options import (
+    add_location_argument,
+    add_option_argument,
+    storage_options,
+)
 from shardline.app.cli.tables import location_view, shard_view
 from shardline.app.cli.terminal import open_console
 from shardline.datasource.clock import Clock, SystemClock, SystemIds
@@ -111,9 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Shows the shards of a persist location: state, parts, readers and holds. "
         "Reads only.",
     )
-    parser.add_argument(
-        "location", metavar="LOCATION", help="file:///path, a plain path, s3://bucket/prefix, …"
-    )
+    add_location_argument(parser)
     parser.add_argument(
         "shard", nargs="?", metavar="SHARD", help="one shard in full; without it one line for each"
     )

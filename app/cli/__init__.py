@@ -6,7 +6,7 @@ Owns the words and the layout of all output; the values come from other rooms.
     stderr_capture       sends to the log what Spark and libraries write to stderr
     start_progress       the step of a start that is under way, and its time so far
     application_address  finds the running application from the arguments all commands share
-    storage_options      `--option NAME=VALUE` of every job
+    storage_options      the location, and `--option NAME=VALUE`, of every job
     tables               reports of shards as text
     noted_table          a table with lines of full width below its rows, within a height
     result_table         rows of a query as text

@@ -1,4 +1,4 @@
-"""Parses storage options from the words `--option NAME=VALUE` of every job."""
+"""Says where shards are: the location of a job, and storage options, `--option NAME=VALUE`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from shardline.app.protocol.redaction import HIDDEN, redact_option
 from shardline.app.settings.config import FILE_ENCODING
 from shardline.datasource.errors import InvalidUsage
 
-__all__ = ["add_option_argument", "storage_options"]
+__all__ = ["add_location_argument", "add_option_argument", "storage_options"]
+
+
+def add_location_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the location to a parser; its word is in attribute `location`."""
+    parser.add_argument(
+        "location", metavar="LOCATION", help="file:///path, a plain path, s3://bucket/prefix, …"
+    )
 
 
 def add_option_argument(parser: argparse.ArgumentParser) -> None:

@@ -153,7 +153,7 @@ def open_log(settings: Settings) -> LogFile:
 
 
 def sentence(text: str) -> str:
-    """What a command does, as the list of commands has it, as a sentence for its own help."""
+    """The words for a command in the list of commands, as a sentence for its own help."""
     return f"{text[0].upper()}{text[1:]}."
 
 

@@ -86,9 +86,7 @@ class Host:
 
     def moment(self, now_ms: int) -> int:
         """The last time at or before `now_ms` to which uppers should move, ms since the epoch."""
-        if self.rest is None:
-            return now_ms // self.interval_ms * self.interval_ms
-        return self.rest.moment(now_ms)
+        return now_ms if self.rest is None else self.rest.moment(now_ms)
 
 
 @dataclass(frozen=True, slots=True)

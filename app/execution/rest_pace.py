@@ -46,8 +46,8 @@ class RestPace:
         """
         self._clock = clock
         self._interval_ms = interval_ms
-        # A multiple: sources tick at multiples of the interval, and would else find some moments
-        # over for long. With 3 s and 5 s uppers would be up to 9 s behind, and called late.
+        # A multiple: sources tick at multiples of the interval, and would else come long after some
+        # moments. With 3 s and 5 s uppers would be up to 9 s behind, and called late.
         self._rest_ms = max(rest_ms // interval_ms, 1) * interval_ms
         self._news_ms = clock.elapsed_ms()
         self._time_ms = 0
@@ -79,5 +79,5 @@ class RestPace:
         since_news_ms = self._clock.elapsed_ms() - (now_ms - moment_ms) - self._news_ms
         if since_news_ms < _QUIET_MS:
             return moment_ms
-        # A time that is to come was given before the clock was set back, or is rounded up.
+        # Not beyond the clock: the time of a commit is rounded up, and the clock may be set back.
         return max(now_ms // self._rest_ms * self._rest_ms, min(self._time_ms, moment_ms))

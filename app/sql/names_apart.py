@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["with_names_apart"]
 
-_CATALYST: Final = "org.apache.spark.sql.catalyst"
+_PROJECT: Final = "org.apache.spark.sql.catalyst.plans.logical.Project"
 
 
 def with_names_apart(spark: SparkSession, plan: Any) -> Any:
@@ -54,23 +54,9 @@ def _apart(spark: SparkSession, plan: Any) -> Any:
     if len(names) == len(columns):
         return plan
     named = [
-        _renamed(spark, one)
+        one.withName(f"{one.name()} {one.exprId().id()}")
         if kind_of(one) == "Alias" and names[str(one.name()).lower()] > 1
         else one
         for one in columns
     ]
-    kind = java_class(spark, f"{_CATALYST}.plans.logical.Project")
-    return kind(scala_sequence(spark, named), plan.children().apply(0))
-
-
-def _renamed(spark: SparkSession, alias: Any) -> Any:
-    """A column under a name that no other one has."""
-    kind = java_class(spark, f"{_CATALYST}.expressions.Alias")
-    return kind(
-        alias.child(),
-        f"{alias.name()} {alias.exprId().id()}",
-        alias.exprId(),
-        alias.qualifier(),
-        alias.explicitMetadata(),
-        alias.nonInheritableMetadataKeys(),
-    )
+    return java_class(spark, _PROJECT)(scala_sequence(spark, named), plan.children().apply(0))

@@ -224,6 +224,7 @@ class Ingestion:
         """
         host, source = self._host, self._description
         host.check_fence()
+        # A source that begins moves its upper as it comes: others must not wait at their rest.
         host.note_news()
         client = host.client
         # Columns are inferred once, when the source is made, and kept with its bindings: later
@@ -343,7 +344,8 @@ class Ingestion:
             # without rows, as sources of shards have them while nothing happens there.
             if staged.rows.rows or decoded.counts.errors:
                 self._host.note_news()
-            self._host.note_time(timeline.commit(number, found, staged).time)
+            binding = timeline.commit(number, found, staged)
+        self._host.note_time(binding.time)
         self._last_rows = staged.rows.rows
         self._reports.measured(decoded.counts, staged, timeline, self._query, first=first)
         self._reports.progress(timeline)

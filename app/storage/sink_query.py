@@ -111,9 +111,6 @@ _IDLE_MS: Final = 10_000
 micro-batch, which would take Spark ten times as long. Also where micro-batches are further apart:
 rows that come right before it would be waited for with all of the time before them."""
 
-_STREAM: Final[Mapping[str, str]] = {"progressInterval": "5 min"}
-"""How often its stream does so, for the hold on the input and the checkpoint."""
-
 _IN_STEPS: Final[Mapping[str, str]] = {"maxFilesPerTrigger": "256"}
 """Parts of the change that one micro-batch takes at most: a sink that comes back after a week
 commits several times on the way. The contents that it begins with have one time, and come at
@@ -222,18 +219,7 @@ class _SinkRun:
         """
         while not query.awaitTermination(_IDLE_MS // 1000):
             try:
-                # Never waits: a micro-batch that is under way moves on by itself.
-                if self._commit_lock.acquire(blocking=False):
-                    try:
-                        if self._error is None:
-                            self._commit_idle_time()
-                    except BaseException as error:
-                        # Under the lock: a micro-batch may wait for it, and must not go on when it
-                        # is not known where the accounts are.
-                        self._error = error
-                        raise
-                    finally:
-                        self._commit_lock.release()
+                self._pass_time_if_idle()
             except BaseException:
                 # Not under the lock: Spark waits for a micro-batch that waits for it.
                 with suppress(Exception):
@@ -353,7 +339,7 @@ class _SinkRun:
             shard=sink.on,
             readChangeFeed="true",
             hold=hold_name(sink.name),
-            **_STREAM,
+            progressInterval="5 min",  # for the hold and the checkpoint; see `_IDLE_MS`
             nativeReads="false",  # `micro_batch` makes the frame that is executed
             **begin,
         )
@@ -459,8 +445,7 @@ class _SinkRun:
         if until is not None and until > committed:
             span = self._readable.span(committed, until, self._first_time)
             interval = Interval(committed.time or 0, span.upper)
-            self._check()
-            target.skip(interval)
+            self._skipped(target, interval)
             progress.record(interval, 0)
 
     def _next_time(self, progress: SinkProgress) -> int:
@@ -496,6 +481,21 @@ class _SinkRun:
         assert start is None or (committed is not None and start <= committed), (start, committed)
         self._commit_until(upper, partial(self._written, frame, number))
 
+    def _pass_time_if_idle(self) -> None:
+        """Commit times without changes; a micro-batch that is under way moves on by itself."""
+        if not self._commit_lock.acquire(blocking=False):
+            return
+        try:
+            if self._error is None:
+                self._commit_idle_time()
+        except BaseException as error:
+            # Under the lock: a micro-batch may wait for it, and must not go on when it is not
+            # known where the accounts are.
+            self._error = error
+            raise
+        finally:
+            self._commit_lock.release()
+
     def _commit_idle_time(self) -> None:
         """Note times without changes that the target lacks, as a micro-batch without rows would."""
         assert self._progress is not None
@@ -506,7 +506,7 @@ class _SinkRun:
         with suppress(Determinate, Indeterminate):  # of the store: the next look may be answered
             until = unchanged_until(self._progress)
         if until is not None and until > committed:
-            self._commit_until(until, self._skipped)
+            self._commit_until(until, lambda target, times, _: self._skipped(target, times))
 
     def _commit_until(
         self, upper: Frontier, write: Callable[[Target, Interval, ReadableSpan], Written]
@@ -545,7 +545,7 @@ class _SinkRun:
         planned = [one for source in sources for one in source.partitions()]
         # Nothing to read: only the time moves on, and no Spark job is worth that.
         if not planned:
-            return self._skipped(target, interval, span)
+            return self._skipped(target, interval)
         check_columns(self._sink, planned)
         updates = micro_batch(frame, number).where(F.col(TS) >= interval.lower)
         if interval.upper.time is not None:
@@ -559,9 +559,8 @@ class _SinkRun:
         self._check()
         return target.write(rows, interval)
 
-    def _skipped(self, target: Target, interval: Interval, span: ReadableSpan) -> Written:
+    def _skipped(self, target: Target, interval: Interval) -> Written:
         """Tell the target that an interval has no rows."""
-        del span
         self._check()
         target.skip(interval)
         return Written(0)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CONF = ROOT / "conf" / "spark-defaults.conf"
 
 _BEGAN: dict[SparkSession, dict[str, str | bool | None]] = {}
-"""The session of this process, with our settings of SQL as they were at its start."""
+"""The session of this process, and its state at its start, which no test may leave changed."""
 
 
 def defaults() -> dict[str, str]:
@@ -55,13 +55,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     warehouse = tmp_path_factory.mktemp("warehouse")
     builder = builder.config("spark.sql.warehouse.dir", str(warehouse))
     with s3a_session(builder) if CHOSEN else nullcontext(builder.getOrCreate()) as session:
-        _BEGAN[session] = _began_with(session)
+        _BEGAN[session] = _state(session)
         yield session
         _BEGAN.clear()
         session.stop()
 
 
-def _began_with(session: SparkSession) -> dict[str, str | bool | None]:
+def _state(session: SparkSession) -> dict[str, str | bool | None]:
     from shardline.datasource.spark_native.rule_loader import loader_of
 
     names = (name for name in defaults() if name.startswith("spark.sql."))
@@ -70,7 +70,7 @@ def _began_with(session: SparkSession) -> dict[str, str | bool | None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _settings_stay() -> Iterator[None]:
+def _session_stays() -> Iterator[None]:
     """A setting of ours that a test has unset is Spark's from then on, and no longer ours.
 
     So 200 partitions of each shuffle, in all tests that come after in this process. And without
@@ -78,7 +78,7 @@ def _settings_stay() -> Iterator[None]:
     """
     yield
     for session, before in _BEGAN.items():
-        assert _began_with(session) == before, "a test has left a session changed"
+        assert _state(session) == before, "a test has left a session changed"
 
 
 @pytest.fixture

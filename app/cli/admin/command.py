@@ -27,7 +27,11 @@ from shardline.app.admin.verb import ChangingVerb, carry_out
 from shardline.app.cli.admin.plan_views import outcome_view
 from shardline.app.cli.admin.usages import shard_usage_view, usage_view
 from shardline.app.cli.admin.views import fsck_view, holders_view
-from shardline.app.cli.storage_options import add_option_argument, storage_options
+from shardline.app.cli.storage_options import (
+    add_location_argument,
+    add_option_argument,
+    storage_options,
+)
 from shardline.app.cli.terminal import sentence
 from shardline.app.execution.causes import encodable
 from shardline.app.settings.durations import parse_retention_ms
@@ -75,9 +79,7 @@ def parse(arguments: Sequence[str] | None) -> CommandArguments:
         "says what it would do, and does it with --commit.",
         epilog="A merge too large for one machine is a job of Spark's: see jobs/compact.py.",
     )
-    parser.add_argument(
-        "location", metavar="LOCATION", help="file:///path, a plain path, s3://bucket/prefix, …"
-    )
+    add_location_argument(parser)
     verbs = parser.add_subparsers(
         dest="verb", metavar="VERB", required=True, prog=f"{parser.prog} LOCATION"
     )

@@ -25,7 +25,7 @@ def end_rest_for(view: View, states: Sequence[ShardState], rest: RestPace | None
     """End the rest if rows wait for uppers to move, or will before they move next.
 
     Args:
-        view: Which has followed `states` as far as they let it.
+        view: It has followed `states` as far as they let it.
         states: Of all its inputs.
         rest: Of its application; None if that never rests.
     """

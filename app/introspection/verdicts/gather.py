@@ -9,6 +9,7 @@ for live errors until the shard's state shows them, or after which lag a sink co
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -222,15 +223,14 @@ def _fresh_ms(found: ObjectFacts, now_ms: int) -> int:
     # Not `_quiet_ms`: what begins while all else rests reads uppers that rest.
     changed_ms = found.changed_ms
     is_quiet = changed_ms is None or now_ms - changed_ms >= _QUIET_MS
-    more_ms = _QUIET_FRESH_MS if is_quiet else 0
+    allowed_ms = _QUIET_FRESH_MS if is_quiet else 0
     description = found.installed.description
     if not isinstance(description, SinkDescription):
-        return FRESH_MS + more_ms
+        return allowed_ms + FRESH_MS
     options = {name.lower(): text for name, text in description.options.items()}
-    try:
-        return _SINK_REPORT_MS + more_ms + parse_duration_ms(options.get("interval", "0s"))
-    except ShardError:
-        return _SINK_REPORT_MS + more_ms
+    with suppress(ShardError):
+        allowed_ms += parse_duration_ms(options.get("interval", "0s"))
+    return allowed_ms + _SINK_REPORT_MS
 
 
 def _backlog(found: ObjectFacts) -> Backlog:

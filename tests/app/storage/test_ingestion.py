@@ -140,3 +140,12 @@ def test_a_tick_that_failed_at_rest_is_made_up_for() -> None:
     source.clock.advance(1_000)
     source.ingestion._tick()
     assert source.upper() == source.clock.now_ms() // 5_000 * 5_000 + 1
+
+
+def test_a_source_that_begins_ends_the_rest() -> None:
+    """Its upper moves as it comes, also where it has no rows at all."""
+    source = Source()
+    source.clock.advance(61_000)
+    assert source.rest.is_resting
+    source.ingestion._run_incarnation()  # it fails, for want of a Spark that would read
+    assert not source.rest.is_resting
