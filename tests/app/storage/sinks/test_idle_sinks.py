@@ -142,3 +142,15 @@ def test_an_empty_input_in_the_place_of_another_passes_no_time(
     Input(idle.client).step(20)
     idle.follow(waits=1)
     assert idle.committed == Frontier(11)
+
+
+def test_nothing_is_passed_behind_a_micro_batch_that_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its query ends by itself, and Spark's own error is what is told with it."""
+    idle = Idle(monkeypatch, tmp_path)
+    idle.input.step(20)
+    idle.run._error = Indeterminate("no answer")
+    idle.follow(waits=1)
+    assert idle.committed == Frontier(11)
+    assert idle.refused == []
