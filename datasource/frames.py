@@ -14,6 +14,8 @@ version of Spark that this project names.
     DriverStream, open_driver_stream    a stream of frontiers, without rows
     KeptJob, rows_given_later, KeptRuns    a plan that is planned once, run again over other rows
     empty_frame, frame_of, clone_of, local_relation, has_class    calls to the JVM
+    kind_of, children_of, read_sequence, …    questions about Spark's plans and expressions
+    settings_of                  what is set in a session
     make_active, as_active       the session whose settings Spark takes in a thread
     struct_of, quoted            Spark's type of a schema; a name in SQL
     status_reader                the status of a streaming query, in one call
@@ -22,6 +24,19 @@ version of Spark that this project names.
     ROWS_MAX, BYTES_MAX          results up to which are staged by the driver
 """
 
+from shardline.datasource.spark_native.catalyst_nodes import (
+    children_of,
+    is_plan,
+    is_whole,
+    kind_of,
+    number_of,
+    numbers_of,
+    numbers_read,
+    operator_kinds,
+    read_sequence,
+    scala_sequence,
+    type_of,
+)
 from shardline.datasource.spark_native.consolidate import can_consolidate, net_changes, repeat_rows
 from shardline.datasource.spark_native.driver_stream import DriverStream, open_driver_stream
 from shardline.datasource.spark_native.jvm import (
@@ -32,6 +47,7 @@ from shardline.datasource.spark_native.jvm import (
     has_class,
     local_relation,
     make_active,
+    settings_of,
 )
 from shardline.datasource.spark_native.kept_job import (
     KeptJob,
@@ -103,6 +119,7 @@ __all__ = [
     "as_active",
     "can_consolidate",
     "changes",
+    "children_of",
     "clone_of",
     "collect_few",
     "collect_interval",
@@ -114,6 +131,9 @@ __all__ = [
     "interval_of",
     "interval_of_offsets",
     "is_checked",
+    "is_plan",
+    "is_whole",
+    "kind_of",
     "local_relation",
     "make_active",
     "metrics_table",
@@ -121,11 +141,18 @@ __all__ = [
     "micro_batch_files",
     "micro_batch_sources",
     "net_changes",
+    "number_of",
+    "numbers_of",
+    "numbers_read",
     "open_driver_stream",
+    "operator_kinds",
     "quoted",
+    "read_sequence",
     "repeat_rows",
     "rows_given_later",
     "save",
+    "scala_sequence",
+    "settings_of",
     "show_statistics",
     "small_target",
     "snapshot",
@@ -139,5 +166,6 @@ __all__ = [
     "sync_tree",
     "times_of_changes",
     "to_arrow",
+    "type_of",
     "updates_in_driver",
 ]

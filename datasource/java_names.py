@@ -1,4 +1,4 @@
-"""Finds classes and objects of the JVM by their names, once each; passes sequences of Scala.
+"""Finds classes and objects of the JVM by their names, once each.
 
 Each step of a dotted name is a call to the JVM, and what is no class (`org`, `org.apache`, …) is
 looked for in each of Spark's three hundred archives, a name without dots once for each package that
@@ -9,7 +9,6 @@ ten times for each error that it converts, so what it asks for most is remembere
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,10 +19,8 @@ __all__ = [
     "class_in",
     "java_class",
     "jvm_of",
-    "read_sequence",
     "remember_names",
     "scala_object",
-    "scala_sequence",
 ]
 
 _ASKED_OFTEN: Final = (
@@ -43,6 +40,12 @@ _ASKED_OFTEN: Final = (
     "org.apache.spark.util.Utils",
 )
 """Names that PySpark asks for as an attribute of the JVM, at each use."""
+
+_CALLED_OFTEN: Final = {
+    "org.apache.spark.sql.functions": ("coalesce", "col", "expr", "lit", "sum"),
+    "PythonUtils": ("toArray", "toSeq"),
+}
+"""Static methods of such classes: PySpark asks for each, too, whenever it calls it."""
 
 _ASKED_BY_STEPS: Final = "py4j.reflection.TypeUtil"
 """The class by which Py4J finds out if an object is an instance of a class."""
@@ -78,6 +81,10 @@ def remember_names(spark: SparkSession) -> None:
         holder = found
     for name in _ASKED_OFTEN:
         setattr(jvm, name, getattr(jvm, name))
+    for name, methods in _CALLED_OFTEN.items():
+        holder = getattr(jvm, name)
+        for method in methods:
+            setattr(holder, method, getattr(holder, method))
 
 
 @lru_cache(maxsize=256)
@@ -87,16 +94,6 @@ def class_in(jvm: Any, name: str) -> Any:
     return getattr(jvm, name)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=256)
 def _singleton(jvm: Any, name: str) -> Any:
     return getattr(class_in(jvm, f"{name}$"), "MODULE$")
-
-
-def scala_sequence(spark: SparkSession, items: Iterable[Any]) -> Any:
-    """A sequence of Scala with these elements."""
-    return java_class(spark, "PythonUtils").toSeq(list(items))
-
-
-def read_sequence(sequence: Any) -> list[Any]:
-    """The elements of a sequence of Scala."""
-    return [sequence.apply(place) for place in range(sequence.size())]

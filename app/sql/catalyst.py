@@ -39,7 +39,7 @@ from shardline.app.sql.determinism import (
 )
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.parsed_relations import refuse_foreign_relations
-from shardline.app.sql.plan_nodes import below, deepest, is_plan, kind_of
+from shardline.app.sql.plan_nodes import below, deepest
 from shardline.app.sql.plan_tree import Node, plan_tree
 from shardline.app.sql.session_fingerprint import SessionFingerprint
 from shardline.app.sql.source_options import InvalidOption, SourceOptions
@@ -50,11 +50,19 @@ from shardline.app.sql.temporal_filters import (
     refused_clocks,
     uses_clock,
 )
-from shardline.app.sql.touched_keys import judge, number_of
+from shardline.app.sql.touched_keys import judge
 from shardline.datasource.clock import IdGenerator
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.frames import as_active, clone_of
-from shardline.datasource.java_names import java_class, read_sequence
+from shardline.datasource.frames import (
+    as_active,
+    children_of,
+    clone_of,
+    is_plan,
+    kind_of,
+    number_of,
+    read_sequence,
+)
+from shardline.datasource.java_names import java_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -315,7 +323,7 @@ def _culprit(node: Any, *, current: bool = False, hint: str = "") -> Nondetermin
     if is_plan(node):
         name = node.nodeName()
     else:
-        python = node.getClass().getSimpleName().startswith("Python")
+        python = kind_of(node).startswith("Python")
         name = node.name() if python else node.prettyName()
     start = node.origin().startIndex()
     offset = int(start.get()) if start.isDefined() else None
@@ -348,7 +356,7 @@ def _texts_read_as_time(node: Any, named: Collection[object]) -> Iterator[str]:
         rows = read_sequence(node.data()) if places else ()
         yield from (str(row.getUTF8String(place)).strip() for row in rows for place in places)
     elif kind in _READ_AS_TIME or (kind == "Alias" and number_of(node) in named):
-        text, *formats = read_sequence(node.children())
+        text, *formats = children_of(node)
         if not formats and _is_text(text):
             for value in filter(lambda one: one.foldable(), _values(text)):
                 with contextlib.suppress(Py4JJavaError):  # fails when the query is run, each time
@@ -357,7 +365,7 @@ def _texts_read_as_time(node: Any, named: Collection[object]) -> Iterator[str]:
 
 def _values(expression: Any) -> Iterator[Any]:
     """The expressions of which one has the value of another as it is; that itself for most."""
-    children = read_sequence(expression.children())
+    children = children_of(expression)
     if not (places := chosen_values(kind_of(expression), len(children))):
         yield expression
     for place in places:

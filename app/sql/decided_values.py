@@ -5,7 +5,7 @@ computed once more to be retracted: of any other, what comes out may be another 
 that was shown. Sums of floats are not decided, nor what ties decide: `first`, lists, `max_by`,
 `row_number`, frames of ROWS.
 
-    is_decided(spark, node)        of what one operator gives over the same rows
+    is_decided(node)        of what one operator gives over the same rows
 
 Invariants:
     A function is decided because it is in a list, never because it is in no other.
@@ -26,12 +26,9 @@ from pyspark.sql.types import (
 )
 
 from shardline.app.sql.kept_aggregates import aggregate_expressions, can_be_key, has_one_form
-from shardline.app.sql.plan_nodes import spark_type
-from shardline.datasource.java_names import read_sequence
+from shardline.datasource.frames import children_of, kind_of, read_sequence, type_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from shardline.app.sql.query_tree import QueryNode
 
 __all__ = ["holds_map", "holds_opaque", "is_decided"]
@@ -50,17 +47,17 @@ _RANKS: Final = frozenset({"CumeDist", "DenseRank", "PercentRank", "Rank"})
 _WHOLE: Final = ["UnboundedPreceding", "UnboundedFollowing"]
 
 
-def is_decided(spark: SparkSession, node: QueryNode) -> bool:
+def is_decided(node: QueryNode) -> bool:
     """True if the same rows below an operator always give the same bits; row by row others do."""
     match node.kind:
         case "Aggregate":
             keys = read_sequence(node.plan.groupingExpressions())
-            return all(can_be_key(spark_type(spark, key)) for key in keys) and all(
-                _is_decided_call(spark, call) for call in aggregate_expressions(node.plan)
+            return all(can_be_key(type_of(key)) for key in keys) and all(
+                _is_decided_call(call) for call in aggregate_expressions(node.plan)
             )
         case "Window":
             named = read_sequence(node.plan.windowExpressions())
-            return all(_is_decided_window(spark, one) for one in named)
+            return all(_is_decided_window(one) for one in named)
     return True
 
 
@@ -86,13 +83,13 @@ def holds_opaque(kind: DataType) -> bool:
     return isinstance(kind, VariantType) or kind.typeName() in {"geometry", "geography"}
 
 
-def _is_decided_call(spark: SparkSession, call: Any) -> bool:
+def _is_decided_call(call: Any) -> bool:
     """True of an aggregate function, whatever the order of rows."""
     function = call.aggregateFunction()
-    kind, arguments = _kind(function), read_sequence(function.children())
+    kind, arguments = _kind(function), children_of(function)
     if kind in _OF_ANYTHING:
         return True
-    given = spark_type(spark, arguments[0]) if arguments else None
+    given = type_of(arguments[0]) if arguments else None
     match given:
         case IntegralType() if kind in _OF_INTEGERS | _OF_EXACT_NUMBERS:
             return True
@@ -101,9 +98,9 @@ def _is_decided_call(spark: SparkSession, call: Any) -> bool:
     return given is not None and kind in _OF_ONE_FORM and has_one_form(given)
 
 
-def _is_decided_window(spark: SparkSession, named: Any) -> bool:
+def _is_decided_window(named: Any) -> bool:
     """True of a window function under a name."""
-    call = read_sequence(named.children())[0]
+    call = children_of(named)[0]
     if _kind(call) != "WindowExpression":
         return False
     function, spec = call.windowFunction(), call.windowSpec()
@@ -117,8 +114,8 @@ def _is_decided_window(spark: SparkSession, named: Any) -> bool:
     # A frame of RANGE has all rows that tie, or none of them.
     whole = [_kind(frame.lower()), _kind(frame.upper())] == _WHOLE
     by_value = _kind(frame.frameType()) == "RangeFrame"
-    return (whole or by_value) and _is_decided_call(spark, function)
+    return (whole or by_value) and _is_decided_call(function)
 
 
 def _kind(node: Any) -> str:
-    return str(node.getClass().getSimpleName()).rstrip("$")
+    return kind_of(node).rstrip("$")

@@ -33,15 +33,16 @@ from shardline.app.sql.kept_aggregates import (
     refusal,
     takes_values_once,
 )
-from shardline.app.sql.plan_nodes import column_named, conjunction, kind_of, with_changed
+from shardline.app.sql.plan_nodes import column_named, conjunction, with_changed
 from shardline.app.sql.strategy import INPUT
-from shardline.app.sql.touched_keys import number_of
-from shardline.datasource.java_names import (
-    java_class,
+from shardline.datasource.frames import (
+    children_of,
+    kind_of,
+    number_of,
     read_sequence,
-    scala_object,
     scala_sequence,
 )
+from shardline.datasource.java_names import java_class, scala_object
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,7 +132,7 @@ class _Aggregate:
         for number, call in calls.items():
             if not takes_values_once(call):
                 continue
-            arguments = read_sequence(call.aggregateFunction().children())
+            arguments = children_of(call.aggregateFunction())
             condition = call.filter().get() if call.filter().isDefined() else None
             for one in found:
                 if one.is_of(arguments, condition):

@@ -6,7 +6,7 @@ A view over millions of rows needs a few of them, and some to spare for those th
 (`compute.view.first_rows_rule`), wherever the change of X itself is known: over the rows of a
 table, over joins, over groups.
 
-    find_first_rows(spark, root, follows)    each such LIMIT, with its order and the number it needs
+    find_first_rows(root, follows)    each such LIMIT, with its order and the number it needs
 
 Invariants:
     Between a LIMIT and its order is nothing that leaves rows out or adds some.
@@ -17,18 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyspark.sql.types import ArrayType, DataType, StringType, StructType
 
 from shardline.app.sql.kept_aggregates import can_be_key
-from shardline.app.sql.plan_nodes import spark_type
 from shardline.app.sql.query_tree import QueryNode
 from shardline.app.sql.strategy import CONSTANT, LIMITS, LINEAR
-from shardline.datasource.java_names import read_sequence
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from shardline.datasource.frames import read_sequence, type_of
 
 __all__ = ["FirstRows", "find_first_rows"]
 
@@ -64,13 +60,10 @@ class FirstRows:
         return self.needed <= _SHOWN_MAX
 
 
-def find_first_rows(
-    spark: SparkSession, root: QueryNode, follows: Callable[[QueryNode], bool]
-) -> list[FirstRows]:
+def find_first_rows(root: QueryNode, follows: Callable[[QueryNode], bool]) -> list[FirstRows]:
     """All of a query that need few rows of what follows changes.
 
     Args:
-        spark: Any session of the application.
         root: A query in its normal form.
         follows: True of an aggregate, a join or a window whose change is known.
     """
@@ -79,7 +72,7 @@ def find_first_rows(
     while ahead:
         node = ahead.pop()
         first = _first_rows_of(node) if node.kind in LIMITS else None
-        if first is not None and _can_be_kept(spark, first.sort, follows):
+        if first is not None and _can_be_kept(first.sort, follows):
             found.append(first)
         else:
             ahead += node.children
@@ -111,12 +104,10 @@ def _number(expression: Any) -> int:
     return int(expression.eval(None))
 
 
-def _can_be_kept(
-    spark: SparkSession, sort: QueryNode, follows: Callable[[QueryNode], bool]
-) -> bool:
+def _can_be_kept(sort: QueryNode, follows: Callable[[QueryNode], bool]) -> bool:
     (rows,) = sort.children
     keys = (order.child() for order in read_sequence(sort.plan.order()))
-    columns = (spark_type(spark, one) for one in (*rows.output, *keys))
+    columns = (type_of(one) for one in (*rows.output, *keys))
     return bool(rows.inputs) and _all_follow(rows, follows) and all(map(_can_be_stored, columns))
 
 

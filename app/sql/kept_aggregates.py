@@ -35,9 +35,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from shardline.app.sql.plan_nodes import kind_of, spark_type
 from shardline.app.sql.safe_expressions import fails_by_itself
-from shardline.datasource.java_names import read_sequence
+from shardline.datasource.frames import children_of, kind_of, read_sequence, type_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,7 +100,7 @@ def aggregate_calls(aggregate: Any) -> list[AggregateCall]:
         found[int(call.resultId().id())] = AggregateCall(
             _FUNCTIONS[kind_of(function)],
             call,
-            read_sequence(function.children()),
+            children_of(function),
             condition.get() if condition.isDefined() else None,
         )
     return list(found.values())
@@ -115,16 +114,16 @@ def refusal(spark: SparkSession, aggregate: Any) -> str:
     if all(key.foldable() or is_of_session(key) for key in keys) and any(map(is_of_session, keys)):
         return "session windows without another key"
     for key in keys:
-        if not key.foldable() and not can_be_key(spark_type(spark, key)):
+        if not key.foldable() and not can_be_key(type_of(key)):
             return f"groups by {key.dataType().sql()}"
     calls = list(aggregate_expressions(aggregate))
-    refused = {_refusal_of_call(spark, call) for call in calls} - {""}
+    refused = {_refusal_of_call(call) for call in calls} - {""}
     if not refused and _fails_despite_filter(spark, calls):
         refused.add("what it computes more than once may fail at rows that FILTER leaves out")
     return f"an aggregate ({', '.join(sorted(refused))})" if refused else ""
 
 
-def _refusal_of_call(spark: SparkSession, call: Any) -> str:
+def _refusal_of_call(call: Any) -> str:
     function = call.aggregateFunction()
     kind = kind_of(function)
     name = str(function.prettyName())
@@ -134,8 +133,8 @@ def _refusal_of_call(spark: SparkSession, call: Any) -> str:
         return f"{name}(DISTINCT)"
     if kind == "Count":
         return ""
-    (argument,) = read_sequence(function.children())[:1]
-    given = spark_type(spark, argument)
+    (argument,) = children_of(function)[:1]
+    given = type_of(argument)
     if kind in {"Max", "Min"}:
         return "" if has_one_form(given) else f"{name} of {argument.dataType().sql()}"
     added_up = isinstance(given, (DecimalType, IntegralType))
@@ -153,7 +152,7 @@ def _fails_despite_filter(spark: SparkSession, calls: Sequence[Any]) -> bool:
         node
         for call in calls
         if call.filter().isDefined()
-        for argument in read_sequence(call.aggregateFunction().children())
+        for argument in children_of(call.aggregateFunction())
         for node in fails_by_itself(spark, argument)
     ]
     if not guarded:
@@ -169,7 +168,7 @@ def _fails_despite_filter(spark: SparkSession, calls: Sequence[Any]) -> bool:
 
 def _nodes(expression: Any) -> Iterator[Any]:
     yield expression
-    for child in read_sequence(expression.children()):
+    for child in children_of(expression):
         yield from _nodes(child)
 
 
@@ -192,7 +191,7 @@ def aggregate_expressions(aggregate: Any) -> Iterator[Any]:
         if kind_of(expression) == "AggregateExpression":
             yield expression
         else:
-            ahead += reversed(read_sequence(expression.children()))
+            ahead += reversed(children_of(expression))
 
 
 def has_one_form(kind: DataType) -> bool:

@@ -19,9 +19,10 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from shardline.app.sql.plan_nodes import kind_of, tree_pattern, with_changed
+from shardline.app.sql.plan_nodes import tree_pattern, with_changed
 from shardline.app.sql.strategy import INPUT
-from shardline.datasource.java_names import java_class, read_sequence, scala_sequence
+from shardline.datasource.frames import kind_of, read_sequence, scala_sequence
+from shardline.datasource.java_names import java_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

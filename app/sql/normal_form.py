@@ -34,21 +34,18 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from shardline.app.sql.distinct_values import with_distinct_values
-from shardline.app.sql.plan_nodes import (
-    conjunction,
-    conjuncts,
-    kind_of,
-    tree_pattern,
-    with_changed,
-)
+from shardline.app.sql.plan_nodes import conjunction, conjuncts, tree_pattern, with_changed
 from shardline.app.sql.strategy import INPUT
 from shardline.app.sql.unread_columns import without_unread_columns
-from shardline.datasource.java_names import (
-    java_class,
+from shardline.datasource.frames import (
+    children_of,
+    is_whole,
+    kind_of,
+    operator_kinds,
     read_sequence,
-    scala_object,
     scala_sequence,
 )
+from shardline.datasource.java_names import java_class, scala_object
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,13 +111,13 @@ def normal_form(spark: SparkSession, plan: Any) -> Any:
     inlined = java_class(spark, f"{_OPTIMIZER}.InlineCTE")(True, False, False).apply(plan)
     if not inlined.subqueriesAll().isEmpty():
         inlined = _without_subqueries(spark, inlined)
-    kinds = _kinds(inlined)
+    kinds = operator_kinds(inlined)
     if not _WITH_AGGREGATES.isdisjoint(kinds):
         inlined = _applied(spark, _AGGREGATES, inlined)
         inlined = _tried(partial(with_distinct_values, spark), inlined)
     if {"Filter", "Join"} <= kinds:
         inlined = _applied(spark, _INNER, _with_filters_at_joins(spark, inlined))
-    if "Join" in _kinds(inlined):
+    if "Join" in operator_kinds(inlined):
         inlined = _tried(partial(without_unread_columns, spark), inlined)
     # The rules for EXCEPT ALL and INTERSECT ALL group what both sides have by columns of the left
     # one alone, which may not be NULL where those of the right one are. In the optimizer others put
@@ -146,7 +143,7 @@ def _tried(change: Callable[[Any], Any], plan: Any) -> Any:
     except (PySparkException, Py4JError) as error:
         _log.info("a query is not brought into its normal form", exc_info=error)
         return plan
-    return found if _is_whole(found) else plan
+    return found if is_whole(found) else plan
 
 
 def _without_subqueries(spark: SparkSession, plan: Any) -> Any:
@@ -181,7 +178,7 @@ def _may_be_false_for_null(plan: Any, pattern: Any) -> bool:
         return True
     own = read_sequence(plan.expressions())
     return all(_is_null_harmless(one, pattern) for one in own) and all(
-        _may_be_false_for_null(one, pattern) for one in read_sequence(plan.children())
+        _may_be_false_for_null(one, pattern) for one in children_of(plan)
     )
 
 
@@ -190,7 +187,7 @@ def _is_null_harmless(expression: Any, pattern: Any, *, null_matters: bool = Fal
     # Those inside of a subquery are looked at when it is rewritten itself.
     if kind in _SUBQUERIES or not expression.containsPattern(pattern):
         return True
-    below = read_sequence(expression.children())
+    below = children_of(expression)
     if kind == "Not" and kind_of(below[0]) == "InSubquery":
         return _is_null_harmless(below[0], pattern, null_matters=null_matters)
     if kind == "InSubquery":
@@ -262,7 +259,7 @@ def _with_filters_at_joins(spark: SparkSession, plan: Any) -> Any:
 def _compares_with_outer_value(expression: Any) -> bool:
     if kind_of(expression) == "ScalarSubquery":
         return not expression.outerAttrs().isEmpty() or not expression.joinCond().isEmpty()
-    return any(map(_compares_with_outer_value, read_sequence(expression.children())))
+    return any(map(_compares_with_outer_value, children_of(expression)))
 
 
 def _filter(spark: SparkSession, conditions: Sequence[Any], below: Any) -> Any:
@@ -344,16 +341,3 @@ def _joined(spark: SparkSession, plan: Any, row: Any) -> Any:
     none = scala_object(spark, "scala.None")
     no_hint = scala_object(spark, f"{_LOGICAL}.JoinHint").NONE()
     return java_class(spark, f"{_LOGICAL}.Join")(plan, row, inner, none, no_hint)
-
-
-def _kinds(plan: Any) -> set[str]:
-    """The classes of all operators of a plan."""
-    mine = {kind_of(plan)}
-    return mine.union(*(_kinds(child) for child in read_sequence(plan.children())))
-
-
-def _is_whole(plan: Any) -> bool:
-    """True if each operator is resolved, and has below it what it refers to."""
-    if not plan.resolved() or not plan.missingInput().isEmpty():
-        return False
-    return all(_is_whole(child) for child in read_sequence(plan.children()))

@@ -20,9 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from shardline.app.sql.plan_nodes import kind_of
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.java_names import read_sequence
+from shardline.datasource.frames import children_of, kind_of, read_sequence
 
 __all__ = ["refuse_outside_calls"]
 
@@ -52,7 +51,7 @@ def _operators(plan: Any) -> Iterator[Any]:
     while ahead:
         operator = ahead.pop()
         yield operator
-        ahead += read_sequence(operator.children())
+        ahead += children_of(operator)
 
 
 def _expressions(operators: Iterable[Any]) -> Iterator[Any]:
@@ -61,7 +60,7 @@ def _expressions(operators: Iterable[Any]) -> Iterator[Any]:
         while ahead:
             expression = ahead.pop()
             yield expression
-            ahead += read_sequence(expression.children())
+            ahead += children_of(expression)
 
 
 def _refusal(what: str) -> InvalidUsage:

@@ -6,26 +6,17 @@ conjuncts(condition)     what a condition joins by AND
 conjunction(spark, all)  the condition that joins others by AND
 column_named(spark, …)   an expression as a column
 with_changed(spark, …)   a node with its children changed
-kind_of(node)            the name of a node's class: `Filter`, `EqualTo`
-spark_type(spark, …)     the type of an expression
 tree_pattern(spark, …)   what `containsPattern` of a node takes, which answers without a walk
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.types import DataType, StructType
-
-from shardline.datasource.java_names import (
-    java_class,
-    read_sequence,
-    scala_object,
-    scala_sequence,
-)
+from shardline.datasource.frames import children_of, is_plan, kind_of, read_sequence, scala_sequence
+from shardline.datasource.java_names import class_in, java_class, jvm_of, scala_object
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,9 +28,6 @@ __all__ = [
     "conjunction",
     "conjuncts",
     "deepest",
-    "is_plan",
-    "kind_of",
-    "spark_type",
     "tree_pattern",
     "with_changed",
 ]
@@ -50,27 +38,14 @@ SUBQUERIES: Final = frozenset({"Exists", "LateralSubquery", "ListQuery", "Scalar
 """Classes of expressions that have a plan in them."""
 
 
-def kind_of(node: Any) -> str:
-    """The name of the class of an operator or expression, as Spark has it."""
-    return str(node.getClass().getSimpleName())
-
-
 def tree_pattern(spark: SparkSession, name: str) -> Any:
     """A pattern of Catalyst, such as `IN_SUBQUERY`: a node knows those that it has within."""
-    return getattr(java_class(spark, "org.apache.spark.sql.catalyst.trees.TreePattern"), name)()
+    return _tree_pattern(jvm_of(spark), name)
 
 
-def spark_type(spark: SparkSession, expression: Any) -> DataType:
-    """The type of an expression of Spark's."""
-    # In a column of a row: only there a collation is part of Spark's JSON.
-    row = java_class(spark, "org.apache.spark.sql.types.StructType")()
-    columns = StructType.fromJson(json.loads(row.add("c", expression.dataType()).json()))
-    return columns.fields[0].dataType
-
-
-def is_plan(node: Any) -> bool:
-    """True for an operator, False for an expression."""
-    return ".plans.logical." in str(node.getClass().getName())
+@lru_cache(maxsize=64)
+def _tree_pattern(jvm: Any, name: str) -> Any:
+    return getattr(class_in(jvm, "org.apache.spark.sql.catalyst.trees.TreePattern"), name)()
 
 
 def below(node: Any) -> Iterator[Any]:
@@ -79,7 +54,7 @@ def below(node: Any) -> Iterator[Any]:
         yield from read_sequence(node.expressions())
     elif kind_of(node) in SUBQUERIES:
         yield node.plan()
-    yield from read_sequence(node.children())
+    yield from children_of(node)
 
 
 def deepest(node: Any, guilty: Callable[[Any], bool]) -> Iterator[Any]:
@@ -121,7 +96,7 @@ def column_named(spark: SparkSession, expression: Any, name: str, number: Any | 
 
 def with_changed(spark: SparkSession, node: Any, change: Callable[[Any], Any]) -> Any:
     """An operator or expression with its children changed; itself if none of them is."""
-    given = read_sequence(node.children())
+    given = children_of(node)
     made = [change(one) for one in given]
     if all(new is old for new, old in zip(made, given, strict=True)):
         return node

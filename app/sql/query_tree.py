@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardline.app.sql.strategy import INPUT
-from shardline.datasource.java_names import read_sequence
+from shardline.datasource.frames import children_of, kind_of, numbers_of, read_sequence
 
 __all__ = ["QueryNode", "query_tree"]
 
@@ -38,13 +38,18 @@ class QueryNode:
         """Its columns: attributes of Spark."""
         return read_sequence(self.plan.output())
 
+    @property
+    def numbers(self) -> list[int]:
+        """Those of its columns, by which Spark knows them."""
+        return numbers_of(self.plan.output())
+
 
 def query_tree(plan: Any) -> QueryNode:
     """The tree of an analysed plan whose inputs are temporary views."""
-    kind = str(plan.getClass().getSimpleName())
+    kind = kind_of(plan)
     if kind == INPUT:
         name = str(plan.desc().identifier().table())
         return QueryNode(plan, kind, name, (), frozenset([name]))
-    children = tuple(query_tree(child) for child in read_sequence(plan.children()))
+    children = tuple(query_tree(child) for child in children_of(plan))
     inputs = frozenset[str]().union(*(child.inputs for child in children))
     return QueryNode(plan, kind, "", children, inputs)

@@ -17,8 +17,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.types import DecimalType, DoubleType, FloatType
 
-from shardline.app.sql.plan_nodes import spark_type
-from shardline.datasource.java_names import read_sequence, scala_object
+from shardline.datasource.frames import children_of, kind_of, type_of
+from shardline.datasource.java_names import scala_object
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,7 +101,7 @@ def fails_by_itself(spark: SparkSession, expression: Any) -> Iterator[Any]:
         return
     if not _is_safe(spark, expression):
         yield expression
-    for child in read_sequence(expression.children()):
+    for child in children_of(expression):
         yield from fails_by_itself(spark, child)
 
 
@@ -116,7 +116,7 @@ def _can_be_evaluated(constant: Any) -> bool:
 
 def _is_safe(spark: SparkSession, expression: Any) -> bool:
     """True if an expression gives a value for all values of its arguments."""
-    match str(expression.getClass().getSimpleName()):
+    match kind_of(expression):
         case "Cast":
             given, wanted = expression.child().dataType(), expression.dataType()
             if str(given.typeName()) in _TIMES and str(wanted.typeName()) == "date":
@@ -130,17 +130,17 @@ def _is_safe(spark: SparkSession, expression: Any) -> bool:
             plain = pattern.foldable() and "\\" not in str(pattern)
             return plain and bool(expression.escapeChar() == "\\")
         case kind if kind in _ARITHMETIC:
-            return _has_room(spark, kind, expression)
+            return _has_room(kind, expression)
         case kind:
             return kind in _SAFE
 
 
-def _has_room(spark: SparkSession, kind: str, arithmetic: Any) -> bool:
+def _has_room(kind: str, arithmetic: Any) -> bool:
     """True if the type of a sum, a difference or a product has room for all values of it."""
-    result = spark_type(spark, arithmetic)
+    result = type_of(arithmetic)
     if isinstance(result, (DoubleType, FloatType)):
         return True
-    given = [spark_type(spark, one) for one in (arithmetic.left(), arithmetic.right())]
+    given = [type_of(one) for one in (arithmetic.left(), arithmetic.right())]
     sides = [one for one in given if isinstance(one, DecimalType)]
     if not isinstance(result, DecimalType) or len(sides) < len(given):
         return False

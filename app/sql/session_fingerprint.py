@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlglot import TokenType
 
 from shardline.app.sql.tokens import tokens_of
+from shardline.datasource.frames import settings_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +59,7 @@ class SessionFingerprint:
         """Read settings and functions: a few calls to the JVM, however many queries there are."""
         session: Any = spark._jsparkSession  # noqa: SLF001 - the analyzer is on that side
         state = session.sessionState()
-        settings = json.dumps(sorted(spark.conf.getAll.items()))
+        settings = json.dumps(sorted(settings_of(spark).items()))
         # Settings may have passwords of stores.
         self._settings = hashlib.sha256(settings.encode()).hexdigest()
         # Which function a name means then depends on a path that is no setting (`SET PATH`).

@@ -28,7 +28,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from shardline.app.sql.spark_errors import SparkProblem, read_spark_error
-from shardline.datasource.java_names import java_class, scala_sequence
+from shardline.datasource.frames import scala_sequence
+from shardline.datasource.java_names import java_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

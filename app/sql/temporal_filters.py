@@ -30,15 +30,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from shardline.app.sql.plan_nodes import (
-    SUBQUERIES,
-    deepest,
-    kind_of,
-    tree_pattern,
-    with_changed,
-)
+from shardline.app.sql.plan_nodes import SUBQUERIES, deepest, tree_pattern, with_changed
 from shardline.app.sql.strategy import CLOCKS, INPUT
-from shardline.datasource.java_names import read_sequence
+from shardline.datasource.frames import children_of, kind_of, read_sequence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -198,7 +192,7 @@ def refused_clocks(spark: SparkSession, plan: Any) -> Iterator[RefusedClock]:
     for expression in read_sequence(plan.expressions()):
         if uses_clock(spark, expression):
             yield from _refused_in(spark, plan, expression)
-    for child in read_sequence(plan.children()):
+    for child in children_of(plan):
         yield from refused_clocks(spark, child)
 
 
@@ -216,7 +210,7 @@ def find_subqueries_beside(spark: SparkSession, plan: Any) -> Iterator[RefusedCl
 def _all_expressions(plan: Any) -> Iterator[Any]:
     if kind_of(plan) != INPUT:
         yield from read_sequence(plan.expressions())
-        for child in read_sequence(plan.children()):
+        for child in children_of(plan):
             yield from _all_expressions(child)
 
 
@@ -243,11 +237,11 @@ def _is_in_subquery(spark: SparkSession, expression: Any) -> bool:
     """True if a subquery of an expression that uses the clock does."""
     if kind_of(expression) in SUBQUERIES:
         return uses_clock(spark, expression)
-    return any(_is_in_subquery(spark, one) for one in read_sequence(expression.children()))
+    return any(_is_in_subquery(spark, one) for one in children_of(expression))
 
 
 def _reads_input(plan: Any) -> bool:
-    return kind_of(plan) == INPUT or any(map(_reads_input, read_sequence(plan.children())))
+    return kind_of(plan) == INPUT or any(map(_reads_input, children_of(plan)))
 
 
 def _is_recursive(plan: Any) -> bool:
@@ -256,7 +250,7 @@ def _is_recursive(plan: Any) -> bool:
     if kind in {"UnionLoop", "UnionLoopRef"}:
         # Above the whole of a recursion its rows are like any others.
         return kind == "UnionLoopRef"
-    return any(map(_is_recursive, read_sequence(plan.children())))
+    return any(map(_is_recursive, children_of(plan)))
 
 
 def _hint(clock: Any, hint: str) -> str:
@@ -285,7 +279,7 @@ def _conjuncts(spark: SparkSession, condition: Any) -> Iterator[Any]:
             yield from _conjuncts(spark, condition.left())
             yield from _conjuncts(spark, condition.right())
         case "Between" if uses_clock(spark, condition):
-            (replacement,) = read_sequence(condition.children())
+            (replacement,) = children_of(condition)
             yield from _conjuncts(spark, replacement)
         case "With" if uses_clock(spark, condition):
             defined = {
@@ -328,7 +322,7 @@ def _shift(expression: Any) -> int | str:
             below = expression.child()
             return _shift(below) if str(below.dataType().typeName()) == "timestamp" else _ONE_SIDE
         case "DatetimeSub":
-            (replacement,) = read_sequence(expression.children())
+            (replacement,) = children_of(expression)
             return _shift(replacement)
         case "TimestampAddInterval":
             return _later(expression)
@@ -339,11 +333,11 @@ def _shift(expression: Any) -> int | str:
 
 def _later(expression: Any) -> int | str:
     """The same of now() and an interval."""
-    start, interval = read_sequence(expression.children())
+    start, interval = children_of(expression)
     before = _shift(start)
     if isinstance(before, str):
         return before
-    kind = str(interval.dataType().getClass().getSimpleName()).rstrip("$")
+    kind = kind_of(interval.dataType()).rstrip("$")
     if kind != "DayTimeIntervalType":
         return _DAYS
     if not interval.foldable():

@@ -32,15 +32,14 @@ from typing import TYPE_CHECKING, Any, Final
 from shardline.app.sql.decided_values import holds_map, holds_opaque, is_decided
 from shardline.app.sql.first_rows import find_first_rows
 from shardline.app.sql.kept_aggregates import is_of_session, refusal
-from shardline.app.sql.plan_nodes import spark_type
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.strategy import JUDGED, LINEAR, Verdict
-from shardline.datasource.java_names import read_sequence
+from shardline.datasource.frames import kind_of, number_of, numbers_read, read_sequence, type_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["KEPT_SIDE", "WITH_COLUMNS_BELOW", "Region", "Regions", "Source", "judge", "number_of"]
+__all__ = ["KEPT_SIDE", "WITH_COLUMNS_BELOW", "Region", "Regions", "Source", "judge"]
 
 _BOTH: Final = frozenset({"Cross", "Inner"})
 KEPT_SIDE: Final = {
@@ -154,11 +153,11 @@ class Regions:
         self._inside: set[QueryNode] = set()
         self.refused: dict[QueryNode, str] = {}
         self._incomparable: set[QueryNode] = set()
-        places = {number_of(one): place for place, one in enumerate(root.output)}
+        places = {number: place for place, number in enumerate(root.numbers)}
         self._walk(root, places)
         for other in below:
             self._walk(other, None)
-        self.first_rows = [] if below else find_first_rows(spark, root, self._follows)
+        self.first_rows = [] if below else find_first_rows(root, self._follows)
 
     def verdicts(self) -> list[Verdict]:
         """What there is to say of each operator that is judged, in the order of the plan."""
@@ -260,7 +259,7 @@ class Regions:
         keys: list[_Key] = []
         places: list[int] = []
         for given, columns in _candidates(top):
-            if any(holds_map(spark_type(self._spark, one)) for _, one in given):
+            if any(holds_map(type_of(one)) for _, one in given):
                 continue  # Spark groups by a map, but has no DISTINCT of one
             key = _reached(given, frozenset(sources))
             place = next((shown[one] for one in columns if one in shown), None) if shown else None
@@ -278,7 +277,7 @@ class Regions:
             )
             for node in sources
         )
-        used_types = (spark_type(self._spark, one) for source in read for one in source.columns)
+        used_types = (type_of(one) for source in read for one in source.columns)
         if any(map(holds_opaque, used_types)):
             # Rows of before a step and of the step are added up, by all of these columns.
             self._incomparable.add(top)
@@ -288,11 +287,11 @@ class Regions:
     def _is_decided(
         self, top: QueryNode, nodes: Sequence[QueryNode], sources: Sequence[QueryNode]
     ) -> bool:
-        if not all(is_decided(self._spark, node) for node in nodes):
+        if not all(is_decided(node) for node in nodes):
             return False
         used = _used(top, nodes)
         read = (one for node in sources for one in node.output if number_of(one) in used)
-        return not any(holds_map(spark_type(self._spark, one)) for one in read)
+        return not any(holds_map(type_of(one)) for one in read)
 
     def _is_plain(self, node: QueryNode) -> bool:
         """True if the rules for changes of rows and of inner joins are all that a node needs."""
@@ -314,14 +313,9 @@ def judge(spark: SparkSession, plan: Any) -> list[Verdict]:
     return Regions(spark, query_tree(plan), lambda node: not refusal(spark, node.plan)).verdicts()
 
 
-def number_of(attribute: Any) -> int:
-    """The number by which Spark knows a column."""
-    return int(attribute.exprId().id())
-
-
 def join_kind(node: QueryNode) -> str:
     """The type of a join as Spark calls it: `Inner`, `LeftOuter`."""
-    return str(node.plan.joinType().getClass().getSimpleName()).rstrip("$")
+    return kind_of(node.plan.joinType()).rstrip("$")
 
 
 def _shown_below(node: QueryNode, shown: Shown) -> Shown | None:
@@ -365,7 +359,7 @@ def _goes_by_the_order_of_rows(node: QueryNode) -> bool:
     functions = (
         one.child().windowFunction() for one in read_sequence(node.plan.windowExpressions())
     )
-    return any(one.getClass().getSimpleName() in _NUMBERING for one in functions)
+    return any(kind_of(one) in _NUMBERING for one in functions)
 
 
 def _candidates(top: QueryNode) -> Iterator[tuple[list[tuple[QueryNode, Any]], list[int]]]:
@@ -433,7 +427,7 @@ def _equalities(join: QueryNode) -> Iterator[list[Any]]:
     left, right = (side.plan.outputSet() for side in join.children)
     while ahead:
         one = ahead.pop()
-        kind = str(one.getClass().getSimpleName())
+        kind = kind_of(one)
         if kind == "And":
             ahead += [one.right(), one.left()]
         elif kind in _EQUALITIES and not (one.left().foldable() or one.right().foldable()):
@@ -446,9 +440,9 @@ def _equalities(join: QueryNode) -> Iterator[list[Any]]:
 
 def _used(top: QueryNode, nodes: Sequence[QueryNode]) -> set[int]:
     """The numbers of all columns that operators refer to, or that the last of them returns."""
-    used = {number_of(one) for one in top.output}
+    used = set(top.numbers)
     for node in nodes:
-        used |= {number_of(one) for one in read_sequence(node.plan.references().toSeq())}
+        used.update(numbers_read(node.plan))
     return used
 
 
@@ -459,13 +453,13 @@ def _distinct(columns: Sequence[Any]) -> list[Any]:
 
 def _renamed(column: Any) -> Any | None:
     """The column that a column of a projection is, perhaps under another name; None for others."""
-    if str(column.getClass().getSimpleName()) == "Alias":
+    if kind_of(column) == "Alias":
         column = column.child()
     return column if _is_column(column) else None
 
 
 def _is_column(expression: Any) -> bool:
-    return str(expression.getClass().getSimpleName()) == "AttributeReference"
+    return kind_of(expression) == "AttributeReference"
 
 
 def _is_same(one: Any | None, other: Any) -> bool:
@@ -473,4 +467,4 @@ def _is_same(one: Any | None, other: Any) -> bool:
 
 
 def _has(node: QueryNode, column: Any) -> bool:
-    return any(number_of(one) == number_of(column) for one in node.output)
+    return number_of(column) in node.numbers

@@ -18,9 +18,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.sql.decided_values import holds_map, holds_opaque
-from shardline.app.sql.plan_nodes import kind_of, spark_type, with_changed
+from shardline.app.sql.plan_nodes import with_changed
 from shardline.app.sql.strategy import INPUT
-from shardline.datasource.java_names import read_sequence, scala_object
+from shardline.datasource.frames import children_of, kind_of, read_sequence, type_of
+from shardline.datasource.java_names import scala_object
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +40,7 @@ def without_unread_columns(spark: SparkSession, plan: Any) -> Any:
     """
     inputs = list(_inputs(plan))
     columns = (column for one in inputs for column in read_sequence(one.output()))
-    if not any(_hinders(spark, column) for column in columns):
+    if not any(_hinders(column) for column in columns):
         return plan
     pruned = scala_object(spark, _COLUMN_PRUNING).apply(plan)
     found = [*_inputs(pruned)]
@@ -57,7 +58,7 @@ def _inputs(plan: Any) -> Iterator[Any]:
     if kind_of(plan) == INPUT:
         yield plan
         return
-    for child in read_sequence(plan.children()):
+    for child in children_of(plan):
         yield from _inputs(child)
 
 
@@ -65,6 +66,6 @@ def _name(view: Any) -> str:
     return str(view.desc().identifier())
 
 
-def _hinders(spark: SparkSession, column: Any) -> bool:
-    kind = spark_type(spark, column)
+def _hinders(column: Any) -> bool:
+    kind = type_of(column)
     return holds_map(kind) or holds_opaque(kind)

@@ -55,6 +55,8 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
 
     classic_session        refuses sessions without a JVM in reach
     jvm, running_batch     classes inside of Spark; the micro-batch that calls `foreachBatch`
+    catalyst_nodes         plans and expressions of Spark, in few calls
+    released_objects       lets the JVM go of objects, many by one call
     compiled_java          loads the Java classes of this package without a jar
 
 `ShardScanRule.java` and `ShardWriteRule.java` are the rules themselves, compiled when they are

@@ -5,6 +5,7 @@ Checked against the exact version of Spark that this project names; a test reads
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,13 +17,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from shardline.datasource.java_names import (
-    class_in,
-    java_class,
-    jvm_of,
-    scala_object,
-    scala_sequence,
-)
+from shardline.datasource.java_names import class_in, java_class, jvm_of, scala_object
+from shardline.datasource.spark_native.catalyst_nodes import scala_sequence
 from shardline.datasource.spark_native.interrupts import is_interrupt
 from shardline.datasource.spark_native.row_files import batches_with_rows
 
@@ -49,6 +45,7 @@ __all__ = [
     "rebind_session",
     "select_text",
     "session_of",
+    "settings_of",
 ]
 
 _SQL: Final = "org.apache.spark.sql"
@@ -59,6 +56,8 @@ _HADOOP: Final = "org.apache.hadoop.fs"
 _RAW_TYPE: Final = "__CHAR_VARCHAR_TYPE_STRING"
 """Key of a field's metadata: the type that a table has its text under."""
 
+
+_JACKSON: Final = "com.fasterxml.jackson.databind.ObjectMapper"
 
 _CAUSES_MAX: Final = 20
 
@@ -396,6 +395,17 @@ def read_map(java: Any) -> dict[str, Any]:
     asks it of which of its kinds it is, 70 calls that take 10 to 30 ms, before it is dropped.
     """
     return {name: java.get(name) for name in read_array(java.keySet().toArray())}
+
+
+def settings_of(spark: SparkSession) -> dict[str, str]:
+    """All that is set in a session, as `spark.conf.getAll` has it, in three calls.
+
+    That makes two for each setting, and iterates over a map of Java; see `read_map`.
+    """
+    java: Any = spark.conf._jconf  # noqa: SLF001 - no public door
+    mapper = java_class(spark, _JACKSON)()
+    found: dict[str, str] = json.loads(mapper.writeValueAsString(java.getAllAsJava()))
+    return found
 
 
 def frame_of(spark: SparkSession, session: Any, plan: Any) -> DataFrame:

@@ -44,7 +44,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from shardline.datasource.java_names import java_class
 from shardline.datasource.spark_native.compiled_java import java_object
-from shardline.datasource.spark_native.jvm import java_type
+from shardline.datasource.spark_native.jvm import java_type, settings_of
 from shardline.datasource.spark_native.row_files import row_files
 from shardline.datasource.spark_native.rule_loader import is_checked
 
@@ -286,7 +286,7 @@ def _never_null(schema: StructType) -> list[int]:
 @contextmanager
 def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
     """Settings of a session in the block, in which nobody else plans with it."""
-    before = spark.conf.getAll
+    before = settings_of(spark)
     try:
         for name, value in wanted.items():
             spark.conf.set(name, value)

@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from shardline.datasource.java_names import java_class, read_sequence
+from shardline.datasource.java_names import java_class
+from shardline.datasource.spark_native.catalyst_nodes import kind_of, read_sequence
 from shardline.datasource.spark_native.interrupts import is_interrupt
 from shardline.datasource.spark_native.jvm import read_map
 
@@ -84,7 +85,7 @@ def micro_batch_sources(frame: DataFrame, number: int) -> list[MicroBatch]:
     return [
         MicroBatch(leaf, execution)
         for leaf in _leaves(execution.logical(), "StreamingDataSourceV2ScanRelation")
-        if leaf.stream().getClass().getSimpleName().startswith("PythonMicroBatchStream")
+        if kind_of(leaf.stream()).startswith("PythonMicroBatchStream")
     ]
 
 
@@ -198,4 +199,4 @@ class MicroBatchLog:
 
 def _leaves(plan: Any, kind: str) -> list[Any]:
     leaves = read_sequence(plan.collectLeaves())
-    return [leaf for leaf in leaves if leaf.getClass().getSimpleName() == kind]
+    return [leaf for leaf in leaves if kind_of(leaf) == kind]

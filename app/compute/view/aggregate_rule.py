@@ -38,14 +38,10 @@ from shardline.app.compute.view.kept_plan import (
 )
 from shardline.app.compute.view.session_groups import WINDOW, session_programs
 from shardline.app.sql.kept_aggregates import AggregateCall, aggregate_calls, is_of_session
-from shardline.app.sql.plan_nodes import spark_type, with_changed
+from shardline.app.sql.plan_nodes import with_changed
 from shardline.app.sql.query_tree import QueryNode, query_tree
-from shardline.datasource.frames import empty_frame
-from shardline.datasource.java_names import (
-    java_class,
-    read_sequence,
-    scala_object,
-)
+from shardline.datasource.frames import empty_frame, kind_of, read_sequence, type_of
+from shardline.datasource.java_names import java_class, scala_object
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -177,7 +173,7 @@ class AggregateRule:
     def _argument_type(self, call: AggregateCall) -> Any:
         if call.function == "count":
             return NullType()
-        return spark_type(self._spark, call.arguments[0])
+        return type_of(call.arguments[0])
 
     # -- below the state ----------------------------------------------------------------------
 
@@ -283,7 +279,7 @@ class AggregateRule:
 
     def _result(self, expression: Any) -> Any:
         """An expression of the aggregate's results over the values of the functions."""
-        if expression.getClass().getSimpleName() == "AggregateExpression":
+        if kind_of(expression) == "AggregateExpression":
             return expression.resultAttribute()
         return with_changed(self._spark, expression, self._result)
 

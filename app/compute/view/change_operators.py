@@ -25,12 +25,8 @@ from shardline.app.compute.view.accumulators import BEFORE
 from shardline.app.compute.view.evaluate import with_times
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
 from shardline.app.sql.plan_nodes import column_named
-from shardline.datasource.frames import empty_frame
-from shardline.datasource.java_names import (
-    java_class,
-    read_sequence,
-    scala_object,
-)
+from shardline.datasource.frames import empty_frame, read_sequence
+from shardline.datasource.java_names import java_class, scala_object
 from shardline.datasource.schema import DIFF, TS
 
 if TYPE_CHECKING:

@@ -57,8 +57,7 @@ from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.strategy import choose_strategy
 from shardline.app.sql.touched_keys import Region, Regions
 from shardline.datasource.errors import ShardError
-from shardline.datasource.frames import empty_frame
-from shardline.datasource.java_names import read_sequence
+from shardline.datasource.frames import children_of, empty_frame, kind_of, read_sequence
 from shardline.datasource.schema import DIFF, TS
 
 if TYPE_CHECKING:
@@ -450,16 +449,16 @@ def depends_on_rows_alone(plan: Any) -> bool:
     if bool(plan.deterministic()):
         return True
     mine = all(map(_is_of_row, read_sequence(plan.expressions())))
-    return mine and all(map(depends_on_rows_alone, read_sequence(plan.children())))
+    return mine and all(map(depends_on_rows_alone, children_of(plan)))
 
 
 def _is_of_row(expression: Any) -> bool:
     if bool(expression.deterministic()):
         return True
-    below = read_sequence(expression.children())
-    if str(expression.getClass().getSimpleName()) != "AggregateExpression":
+    below = children_of(expression)
+    if kind_of(expression) != "AggregateExpression":
         return any(not one.deterministic() for one in below) and all(map(_is_of_row, below))
-    arguments = read_sequence(expression.aggregateFunction().children())
+    arguments = children_of(expression.aggregateFunction())
     return all(bool(one.deterministic()) for one in arguments)
 
 

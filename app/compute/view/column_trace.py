@@ -22,9 +22,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from shardline.app.compute.view.join_tree import INNER, join_kind
-from shardline.app.sql.plan_nodes import kind_of
-from shardline.app.sql.touched_keys import KEPT_SIDE, WITH_COLUMNS_BELOW, number_of
-from shardline.datasource.java_names import read_sequence
+from shardline.app.sql.touched_keys import KEPT_SIDE, WITH_COLUMNS_BELOW
+from shardline.datasource.frames import kind_of, number_of, read_sequence
 
 if TYPE_CHECKING:
     from shardline.app.sql.query_tree import QueryNode
@@ -92,7 +91,7 @@ class ColumnTraces:
         self, node: QueryNode, number: int, *, all_values: bool
     ) -> tuple[InputColumn, ...]:
         """A column of each branch: it has one place in all of them."""
-        place = [number_of(one) for one in node.output].index(number)
+        place = node.numbers.index(number)
         found: list[InputColumn] = []
         for child in node.children:
             if not child.inputs:
@@ -108,7 +107,8 @@ class ColumnTraces:
     def _names_of(self, node: QueryNode) -> dict[int, str]:
         """The names of an operator's columns by their numbers, in order."""
         if node not in self._names:
-            self._names[node] = {number_of(one): str(one.name()) for one in node.output}
+            names = (str(one.name()) for one in node.output)
+            self._names[node] = dict(zip(node.numbers, names, strict=True))
         return self._names[node]
 
     def _projected_of(self, node: QueryNode) -> dict[int, int]:

@@ -26,8 +26,7 @@ import pyarrow.compute as pc
 from shardline.app.compute.view.column_trace import inputs_of
 from shardline.app.compute.view.row_conditions import Conditions, rows_that_satisfy
 from shardline.app.compute.view.temporal_rule import KNOWN_BY_ID
-from shardline.app.sql.touched_keys import number_of
-from shardline.datasource.java_names import read_sequence
+from shardline.datasource.frames import number_of, numbers_read, read_sequence
 from shardline.datasource.schema import DIFF, TS
 from shardline.datasource.updates import consolidate
 
@@ -93,7 +92,7 @@ def concerns(
     read: set[int] = set()
     places: dict[str, list[QueryNode]] = {}
     for tree in trees:
-        read |= _read(tree, always | {number_of(one) for one in tree.output})
+        read |= _read(tree, always | set(tree.numbers))
         for node in inputs_of(tree):
             places.setdefault(node.input, []).append(node)
     return {
@@ -118,13 +117,11 @@ def _read(node: QueryNode, wanted: set[int]) -> set[int]:
         return wanted
     if node.kind == "Project":
         columns = read_sequence(node.plan.projectList())
-        references = [one.references() for one in columns if number_of(one) in wanted]
+        readers = [one for one in columns if number_of(one) in wanted]
     else:
-        references = [node.plan.references()]
-    found = wanted.union(
-        number_of(one) for columns in references for one in read_sequence(columns.toSeq())
-    )
+        readers = [node.plan]
+    found = wanted.union(*map(numbers_read, readers))
     for child in node.children:
-        more = set() if node.kind in KNOWN_BY_ID else {number_of(one) for one in child.output}
+        more = set() if node.kind in KNOWN_BY_ID else set(child.numbers)
         found |= _read(child, found | more)
     return found

@@ -38,8 +38,8 @@ from pyspark.sql.types import (
 from shardline.app.compute.view.kept_plan import plan_of
 from shardline.app.sql.decided_values import holds_opaque
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.frames import frame_of
-from shardline.datasource.java_names import java_class, read_sequence, scala_sequence
+from shardline.datasource.frames import frame_of, read_sequence, scala_sequence
+from shardline.datasource.java_names import java_class
 from shardline.datasource.schema import DIFF
 
 __all__ = ["additions", "check_comparable", "correction_frame"]

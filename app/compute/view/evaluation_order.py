@@ -20,10 +20,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from shardline.app.compute.view.join_tree import join_conditions, join_kind
-from shardline.app.sql.plan_nodes import conjuncts, kind_of
+from shardline.app.sql.plan_nodes import conjuncts
 from shardline.app.sql.safe_expressions import cannot_fail
-from shardline.app.sql.touched_keys import number_of
-from shardline.datasource.java_names import read_sequence
+from shardline.datasource.frames import kind_of, number_of, numbers_of, numbers_read, read_sequence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,14 +91,14 @@ class _Above:
             case "Aggregate":
                 made = read_sequence(node.plan.aggregateExpressions())
             case "Generate":
-                made_here = {number_of(one) for one in read_sequence(node.plan.generatorOutput())}
+                made_here = set(numbers_of(node.plan.generatorOutput()))
                 columns = self.columns - made_here
                 if columns != self.columns:
-                    columns |= frozenset(_references(node.plan.generator()))
+                    columns |= frozenset(numbers_read(node.plan.generator()))
                 return replace(self, columns=columns)
             case _:
                 return replace(self, is_unknown=bool(self.is_unknown or self.columns))
-        below = {number_of(one): frozenset(_references(one)) for one in made}
+        below = {number_of(one): frozenset(numbers_read(one)) for one in made}
         columns = frozenset[int]().union(*(below.get(one, ()) for one in self.columns))
         equal = (
             (a, b)
@@ -150,7 +149,7 @@ class EvaluationOrder:
         # A filter over a column that is computed is computed there where it is evaluated.
         if (filters or (above.filtered and node.kind == "Project")) and not self.is_safe(node):
             failing = self._failing(node)
-            columns = [number for one in failing for number in _references(one)]
+            columns = [number for one in failing for number in numbers_read(one)]
             above = replace(above, fails=True).inferred(columns)
         if not above.fails:
             yield node
@@ -202,10 +201,6 @@ def _equal_columns(node: QueryNode) -> Iterator[tuple[int, int]]:
         conditions = join_conditions(node)
     for one in conditions:
         if kind_of(one) in {"EqualTo", "EqualNullSafe"}:
-            left, right = set(_references(one.left())), set(_references(one.right()))
+            left, right = set(numbers_read(one.left())), set(numbers_read(one.right()))
             if len(left) == len(right) == 1:
                 yield left.pop(), right.pop()
-
-
-def _references(expression: Any) -> Iterator[int]:
-    return map(number_of, read_sequence(expression.references().toSeq()))

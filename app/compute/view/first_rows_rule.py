@@ -40,8 +40,8 @@ from shardline.app.compute.view.correction import correction_frame
 from shardline.app.compute.view.evaluate import with_times
 from shardline.app.compute.view.kept_plan import KeptPlan, columns_of, shared_plan, state_leaf
 from shardline.app.sql.query_tree import QueryNode
-from shardline.app.sql.touched_keys import number_of
-from shardline.datasource.java_names import java_class, read_sequence
+from shardline.datasource.frames import kind_of, number_of, read_sequence
+from shardline.datasource.java_names import java_class
 from shardline.datasource.schema import DIFF, TS
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class FirstRowsRule:
             value = order.child()
             if value.foldable():
                 continue
-            is_column = str(value.getClass().getSimpleName()) == "AttributeReference"
+            is_column = kind_of(value) == "AttributeReference"
             text = texts.get(number_of(value)) if is_column else None
             if text is None:
                 text = f"o{len(named) - len(columns) + 1}"

@@ -40,10 +40,8 @@ from shardline.app.compute.view.kept_plan import Leaf, Operator
 from shardline.app.compute.view.look_up import LookUps
 from shardline.app.sql.plan_nodes import conjunction
 from shardline.app.sql.safe_expressions import cannot_fail
-from shardline.datasource.java_names import (
-    read_sequence,
-    scala_object,
-)
+from shardline.datasource.frames import kind_of, read_sequence
+from shardline.datasource.java_names import scala_object
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -245,7 +243,7 @@ def _connected(
             both = both_columns(there, columns[place])
             for condition in conditions:
                 needs = condition.references()
-                if (condition.getClass().getSimpleName() in _EQUALITIES) == equal and (
+                if (kind_of(condition) in _EQUALITIES) == equal and (
                     needs.subsetOf(both)
                     and not needs.subsetOf(there)
                     and not needs.subsetOf(columns[place])

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.sql.plan_nodes import conjuncts
-from shardline.datasource.java_names import read_sequence
+from shardline.datasource.frames import kind_of, read_sequence
 
 if TYPE_CHECKING:
     from shardline.app.sql.query_tree import QueryNode
@@ -36,7 +36,7 @@ _TRANSPARENT: Final = frozenset({"ResolvedHint", "SubqueryAlias"})
 
 def join_kind(node: QueryNode) -> str:
     """The type of a join as Spark calls it: `Inner`, `LeftOuter`."""
-    return str(node.plan.joinType().getClass().getSimpleName()).rstrip("$")
+    return kind_of(node.plan.joinType()).rstrip("$")
 
 
 def join_conditions(join: QueryNode) -> list[Any]:
@@ -72,7 +72,7 @@ def is_around_a_join(node: QueryNode) -> bool:
     """True if rows of an inner join pass through, perhaps not all of them, with their columns."""
     while node.kind != "Join":
         names = node.kind == "Project" and all(
-            column.getClass().getSimpleName() == "AttributeReference"
+            kind_of(column) == "AttributeReference"
             for column in read_sequence(node.plan.projectList())
         )
         if not names and node.kind not in _TRANSPARENT | {"Filter"}:

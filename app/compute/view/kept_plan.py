@@ -32,13 +32,17 @@ from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.sql.names_apart import with_names_apart
 from shardline.app.sql.plan_nodes import tree_pattern
 from shardline.app.sql.query_tree import QueryNode, query_tree
-from shardline.datasource.frames import clone_of, empty_frame, frame_of, struct_of
-from shardline.datasource.java_names import (
-    java_class,
+from shardline.datasource.frames import (
+    children_of,
+    clone_of,
+    empty_frame,
+    frame_of,
+    kind_of,
     read_sequence,
-    scala_object,
     scala_sequence,
+    struct_of,
 )
+from shardline.datasource.java_names import java_class, scala_object
 from shardline.datasource.schema import ShardSchema
 
 if TYPE_CHECKING:
@@ -268,11 +272,11 @@ class Operators:
 
 def _has_table_function(plan: Any) -> bool:
     """True if rows come from a table function of Python; not in subqueries of expressions."""
-    if str(plan.getClass().getSimpleName()) == "Generate":
-        kind = str(plan.generator().getClass().getSimpleName())
+    if kind_of(plan) == "Generate":
+        kind = kind_of(plan.generator())
         if kind.endswith("PythonUDTF"):
             return True
-    return any(map(_has_table_function, read_sequence(plan.children())))
+    return any(map(_has_table_function, children_of(plan)))
 
 
 def calls_user_functions(spark: SparkSession, query: str, inputs: Iterable[ShardState]) -> bool:

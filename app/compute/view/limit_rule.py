@@ -26,7 +26,7 @@ from shardline.app.compute.view.change_operators import ChangeOperators, NotIncr
 from shardline.app.compute.view.evaluate import with_times
 from shardline.app.compute.view.kept_plan import columns_of, state_leaf
 from shardline.app.sql.query_tree import QueryNode
-from shardline.app.sql.touched_keys import number_of
+from shardline.datasource.frames import number_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

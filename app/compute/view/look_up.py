@@ -48,8 +48,7 @@ from shardline.app.compute.view.join_tree import (
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.plan_part import Needed, PlanPart
 from shardline.app.sql.kept_aggregates import has_one_form
-from shardline.app.sql.plan_nodes import kind_of, spark_type
-from shardline.app.sql.touched_keys import number_of
+from shardline.datasource.frames import kind_of, number_of, type_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -427,7 +426,7 @@ class LookUps:
         return _Compared(number_of(left), number_of(right), nulls)
 
     def _are_comparable(self, left: Any, right: Any) -> bool:
-        mine, their = spark_type(self.spark, left), spark_type(self.spark, right)
+        mine, their = type_of(left), type_of(right)
         if isinstance(mine, IntegralType) and isinstance(their, IntegralType):
             return True
         same = mine == their or (isinstance(mine, StringType) and isinstance(their, StringType))

@@ -48,9 +48,9 @@ from shardline.app.compute.view.column_trace import ColumnTraces, InputColumn, i
 from shardline.app.compute.view.evaluation_order import EvaluationOrder
 from shardline.app.compute.view.join_tree import INNER, join_conditions, join_kind
 from shardline.app.sql.kept_aggregates import has_one_form
-from shardline.app.sql.plan_nodes import conjuncts, kind_of, spark_type
-from shardline.app.sql.touched_keys import number_of
-from shardline.datasource.java_names import read_sequence, scala_object
+from shardline.app.sql.plan_nodes import conjuncts
+from shardline.datasource.frames import kind_of, number_of, numbers_read, read_sequence, type_of
+from shardline.datasource.java_names import scala_object
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -223,7 +223,7 @@ class ConditionReader:
     ) -> Iterator[tuple[QueryNode, RowCondition]]:
         """What a condition of an operator says of the rows of an input, for each such input."""
         traced: dict[int, tuple[InputColumn, ...]] = {}
-        for number in map(number_of, read_sequence(condition.references().toSeq())):
+        for number in numbers_read(condition):
             below = (self._traces.of(child, number, all_values=True) for child in node.children)
             traced[number] = next((found for found in below if found), ())
         about = dict.fromkeys(column.input for found in traced.values() for column in found)
@@ -408,7 +408,7 @@ class _Translation:
         return None if is_text and "\ufffd" in known.as_py() else _Constant(known)
 
     def _type(self, expression: Any) -> DataType:
-        return spark_type(self.spark, expression)
+        return type_of(expression)
 
 
 def _all_of(call: str, *arguments: RowCondition | _ColumnName | None) -> RowCondition | None:

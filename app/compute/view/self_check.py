@@ -42,11 +42,9 @@ from shardline.app.execution.host import Host
 from shardline.app.execution.spark_errors import error_line
 from shardline.app.sql.decided_values import holds_map, is_decided
 from shardline.app.sql.kept_aggregates import has_one_form
-from shardline.app.sql.plan_nodes import kind_of, spark_type
 from shardline.app.sql.strategy import LINEAR
-from shardline.app.sql.touched_keys import WITH_COLUMNS_BELOW, number_of
-from shardline.datasource.frames import to_arrow
-from shardline.datasource.java_names import read_sequence
+from shardline.app.sql.touched_keys import WITH_COLUMNS_BELOW
+from shardline.datasource.frames import kind_of, number_of, read_sequence, to_arrow, type_of
 from shardline.datasource.schema import python_values
 
 if TYPE_CHECKING:
@@ -212,9 +210,9 @@ def asked_by(spark: SparkSession, query: QueryNode) -> tuple[AskedBy, ...] | Non
 def _is_decided(spark: SparkSession, node: QueryNode) -> bool:
     if node.input or not node.inputs:
         return True
-    if node.kind not in _COMPARED or not is_decided(spark, node):
+    if node.kind not in _COMPARED or not is_decided(node):
         return False
-    if any(holds_map(spark_type(spark, one)) for one in node.output):
+    if any(holds_map(type_of(one)) for one in node.output):
         return False
     return all(_is_decided(spark, child) for child in node.children)
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from shardline.datasource.frames import settings_of
 from shardline.datasource.java_names import java_class
 
 if TYPE_CHECKING:
@@ -79,7 +80,9 @@ def query_settings(spark: SparkSession) -> tuple[str, ...]:
     # machine, and that of the next machine is another one.
     found = {name: _value(name, str(spark.conf.get(name))) for name in _USUAL}
     found |= {
-        name: value.strip() for name, value in spark.conf.getAll.items() if name.startswith(_LEGACY)
+        name: value.strip()
+        for name, value in settings_of(spark).items()
+        if name.startswith(_LEGACY)
     }
     return tuple(
         f"{name}={value}" for name, value in sorted(found.items()) if value != _USUAL.get(name)

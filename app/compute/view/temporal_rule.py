@@ -42,8 +42,14 @@ from shardline.app.compute.view.evaluate import with_times
 from shardline.app.compute.view.kept_plan import KeptPlan, columns_of, state_leaf
 from shardline.app.sql.query_tree import QueryNode
 from shardline.app.sql.temporal_filters import Bound, TemporalCondition
-from shardline.app.sql.touched_keys import number_of
-from shardline.datasource.java_names import java_class, read_sequence
+from shardline.datasource.frames import (
+    children_of,
+    kind_of,
+    number_of,
+    numbers_of,
+    numbers_read,
+)
+from shardline.datasource.java_names import java_class
 from shardline.datasource.schema import DIFF, TS
 
 if TYPE_CHECKING:
@@ -332,13 +338,13 @@ KNOWN_BY_ID: Final = frozenset(
 
 def needed_columns(root: Any) -> frozenset[int]:
     """Ids of all columns that any operator of a plan refers to, and of those of its result."""
-    found = {number_of(one) for one in read_sequence(root.output())}
+    found = set(numbers_of(root.output()))
     ahead = [root]
     while ahead:
         plan = ahead.pop()
-        children = read_sequence(plan.children())
-        found |= {number_of(one) for one in read_sequence(plan.references().toSeq())}
-        if str(plan.getClass().getSimpleName()) not in KNOWN_BY_ID:
-            found |= {number_of(one) for child in children for one in read_sequence(child.output())}
+        children = children_of(plan)
+        found.update(numbers_read(plan))
+        if kind_of(plan) not in KNOWN_BY_ID:
+            found |= {number for child in children for number in numbers_of(child.output())}
         ahead += children
     return frozenset(found)

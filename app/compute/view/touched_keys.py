@@ -39,12 +39,8 @@ from shardline.app.compute.view.kept_plan import Leaf, Operator, columns_of, pla
 from shardline.app.compute.view.look_up import LookUps
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.touched_keys import Region, Source
-from shardline.datasource.frames import empty_frame
-from shardline.datasource.java_names import (
-    java_class,
-    read_sequence,
-    scala_object,
-)
+from shardline.datasource.frames import empty_frame, kind_of, read_sequence
+from shardline.datasource.java_names import java_class, scala_object
 from shardline.datasource.schema import DIFF, TS
 
 if TYPE_CHECKING:
@@ -343,7 +339,7 @@ class TouchedRule:
             ).NONE(),
         )
         joined = Operator(plan, sides)
-        kind = str(node.plan.joinType().getClass().getSimpleName()).rstrip("$")
+        kind = kind_of(node.plan.joinType()).rstrip("$")
         if kind == "FullOuter":
             pairs = ((left.at, right.at), (left.next, right.next))
             either = [

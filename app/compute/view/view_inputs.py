@@ -41,9 +41,8 @@ from shardline.app.execution.spark_errors import error_line
 from shardline.app.protocol.objects import ViewDescription
 from shardline.app.sql.query_tree import query_tree
 from shardline.datasource.errors import Determinate
-from shardline.datasource.frames import clone_of, empty_frame, struct_of
+from shardline.datasource.frames import clone_of, empty_frame, read_sequence, struct_of
 from shardline.datasource.frontier import meet
-from shardline.datasource.java_names import read_sequence
 from shardline.datasource.read import current_schema
 from shardline.datasource.schema import ShardSchema
 from shardline.datasource.state import ShardState

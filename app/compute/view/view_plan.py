@@ -50,8 +50,7 @@ from shardline.app.sql.strategy import (
 )
 from shardline.app.sql.temporal_filters import split_condition
 from shardline.app.sql.touched_keys import Region, Regions, join_kind
-from shardline.datasource.frames import as_active, clone_of, empty_frame
-from shardline.datasource.java_names import read_sequence
+from shardline.datasource.frames import as_active, clone_of, empty_frame, kind_of, read_sequence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -284,9 +283,9 @@ def _is_shown(node: QueryNode) -> bool:
 
 
 def _is_column(expression: Any) -> bool:
-    kind = str(expression.getClass().getSimpleName())
+    kind = kind_of(expression)
     if kind == "Alias":
-        kind = str(expression.child().getClass().getSimpleName())
+        kind = kind_of(expression.child())
     return kind == "AttributeReference"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from py4j.java_gateway import JavaPackage, JVMView
+from py4j.java_gateway import JavaClass, JavaPackage, JVMView
 from pyspark.errors import AnalysisException
 from pyspark.sql.functions import col, lit
 
@@ -53,6 +53,19 @@ def test_what_pyspark_asks_for_most_is_remembered(spark: SparkSession, asked: li
     with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
         frame.select("b")
     assert asked == []
+
+
+def test_a_function_of_sql_is_asked_for_once(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the class with it is, which Py4J asks for each of its methods."""
+    remember_names(spark)
+
+    def ask(holder: Any, name: str) -> Any:
+        raise AssertionError(f"{holder} is asked for {name}")
+
+    monkeypatch.setattr(JavaClass, "__getattr__", ask)
+    assert str(col("a") + lit(1)) == "Column<'+(a, 1)'>"
 
 
 def test_a_query_is_analysed_without_asking_again(spark: SparkSession, asked: list[str]) -> None:

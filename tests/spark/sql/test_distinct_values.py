@@ -11,9 +11,7 @@ from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.kept_plan import plan_of
 from shardline.app.sql.kept_aggregates import aggregate_expressions
 from shardline.app.sql.normal_form import normal_form
-from shardline.app.sql.plan_nodes import kind_of
-from shardline.datasource.frames import frame_of
-from shardline.datasource.java_names import read_sequence
+from shardline.datasource.frames import children_of, frame_of, kind_of, read_sequence
 from support.profiles import some_of
 from support.spark.views import comparable
 
@@ -121,7 +119,7 @@ def test_what_would_not_follow_is_left_alone(
 
 def calls(plan: Any) -> list[Any]:
     own = list(aggregate_expressions(plan)) if kind_of(plan) == "Aggregate" else []
-    below = [*read_sequence(plan.children()), *read_sequence(plan.subqueries())]
+    below = [*children_of(plan), *read_sequence(plan.subqueries())]
     return own + [one for child in below for one in calls(child)]
 
 
@@ -130,7 +128,7 @@ def kind(call: Any) -> str:
 
 
 def kinds(plan: Any) -> Counter[str]:
-    below = (kinds(child) for child in read_sequence(plan.children()))
+    below = (kinds(child) for child in children_of(plan))
     return sum(below, Counter([kind_of(plan)]))
 
 

@@ -11,10 +11,8 @@ import pytest
 from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.kept_plan import plan_of
 from shardline.app.sql.normal_form import normal_form
-from shardline.app.sql.plan_nodes import kind_of
 from shardline.app.sql.strategy import INPUT
-from shardline.datasource.frames import frame_of
-from shardline.datasource.java_names import read_sequence
+from shardline.datasource.frames import children_of, frame_of, kind_of, read_sequence
 from shardline.testing import Lab
 from support.profiles import some_of
 
@@ -42,7 +40,7 @@ def inputs(plan: Any) -> Iterator[Any]:
     if kind_of(plan) == INPUT:
         yield plan
         return
-    for child in read_sequence(plan.children()):
+    for child in children_of(plan):
         yield from inputs(child)
 
 
@@ -75,9 +73,7 @@ def test_a_query_over_other_types_is_left_alone(
     """Its plan shows the joins as they were written."""
     query = "SELECT a.v FROM u a LEFT JOIN u b ON a.k = b.k"
     plan = normal_form(spark, plan_of(analyse_query(spark, query, tables)))
-    assert "Project" not in [
-        kind_of(one) for one in read_sequence(plan.children().head().children())
-    ]
+    assert "Project" not in [kind_of(one) for one in children_of(plan.children().head())]
 
 
 @pytest.mark.slow
