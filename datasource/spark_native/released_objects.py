@@ -18,6 +18,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from py4j.clientserver import SHUTDOWN_FINALIZER_WORKER, FinalizerWorker
@@ -33,6 +34,9 @@ _PREFIX: Final = "o"
 """The first letter of the names of all objects that are handed out: the gateway itself has others,
 and is never released."""
 
+_replacing: Final = threading.Lock()
+"""Two threads may be the first to read a plan."""
+
 
 def release_together(client: Any, release: Callable[[str], object]) -> None:
     """Let the objects of a client of Py4J be released by few calls; nothing where it has no queue.
@@ -41,15 +45,18 @@ def release_together(client: Any, release: Callable[[str], object]) -> None:
         client: Of the gateway; without threads of their own in the JVM PySpark has another one.
         release: Releases the objects with these names, which are joined by blanks.
     """
-    before = getattr(client, "finalizer_deque", None)
-    workers = (one for one in threading.enumerate() if isinstance(one, FinalizerWorker))
-    worker = next((one for one in workers if one.deque is before), None)
-    if worker is None:
-        return
-    queue = _Queue(release)
-    worker.deque = client.finalizer_deque = queue
-    while before:
-        queue.appendleft(before.pop())
+    with _replacing:
+        before: Any = getattr(client, "finalizer_deque", None)
+        workers = (one for one in threading.enumerate() if isinstance(one, FinalizerWorker))
+        worker = next((one for one in workers if one.deque is before), None)
+        if worker is None or isinstance(before, _Queue):
+            return
+        queue = _Queue(release)
+        client.finalizer_deque = queue
+        worker.deque = queue
+    with suppress(IndexError):  # until it is empty: Py4J's thread may still take one, too
+        while True:
+            queue.appendleft(before.pop())
 
 
 class _Queue:

@@ -56,6 +56,16 @@ def test_what_waits_is_released_by_few_calls_each_object_once(client: Client) ->
     assert max(map(len, calls)) <= 1000
 
 
+def test_objects_are_released_together_once_it_is_asked_for_twice(client: Client) -> None:
+    """Two threads may be the first to read a plan; the first of them stays."""
+    first: list[str] = []
+    release_together(client, first.append)
+    release_together(client, lambda _: pytest.fail("replaced"))
+    client.give_up("o1")
+    client.end()
+    assert first == ["o1"]
+
+
 def test_a_call_that_fails_ends_nothing(client: Client) -> None:
     """Py4J's thread is the only one: without it nothing would be released any more."""
     attempts: list[str] = []
