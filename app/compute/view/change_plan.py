@@ -177,7 +177,6 @@ class ChangePlan:
             NotIncremental: The query needs more than changes, whichever input changes.
         """
         self._columns = dict(columns)
-        self._spark = session
         self._operators = ChangeOperators(session)
         self._joins = JoinRule(session, self._operators)
         self._contents = {name: type(given)(_visible(given)) for name, given in columns.items()}
@@ -331,7 +330,7 @@ class ChangePlan:
         # Behind the others: the one that was not used for longest comes first.
         found = self._steps.pop(key, None)
         if found is None:
-            look_ups = LookUps(self._spark, changed, self._traces, self._known, self._fan_out)
+            look_ups = LookUps(changed, self._traces, self._known, self._fan_out)
             try:
                 self._by_key.clear()
                 made, regions = root(look_ups), tuple(self._by_key)
@@ -355,7 +354,7 @@ class ChangePlan:
 
     def _numbers(self, regions: Sequence[Region], changed: frozenset[str]) -> StepPlan:
         """The numbers of rows of touched keys, of these regions."""
-        look_ups = LookUps(self._spark, changed, self._traces, by_key=False)
+        look_ups = LookUps(changed, self._traces, by_key=False)
         numbers = [
             number
             for region in regions

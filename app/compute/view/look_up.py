@@ -4,7 +4,7 @@ A side of a join is needed only as far as its rows match a row that is there: of
 a side that was looked up before. Where a column of an input has to be equal to a column of another
 one, values of the second are the keys of the first:
 
-    found = LookUps(spark, changed)
+    found = LookUps(changed, traces)
     with found.part():                                         a term of a join
         leaves = found.restrict(side, conditions, earlier)     what the side's inputs stand for
     found.ordered                                              look-ups, each after those it needs
@@ -51,8 +51,6 @@ from shardline.app.sql.kept_aggregates import has_one_form
 from shardline.datasource.frames import kind_of, number_of, type_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from shardline.app.compute.view.row_conditions import Conditions
     from shardline.app.sql.query_tree import QueryNode
 
@@ -149,7 +147,6 @@ class LookUps:
     """Collects the look-ups of one plan.
 
     Attributes:
-        spark: Any session of the application.
         changed: Names of inputs that change.
         traces: Columns of the query's operators, which its plans share.
         known: What is known of the rows of inputs that come to anything.
@@ -158,7 +155,6 @@ class LookUps:
         ordered: The look-ups, each after those whose rows it needs.
     """
 
-    spark: SparkSession
     changed: frozenset[str]
     traces: ColumnTraces
     known: Mapping[QueryNode, Conditions] = field(default_factory=dict)

@@ -200,7 +200,6 @@ class ConditionReader:
             traces: Columns of the operators.
             order: Says what can fail at a row.
         """
-        self._spark = spark
         self._traces = traces
         self._order = order
         self._casts = scala_object(spark, _CAST)
@@ -236,7 +235,7 @@ class ConditionReader:
                 for column in found
                 if column.input is where
             }
-            known = _Translation(self._spark, self._casts, names).condition(condition)
+            known = _Translation(self._casts, names).condition(condition)
             if known is not None:
                 yield where, known
 
@@ -258,13 +257,11 @@ class _Translation:
     """Of conditions into Arrow's.
 
     Attributes:
-        spark: Any session.
         casts: Spark's object of casts.
         names: Columns of the input, by the ids of those of the condition.
         common: Expressions that a condition uses several times, by their ids.
     """
 
-    spark: SparkSession
     casts: Any
     names: Mapping[int, str]
     common: Mapping[str, Any] = field(default_factory=dict)
@@ -319,7 +316,7 @@ class _Translation:
         common = dict(self.common)
         for one in read_sequence(expression.defs()):
             common[str(one.id())] = one.child()
-        return _Translation(self.spark, self.casts, self.names, common)
+        return _Translation(self.casts, self.names, common)
 
     def _compared(self, expression: Any, call: str) -> RowCondition | None:
         left, right = self._value(expression.left()), self._value(expression.right())
