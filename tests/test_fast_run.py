@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import socket
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from support import fast_run
 from support.fast_run import REASONS, Refused, guarded
 from support.profiles import one_of
 
@@ -81,6 +83,24 @@ def test_sockets_of_one_process_are_allowed(tmp_path: Path) -> None:
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(str(tmp_path / "s"))
     assert refusals == []
+
+
+def test_the_machine_is_measured_without_what_is_in_memory() -> None:
+    """A collection goes through it; the collector is as it was afterwards."""
+    collections: list[str] = []
+
+    def note(phase: str, _: object) -> None:
+        collections.append(phase)
+
+    # What was made before would be due for one in the midst of it.
+    gc.collect(0)
+    gc.callbacks.append(note)
+    try:
+        assert fast_run._work() > 0
+    finally:
+        gc.callbacks.remove(note)
+    assert collections == []
+    assert gc.isenabled()
 
 
 def ran(folder: Path, text: str, *options: str) -> tuple[dict[str, int], str]:
