@@ -18,7 +18,7 @@ neither time on the clock nor the luck of an order:
     Imports are made at collection; fixtures of a module or a session belong to many tests, and
     which of them comes first is chance: neither is counted. A test's own fixtures are.
     Collections of garbage take long where the heap is large, whoever's turn it is. What collection
-    has made is taken out of the collector's sight, so that nobody pays for it.
+    has made is out of the collector's sight (`uncollected`), so that nobody pays for it.
     A cache that is filled once, or a module imported in a function, makes the first test slow and
     no other: a test above the limit runs once more, and only one that is slow twice is told.
     On a slower machine all is slower, and where others use the same caches, too: the limit grows
@@ -140,16 +140,6 @@ class FastRun:
     def __init__(self) -> None:
         self._counted_s = 0.0
         self._shared_depth = 0
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_collection(self) -> Generator[None, Any, Any]:
-        """Leave what is imported to no collector, while it is imported and afterwards."""
-        gc.disable()
-        try:
-            return (yield)
-        finally:
-            gc.freeze()
-            gc.enable()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self) -> Generator[None, Any, Any]:
