@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from shardline.app.compute.view.view_plan import plan_view
 from shardline.datasource.spark_native.time_interval import Interval
 from support.profiles import one_of, some_of
 from support.spark.view_world import START, ViewWorld
-from support.spark.views import Following, no_fence
+from support.spark.views import Following, Row, no_fence
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -190,4 +191,26 @@ def test_zeros_of_both_signs_are_one_group_of_a_state(
     source.push(30, ((1, -0.0), -2), ((5, nan), -1))
     query = ZEROS[name]
     ways = world.follow(world.kept("v", query), lambda time: world.by_spark(query, time))
+    assert ways == {"recompute", "incremental"}
+
+
+def test_entries_of_a_map_are_a_key_that_tells_null_apart(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """In whatever order a map has them: Spark's own key of a map has no NULL among its values."""
+    world = ViewWorld(spark, tmp_path, CUTS, (START, 20, 30))
+    schema = pa.schema([("id", pa.int64()), ("m", pa.map_(pa.string(), pa.int32()))])
+    source = world.inputs["t"] = world.bench.input("t", schema)
+    some, turned = (("a", 1), ("b", None)), (("b", None), ("a", 1))
+    source.push(START, ((1, some), 1), ((2, turned), 1), ((3, (("a", 1), ("b", 0))), 1))
+    source.push(20, ((2, turned), -1), ((4, None), 1), ((5, ()), 1))
+    source.push(30, ((1, some), -1), ((5, ()), -1))
+    query = "SELECT sort_array(map_entries(m)) AS entries, count(*) AS n FROM t GROUP BY 1"
+    null, zero = (("a", 1), ("b", None)), (("a", 1), ("b", 0))
+    wanted: dict[int, Counter[Row]] = {
+        START: Counter({(null, 2): 1, (zero, 1): 1}),
+        20: Counter({(null, 1): 1, (zero, 1): 1, (None, 1): 1, ((), 1): 1}),
+        30: Counter({(zero, 1): 1, (None, 1): 1}),
+    }
+    ways = world.follow(world.kept("v", query), wanted.__getitem__)
     assert ways == {"recompute", "incremental"}
