@@ -73,7 +73,7 @@ def transaction(
     Raises:
         InvalidUsage: An argument is wrong.
     """
-    instead = "shardline.client, which needs no session,"
+    instead = "shardline.client (it needs no session)"
     check_classic(spark, "transaction", instead, SparkSession)
     given = {"location": text_of("location", location), **store_options("storage", storage)}
     client = open_client(parse_sink({**given, "shard": _ANY}), create=True)

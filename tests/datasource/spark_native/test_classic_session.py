@@ -50,6 +50,7 @@ def test_a_session_of_connect_is_refused_with_what_works_there() -> None:
             call()
         assert "Spark Connect" in str(refused.value), name
         assert "use " in str(refused.value), name
+        assert ",," not in str(refused.value), name
 
 
 @pytest.mark.parametrize("name", CALLS)
