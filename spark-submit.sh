@@ -625,7 +625,11 @@ make_package() {
 
 # Shows the options of one command, or its line of the usage where it has no `--help`.
 show_help() {
-  ((${#job[@]})) || { usage && return; }
+  if ! ((${#job[@]})); then
+    # Not `usage && …`: where nobody reads the rest it fails, and that has to end the script.
+    usage
+    return
+  fi
   local name=${job[0]}
   listed "$name" "${commands[@]}" || unknown_command "$name"
   case $name in

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -141,18 +140,13 @@ def _subscribe(where: ApplicationAddress, given: argparse.Namespace, console: Co
     )
     chosen = given.format or ("table" if console.is_terminal else "json")
     lines = SubscriptionLines(lambda line: print(line, flush=True))
-    try:
-        for batch in batches:
-            if chosen == "table":
-                lines.show(batch)
-            else:
-                print(json.dumps(batch, ensure_ascii=False), flush=True)
-            if has_failed(batch):
-                return 1
-    except BrokenPipeError:
-        # Whoever has read the lines wants no more of them. Python would complain once more when it
-        # flushes what it has at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for batch in batches:
+        if chosen == "table":
+            lines.show(batch)
+        else:
+            print(json.dumps(batch, ensure_ascii=False), flush=True)
+        if has_failed(batch):
+            return 1
     return 0
 
 

@@ -36,6 +36,7 @@ from shardline.app.protocol.redaction import redact_option
 from shardline.app.settings.config import Settings
 from shardline.app.settings.live import parse_size_bytes
 from shardline.datasource.errors import InvalidUsage, ShardError
+from shardline.unread_output import end_unread
 
 __all__ = [
     "LOG_HELP",
@@ -69,6 +70,12 @@ LOG_HELP: Final = (
 
 class _DataConsole(Console):
     """A console on which texts of data cannot command the terminal; styles and its own codes do."""
+
+    @override
+    def on_broken_pipe(self) -> None:
+        # Not the error itself: what a command does about errors of the system is not meant for it.
+        self.quiet = True
+        end_unread()
 
     @override
     def render(

@@ -25,6 +25,7 @@ from typing import Final
 from shardline.datasource.errors import InvalidUsage, unknown_name
 from shardline.extras import MissingPackage, check_extras, needed_for
 from shardline.installation import program_version
+from shardline.unread_output import ends_when_unread
 
 __all__ = ["COMMANDS", "SPARK_OPTIONS", "Command", "main"]
 
@@ -137,8 +138,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: the command's, or 2 for a command line that cannot be understood, a
         package that is not installed, or no Java; 130 for Ctrl-C before the command has begun.
+
+    Raises:
+        SystemExit: By the command itself, or because nobody reads its output any more.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    with ends_when_unread():
+        return _run(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _run(words: list[str]) -> int:
+    """Run with the words of a command line; the exit status."""
     if words[:1] == ["help"] and words[1:]:
         words = [*words[1:], "--help"]
     if words in ([], ["help"]) or words[:1] in (["-h"], ["--help"]):

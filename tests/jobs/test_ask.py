@@ -23,6 +23,7 @@ from shardline.app.transport.websocket_client import connect
 from shardline.datasource.errors import InvalidUsage
 from shardline.jobs import ask
 from shardline.jobs.ask import main, subscribe_text
+from shardline.unread_output import UNREAD, ends_when_unread
 from support.fakes.sites import Site, index, project, source
 
 
@@ -274,7 +275,7 @@ def test_times_and_ids_of_a_subscription_need_the_quotes_of_the_shell_only(
 def test_a_subscription_ends_when_its_reader_does(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As `| head` does: that is no error."""
+    """As `| head` does."""
     batches = iter([{"upper": n, "rows": []} for n in range(100_000)])
     monkeypatch.setattr(ask, "application_address", lambda _: None)
     monkeypatch.setattr(ask, "follow_subscription", lambda *_: batches)
@@ -282,5 +283,7 @@ def test_a_subscription_ends_when_its_reader_does(
     os.close(reader)
     with open(writer, "w", encoding="utf-8") as pipe:  # noqa: PTH123 - a descriptor
         monkeypatch.setattr("sys.stdout", pipe)
-        assert main(["subscribe", "--data", str(tmp_path), "v"]) == 0
+        with pytest.raises(SystemExit) as end, ends_when_unread():
+            main(["subscribe", "--data", str(tmp_path), "v"])
+    assert end.value.code == UNREAD
     assert next(batches, None) is not None, "it has ended at once"
