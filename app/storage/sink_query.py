@@ -498,13 +498,16 @@ class _SinkRun:
 
     def _commit_idle_time(self) -> None:
         """Note times without changes that the target lacks, as a micro-batch without rows would."""
-        assert self._progress is not None
-        committed = self._progress.committed
+        progress, target = self._progress, self._target
+        assert progress is not None
+        assert target is not None
+        committed, until = progress.committed, None
         if committed is None or committed == EMPTY:
             return
-        until = None
-        with suppress(Determinate, Indeterminate):  # of the store: the next look may be answered
-            until = unchanged_until(self._progress)
+        with suppress(Determinate, Indeterminate):  # of a store: the next look may be answered
+            # Before the next rows, which may come in days: it would be called healthy until then.
+            self._check_target(progress, target)
+            until = unchanged_until(progress)
         if until is not None and until > committed:
             self._commit_until(until, lambda target, times, _: self._skipped(target, times))
 
@@ -592,8 +595,6 @@ class _SinkRun:
         """True if another runtime has taken over; False, too, if the store does not answer."""
         try:
             self._host.check_fence()
-        except Fenced:
-            return True
-        except ShardError:
-            return False
+        except ShardError as error:
+            return isinstance(error, Fenced)
         return False

@@ -160,7 +160,11 @@ class FileTarget:
 
     def has_taken(self, upper: Frontier) -> bool:
         """False if `_newest-…` is before `upper`, or is not there."""
-        # Looked at each time: the folder may have been emptied since the sink has opened it.
+        # Looked at each time: the folder may have been emptied since the sink has opened it. By its
+        # name first: a folder may have many of micro-batches, which are asked for one by one.
+        noted = [number for number in self._noted if frontier_of(number) >= upper]
+        if any(self._fs.exists(self._place(f"{_NEWEST}{number}")) for number in noted):
+            return True
         return any(frontier_of(number) >= upper for number in _numbers(self._names(), _NEWEST))
 
     def write(self, rows: DataFrame, interval: Interval) -> Written:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +15,6 @@ from support.spark.sinks import Input, diffs, life, parquet, running
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from shardline.app.execution.host import Host
 
 pytestmark = pytest.mark.spark
@@ -57,6 +56,26 @@ def test_an_idle_sink_that_was_replaced_ends(
         failed = reports.failure()
         assert "another incarnation" in failed.error
         wait_until("its query ends", lambda: not _is_active(host, life().query_name), 60)
+
+
+def test_an_idle_sink_whose_target_was_away_goes_on_when_it_is_back(
+    host: Host, source: Input, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has to send rows to find out that it is away, nor to restart the sink."""
+    monkeypatch.setattr(sink_module, "_IDLE_MS", 1_000)
+    sink = parquet(tmp_path)
+    folder = Path(sink.options["path"])
+    with running(host, sink) as reports:
+        reports.reached(source.step(10, (1, "a", 1)))
+        reports.reached(source.step(20))
+        folder.rename(tmp_path / "away")
+        source.step(30)
+        assert reports.stalled().error.startswith("[TARGET_WENT_BACK]")
+        (tmp_path / "away").rename(folder)
+        assert "TARGET_CAME_BACK" in reports.failure().error
+    with running(host, sink, life(2)) as reports:
+        reports.reached(source.step(40, (2, "b", 1)))
+    assert diffs(host.spark, sink) == [(1, "a", 10, 1), (2, "b", 40, 1)]
 
 
 def _is_active(host: Host, name: str) -> bool:

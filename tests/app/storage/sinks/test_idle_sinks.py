@@ -12,6 +12,7 @@ from shardline.app.execution.live_errors import EMPTY_CATALOG
 from shardline.app.protocol.objects import SinkDescription
 from shardline.app.storage.sink_query import _SinkRun
 from shardline.app.storage.sinks.progress import SinkProgress
+from shardline.app.storage.sinks.stalls import SinkStalled
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Determinate, Indeterminate, ShardError
 from shardline.datasource.frontier import Frontier
@@ -154,3 +155,38 @@ def test_nothing_is_passed_behind_a_micro_batch_that_failed(
     idle.follow(waits=1)
     assert idle.committed == Frontier(11)
     assert idle.refused == []
+
+
+def test_a_target_that_is_gone_is_noticed_before_the_next_rows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They may come in days, and the accounts would say that the target is there until then."""
+    idle = Idle(monkeypatch, tmp_path)
+    idle.run._progress.given = Frontier(11)
+    monkeypatch.setattr(idle.run._target, "has_taken", lambda _: False)
+    idle.input.step(20)
+    with pytest.raises(SinkStalled, match="TARGET_WENT_BACK"):
+        idle.follow(waits=1)
+    assert idle.committed == Frontier(11)
+
+
+@pytest.mark.parametrize("error", [Determinate("disk full"), Indeterminate("no answer")])
+def test_a_target_that_does_not_answer_a_look_ends_no_sink(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: ShardError
+) -> None:
+    idle = Idle(monkeypatch, tmp_path)
+    idle.run._progress.given = Frontier(11)
+    left = [error]
+
+    def has_taken(_: Frontier) -> bool:
+        if left:
+            raise left.pop()
+        return True
+
+    monkeypatch.setattr(idle.run._target, "has_taken", has_taken)
+    idle.input.step(20)
+    idle.follow(waits=1)
+    assert not left
+    assert idle.committed == Frontier(11)
+    idle.follow(waits=1)
+    assert idle.committed == Frontier(21)
