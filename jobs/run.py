@@ -123,6 +123,10 @@ def _ask(given: argparse.Namespace, settings: Settings, console: Console) -> int
             return None
         raise
     console.print(plan_view(plan))
+    # Else a first user waits for a link, or takes the end for that of what was to be started.
+    console.print(
+        f"\nthe application that runs here (process {where.pid}) has taken it, and goes on"
+    )
     return 0
 
 

@@ -148,6 +148,8 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert [name for name in COMMANDS if f" {name} " not in shown] == []
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"shardline {PROJECT['version']}\n"
+    assert main(["help", "help"]) == 0
+    assert capsys.readouterr().out == shown
     with pytest.raises(SystemExit, match="0"):
         main(["help", "inspect"])
     assert "--usage" in capsys.readouterr().out
@@ -159,6 +161,8 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["insepct", "x"], "inspect"),
         (["help", "insepct"], "did you mean 'inspect'?"),
         (["--masster", "local", "run"], "--master"),
+        (["--data", "mine", "status"], "options of a command follow its name"),
+        (["--master"], "'--master' of Spark has no value"),
         (["--master", "local[1]"], "no command"),
         (["--master", "local[1]", "inspect", "x"], "starts no Spark"),
     ],

@@ -22,9 +22,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from shardline.datasource.errors import InvalidUsage, unknown_name
+from shardline.datasource.errors import InvalidUsage, nearest_name, unknown_name
 from shardline.extras import MissingPackage, check_extras, needed_for
-from shardline.installation import program_version
+from shardline.installation import PROGRAM, program_version
 from shardline.unread_output import ends_when_unread
 
 __all__ = ["COMMANDS", "SPARK_OPTIONS", "Command", "main"]
@@ -148,9 +148,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     """Run with the words of a command line; the exit status."""
-    if words[:1] == ["help"] and words[1:]:
+    if words[:1] == ["help"] and words[1:] not in ([], ["help"]):
         words = [*words[1:], "--help"]
-    if words in ([], ["help"]) or words[:1] in (["-h"], ["--help"]):
+    if words in ([], ["help"], ["help", "help"]) or words[:1] in (["-h"], ["--help"]):
         print(_help())
         return 0
     if words == ["--version"]:
@@ -193,12 +193,25 @@ def _split(words: Sequence[str]) -> tuple[list[str], str, list[str]]:
     while left and left[0].startswith("-"):
         name, equals, _ = left[0].partition("=")
         if name not in SPARK_OPTIONS:
-            raise unknown_name("option of Spark", name, SPARK_OPTIONS)
+            near = nearest_name(name, SPARK_OPTIONS)
+            meant = f"did you mean '{near}'? " if near else ""
+            raise InvalidUsage(
+                f"unknown option of Spark '{name}'",
+                code="UNKNOWN_OPTION_OF_SPARK",
+                # Not all of Spark's: an option of the command was meant more often.
+                hint=f"{meant}options of a command follow its name: {PROGRAM} COMMAND {name} …",
+            )
         taken = 1 if equals else 2
+        if len(left) < taken:
+            raise InvalidUsage(
+                f"option '{name}' of Spark has no value",
+                code="INVALID_ARGUMENT",
+                hint="write it behind the option, and the command behind that",
+            )
         options += left[:taken]
         del left[:taken]
     if not left:
-        raise InvalidUsage("no command", code="INVALID_ARGUMENT", hint="shardline help")
+        raise InvalidUsage("no command", code="INVALID_ARGUMENT", hint=f"{PROGRAM} help")
     if left[0] not in COMMANDS:
         raise unknown_name("command", left[0], COMMANDS)
     return options, left[0], left[1:]

@@ -19,8 +19,11 @@ from shardline.app.execution.observations import Failed
 from shardline.app.execution.spark_errors import print_job_error
 from shardline.app.introspection.events import Phase
 from shardline.app.introspection.store import Relations
+from shardline.app.project.plan import Plan, plan_json
+from shardline.app.server.discovery import ApplicationAddress
 from shardline.app.settings.config import load
 from shardline.commands import COMMANDS
+from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import Corrupt, Fenced, InvalidUsage
 from shardline.installation import PROGRAM
 from shardline.jobs import run
@@ -48,6 +51,23 @@ def test_the_help_of_a_command_is_its_own(
     assert ("--listen" in text, "--take-over" in text, "--plan" in text) == (runs,) * 3
     assert "--allow-replace" in text
     assert "--allow-shorten" in text
+
+
+def test_a_project_that_is_sent_to_a_running_application_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`run` ends at once then, which is not the end of what was to be started."""
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "a.sql").write_text("-- nothing")
+    location = ShardClient.open(str(tmp_path / "shards")).location.id
+    where = ApplicationAddress(url="http://x", token="", pid=77, location=location)
+    monkeypatch.setattr("shardline.app.server.discovery.find", lambda _: where)
+    monkeypatch.setattr("shardline.app.server.client.answers", lambda _: True)
+    answer = {"plan": plan_json(Plan((), ("orders",), {}, {}))}
+    monkeypatch.setattr("shardline.app.server.client.send_project", lambda *_, **__: answer)
+    assert run.main([str(tmp_path / "project"), "--data", str(tmp_path)]) == 0
+    assert "1 unchanged" in (shown := capsys.readouterr().out)
+    assert "the application that runs here (process 77) has taken it" in shown
 
 
 def test_an_application_outlives_the_file_that_its_lines_go_to() -> None:

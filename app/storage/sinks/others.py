@@ -171,7 +171,13 @@ class FunctionTarget:
             InvalidUsage: No function of that name was registered.
         """
         if name not in _functions:
-            raise unknown_name("function", name, _functions)
+            unknown = unknown_name("function", name, _functions)
+            raise InvalidUsage(
+                f"{unknown.detail}: the program that runs the application has not registered it",
+                code=unknown.code,
+                hint=f"call register_function('{name}', …) there before the project is applied; "
+                f"{unknown.hint}",
+            )
         self._function = _functions[name]
 
     def committed(self) -> Frontier | None:

@@ -19,6 +19,7 @@ from shardline.app.storage.sink_query import _SinkRun
 from shardline.app.storage.sinks import delta
 from shardline.app.storage.sinks.delta import DeltaTarget
 from shardline.app.storage.sinks.interval import Interval
+from shardline.app.storage.sinks.others import FunctionTarget
 from shardline.app.storage.sinks.progress import SinkProgress
 from shardline.app.storage.sinks.shards import ShardTarget
 from shardline.app.storage.sinks.stalls import SinkStalled
@@ -370,3 +371,9 @@ def test_accounts_of_an_earlier_version_are_the_sinks(client: ShardClient) -> No
     assert (progress.committed, progress.previous_definition) == (Frontier(11), "")
     progress.record(Interval(11, Frontier(21)), 1)
     assert SinkProgress.open(client, ROTATED).committed == Frontier(21)
+
+
+def test_a_function_that_is_not_there_says_where_it_belongs() -> None:
+    """It is no part of the project, and the command `run` has none."""
+    with pytest.raises(InvalidUsage, match=r"UNKNOWN_FUNCTION.*call register_function\('deliver'"):
+        FunctionTarget("deliver")
