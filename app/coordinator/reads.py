@@ -40,6 +40,7 @@ from shardline.app.protocol.objects import (
     ViewDescription,
     errors_shard,
     inputs_of,
+    progress_shard,
     skipped_shard,
 )
 from shardline.app.sql.queries import SelectRequest, parse_explain, parse_select, parse_subscribe
@@ -223,7 +224,7 @@ class Reads:
                     code="NOT_CREATED",
                     hint="it is created by itself when that is over; `status` shows it",
                 )
-            raise unknown_name("object", name, [*readable, *uncreated])
+            raise _unknown(name, running, [*readable, *uncreated])
         return running
 
     def _check_begun(self, selected: SelectRequest, running: Mapping[str, Description]) -> None:
@@ -333,6 +334,18 @@ def _not_readable(name: str, description: Description) -> InvalidUsage:
         f"'{name}' is {what} of '{on}', and cannot be read",
         code="NOT_READABLE",
         hint=f"read '{on}'",
+    )
+
+
+def _unknown(name: str, running: Mapping[str, Description], known: Iterable[str]) -> InvalidUsage:
+    """The error for a name that no object has; maybe it is that of a shard which one keeps."""
+    owner = next((of for of in running if name == progress_shard(of)), "")
+    if not isinstance(running.get(owner), SourceDescription | SinkDescription):
+        return unknown_name("object", name, known)
+    return InvalidUsage(
+        f"'{name}' is a shard in which '{owner}' notes how far it is, and no object",
+        code="UNKNOWN_OBJECT",
+        hint=f"`status {owner}` says how it is; spark.read.format('shard') reads the shard itself",
     )
 
 

@@ -473,6 +473,10 @@ def test_what_has_no_contents_says_whose_can_be_read(site: Site) -> None:
             application.sql("SELECT k FROM i")
         with pytest.raises(InvalidUsage, match=r"UNKNOWN_OBJECT.*known names: t$"):
             application.sql("SELECT k FROM unheard_of")
+        with pytest.raises(InvalidUsage, match=r"UNKNOWN_OBJECT.*a shard in which 't' notes"):
+            application.sql("SELECT lower FROM t_progress")
+        with pytest.raises(InvalidUsage, match=r"UNKNOWN_OBJECT.*unknown object 'i_progress'"):
+            application.sql("SELECT lower FROM i_progress")
 
 
 def test_what_is_on_its_way_to_the_lane_is_there(
