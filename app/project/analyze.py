@@ -300,10 +300,7 @@ def _view(
         raise _ObjectRefused(
             _not_deterministic(one, what, "write the date or timestamp itself", literal)
         )
-    for name, found in inputs.items():
-        # Only now: what no new query reads needs no view, each of which is some calls to the JVM.
-        if name not in catalyst.views:
-            catalyst.add(name, found.columns)
+    _add_inputs(catalyst, one, inputs)
     bound = query.bind(catalyst.views)
     try:
         plan = catalyst.query(bound.text)
@@ -327,6 +324,23 @@ def _view(
         raise _ObjectRefused(one.problem("query", *flaw))
     _check_comparable(one, plan)
     return _with_contents(catalyst, _kept(view, plan, catalyst), plan.schema)
+
+
+def _add_inputs(
+    catalyst: Catalyst, one: WrittenObject, inputs: Mapping[str, AnalysedObject]
+) -> None:
+    for name, found in inputs.items():
+        # Only now: what no new query reads needs no view, each of which is some calls to the JVM.
+        if name in catalyst.views:
+            continue
+        try:
+            catalyst.add(name, found.columns)
+        except RefusedBySpark as refused:
+            problem = refused.problem
+            message = f"Spark refuses the columns of '{name}': {problem.message}"
+            raise _ObjectRefused(
+                one.problem("query", problem.code, message, problem.hint)
+            ) from None
 
 
 def _with_contents(

@@ -181,13 +181,16 @@ class Catalyst:
         self._stack.close()
 
     def add(self, name: str, schema: str) -> None:
-        """Make an empty temporary view for an object, with columns in JSON; its name: `views`."""
+        """Make an empty temporary view for an object, with columns in JSON; its name: `views`.
+
+        Raises:
+            Refused: A type of these columns is switched off in the session, as TIME is by default.
+        """
         view = f"{self._prefix}_{len(self.views)}"
         columns = java_class(self._spark, f"{_SQL}.types.DataType").fromJson(schema)
-        empty = self._session.createDataFrame(
-            java_class(self._spark, "java.util.ArrayList")(), columns
-        )
-        empty.createOrReplaceTempView(view)
+        rows = java_class(self._spark, "java.util.ArrayList")()
+        with _refusing(schema):
+            self._session.createDataFrame(rows, columns).createOrReplaceTempView(view)
         self.views[name] = view
 
     def fingerprint(self, text: str) -> str | None:

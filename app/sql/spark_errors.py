@@ -45,6 +45,7 @@ _HINTS: Final = {
     "PARSE_SYNTAX_ERROR": "this is not Spark's SQL",
     "UNRESOLVED_ROUTINE": "no function has this name; register those of your own in this session",
     "UNSUPPORTED_DATATYPE": "types are those of Spark's SQL, such as INT, STRING, DECIMAL(10, 2)",
+    "UNSUPPORTED_TIME_TYPE": "set spark.sql.timeType.enabled to true where the session is made",
 }
 
 
