@@ -87,6 +87,14 @@ def test_another_connection_that_breaks_is_no_end_of_the_output(
     os.close(writer)
 
 
+def test_a_command_that_is_started_without_an_output_does_its_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by `>&-`: Python has no file for it then."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["help"]) == 0
+
+
 @pytest.mark.process
 @pytest.mark.parametrize(
     "command",

@@ -15,7 +15,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TextIO
 
 __all__ = ["UNREAD", "end_unread", "ends_when_unread"]
 
@@ -35,12 +35,18 @@ def ends_when_unread() -> Iterator[None]:
             yield
         finally:
             # Here and not when Python ends, where it would complain by itself.
-            sys.stdout.flush()
+            _flush(sys.stdout)
     except BrokenPipeError:
         # Any connection may break like that, and what is to be said of those must not be lost.
         if not _is_unread():
             raise
         end_unread()
+
+
+def _flush(output: TextIO | None) -> None:
+    """Flush standard output; None if the process was started without one (`>&-`)."""
+    if output is not None:
+        output.flush()
 
 
 def end_unread() -> NoReturn:
