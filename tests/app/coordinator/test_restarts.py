@@ -8,8 +8,7 @@ import pytest
 
 from shardline.app.coordinator.application import Application
 from shardline.app.protocol.objects import SinkDescription, ViewDescription
-from shardline.app.storage.sinks.interval import Interval
-from shardline.app.storage.sinks.progress import SinkProgress
+from shardline.app.storage.sinks.progress import read_progress
 from shardline.datasource.errors import Fenced
 from shardline.datasource.frontier import Frontier
 from support.fakes.sites import Site, index, project, source
@@ -122,6 +121,6 @@ def test_the_accounts_of_a_sink_that_is_dropped_are_among_what_went(site: Site) 
     with site.application() as application:
         application.apply(project(source("t"), sink))
         site.wait("all is there", lambda: set(application.running()) == {"t", "out"})
-        SinkProgress.open(site.client(), sink).record(Interval(0, Frontier(9)), 1)
+        site.wait("it has noted its input", lambda: read_progress(site.client(), "out"))
         assert application.drop(["out", "out"]) == ["out_progress"]
         assert not site.client().exists("out_progress")
