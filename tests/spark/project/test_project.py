@@ -234,24 +234,6 @@ def test_every_problem_is_found_at_its_place(spark: SparkSession) -> None:
         assert said in problem
 
 
-def test_a_type_that_the_session_has_switched_off_is_a_problem_of_who_reads_it(
-    spark: SparkSession,
-) -> None:
-    """As TIME is by default: with the setting that allows it, and allowed by it."""
-    text = (
-        "CREATE SOURCE calls USING csv OPTIONS (path 'later') SCHEMA (at TIME(6), n INT);"
-        "CREATE MATERIALIZED VIEW v AS SELECT n FROM calls;"
-    )
-    (problem,) = refused(spark, text)
-    assert "Spark refuses the columns of 'calls'" in problem
-    assert "spark.sql.timeType.enabled" in problem
-    spark.conf.set("spark.sql.timeType.enabled", "true")
-    try:
-        assert set(check(spark, text).descriptions) == {"calls", "v"}
-    finally:
-        spark.conf.unset("spark.sql.timeType.enabled")
-
-
 def test_sources_and_sinks_that_cannot_be(spark: SparkSession) -> None:
     """Formats, columns and options that are not there, each at its place."""
     found = refused(
