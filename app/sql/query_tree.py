@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardline.app.sql.strategy import INPUT
-from shardline.datasource.frames import children_of, kind_of, numbers_of, read_sequence
+from shardline.datasource.frames import children_of, kind_of, number_of, numbers_of, read_sequence
 
-__all__ = ["QueryNode", "query_tree"]
+__all__ = ["QueryNode", "join_kind", "query_tree"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,8 +40,13 @@ class QueryNode:
 
     @property
     def numbers(self) -> list[int]:
-        """Those of its columns, by which Spark knows them."""
+        """The numbers by which Spark knows its columns, where these themselves are not needed."""
         return numbers_of(self.plan.output())
+
+    @property
+    def distinct_output(self) -> list[Any]:
+        """Its columns, each once: Spark lets an operator return one several times."""
+        return list({number_of(one): one for one in self.output}.values())
 
 
 def query_tree(plan: Any) -> QueryNode:
@@ -53,3 +58,8 @@ def query_tree(plan: Any) -> QueryNode:
     children = tuple(query_tree(child) for child in children_of(plan))
     inputs = frozenset[str]().union(*(child.inputs for child in children))
     return QueryNode(plan, kind, "", children, inputs)
+
+
+def join_kind(join: QueryNode) -> str:
+    """The type of a join as Spark calls it: `Inner`, `LeftOuter`."""
+    return kind_of(join.plan.joinType()).rstrip("$")

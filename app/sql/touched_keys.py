@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 from shardline.app.sql.decided_values import holds_map, holds_opaque, is_decided
 from shardline.app.sql.first_rows import find_first_rows
 from shardline.app.sql.kept_aggregates import is_of_session, refusal
-from shardline.app.sql.query_tree import QueryNode, query_tree
+from shardline.app.sql.query_tree import QueryNode, join_kind, query_tree
 from shardline.app.sql.strategy import JUDGED, LINEAR, Verdict
 from shardline.datasource.frames import kind_of, number_of, numbers_read, read_sequence, type_of
 
@@ -273,7 +273,7 @@ class Regions:
             Source(
                 node,
                 tuple(key[node] for key in keys),
-                tuple(one for one in _distinct(node.output) if number_of(one) in used),
+                tuple(one for one in node.distinct_output if number_of(one) in used),
             )
             for node in sources
         )
@@ -311,11 +311,6 @@ def judge(spark: SparkSession, plan: Any) -> list[Verdict]:
         plan: A plan in its normal form, whose inputs are temporary views.
     """
     return Regions(spark, query_tree(plan), lambda node: not refusal(spark, node.plan)).verdicts()
-
-
-def join_kind(node: QueryNode) -> str:
-    """The type of a join as Spark calls it: `Inner`, `LeftOuter`."""
-    return kind_of(node.plan.joinType()).rstrip("$")
 
 
 def _shown_below(node: QueryNode, shown: Shown) -> Shown | None:
@@ -444,11 +439,6 @@ def _used(top: QueryNode, nodes: Sequence[QueryNode]) -> set[int]:
     for node in nodes:
         used.update(numbers_read(node.plan))
     return used
-
-
-def _distinct(columns: Sequence[Any]) -> list[Any]:
-    """Columns, each once."""
-    return list({number_of(one): one for one in columns}.values())
 
 
 def _renamed(column: Any) -> Any | None:

@@ -26,7 +26,7 @@ public final class CatalystNodes {
     this.gateway = (Gateway) gateway;
   }
 
-  /** The name of the class of an operator or expression. */
+  /** The name of the class of an operator or expression, or of any other object of Spark's. */
   public String kind(Object node) {
     return node.getClass().getSimpleName();
   }

@@ -61,8 +61,8 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
 
 `ShardScanRule.java` and `ShardWriteRule.java` are the rules themselves, compiled when they are
 installed; `NativeRelations.java` has the lists of files that Spark is given, `DriverStream.java` is
-what Spark asks of a driver stream, `TaskFiles.java` what it asks of a write, and
-`KeptBroadcast.java` a node of its plans.
+what Spark asks of a driver stream, `TaskFiles.java` what it asks of a write,
+`KeptBroadcast.java` a node of its plans, and `CatalystNodes.java` what is asked about plans.
 
 May use: `shard_source` and `shard_sink`, whose plans and commits these are, `transactions`,
 `client`, `parts`, and what these rest on.

@@ -55,7 +55,7 @@ _CLASS: Final = "CatalystNodes"
 
 
 def kind_of(node: Any) -> str:
-    """The name of the class of an operator or expression, as Spark has it."""
+    """The name of the class of an operator or expression, or of any other object of Spark's."""
     return node.kind_known if isinstance(node, _Node) else str(_reader(node).kind(node))
 
 
@@ -135,7 +135,7 @@ def _reader_of(client: Any) -> Any:
 
 
 class _Node(JavaObject):  # type: ignore[misc]  # Py4J has no types
-    """A node of which is known what its class is; and of a column its number.
+    """A node that keeps the name of its class, and its number if it is a column.
 
     Neither changes: Spark makes another node for each change.
     """

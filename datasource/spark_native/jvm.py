@@ -400,7 +400,7 @@ def read_map(java: Any) -> dict[str, Any]:
 def settings_of(spark: SparkSession) -> dict[str, str]:
     """All that is set in a session, as `spark.conf.getAll` has it, in three calls.
 
-    That makes two for each setting, and iterates over a map of Java; see `read_map`.
+    PySpark makes two for each setting, and 70 more at the end of the map (`read_map`).
     """
     java: Any = spark.conf._jconf  # noqa: SLF001 - no public door
     mapper = java_class(spark, _JACKSON)()

@@ -7,7 +7,8 @@ tells it of each one by a call of its own: a third of all calls of an applicatio
 are made by a thread of Py4J's, from a queue. Here that queue gives it all that wait as one.
 
 Invariants:
-    An object is released only after Python has given it up, and each one is.
+    An object is released only after Python has given it up, and each one is, unless the call fails:
+    its objects stay until the JVM ends, as after one of Py4J's own.
     To put an object into the queue takes no lock: Python's garbage collector does it, in whatever
     thread it happens to run.
 """

@@ -148,9 +148,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     """Run with the words of a command line; the exit status."""
-    if words[:1] == ["help"] and words[1:] not in ([], ["help"]):
+    if words[:1] == ["help"] and words[1:]:
         words = [*words[1:], "--help"]
-    if words in ([], ["help"], ["help", "help"]) or words[:1] in (["-h"], ["--help"]):
+    if words in ([], ["help"], ["help", "--help"]) or words[:1] in (["-h"], ["--help"]):
         print(_help())
         return 0
     if words == ["--version"]:

@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from shardline.app.compute.view.join_tree import INNER, join_kind
+from shardline.app.compute.view.join_tree import INNER
+from shardline.app.sql.query_tree import join_kind
 from shardline.app.sql.touched_keys import KEPT_SIDE, WITH_COLUMNS_BELOW
 from shardline.datasource.frames import kind_of, number_of, read_sequence
 
@@ -107,8 +108,7 @@ class ColumnTraces:
     def _names_of(self, node: QueryNode) -> dict[int, str]:
         """The names of an operator's columns by their numbers, in order."""
         if node not in self._names:
-            names = (str(one.name()) for one in node.output)
-            self._names[node] = dict(zip(node.numbers, names, strict=True))
+            self._names[node] = {number_of(one): str(one.name()) for one in node.output}
         return self._names[node]
 
     def _projected_of(self, node: QueryNode) -> dict[int, int]:

@@ -19,8 +19,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from shardline.app.compute.view.join_tree import join_conditions, join_kind
+from shardline.app.compute.view.join_tree import join_conditions
 from shardline.app.sql.plan_nodes import conjuncts
+from shardline.app.sql.query_tree import join_kind
 from shardline.app.sql.safe_expressions import cannot_fail
 from shardline.datasource.frames import kind_of, number_of, numbers_of, numbers_read, read_sequence
 

@@ -160,8 +160,7 @@ class FirstRowsRule:
             NotIncremental: Nothing of its rows is needed.
         """
         (below,) = sort.children
-        columns = list({number_of(one): one for one in below.output}.values())
-        columns = [one for one in columns if number_of(one) in needed]
+        columns = [one for one in below.distinct_output if number_of(one) in needed]
         texts = {number_of(one): f"c{place}" for place, one in enumerate(columns, 1)}
         named = [(one, texts[number_of(one)]) for one in columns]
         keys: list[_Key] = []

@@ -34,11 +34,11 @@ from shardline.app.compute.view.join_tree import (
     flatten,
     is_around_a_join,
     join_conditions,
-    join_kind,
 )
 from shardline.app.compute.view.kept_plan import Leaf, Operator
 from shardline.app.compute.view.look_up import LookUps
 from shardline.app.sql.plan_nodes import conjunction
+from shardline.app.sql.query_tree import join_kind
 from shardline.app.sql.safe_expressions import cannot_fail
 from shardline.datasource.frames import kind_of, read_sequence
 from shardline.datasource.java_names import scala_object

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.sql.plan_nodes import conjuncts
+from shardline.app.sql.query_tree import join_kind
 from shardline.datasource.frames import kind_of, read_sequence
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ __all__ = [
     "flatten",
     "is_around_a_join",
     "join_conditions",
-    "join_kind",
 ]
 
 INNER: Final = frozenset({"Inner", "Cross"})
@@ -32,11 +32,6 @@ INNER: Final = frozenset({"Inner", "Cross"})
 
 _TRANSPARENT: Final = frozenset({"ResolvedHint", "SubqueryAlias"})
 """They change neither rows nor columns; a hint was about other sizes."""
-
-
-def join_kind(node: QueryNode) -> str:
-    """The type of a join as Spark calls it: `Inner`, `LeftOuter`."""
-    return kind_of(node.plan.joinType()).rstrip("$")
 
 
 def join_conditions(join: QueryNode) -> list[Any]:

@@ -84,8 +84,7 @@ class LimitRule:
         Raises:
             NotIncremental: Nothing of its rows is needed.
         """
-        columns = list({number_of(one): one for one in limit.output}.values())
-        columns = [one for one in columns if number_of(one) in needed]
+        columns = [one for one in limit.distinct_output if number_of(one) in needed]
         if not columns:
             raise NotIncremental("a LIMIT of rows of which nothing is read")
         named = self._operators.named

@@ -43,11 +43,11 @@ from shardline.app.compute.view.join_tree import (
     flatten,
     is_around_a_join,
     join_conditions,
-    join_kind,
 )
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.plan_part import Needed, PlanPart
 from shardline.app.sql.kept_aggregates import has_one_form
+from shardline.app.sql.query_tree import join_kind
 from shardline.datasource.frames import kind_of, number_of, type_of
 
 if TYPE_CHECKING:

@@ -46,9 +46,10 @@ from pyspark.sql.types import (
 
 from shardline.app.compute.view.column_trace import ColumnTraces, InputColumn, inputs_of
 from shardline.app.compute.view.evaluation_order import EvaluationOrder
-from shardline.app.compute.view.join_tree import INNER, join_conditions, join_kind
+from shardline.app.compute.view.join_tree import INNER, join_conditions
 from shardline.app.sql.kept_aggregates import has_one_form
 from shardline.app.sql.plan_nodes import conjuncts
+from shardline.app.sql.query_tree import join_kind
 from shardline.datasource.frames import kind_of, number_of, numbers_read, read_sequence, type_of
 from shardline.datasource.java_names import scala_object
 

@@ -37,9 +37,9 @@ from shardline.app.compute.view.correction import correction_frame
 from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.kept_plan import Leaf, Operator, columns_of, plan_of
 from shardline.app.compute.view.look_up import LookUps
-from shardline.app.sql.query_tree import QueryNode, query_tree
+from shardline.app.sql.query_tree import QueryNode, join_kind, query_tree
 from shardline.app.sql.touched_keys import Region, Source
-from shardline.datasource.frames import empty_frame, kind_of, read_sequence
+from shardline.datasource.frames import empty_frame, read_sequence
 from shardline.datasource.java_names import java_class, scala_object
 from shardline.datasource.schema import DIFF, TS
 
@@ -339,7 +339,7 @@ class TouchedRule:
             ).NONE(),
         )
         joined = Operator(plan, sides)
-        kind = kind_of(node.plan.joinType()).rstrip("$")
+        kind = join_kind(node)
         if kind == "FullOuter":
             pairs = ((left.at, right.at), (left.next, right.next))
             either = [

@@ -39,7 +39,7 @@ from shardline.app.protocol.view_plan import (
 from shardline.app.sql.kept_aggregates import aggregate_expressions, refusal
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.plan_tree import plan_tree
-from shardline.app.sql.query_tree import QueryNode, query_tree
+from shardline.app.sql.query_tree import QueryNode, join_kind, query_tree
 from shardline.app.sql.strategy import (
     CONSTANT,
     JOIN_SIDES,
@@ -49,7 +49,7 @@ from shardline.app.sql.strategy import (
     choose_strategy,
 )
 from shardline.app.sql.temporal_filters import split_condition
-from shardline.app.sql.touched_keys import Region, Regions, join_kind
+from shardline.app.sql.touched_keys import Region, Regions
 from shardline.datasource.frames import as_active, clone_of, empty_frame, kind_of, read_sequence
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from py4j.clientserver import SHUTDOWN_FINALIZER_WORKER, FinalizerWorker
+from typing_extensions import override
 
 from shardline.datasource.spark_native.released_objects import release_together
 
@@ -54,6 +55,35 @@ def test_what_waits_is_released_by_few_calls_each_object_once(client: Client) ->
     client.end()
     assert [name for names in calls for name in names] == given_up
     assert max(map(len, calls)) <= 1000
+
+
+class Held(deque[Any]):
+    """A queue at which Py4J's thread waits until it is let go, as where it was slow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits, self.let_go = threading.Event(), threading.Event()
+
+    @override
+    def pop(self) -> Any:  # type: ignore[override]
+        if isinstance(threading.current_thread(), FinalizerWorker):
+            self.waits.set()
+            assert self.let_go.wait(60)
+            raise IndexError
+        return super().pop()
+
+
+def test_what_was_given_up_before_is_released_too() -> None:
+    """By Py4J's thread as all else: it looks into the new queue only."""
+    held = Held()
+    client = Client(held)
+    assert held.waits.wait(60)
+    client.give_up("o1", "o2")
+    calls: list[str] = []
+    release_together(client, calls.append)
+    held.let_go.set()
+    client.end()
+    assert calls == ["o1 o2"]
 
 
 def test_objects_are_released_together_once_it_is_asked_for_twice(client: Client) -> None:

@@ -124,6 +124,16 @@ def test_a_sequence_of_texts_or_numbers_is_read_and_made(spark: SparkSession) ->
     assert made.apply(1).equals(node)
 
 
+def test_columns_that_are_not_resolved_are_read_with_the_others(spark: SparkSession) -> None:
+    """They have no number, and to ask for it is an error."""
+    parsed = spark._jsparkSession.sessionState().sqlParser().parsePlan("SELECT nope, 1 AS a FROM t")
+    nope, one = read_sequence(parsed.projectList())
+    assert (kind_of(nope), kind_of(one)) == ("UnresolvedAttribute", "Alias")
+    assert number_of(one) == one.exprId().id()
+    with pytest.raises(Py4JJavaError, match="UnresolvedException"):
+        number_of(nope)
+
+
 def test_an_error_of_spark_stays_one(spark: SparkSession) -> None:
     """As that of any other call."""
     parsed = spark._jsparkSession.sessionState().sqlParser().parsePlan("SELECT nope FROM nowhere")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -70,6 +71,17 @@ class Idle:
         return SinkProgress.open(self.client, COPY).committed
 
 
+def failing(errors: list[ShardError], answer: Callable[..., Any]) -> Callable[..., Any]:
+    """Raises these errors, one for each call, and then answers."""
+
+    def answer_or_fail(*given: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return answer(*given)
+
+    return answer_or_fail
+
+
 def test_time_without_changes_is_passed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """And none with changes: a micro-batch brings them."""
     idle = Idle(monkeypatch, tmp_path)
@@ -88,14 +100,8 @@ def test_a_store_that_does_not_answer_a_look_ends_no_sink(
     """The next look is as good as a start would be."""
     idle = Idle(monkeypatch, tmp_path)
     idle.input.step(20)
-    read, left = ShardClient.readable, [error]
-
-    def readable(*given: Any) -> Any:
-        if left:
-            raise left.pop()
-        return read(*given)
-
-    monkeypatch.setattr(ShardClient, "readable", readable)
+    left = [error]
+    monkeypatch.setattr(ShardClient, "readable", failing(left, ShardClient.readable))
     idle.follow(waits=1)
     assert not left
     assert idle.committed == Frontier(11)
@@ -177,13 +183,7 @@ def test_a_target_that_does_not_answer_a_look_ends_no_sink(
     idle = Idle(monkeypatch, tmp_path)
     idle.run._progress.given = Frontier(11)
     left = [error]
-
-    def has_taken(_: Frontier) -> bool:
-        if left:
-            raise left.pop()
-        return True
-
-    monkeypatch.setattr(idle.run._target, "has_taken", has_taken)
+    monkeypatch.setattr(idle.run._target, "has_taken", failing(left, lambda _: True))
     idle.input.step(20)
     idle.follow(waits=1)
     assert not left
