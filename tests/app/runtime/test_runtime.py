@@ -103,6 +103,7 @@ def test_a_round_that_fails_loses_nobody_who_waits_for_it(
     assert not passed.is_set()
     runtime._step()
     assert passed.is_set()
+    runtime.stop()
     place.close()
 
 
@@ -132,4 +133,5 @@ def test_a_hydration_that_arrives_amid_a_step_is_not_lost(tmp_path: Path) -> Non
     runtime._step()
     runtime._step()
     assert connected.receive(0) == Hydration("i", hydrated=True)
+    runtime.stop()
     place.close()

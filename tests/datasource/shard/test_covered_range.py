@@ -166,10 +166,11 @@ def test_an_unknown_outcome_stays_unknown(
     apply, calls = Machine.apply, list[str]()
 
     def unheard(self: Machine, command: Any) -> Any:
-        calls.append(self.name)
         outcome: object = apply(self, command)
-        if len(calls) > 1:
+        # Leases that earlier tests have left behind are renewed by threads of their own.
+        if self is not late.machine or calls:
             return outcome
+        calls.append(self.name)
         other = world.client(BLOBS).writer(SHARD, "query")
         other.covers = OTHER[0]
         other.append_now(table((3, "c")), sequence=6)
