@@ -38,9 +38,9 @@ from pyspark.sql import DataFrame
 from typing_extensions import override
 
 from shardline import datasource
-from shardline.app.compute.view.evaluate import parse_columns
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.step_costs import StepCosts
+from shardline.app.compute.view.view_columns import parse_columns
 from shardline.app.compute.view.view_plan import plan_view
 from shardline.app.execution.host import Host, Incarnation
 from shardline.app.execution.object_shards import create_object_shard, parse_ddl_schema

@@ -15,6 +15,7 @@ version of Spark that this project names.
     KeptJob, rows_given_later, KeptRuns    a plan that is planned once, run again over other rows
     empty_frame, frame_of, clone_of, local_relation, has_class    calls to the JVM
     kind_of, children_of, read_sequence, …    questions about Spark's plans and expressions
+    analyse_query, make_table    a query over frames by name; a table of a session's catalog
     settings_of                  what is set in a session
     make_active, as_active       the session whose settings Spark takes in a thread
     struct_of, quoted            Spark's type of a schema; a name in SQL
@@ -24,6 +25,7 @@ version of Spark that this project names.
     ROWS_MAX, BYTES_MAX          results up to which are staged by the driver
 """
 
+from shardline.datasource.spark_native.catalog_entries import analyse_query, make_table
 from shardline.datasource.spark_native.catalyst_nodes import (
     children_of,
     is_plan,
@@ -116,6 +118,7 @@ __all__ = [
     "StagedInterval",
     "StatisticsSection",
     "StatisticsTable",
+    "analyse_query",
     "as_active",
     "can_consolidate",
     "changes",
@@ -136,6 +139,7 @@ __all__ = [
     "kind_of",
     "local_relation",
     "make_active",
+    "make_table",
     "metrics_table",
     "micro_batch",
     "micro_batch_files",

@@ -30,13 +30,14 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
 from typing_extensions import override
 
-from shardline.app.introspection.registry import sql_type
 from shardline.app.introspection.relation import Relation
 from shardline.app.introspection.store import Relations
 from shardline.datasource.background import BackgroundThread
+from shardline.datasource.frames import make_table
 from shardline.datasource.scratch_folder import ScratchFolder
 
 if TYPE_CHECKING:
@@ -79,13 +80,20 @@ class LiveTables:
         self.close()
 
     def register(self, spark: SparkSession) -> None:
-        """Make the database and a table for each relation; about 25 ms each, once per session."""
+        """Make the database, and a table for each relation."""
         folder = (self._folder / "database").as_uri()
         spark.sql(f"CREATE DATABASE IF NOT EXISTS {DATABASE} LOCATION '{folder}'")
         for relation in self._relations.declared.values():
             source = _source(relation.name, self._folder / "socket")
             spark.dataSource.register(source)
-            spark.sql(_definition(relation, source.name()))
+            make_table(
+                spark,
+                DATABASE,
+                relation.name,
+                _columns(relation),
+                provider=source.name(),
+                comment=relation.comment,
+            )
 
     def _serve(self) -> None:
         self._server.serve_forever(poll_interval=_STOP_LOOK_S)
@@ -173,15 +181,10 @@ class _Reader(DataSourceReader):
         yield from pa.ipc.open_stream(partition.stream)
 
 
-def _definition(relation: Relation, provider: str) -> str:
-    columns = ", ".join(
-        f"`{c.name}` {sql_type(c.type)} COMMENT {_quoted(c.comment)}" for c in relation.columns
+def _columns(relation: Relation) -> StructType:
+    return StructType(
+        [
+            StructField(one.name, from_arrow_type(one.type), metadata={"comment": one.comment})
+            for one in relation.columns
+        ]
     )
-    return (
-        f"CREATE TABLE IF NOT EXISTS {DATABASE}.{relation.name} ({columns}) "
-        f"USING {provider} COMMENT {_quoted(relation.comment)}"
-    )
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -56,13 +56,15 @@ inside of Spark. Start at `types`, then `scan` and `frames`; for writes at `save
     classic_session        refuses sessions without a JVM in reach
     jvm, running_batch     classes inside of Spark; the micro-batch that calls `foreachBatch`
     catalyst_nodes         plans and expressions of Spark, in few calls
+    catalog_entries        tables and temporary views of a session, without a command
     released_objects       lets the JVM go of objects, many by one call
     compiled_java          loads the Java classes of this package without a jar
 
 `ShardScanRule.java` and `ShardWriteRule.java` are the rules themselves, compiled when they are
 installed; `NativeRelations.java` has the lists of files that Spark is given, `DriverStream.java` is
 what Spark asks of a driver stream, `TaskFiles.java` what it asks of a write,
-`KeptBroadcast.java` a node of its plans, and `CatalystNodes.java` what is asked about plans.
+`KeptBroadcast.java` a node of its plans, `CatalystNodes.java` what is asked about plans, and
+`CatalogEntries.java` makes entries of the catalog.
 
 May use: `shard_source` and `shard_sink`, whose plans and commits these are, `transactions`,
 `client`, `parts`, and what these rest on.

@@ -34,7 +34,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructType
 
 from shardline.datasource.java_names import java_class, jvm_of
-from shardline.datasource.spark_native.compiled_java import java_object
+from shardline.datasource.spark_native.compiled_java import shared_object
 from shardline.datasource.spark_native.released_objects import release_together
 
 __all__ = [
@@ -126,10 +126,8 @@ def _reader(node: Any) -> Any:
 
 @cache
 def _reader_of(client: Any) -> Any:
-    """The object of the JVM that answers. A client stays with the process, as does its JVM."""
-    spark = SparkSession.active()
-    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - no public door
-    found = java_object(spark, _CLASS, gateway.java_gateway_server.getGateway())
+    """The object of the JVM that answers."""
+    found = shared_object(client, _CLASS)
     release_together(client, found.release)
     return found
 

@@ -28,17 +28,15 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import SparkSession
 
 from shardline.datasource.java_names import class_in, java_class, jvm_of
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["java_object"]
+__all__ = ["java_object", "shared_object"]
 
 _PACKAGE: Final = "shardline_jvm"
 _JANINO: Final = "org.codehaus.janino.SimpleCompiler"
@@ -66,6 +64,20 @@ def java_object(spark: SparkSession, name: str, *given: object) -> Any:
     with _loading:
         made = _loaded(jvm_of(spark), name, spark.version)
     return made.newInstance(arguments.toArray())
+
+
+@cache
+def shared_object(client: Any, name: str) -> Any:
+    """The one object of a class that takes the gateway, by which it finds objects of Python's.
+
+    Args:
+        client: That of py4j, which stays with the process, as does its JVM.
+        name: Name of the class.
+    """
+    spark = SparkSession.active()
+    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - no public door
+    assert gateway._gateway_client is client, name  # noqa: SLF001 - as above
+    return java_object(spark, name, gateway.java_gateway_server.getGateway())
 
 
 _loading: Final = threading.Lock()

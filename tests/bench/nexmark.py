@@ -33,7 +33,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from bench.rounds import Measured
 from bench.views import WAYS, Followed, described, first_contents
 from bench.world import append_at
-from shardline.app.compute.view.evaluate import parse_columns
+from shardline.app.compute.view.view_columns import parse_columns
 from shardline.app.storage.generators.catalog import open_generator
 from shardline.datasource.clock import Clock
 from shardline.datasource.errors import InvalidUsage, unknown_name

@@ -30,7 +30,7 @@ from bench.copies import generator
 from bench.rounds import Measured, alternate
 from bench.views import WAYS, Followed, first_contents
 from shardline import datasource
-from shardline.app.compute.view.evaluate import parse_columns
+from shardline.app.compute.view.view_columns import parse_columns
 from shardline.app.project.project import Project
 from shardline.app.protocol.objects import Strategy, ViewDescription
 from shardline.datasource.clock import Clock

@@ -58,7 +58,7 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
     step_costs         chooses between changes and the query anew by what they have cost
     join_tree          inner joins as one join of many sides
     touched_keys       the change of a region, computed anew for keys that rows have changed of
-    evaluate           a query over frames, in the session of its own streaming query
+    view_columns       a view's columns, and how a result is given them
     step_changes       the changes of a step as frames, each made when first asked for
     kept_jobs          jobs of steps of few rows, planned once
     self_check         recomputes one key of a step, and compares it with what is kept

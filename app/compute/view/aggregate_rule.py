@@ -28,7 +28,6 @@ from pyspark.sql.types import NullType, StructType
 
 from shardline.app.compute.view.accumulators import Accumulators, GroupPrograms, group_programs
 from shardline.app.compute.view.change_operators import ChangeOperators, NotIncremental
-from shardline.app.compute.view.evaluate import analyse_query, with_times
 from shardline.app.compute.view.kept_plan import (
     KeptPlan,
     columns_of,
@@ -37,10 +36,11 @@ from shardline.app.compute.view.kept_plan import (
     state_leaf,
 )
 from shardline.app.compute.view.session_groups import WINDOW, session_programs
+from shardline.app.compute.view.view_columns import with_times
 from shardline.app.sql.kept_aggregates import AggregateCall, aggregate_calls, is_of_session
 from shardline.app.sql.plan_nodes import with_changed
 from shardline.app.sql.query_tree import QueryNode, query_tree
-from shardline.datasource.frames import empty_frame, kind_of, read_sequence, type_of
+from shardline.datasource.frames import analyse_query, empty_frame, kind_of, read_sequence, type_of
 from shardline.datasource.java_names import java_class, scala_object
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.types import StructType
 
 from shardline.app.compute.view.accumulators import BEFORE
-from shardline.app.compute.view.evaluate import with_times
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
+from shardline.app.compute.view.view_columns import with_times
 from shardline.app.sql.plan_nodes import column_named
 from shardline.datasource.frames import empty_frame, read_sequence
 from shardline.datasource.java_names import java_class, scala_object

@@ -37,7 +37,6 @@ from shardline.app.compute.view.aggregate_rule import GroupState
 from shardline.app.compute.view.change_operators import Change, ChangeOperators, NotIncremental
 from shardline.app.compute.view.column_trace import ColumnTraces
 from shardline.app.compute.view.concern import concerns
-from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.evaluation_order import EvaluationOrder, StateSource
 from shardline.app.compute.view.first_rows_rule import FirstRowsState
 from shardline.app.compute.view.join_change import JoinRule, OneSided
@@ -57,7 +56,13 @@ from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.app.sql.strategy import choose_strategy
 from shardline.app.sql.touched_keys import Region, Regions
 from shardline.datasource.errors import ShardError
-from shardline.datasource.frames import children_of, empty_frame, kind_of, read_sequence
+from shardline.datasource.frames import (
+    analyse_query,
+    children_of,
+    empty_frame,
+    kind_of,
+    read_sequence,
+)
 from shardline.datasource.schema import DIFF, TS
 
 if TYPE_CHECKING:

@@ -31,7 +31,6 @@ from pyspark.sql.types import LongType, StructType
 from shardline.app.compute.errors import data_error_text
 from shardline.app.compute.view.change_operators import ChangeOperators
 from shardline.app.compute.view.current_time import at_time
-from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.kept_plan import KeptPlan, Leaf, Operator, columns_of, plan_of
 from shardline.app.compute.view.temporal_rule import NEVER, between_bounds, bounded_rows
 from shardline.app.sql.normal_form import normal_form
@@ -43,7 +42,7 @@ from shardline.app.sql.temporal_filters import (
     split_condition,
 )
 from shardline.datasource.errors import InvalidUsage
-from shardline.datasource.frames import empty_frame
+from shardline.datasource.frames import analyse_query, empty_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -37,8 +37,8 @@ from pyspark.sql.types import LongType, StructType
 
 from shardline.app.compute.view.change_operators import ChangeOperators, NotIncremental
 from shardline.app.compute.view.correction import correction_frame
-from shardline.app.compute.view.evaluate import with_times
 from shardline.app.compute.view.kept_plan import KeptPlan, columns_of, shared_plan, state_leaf
+from shardline.app.compute.view.view_columns import with_times
 from shardline.app.sql.query_tree import QueryNode
 from shardline.datasource.frames import kind_of, number_of, read_sequence
 from shardline.datasource.java_names import java_class

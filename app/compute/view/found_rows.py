@@ -28,7 +28,6 @@ from typing_extensions import override
 
 from shardline.app.compute.index.shard_lookups import ROWS_MAX, lookups_of
 from shardline.app.compute.view.change_plan import StepPlan
-from shardline.app.compute.view.evaluate import with_times
 from shardline.app.compute.view.input_changes import volume_of_shards
 from shardline.app.compute.view.kept_jobs import FewRows
 from shardline.app.compute.view.kept_plan import Leaf
@@ -37,6 +36,7 @@ from shardline.app.compute.view.row_conditions import rows_that_satisfy
 from shardline.app.compute.view.session_settings import evaluate_beside_empty
 from shardline.app.compute.view.shared_changes import changes_of, read_changes
 from shardline.app.compute.view.state_step import StateStep
+from shardline.app.compute.view.view_columns import with_times
 from shardline.app.execution.host import Host
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frames import local_relation

@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.sql.names_apart import with_names_apart
 from shardline.app.sql.plan_nodes import tree_pattern
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.datasource.frames import (
+    analyse_query,
     children_of,
     clone_of,
     empty_frame,

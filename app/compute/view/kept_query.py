@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.kept_plan import KeptPlan
+from shardline.datasource.frames import analyse_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

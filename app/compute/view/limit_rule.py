@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from shardline.app.compute.view.change_operators import ChangeOperators, NotIncremental
-from shardline.app.compute.view.evaluate import with_times
 from shardline.app.compute.view.kept_plan import columns_of, state_leaf
+from shardline.app.compute.view.view_columns import with_times
 from shardline.app.sql.query_tree import QueryNode
 from shardline.datasource.frames import number_of
 

@@ -33,7 +33,6 @@ from shardline.app.compute.view.change_query import ChangeQuery
 from shardline.app.compute.view.change_times import read_times, times_over_states
 from shardline.app.compute.view.correction import check_comparable
 from shardline.app.compute.view.due_steps import DueSteps
-from shardline.app.compute.view.evaluate import parse_columns
 from shardline.app.compute.view.fan_out import ShardFanOut
 from shardline.app.compute.view.found_rows import FoundRows
 from shardline.app.compute.view.input_changes import (
@@ -66,6 +65,7 @@ from shardline.app.compute.view.self_check import SelfCheck
 from shardline.app.compute.view.state_step import StateStep
 from shardline.app.compute.view.step_costs import StepCosts
 from shardline.app.compute.view.step_start import StepStarts
+from shardline.app.compute.view.view_columns import parse_columns
 from shardline.app.compute.view.view_inputs import ViewInputs
 from shardline.app.compute.view.view_states import ViewStates
 from shardline.app.execution.host import Host, Incarnation

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.sql.types import StructType
 
-from shardline.app.compute.view.evaluate import UPDATE_COLUMNS, fit_columns, with_times
 from shardline.app.compute.view.found_rows import FoundRows, rows_in_driver
 from shardline.app.compute.view.kept_jobs import RESULT_ROWS_MAX, KeptJobs, ShardRows
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.self_check import AskedBy, SelfCheck, asked_by, difference, key_of
+from shardline.app.compute.view.view_columns import UPDATE_COLUMNS, fit_columns, with_times
 from shardline.datasource.frames import (
     ROWS_MAX,
     StagedInterval,

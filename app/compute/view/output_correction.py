@@ -4,7 +4,9 @@
     corrections.of(session, result, upper)      the correction of the output before `upper`
 
 A small output is known in memory, and compared there. Where what the query is over is small as
-well, it is read by this process, and handed to a kept plan (`kept_jobs`): no job is run at all.
+well, it is read by this process, and handed to a kept plan (`kept_jobs`): no job is run at all. Of
+an output that has nothing yet, the rows of such a query are collected: that is half of what it
+takes Spark to group them and to write a file.
 
 Invariants:
     The correction is the same, whichever way was taken.
@@ -24,6 +26,7 @@ from shardline.app.compute.view.kept_jobs import FewRows, KeptJobs, ShardRows
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.output_contents import OutputContents, correct_in_memory
 from shardline.datasource.frames import (
+    ROWS_MAX,
     SmallTarget,
     StagedInterval,
     small_target,
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
     from shardline.datasource.client import ShardClient
     from shardline.datasource.sink import SinkOptions
+    from shardline.datasource.state import Volume
 
 __all__ = ["Correction", "OutputCorrections", "Result", "few_contents"]
 
@@ -65,12 +69,14 @@ class Result:
 
     Attributes:
         frame: Makes it of frames of what the query is over.
+        volume: Of all that the query is over.
         key: Stands for its plan.
         read_few_rows: Reads all that the query is over; None if that is not little.
         over: Makes the result of frames of these rows.
     """
 
     frame: Callable[[], DataFrame]
+    volume: Volume
     key: Hashable
     read_few_rows: Callable[[], Mapping[Leaf, FewRows] | None]
     over: Callable[[Mapping[Leaf, DataFrame]], DataFrame]
@@ -96,14 +102,26 @@ class OutputCorrections:
 
     def of(self, session: SparkSession, result: Result, upper: int) -> Correction:
         """The correction of the output before `upper`, staged."""
-        known = self.contents.at(upper) if upper > 0 else None
         target = small_target(self.schema, self.options)
+        if upper == 0:
+            return self._first(result, target)
+        known = self.contents.at(upper)
         rows = None if known is None else self._few(session, result, target)
         if known is None or rows is None:
-            held = self.held(session, upper) if upper > 0 else None
+            held = self.held(session, upper)
             return Correction(stage_interval(correction_frame(result.frame(), held), self.options))
         desired = consolidate(rows)
         return Correction(target.stage(correct_in_memory(desired, known)), desired)
+
+    def _first(self, result: Result, target: SmallTarget) -> Correction:
+        """The result as the first rows of an output."""
+        # Not of much: a result that is too large to be collected is computed a second time.
+        little = result.volume.rows <= ROWS_MAX
+        rows = target.collect(result.frame()) if little else None
+        if rows is None:
+            return Correction(stage_interval(correction_frame(result.frame(), None), self.options))
+        desired = consolidate(rows)
+        return Correction(target.stage(desired), desired)
 
     def _few(self, session: SparkSession, result: Result, target: SmallTarget) -> pa.Table | None:
         """The result's rows, each with a diff; None if they are too many to be collected."""

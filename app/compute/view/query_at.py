@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Final
 from shardline import datasource
 from shardline.app.compute.view.current_time import at_time
 from shardline.app.compute.view.due_times import DueTimes, NextTime
-from shardline.app.compute.view.evaluate import fit_columns
 from shardline.app.compute.view.input_changes import volume_of_shards
 from shardline.app.compute.view.kept_jobs import FewRows
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.kept_query import KeptQuery
 from shardline.app.compute.view.one_task import OneTask
 from shardline.app.compute.view.output_correction import Result, few_contents
+from shardline.app.compute.view.view_columns import fit_columns
 from shardline.app.execution.host import Host
 from shardline.app.protocol.objects import ViewDescription
 from shardline.app.sql.temporal_filters import has_clock_word
@@ -82,7 +82,8 @@ class QueryAt:
     def anew(self, session: SparkSession, at: int, states: Sequence[ShardState]) -> Result:
         """The query's result at one time, by a kept plan where its inputs are little."""
         # A kept plan has the time of its query in it.
-        little = volume_of_shards(states).rows <= ROWS_MAX and not self.is_temporal
+        volume = volume_of_shards(states)
+        little = volume.rows <= ROWS_MAX and not self.is_temporal
 
         def read_few_rows() -> Mapping[Leaf, FewRows] | None:
             found: dict[Leaf, FewRows] = {}
@@ -98,7 +99,7 @@ class QueryAt:
             return self._over(session, {leaf.name: frame for leaf, frame in frames.items()}, at)
 
         key = ("anew", *((state.shard, state.schema_id) for state in states))
-        return Result(lambda: self.result(session, at, states), key, read_few_rows, over)
+        return Result(lambda: self.result(session, at, states), volume, key, read_few_rows, over)
 
     def next_time(self, session: SparkSession, at: int, states: Sequence[ShardState]) -> NextTime:
         """The first time after `at` at which the rows may change, if no input does.

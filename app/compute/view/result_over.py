@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from shardline.app.compute.view.evaluate import fit_columns
 from shardline.app.compute.view.input_changes import volume_of_shards
 from shardline.app.compute.view.output_correction import Result
+from shardline.app.compute.view.view_columns import fit_columns
 from shardline.datasource.frames import ROWS_MAX
 
 if TYPE_CHECKING:
@@ -57,4 +57,4 @@ def result_over(
     def read_few_rows() -> Mapping[Leaf, FewRows] | None:
         return step.few_at(plan, at) if volume.rows <= ROWS_MAX else None
 
-    return Result(frame, plan, read_few_rows, over)
+    return Result(frame, volume, plan, read_few_rows, over)

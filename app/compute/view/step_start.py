@@ -16,12 +16,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shardline import datasource
-from shardline.app.compute.view.evaluate import with_times
 from shardline.app.compute.view.input_changes import InputChanges, find_input_changes
 from shardline.app.compute.view.query_at import BY_DRIVER, QueryAt
 from shardline.app.compute.view.state_step import StateStep
 from shardline.app.compute.view.step_changes import StepChanges
 from shardline.app.compute.view.touched_keys import OUTPUT
+from shardline.app.compute.view.view_columns import with_times
 from shardline.datasource.frames import struct_of
 from shardline.datasource.read import current_schema
 

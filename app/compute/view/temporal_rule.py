@@ -38,8 +38,8 @@ from pyspark.sql.types import LongType, StructType
 
 from shardline.app.compute.view.change_operators import ChangeOperators
 from shardline.app.compute.view.correction import correction_frame
-from shardline.app.compute.view.evaluate import with_times
 from shardline.app.compute.view.kept_plan import KeptPlan, columns_of, state_leaf
+from shardline.app.compute.view.view_columns import with_times
 from shardline.app.sql.query_tree import QueryNode
 from shardline.app.sql.temporal_filters import Bound, TemporalCondition
 from shardline.datasource.frames import (

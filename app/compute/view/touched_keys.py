@@ -34,12 +34,11 @@ from pyspark.sql.types import LongType, StructField, StructType
 from shardline.app.compute.view.accumulators import BEFORE, NEGATIVE, same_key
 from shardline.app.compute.view.change_operators import Change, ChangeOperators
 from shardline.app.compute.view.correction import correction_frame
-from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.kept_plan import Leaf, Operator, columns_of, plan_of
 from shardline.app.compute.view.look_up import LookUps
 from shardline.app.sql.query_tree import QueryNode, join_kind, query_tree
 from shardline.app.sql.touched_keys import Region, Source
-from shardline.datasource.frames import empty_frame, read_sequence
+from shardline.datasource.frames import analyse_query, empty_frame, read_sequence
 from shardline.datasource.java_names import java_class, scala_object
 from shardline.datasource.schema import DIFF, TS
 

@@ -33,7 +33,6 @@ from pyspark.errors import PySparkException
 
 from shardline.app.compute.errors import BEGINS_ANEW_HINT
 from shardline.app.compute.view.concern import concerns
-from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.kept_plan import plan_of
 from shardline.app.compute.view.session_settings import engine_versions, query_settings
 from shardline.app.execution.host import Host
@@ -41,7 +40,13 @@ from shardline.app.execution.spark_errors import error_line
 from shardline.app.protocol.objects import ViewDescription
 from shardline.app.sql.query_tree import query_tree
 from shardline.datasource.errors import Determinate
-from shardline.datasource.frames import clone_of, empty_frame, read_sequence, struct_of
+from shardline.datasource.frames import (
+    analyse_query,
+    clone_of,
+    empty_frame,
+    read_sequence,
+    struct_of,
+)
 from shardline.datasource.frontier import meet
 from shardline.datasource.read import current_schema
 from shardline.datasource.schema import ShardSchema

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.types import StructType
 
 from shardline.app.compute.view.change_plan import ChangePlan, NotIncremental, StepPlan
-from shardline.app.compute.view.evaluate import analyse_query, with_times
 from shardline.app.compute.view.kept_plan import plan_of
 from shardline.app.compute.view.limit_rule import LimitState
 from shardline.app.compute.view.state_rules import needed_rows
 from shardline.app.compute.view.temporal_rule import DUE
 from shardline.app.compute.view.touched_keys import OUTPUT
+from shardline.app.compute.view.view_columns import with_times
 from shardline.app.execution.spark_errors import error_line
 from shardline.app.protocol.objects import Strategy, state_shards
 from shardline.app.protocol.view_plan import (
@@ -50,7 +50,14 @@ from shardline.app.sql.strategy import (
 )
 from shardline.app.sql.temporal_filters import split_condition
 from shardline.app.sql.touched_keys import Region, Regions
-from shardline.datasource.frames import as_active, clone_of, empty_frame, kind_of, read_sequence
+from shardline.datasource.frames import (
+    analyse_query,
+    as_active,
+    clone_of,
+    empty_frame,
+    kind_of,
+    read_sequence,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from shardline.app.compute.view.change_plan import ChangePlan
-from shardline.app.compute.view.evaluate import parse_columns, with_times
+from shardline.app.compute.view.view_columns import parse_columns, with_times
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

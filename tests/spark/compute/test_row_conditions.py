@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from shardline.app.compute.view.column_trace import ColumnTraces
-from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.evaluation_order import EvaluationOrder
 from shardline.app.compute.view.kept_plan import plan_of
 from shardline.app.compute.view.row_conditions import ConditionReader, rows_that_satisfy
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.query_tree import QueryNode, query_tree
+from shardline.datasource.frames import analyse_query
 from support.profiles import one_of
 
 if TYPE_CHECKING:

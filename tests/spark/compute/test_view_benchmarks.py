@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from shardline.app.compute.view.evaluate import parse_columns
+from shardline.app.compute.view.view_columns import parse_columns
 from support.profiles import some_of
 from support.spark.benchmark_data import (
     FIRST,

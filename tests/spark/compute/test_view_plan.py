@@ -9,7 +9,7 @@ from rich.console import Console
 
 from shardline.app.cli.explain_plan import plan_view as shown_plan
 from shardline.app.cli.view_plan_table import view_plan_table
-from shardline.app.compute.view.evaluate import parse_columns
+from shardline.app.compute.view.view_columns import parse_columns
 from shardline.app.compute.view.view_plan import plan_view
 from shardline.app.coordinator.view_explanation import EXPLAINED_MAX, with_view_plans
 from shardline.app.project.permission import Permissions

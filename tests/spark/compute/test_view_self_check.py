@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from shardline.app.compute.index.shard_lookups import ShardLookups
 from shardline.app.compute.view import output_change, state_check
-from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.kept_plan import plan_of
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.self_check import SelfCheck, asked_by
@@ -29,6 +28,7 @@ from shardline.app.introspection.relations.view_steps import VIEW_STEPS
 from shardline.app.protocol.objects import state_shards
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.query_tree import query_tree
+from shardline.datasource.frames import analyse_query
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.commands.append import Appended
 from shardline.datasource.spark_native.time_interval import Interval

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from shardline.app.compute.view.evaluate import parse_columns
 from shardline.app.compute.view.maintained_view import View
+from shardline.app.compute.view.view_columns import parse_columns
 from shardline.app.compute.view.view_plan import plan_view
 from shardline.datasource.spark_native.time_interval import Interval
 from support.profiles import one_of, some_of

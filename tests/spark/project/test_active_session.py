@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardline.app.compute.view.change_plan import ChangePlan
-from shardline.app.compute.view.evaluate import parse_columns, with_times
+from shardline.app.compute.view.view_columns import parse_columns, with_times
 from shardline.app.project.project import Project
 from shardline.app.protocol.objects import ViewDescription
 from shardline.datasource.frames import as_active

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from shardline.app.compute.view.evaluate import parse_columns
+from shardline.app.compute.view.view_columns import parse_columns
 from shardline.datasource.spark_native.jvm import local_relation
 
 if TYPE_CHECKING:

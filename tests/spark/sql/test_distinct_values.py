@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.kept_plan import plan_of
 from shardline.app.sql.kept_aggregates import aggregate_expressions
 from shardline.app.sql.normal_form import normal_form
-from shardline.datasource.frames import children_of, frame_of, kind_of, read_sequence
+from shardline.datasource.frames import analyse_query, children_of, frame_of, kind_of, read_sequence
 from support.profiles import some_of
 from support.spark.views import comparable
 

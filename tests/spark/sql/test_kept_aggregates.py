@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from pyspark.errors import PySparkException
 
-from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.kept_plan import plan_of
 from shardline.app.sql.kept_aggregates import refusal
 from shardline.app.sql.normal_form import normal_form
+from shardline.datasource.frames import analyse_query
 
 if TYPE_CHECKING:
     from pathlib import Path

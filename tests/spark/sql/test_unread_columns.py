@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from shardline.app.compute.view.evaluate import analyse_query
 from shardline.app.compute.view.kept_plan import plan_of
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.strategy import INPUT
-from shardline.datasource.frames import children_of, frame_of, kind_of, read_sequence
+from shardline.datasource.frames import analyse_query, children_of, frame_of, kind_of, read_sequence
 from shardline.testing import Lab
 from support.profiles import some_of
 

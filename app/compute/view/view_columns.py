@@ -1,46 +1,28 @@
-"""Evaluates a view's query over frames, in the session of its own streaming query.
+"""The columns of a view: read from text, with those of updates, and given to a result.
 
-Spark gives each streaming query a session of its own, with its own temporary views. Inputs are put
-there under their own names, so that the query runs as the user wrote it: no text is rewritten. They
-are taken away once the query is analysed, and nothing is left in the session.
+    columns = parse_columns("id BIGINT, name STRING")
+    with_times(columns)                                 those of its updates
+    fit_columns(result, columns)                        a result under its names, in its types
 
 Invariants:
-    The result has exactly the view's columns and types, in order.
+    A result has exactly the view's columns and types, in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import LongType, StructField, StructType
 
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.schema import DIFF, TS
 
-__all__ = ["UPDATE_COLUMNS", "analyse_query", "fit_columns", "parse_columns", "with_times"]
+__all__ = ["UPDATE_COLUMNS", "fit_columns", "parse_columns", "with_times"]
 
 UPDATE_COLUMNS: Final = tuple(StructField(name, LongType(), nullable=False) for name in (TS, DIFF))
 """Columns that an update has beside its row's."""
-
-
-def analyse_query(session: SparkSession, query: str, inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """The result of `query`, which reads `inputs` by name; nothing is run yet.
-
-    Args:
-        session: The streaming query's, which the inputs' frames must be of, too.
-        query: SQL as the user wrote it.
-        inputs: Frames by the names that the query uses.
-    """
-    try:
-        for name, frame in inputs.items():
-            frame.createOrReplaceTempView(_quoted(name))
-        return session.sql(query)
-    finally:
-        for name in inputs:
-            session.catalog.dropTempView(name)
 
 
 def parse_columns(ddl: str) -> StructType:
@@ -90,7 +72,3 @@ def _as(place: str, wanted: StructField, found: StructField) -> Column:
     if found.dataType != wanted.dataType:
         column = column.cast(wanted.dataType)
     return column.alias(wanted.name)
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
