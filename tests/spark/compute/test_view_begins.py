@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Final, get_args
 import pyarrow as pa
 import pytest
 
+from shardline.app.compute.view import output_correction, view_states
 from shardline.app.compute.view.maintained_view import View
 from shardline.app.compute.view.output import ViewSink
 from shardline.app.compute.view.query_at import QueryAt
 from shardline.app.execution.observations import Stepped
 from shardline.app.protocol.objects import Strategy, errors_shard, state_shards
 from shardline.datasource.frontier import Frontier
+from shardline.datasource.spark_native.save import NativeWrite
 from shardline.datasource.spark_native.time_interval import Interval
 from support.profiles import one_of
 from support.spark.view_world import Killed
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from shardline.datasource.parts.stage import Staged
 
 pytestmark = pytest.mark.spark
 
@@ -270,3 +274,31 @@ def test_first_contents_that_states_cannot_tell_are_the_querys(
     run.advance(spark.newSession(), Interval(10, 11, starts=True))
     assert contents(bench.client, "counted", 10) == {(2**60, 2): 1}
     assert not contents(bench.client, errors_shard("counted"), 10)
+
+
+@pytest.mark.parametrize(("few", "jobs"), [(100, 0), (1, 2)])
+def test_the_first_rows_of_little_are_collected(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int, jobs: int
+) -> None:
+    """Of a state and of the output: no job writes a file. Of more, each is written by tasks."""
+    bench = Bench(spark, str(tmp_path / "lake"), tmp_path / "checkpoints")
+    table = bench.input("t", pa.schema([("k", pa.int64()), ("x", pa.int64())]))
+    table.append([(10, (k % 3, k), 1 + k % 2) for k in range(20)], 50)
+    text = "SELECT k, sum(x) AS s FROM t GROUP BY k"
+    kept = view("sums", text, "k BIGINT, s BIGINT", "t", strategy="incremental")
+    written, stage = list[str](), NativeWrite.stage
+
+    def noted(saving: NativeWrite, attempt: str) -> Staged:
+        written.append(attempt)
+        return stage(saving, attempt)
+
+    monkeypatch.setattr(NativeWrite, "stage", noted)
+    for module in (output_correction, view_states):
+        monkeypatch.setattr(module, "ROWS_MAX", few)
+    rendered = View(bench.host, bench.incarnation("sums", 20), kept, no_fence, Following())
+    rendered.advance(spark.newSession(), Interval(20, 50, starts=True))
+    assert len(written) == jobs
+    wanted = Counter[int]()
+    for k in range(20):
+        wanted[k % 3] += k * (1 + k % 2)
+    assert contents(bench.client, "sums", 49) == Counter(wanted.items())
