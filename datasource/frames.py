@@ -87,6 +87,7 @@ from shardline.datasource.spark_native.small_results import (
     BYTES_MAX,
     ROWS_MAX,
     collect_few,
+    has_same_arrow_types,
     to_arrow,
 )
 from shardline.datasource.spark_native.time_interval import (
@@ -131,6 +132,7 @@ __all__ = [
     "every_update",
     "frame_of",
     "has_class",
+    "has_same_arrow_types",
     "interval_of",
     "interval_of_offsets",
     "is_checked",

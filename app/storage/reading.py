@@ -7,6 +7,9 @@
 By itself Spark makes nulls of a row that it cannot decode, drops it or fails, and its rows have no
 order. A source needs both: bad rows as data, and an order in which one row replaces another.
 
+Rows that may be bad are counted before they are staged. A few of them are collected by one task,
+and are counted here; more are cached by Spark, which counts them as it fills its cache.
+
 Each row has its position in the source where rows replace one another: for files the file's time of
 change, its path and the place in it, for Kafka the offset, which means something within a partition
 (`kafka`), else the order in which Spark's partitions have the rows.
@@ -30,6 +33,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
@@ -53,7 +58,15 @@ from shardline.app.storage.reclock import Origin
 from shardline.app.storage.source_holds import with_hold
 from shardline.app.storage.unfit_rows import with_unfit_marked, with_unfit_refused
 from shardline.datasource.errors import Determinate, InvalidUsage
-from shardline.datasource.frames import MicroBatchFiles, micro_batch_files, struct_of
+from shardline.datasource.frames import (
+    MicroBatchFiles,
+    collect_few,
+    empty_frame,
+    has_same_arrow_types,
+    local_relation,
+    micro_batch_files,
+    struct_of,
+)
 from shardline.datasource.java_names import java_class
 from shardline.datasource.schema import DIFF, TS, ShardSchema
 from shardline.datasource.sink import (
@@ -98,6 +111,12 @@ POSITION: Final = f"{_PREFIX}position"
 
 _CHANGED, _PATH, _BLOCK, _SIZE = (f"{_PREFIX}{n}" for n in ("changed", "path", "block", "size"))
 _DIGITS: Final = 20
+
+_FEW_BYTES: Final = 1 << 20
+"""Files of a micro-batch up to which it is expected to have no more than `_FEW_ROWS`."""
+
+_FEW_ROWS: Final = 65_536
+"""Rows that are collected by this process; as Arrow they may have `BYTES_MAX`."""
 
 FILE: Final = _PATH
 """Column of a decoded micro-batch whose errors are marked: the file that has the row."""
@@ -206,7 +225,7 @@ class Reading:
     ) -> Iterator[Decoded]:
         """Decode a micro-batch; its rows may be used until the context ends.
 
-        Rows that are needed twice, to be counted and to be staged, are cached until then: a source
+        Rows that are needed twice, to be counted and to be staged, are kept until then: a source
         that is read a second time may have other rows.
 
         Args:
@@ -219,8 +238,9 @@ class Reading:
             Determinate: `FAILED_READ_FILE`: a file has no byte, and its format is one of which no
                 file has none.
         """
-        if self.description.format.lower() in READ_FILES:
-            files = micro_batch_files(frame, number)
+        reads_files = self.description.format.lower() in READ_FILES
+        files = micro_batch_files(frame, number) if reads_files else None
+        if files is not None:
             self._refuse_missing_files(frame, files, planned)
             self._refuse_empty_files(frame, files)
         rows = frame.withColumn(POSITION, _position(frame)) if self.replaces_by_key else frame
@@ -229,12 +249,34 @@ class Reading:
         if not self.marks_errors:
             yield Decoded(rows.drop(_CHANGED, _PATH, _BLOCK, _SIZE), Counts())
             return
+        few = None if files is None or self.replaces_by_key else self._few(rows, files)
+        if few is not None:
+            yield few
+            return
         kept = rows.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             found = _counted(kept)
             yield Decoded(kept.drop(_CHANGED, _BLOCK, _SIZE), found)
         finally:
             kept.unpersist()
+
+    def _few(self, rows: DataFrame, files: MicroBatchFiles) -> Decoded | None:
+        """A micro-batch of files, read into this process; None if it is not small."""
+        # A guess: where there are more rows than it says, files are read once more. As files may be
+        # compressed, it is the limits of what is collected that bound the memory.
+        if files.size_bytes() > _FEW_BYTES:
+            return None
+        columns = StructType([one for one in self.columns if one.name not in {TS, DIFF}])
+        if not has_same_arrow_types(columns, ShardSchema.parse(columns.json())):
+            return None
+        # One task reads them all: a limit over several would have an exchange.
+        table = collect_few(rows.coalesce(1), _FEW_ROWS)
+        if table is None:
+            return None
+        spark, batches = rows.sparkSession, table.to_batches()
+        local = local_relation(spark, batches, rows.schema) if batches else None
+        found = empty_frame(spark, rows.schema) if local is None else local
+        return Decoded(found.drop(_CHANGED, _BLOCK, _SIZE), _count(table))
 
     def _refuse_missing_files(
         self, frame: DataFrame, files: MicroBatchFiles, planned: Sequence[str]
@@ -438,6 +480,13 @@ def _position(frame: DataFrame) -> Column:
 
 def _padded(number: Column) -> Column:
     return F.lpad(number.cast("string"), _DIGITS, "0")
+
+
+def _count(rows: pa.Table) -> Counts:
+    """Count a micro-batch of files that is in this process."""
+    sizes = rows.group_by(_PATH).aggregate([(_SIZE, "max")])[f"{_SIZE}_max"]
+    bad = rows.num_rows - rows[CORRUPT].null_count
+    return Counts(rows.num_rows, bad, pc.sum(sizes).as_py() or 0)
 
 
 def _counted(kept: DataFrame) -> Counts:

@@ -96,6 +96,10 @@ class MicroBatchFiles:
     _spark: SparkSession
     _locations: list[Any]
 
+    def size_bytes(self) -> int:
+        """The size of all of them."""
+        return sum(int(location.sizeInBytes()) for location in self._locations)
+
     def empty(self) -> list[str]:
         """URLs of files without a byte. Spark plans no task for them, and notes them as read."""
         empty = list[str]()

@@ -1,0 +1,112 @@
+"""Rows that may be bad are counted before they are staged, whichever way they are read."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardline.app.execution.observations import Measured
+from shardline.app.protocol.objects import SourceDescription
+from shardline.app.storage import reading
+from support.spark.ingestions import Runtime, drop, running
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = (
+    "id BIGINT NOT NULL, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, price DECIMAL(38, 2), "
+    "text STRING, tags ARRAY<STRUCT<x: DOUBLE>>, more MAP<STRING, INT>, "
+    "took INTERVAL DAY TO SECOND"
+)
+
+FIRST = (
+    '{"id": 1, "day": "0001-01-01", "at": "1900-01-01T00:00:00.000001Z", "price": 1.5, '
+    '"local": "9999-12-31T23:59:59.999999", "text": "ü\\u0000", "tags": [{"x": -0.0}, null], '
+    '"more": {"a": null}, "took": "INTERVAL \'1 02:03:04.5\' DAY TO SECOND"}'
+)
+
+ROW: dict[str, Any] = {
+    "id": 1,
+    "day": dt.date(1, 1, 1),
+    "at": dt.datetime(1900, 1, 1, 0, 0, 0, 1, tzinfo=dt.UTC),
+    "local": dt.datetime(9999, 12, 31, 23, 59, 59, 999999),  # noqa: DTZ001 - it has no zone
+    "price": Decimal("1.50"),
+    "text": "ü\0",
+    "tags": [{"x": -0.0}, None],
+    "more": [("a", None)],
+    "took": dt.timedelta(days=1, hours=2, minutes=3, seconds=4.5),
+}
+
+
+@pytest.fixture
+def persisted(monkeypatch: pytest.MonkeyPatch) -> list[DataFrame]:
+    """Micro-batches that Spark has cached."""
+    found: list[DataFrame] = []
+    count = reading._counted
+
+    def noted(kept: DataFrame) -> reading.Counts:
+        found.append(kept)
+        return count(kept)
+
+    monkeypatch.setattr(reading, "_counted", noted)
+    return found
+
+
+@pytest.mark.parametrize("limits", [{}, {"_FEW_ROWS": 2}, {"_FEW_BYTES": -1}])
+def test_rows_errors_and_sizes_are_the_same(
+    runtime: Runtime,
+    inbox: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    persisted: list[DataFrame],
+    limits: dict[str, int],
+) -> None:
+    """A few by this process; more are cached by Spark, also if that was found out too late."""
+    for name, value in limits.items():
+        monkeypatch.setattr(reading, name, value)
+    drop(inbox, "0.json", FIRST, '{"id": 2}', '{"id": "x"}')
+    drop(inbox, "1.json", '{"day": "2020-01-01"}')
+    drop(inbox, "2.json")
+    (inbox / "3.json.gz").write_bytes(gzip.compress(b'{"id": 3}\n{"id": 4}\n'))
+    sizes = [one.stat().st_size for one in inbox.iterdir()]
+    described = SourceDescription(
+        name="flights", format="json", schema=SCHEMA, options={"path": str(inbox)}
+    )
+    with running(runtime, described) as source:
+        source.wait_for("all rows", lambda: len(source.errors) == 2)
+        assert len(persisted) == len(limits)
+        with runtime.client.reader("flights") as reader:
+            found = sorted(reader.snapshot().to_pylist(), key=lambda row: row["id"])
+        assert [row["id"] for row in found] == [1, 2, 3, 4]
+        assert {name: found[0][name] for name in ROW} == ROW
+        assert str(found[0]["tags"][0]["x"]) == "-0.0"
+        raws = sorted(raw for _, raw, _ in source.errors)
+        assert raws == ['{"day":"2020-01-01"}', '{"id": "x"}']
+        wanted = {"messages_received": 6, "updates_staged": 4, "bytes_received": sum(sizes)}
+
+        def added() -> dict[str, float]:
+            told = source.told(Measured)
+            return {name: sum(one.added.get(name, 0) for one in told) for name in wanted}
+
+        source.wait_for("figures", lambda: added() == wanted)
+
+
+def test_files_without_a_row(runtime: Runtime, inbox: Path, persisted: list[DataFrame]) -> None:
+    """Nothing to collect: the source has begun, and goes on."""
+    drop(inbox, "0.csv", "id,s")
+    options = {"path": str(inbox), "header": "true"}
+    described = SourceDescription(
+        name="flights", format="csv", schema="id INT, s STRING", options=options
+    )
+    with running(runtime, described) as source:
+        source.wait_for("its beginning", lambda: bool(source.told(Measured)))
+        drop(inbox, "1.csv", "id,s", "1,a")
+        source.wait_for_rows((1, "a"))
+    assert not persisted
