@@ -21,6 +21,7 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
     due_steps          adds such times to those of the inputs, for the next step
     kept_query         a view's query over the contents of its inputs
     kept_plan          Spark's plan of a query, over rows that change
+    called_functions   those of a user that a query calls
     query_at           a view's query at one time, with now() as that time
     current_time       puts a time in the place of now(), in Spark's own plan
     view_plan          each operator with the rule by which it is kept, for `plan` and EXPLAIN

@@ -3,11 +3,9 @@
     plan = KeptPlan(session, query, columns)      the query is parsed and analysed
     plan.over(session, frames)                    the same query over these rows
 
-To run a query by its text costs three SQL statements, each with its events, and an analysis, before
-anything of it is done: its inputs are put into the session under their names, and taken away again.
-Here the plan stays, and only its leaves are new: each becomes the union of an empty table, which
-has the attributes that the plan knows, and of the input's rows. Spark drops the empty half when it
-optimizes.
+To run a query by its text costs an analysis before anything of it is done. Here the plan stays, and
+only its leaves are new: each becomes the union of an empty table, which has the attributes that the
+plan knows, and of the input's rows. Spark drops the empty half when it optimizes.
 
 Invariants:
     Every expression of the query is the one of its analysed plan.
@@ -22,40 +20,30 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from shardline.app.sql.names_apart import with_names_apart
-from shardline.app.sql.plan_nodes import tree_pattern
 from shardline.app.sql.query_tree import QueryNode, query_tree
 from shardline.datasource.frames import (
     analyse_query,
-    children_of,
-    clone_of,
     empty_frame,
     frame_of,
-    kind_of,
-    read_sequence,
     scala_sequence,
-    struct_of,
 )
 from shardline.datasource.java_names import java_class, scala_object
-from shardline.datasource.schema import ShardSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from shardline.datasource.state import ShardState
 
 __all__ = [
     "KeptPlan",
     "Leaf",
     "Operator",
     "Operators",
-    "calls_user_functions",
     "columns_of",
     "plan_of",
     "shared_plan",
@@ -63,13 +51,6 @@ __all__ = [
 ]
 
 _LOGICAL: Final = "org.apache.spark.sql.catalyst.plans.logical"
-
-_USER_FUNCTIONS: Final = ("PYTHON_UDF", "SCALA_UDF", "SQL_SCALAR_FUNCTION")
-"""Patterns of Catalyst for functions that may be others by the next start, with the same name."""
-
-_SQL_TABLE_FUNCTION: Final = "SQLFunctionNode"
-"""Operator of a table function of SQL, which has no pattern."""
-
 
 _SHARED_MAX: Final = 512
 """Plans that are shared: those of a hundred views with states of other types each. They hold the
@@ -142,25 +123,9 @@ class KeptPlan:
         empty = {name: empty_frame(session, given) for name, given in self._columns.items()}
         result = analyse_query(session, query, empty)
         self.columns, analysed = result.schema, plan_of(result)
-        self._session, self._analysed = session, analysed
         # Those inside of expressions have inputs, too, which are no leaves of the plan.
         self.usable = bool(analysed.subqueriesAll().isEmpty())
         return self._operators.over(query_tree(with_names_apart(session, analysed)))
-
-    @cached_property
-    def calls_user_functions(self) -> bool:
-        """True if the query calls functions of a user: of Python, Java or Scala, or of SQL."""
-        analysed = self._analysed
-
-        def has(name: str) -> bool:
-            return bool(analysed.containsPattern(tree_pattern(self._session, name)))
-
-        if any(map(has, _USER_FUNCTIONS)) or _SQL_TABLE_FUNCTION in str(analysed.toString()):
-            return True
-        # Table functions of Python have no pattern of their own, and are within LATERAL mostly.
-        if not has("GENERATOR"):
-            return False
-        return any(map(_has_table_function, (analysed, *read_sequence(analysed.subqueriesAll()))))
 
     def fits(self, frames: Mapping[str, DataFrame]) -> bool:
         """True if the frames have the columns that the plan was made for."""
@@ -268,28 +233,6 @@ class Operators:
             return operator.plan
         children = [self._filled(child, plans) for child in operator.children]
         return operator.plan.withNewChildren(self.sequence(children))
-
-
-def _has_table_function(plan: Any) -> bool:
-    """True if rows come from a table function of Python; not in subqueries of expressions."""
-    if kind_of(plan) == "Generate":
-        kind = kind_of(plan.generator())
-        if kind.endswith("PythonUDTF"):
-            return True
-    return any(map(_has_table_function, children_of(plan)))
-
-
-def calls_user_functions(spark: SparkSession, query: str, inputs: Iterable[ShardState]) -> bool:
-    """True if a query calls functions of a user; see `KeptPlan`.
-
-    Args:
-        spark: The session that knows the functions; it is not changed.
-        query: The query.
-        inputs: States of the shards that it reads.
-    """
-    schemas = {state.name: ShardSchema.parse(state.schemas[state.schema_id]) for state in inputs}
-    columns = {name: struct_of(schema.record) for name, schema in schemas.items()}
-    return KeptPlan(clone_of(spark), query, columns).calls_user_functions
 
 
 def state_leaf(session: SparkSession, name: str, schema: StructType) -> QueryNode:

@@ -28,6 +28,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from shardline.app.compute.errors import data_error_text
+from shardline.app.compute.view.called_functions import calls_user_functions
 from shardline.app.compute.view.change_plan import StepPlan
 from shardline.app.compute.view.change_query import ChangeQuery
 from shardline.app.compute.view.change_times import read_times, times_over_states
@@ -44,7 +45,6 @@ from shardline.app.compute.view.input_changes import (
     volume_of_shards,
 )
 from shardline.app.compute.view.kept_jobs import KeptJobs
-from shardline.app.compute.view.kept_plan import calls_user_functions
 from shardline.app.compute.view.next_step import (
     Done,
     FollowChanges,

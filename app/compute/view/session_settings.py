@@ -23,6 +23,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from shardline.datasource.frames import settings_of
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["engine_versions", "evaluate_beside_empty", "query_settings"]
+
+_ZONE: Final = "spark.sql.session.timeZone"
 
 _USUAL: Final = {
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
@@ -60,7 +63,7 @@ _USUAL: Final = {
     "spark.sql.parser.quotedRegexColumnNames": "false",
     "spark.sql.preserveCharVarcharTypeInfo": "false",
     "spark.sql.readSideCharPadding": "true",
-    "spark.sql.session.timeZone": "UTC",
+    _ZONE: "UTC",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
 }
 """Settings with a say in a query's meaning, and the value of each that is left out."""
@@ -71,19 +74,17 @@ _PROPAGATE: Final = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelat
 _LEGACY: Final = "spark.sql.legacy."
 """Prefix of settings that bring back the meaning of an older version of Spark."""
 
+_defaults: Final[dict[str, str]] = {}
+"""Spark's own values of settings that are not set: to ask for them takes a call for each."""
+
 _UTC: Final = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
 
 
 def query_settings(spark: SparkSession) -> tuple[str, ...]:
     """The settings of a session by which queries mean something unusual: `name=value`, sorted."""
-    # As they are in effect: what is not set is Spark's default, which may be the zone of the
-    # machine, and that of the next machine is another one.
-    found = {name: _value(name, str(spark.conf.get(name))) for name in _USUAL}
-    found |= {
-        name: value.strip()
-        for name, value in settings_of(spark).items()
-        if name.startswith(_LEGACY)
-    }
+    given = settings_of(spark)
+    found = {name: _value(name, _in_effect(spark, name, given)) for name in _USUAL}
+    found |= {name: value.strip() for name, value in given.items() if name.startswith(_LEGACY)}
     return tuple(
         f"{name}={value}" for name, value in sorted(found.items()) if value != _USUAL.get(name)
     )
@@ -105,6 +106,17 @@ def engine_versions(spark: SparkSession) -> tuple[str, ...]:
     """The versions of what evaluates expressions."""
     java = java_class(spark, "java.lang.System").getProperty("java.version")
     return f"Spark {spark.version}", f"Java {java}"
+
+
+def _in_effect(spark: SparkSession, name: str, given: Mapping[str, str]) -> str:
+    """The value of a setting of a session in which `given` is set."""
+    # Not set, the zone is that of the machine, and that of the next machine is another one; a
+    # program may set it at any time.
+    if name in given or name == _ZONE:
+        return str(spark.conf.get(name))
+    if name not in _defaults:
+        _defaults[name] = str(spark.conf.get(name))
+    return _defaults[name]
 
 
 def _value(name: str, value: str) -> str:

@@ -23,6 +23,7 @@ the process, the micro-batch or the partition that it is made in.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -32,17 +33,23 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _registered: WeakSet[SparkSession] = WeakSet()
+_registering = threading.Lock()
 
 __all__ = ["FORMATS", "register", "schema_of", "spark_format", "with_start"]
 
 
 def register(spark: SparkSession) -> None:
     """Register the generators' formats with a session, once: Spark warns of each repetition."""
-    if spark in _registered:
-        return
+    # Sources of one session begin side by side.
+    with _registering:
+        if spark not in _registered:
+            _register(spark)
+            _registered.add(spark)
+
+
+def _register(spark: SparkSession) -> None:
     # Imported here: names and columns are needed where there is no PySpark session, as in `plan`.
     from shardline.app.storage.generators.source import SOURCES  # noqa: PLC0415
 
     for source in SOURCES:
         spark.dataSource.register(source)
-    _registered.add(spark)

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql.functions import udf
-from pyspark.sql.types import StructType
 from pyspark.sql.udtf import UserDefinedTableFunction
 
-from shardline.app.compute.view.kept_plan import KeptPlan
+from shardline.app.compute.view.called_functions import calls_user_functions
 from shardline.app.compute.view.kept_query import KeptQuery
+from shardline.datasource.types.schema import ShardSchema
+from support.models.shards import World
 from support.profiles import one_of
 
 if TYPE_CHECKING:
@@ -72,7 +74,9 @@ def test_functions_of_users_are_known(spark: SparkSession) -> None:
     session.udtf.register("both", UserDefinedTableFunction(Both, "n BIGINT"))
     session.sql("CREATE TEMPORARY FUNCTION f(n BIGINT) RETURNS BIGINT RETURN n + 1")
     session.sql("CREATE TEMPORARY FUNCTION g(n BIGINT) RETURNS TABLE(m BIGINT) RETURN SELECT n + 1")
-    columns = {"t": StructType().add("a", "long")}
+    world = World()
+    world.client().create("t", ShardSchema.from_arrow(pa.schema([("a", pa.int64())])))
+    states = [world.client().state("t")]
     for query, calls in {
         "SELECT a + 1 AS b, explode(array(a)) FROM t": False,
         "SELECT more(a) AS b FROM t": True,
@@ -83,7 +87,8 @@ def test_functions_of_users_are_known(spark: SparkSession) -> None:
         "SELECT a, n FROM t, LATERAL both(a)": True,
         "SELECT a FROM t UNION ALL SELECT n FROM t, LATERAL both(a) WHERE n > 1": True,
     }.items():
-        assert KeptPlan(session, query, columns).calls_user_functions is calls, query
+        assert calls_user_functions(session, query, states) is calls, query
+    world.close()
 
 
 class Both:
