@@ -6,7 +6,7 @@
 Spark's own ways, `createOrReplaceTempView` and `CREATE TABLE`, are commands: parsed, analysed,
 planned and run as an execution of their own, which every listener hears of. In a JVM that has just
 started that is 25 ms and more for one, and an application makes hundreds. An entry is a line in a
-map. (`CatalogEntries.java`; the commands' own code is `CreateViewCommand` and `V2SessionCatalog`.)
+map. (The commands' own code is in Spark's classes CreateViewCommand and V2SessionCatalog.)
 
 Invariants:
     The entries are those that Spark's commands make, apart from the owner.
