@@ -115,6 +115,9 @@ _DIGITS: Final = 20
 _FEW_BYTES: Final = 1 << 20
 """Files of a micro-batch up to which it is expected to have no more than `_FEW_ROWS`."""
 
+_FEW_FILES: Final = 16
+"""Files that one task opens; of more of them all cores are to wait."""
+
 _FEW_ROWS: Final = 65_536
 """Rows that are collected by this process; as Arrow they may have `BYTES_MAX`."""
 
@@ -249,7 +252,10 @@ class Reading:
         if not self.marks_errors:
             yield Decoded(rows.drop(_CHANGED, _PATH, _BLOCK, _SIZE), Counts())
             return
-        few = None if files is None or self.replaces_by_key else self._few(rows, files)
+        # A few files: one task reads them one after the other.
+        few = None
+        if files is not None and len(planned) <= _FEW_FILES and not self.replaces_by_key:
+            few = self._few(rows, files)
         if few is not None:
             yield few
             return

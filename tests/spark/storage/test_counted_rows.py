@@ -60,7 +60,7 @@ def persisted(monkeypatch: pytest.MonkeyPatch) -> list[DataFrame]:
     return found
 
 
-@pytest.mark.parametrize("limits", [{}, {"_FEW_ROWS": 2}, {"_FEW_BYTES": -1}])
+@pytest.mark.parametrize("limits", [{}, {"_FEW_ROWS": 2}, {"_FEW_BYTES": -1}, {"_FEW_FILES": 3}])
 def test_rows_errors_and_sizes_are_the_same(
     runtime: Runtime,
     inbox: Path,
