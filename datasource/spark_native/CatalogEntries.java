@@ -17,6 +17,7 @@ import scala.collection.immutable.Map;
 import scala.collection.immutable.Map$;
 import scala.collection.immutable.Nil$;
 import scala.collection.immutable.Seq;
+import scala.runtime.AbstractFunction0;
 
 /**
  * Makes tables and temporary views in the catalog of a session, without a command (catalog_entries.py).
@@ -37,8 +38,18 @@ public final class CatalogEntries {
    * @param frames the names under which the gateway keeps the frames, with spaces in between
    * @param names those by which the text reads them, in the same order, with NULs in between
    */
-  public Object analysed(Object session, String text, String frames, String names) {
-    SparkSession found = (SparkSession) session;
+  public Object analysed(Object session, final String text, final String frames, final String names) {
+    final SparkSession found = (SparkSession) session;
+    // A catalog writes names as the thread's active session does, with capitals or without.
+    return found.withActive(
+        new AbstractFunction0() {
+          public Object apply() {
+            return overViews(found, text, frames, names);
+          }
+        });
+  }
+
+  private Object overViews(SparkSession found, String text, String frames, String names) {
     SessionCatalog catalog = found.sessionState().catalog();
     String[] views = names.isEmpty() ? new String[0] : names.split("\0");
     String[] kept = frames.split(" ");

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSource
 from typing_extensions import override
 
 from shardline.app.compute.view.view_columns import parse_columns
-from shardline.datasource.frames import analyse_query, children_of, kind_of, make_table
+from shardline.datasource.frames import analyse_query, as_active, children_of, kind_of, make_table
 from shardline.datasource.java_names import java_class
 
 if TYPE_CHECKING:
@@ -114,6 +114,22 @@ def test_frames_come_before_tables_and_views(session: SparkSession, database: st
     )
     assert found.collect() == [(0, 5)]
     assert session.sql("SELECT * FROM t").collect() == [(9,)]
+
+
+@pytest.mark.parametrize("is_sensitive", [True, False])
+def test_names_follow_the_case_of_their_session(spark: SparkSession, is_sensitive: bool) -> None:
+    """Another session, which is active in the thread, has the other setting."""
+    session, other = spark.newSession(), spark.newSession()
+    session.conf.set("spark.sql.caseSensitive", is_sensitive)
+    other.conf.set("spark.sql.caseSensitive", not is_sensitive)
+    session.sql("SELECT 8 AS id").createTempView("t")
+    with as_active(other):
+        found = analyse_query(session, "SELECT id FROM T", {"T": session.sql("SELECT 5 AS id")})
+        assert found.collect() == [(5,)]
+        if is_sensitive:
+            rows = {"T": session.sql("SELECT 5 AS id")}
+            assert analyse_query(session, "SELECT id FROM t", rows).collect() == [(8,)]
+    assert views_of(session) == (["t"] if is_sensitive else [])
 
 
 def test_a_refused_query_leaves_nothing(session: SparkSession) -> None:
