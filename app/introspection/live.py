@@ -37,7 +37,7 @@ from typing_extensions import override
 from shardline.app.introspection.relation import Relation
 from shardline.app.introspection.store import Relations
 from shardline.datasource.background import BackgroundThread
-from shardline.datasource.frames import make_table
+from shardline.datasource.frames import as_active, make_table
 from shardline.datasource.scratch_folder import ScratchFolder
 
 if TYPE_CHECKING:
@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 __all__ = ["DATABASE", "LiveTables", "RelationSource"]
 
 DATABASE: Final = "introspection"
+
+_CATALOG: Final = "spark_catalog"
+"""Spark's own catalog, in which `make_table` makes tables."""
 
 _NAME_MAX: Final = 200
 _CHUNK: Final = 1 << 16
@@ -81,8 +84,15 @@ class LiveTables:
 
     def register(self, spark: SparkSession) -> None:
         """Make the database, and a table for each relation."""
+        # Spark refuses the name of a data source that the thread's active session has already.
+        with as_active(spark):
+            self._register(spark)
+
+    def _register(self, spark: SparkSession) -> None:
         folder = (self._folder / "database").as_uri()
-        spark.sql(f"CREATE DATABASE IF NOT EXISTS {DATABASE} LOCATION '{folder}'")
+        # Another catalog may be the session's current one, and knows no data sources of Python.
+        name = f"{_CATALOG}.{DATABASE}"
+        spark.sql(f"CREATE DATABASE IF NOT EXISTS {name} LOCATION '{folder}'")
         for relation in self._relations.declared.values():
             source = _source(relation.name, self._folder / "socket")
             spark.dataSource.register(source)

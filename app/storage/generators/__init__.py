@@ -15,7 +15,8 @@ What a caller relies on:
     Reading `format`, `schema_of` and `with_start` needs no Spark. `register(spark)` once per
     session makes the formats known, also to executors where this package is installed.
 
-May use: the clock and errors of `datasource`, and the parser of options of its `shard_source`.
+May use: the clock and errors of `datasource`, its calls to Spark (`frames`), and the parser of
+options of its `shard_source`.
 
 Never: lets event `i` of a generator depend on anything but its options and `i`: not on the clock,
 the process, the micro-batch or the partition that it is made in.
@@ -50,6 +51,9 @@ def register(spark: SparkSession) -> None:
 def _register(spark: SparkSession) -> None:
     # Imported here: names and columns are needed where there is no PySpark session, as in `plan`.
     from shardline.app.storage.generators.source import SOURCES  # noqa: PLC0415
+    from shardline.datasource.frames import as_active  # noqa: PLC0415
 
-    for source in SOURCES:
-        spark.dataSource.register(source)
+    # Spark refuses the name of a data source that the thread's active session has already.
+    with as_active(spark):
+        for source in SOURCES:
+            spark.dataSource.register(source)

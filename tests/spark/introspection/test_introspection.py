@@ -300,6 +300,19 @@ def test_relations_can_be_joined_and_filtered_in_sql(spark: SparkSession, world:
     world.tell(Dropped(id="delays", at_ms=0))
 
 
+def test_another_current_catalog_is_left_alone(spark: SparkSession, world: World) -> None:
+    """The tables are in Spark's own catalog; one that is current is not so much as loaded.
+
+    Another session knows data sources of the same names.
+    """
+    session = spark.newSession()
+    session.conf.set("spark.sql.catalog.other", "no.such.Catalog")
+    session.conf.set("spark.sql.defaultCatalog", "other")
+    with LiveTables(world.relations) as live:
+        live.register(session)
+        assert session.table(f"spark_catalog.{DATABASE}.frontiers").collect() == []
+
+
 def test_every_relation_is_there_with_its_types_and_meanings(
     spark: SparkSession, world: World
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from shardline.app.storage.generators import register, schema_of, spark_format
 from shardline.app.storage.generators.catalog import open_generator
+from shardline.datasource.frames import as_active
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +30,16 @@ def session(spark: SparkSession) -> SparkSession:
     register(spark)
     register(spark)
     return spark
+
+
+def test_each_session_knows_the_formats(session: SparkSession) -> None:
+    """Also if another one that knows them is the thread's active session."""
+    other = session.newSession()
+    with as_active(session):
+        register(other)
+    name, options = TABLES[0]
+    frame = other.read.format(spark_format(name)).options(**options, pace="none", limit="3").load()
+    assert frame.count() == 3
 
 
 @pytest.mark.parametrize(("name", "options"), TABLES)
