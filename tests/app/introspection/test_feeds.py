@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,13 +11,15 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JError
 
+from shardline.app.execution.host import Incarnation
 from shardline.app.introspection import feeds as feeds_module
 from shardline.app.introspection.events import RuntimeSeen
 from shardline.app.introspection.feeds import RuntimeFeeds
 from shardline.app.introspection.verdicts.situation import Judgement
 from shardline.app.lane.commands import CreateDataflow, LaneCommand, Record, UpdateConfiguration
-from shardline.app.lane.state import LaneState
-from shardline.app.protocol.objects import SourceDescription
+from shardline.app.lane.process_state import PhaseChange
+from shardline.app.lane.state import LaneState, apply
+from shardline.app.protocol.objects import SourceDescription, ViewDescription
 from shardline.installation import program_version
 from support.fakes.clock import ManualClock
 from support.models.shards import World
@@ -166,3 +169,28 @@ def test_an_application_goes_on_without_sparks_pages(
     wait_until("it is logged", lambda: "without the metrics of objects" in caplog.text, PATIENCE_S)
     assert "no such class" in caplog.text
     feeds.stop()
+
+
+def test_an_object_whose_start_has_failed_says_why() -> None:
+    """Nothing of it ran that could report its error: only the lane knows it."""
+    world = World()
+    observing = RuntimeFeeds(world.client(), world.clock)
+    view = ViewDescription(name="v", query="SELECT nope() AS n", schema="n BIGINT", inputs=())
+    command = CreateDataflow(description=view)
+    record = Record(index=0, producer="compute", sequence=0, epoch=1, at_ms=0, command=command)
+    state = apply(LaneState(), record)
+    observing.on_record(record, state)
+    life = Incarnation("v", state.objects["v"].global_id, dataflow=1, epoch=1, operators=(1, 1))
+    begun = PhaseChange("v", "compute", "starting", life, view, at_ms=0)
+    error = "no function `nope` — hint: register it"
+    for change in (
+        begun,
+        replace(begun, phase="stopped", error=error, failures=1),
+        replace(begun, phase="suspended", failures=1),
+    ):
+        observing.on_phase(change)
+    observing.sink.step()
+    (row,) = observing.relations.rows("objects")
+    observing.stop()
+    assert (row["status"], row["error"]) == ("stalled", "no function `nope`")
+    assert row["hint"] == "register it"
