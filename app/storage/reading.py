@@ -328,9 +328,15 @@ class Reading:
 
     @staticmethod
     def first_bad_row(decoded: Decoded) -> tuple[str, str | None]:
-        """The text and the file of a row that cannot be decoded, of a micro-batch that has some."""
-        bad = decoded.rows.where(F.col(CORRUPT).isNotNull()).select(CORRUPT, FILE)
-        row = bad.orderBy(FILE).first()
+        """The text and the file of a row that cannot be decoded, of a micro-batch that has some.
+
+        Of the first file that has any, the first row.
+        """
+        place = f"{_PREFIX}place"
+        bad = decoded.rows.where(F.col(CORRUPT).isNotNull())
+        bad = bad.select(CORRUPT, FILE, F.monotonically_increasing_id().alias(place))
+        # The place as well: among equals a sort for its first row has any of them.
+        row = bad.orderBy(FILE, place).first()
         assert row is not None, "it was counted"
         return row[CORRUPT], row[FILE]
 

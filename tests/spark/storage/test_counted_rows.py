@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import gzip
+import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from shardline.app.execution.observations import Measured
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.storage import reading
 from support.spark.ingestions import Runtime, drop, running
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,3 +112,20 @@ def test_files_without_a_row(runtime: Runtime, inbox: Path, persisted: list[Data
         drop(inbox, "1.csv", "id,s", "1,a")
         source.wait_for_rows((1, "a"))
     assert not persisted
+
+
+@pytest.mark.parametrize("limits", [{}, {"_FEW_BYTES": -1}])
+def test_a_source_that_stops_names_the_first_bad_row_of_its_file(
+    runtime: Runtime, inbox: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int]
+) -> None:
+    """Who corrects a file goes through it from its beginning."""
+    for name, value in limits.items():
+        monkeypatch.setattr(reading, name, value)
+    drop(inbox, "0.csv", "1")
+    drop(inbox, "1.csv", "x", "y")
+    options = {"path": str(inbox), "onBadRow": "stop"}
+    described = SourceDescription(name="flights", format="csv", schema="id INT", options=options)
+    with running(runtime, described) as source:
+        wait_until("its end", lambda: bool(source.failures()), 60)
+        [failure] = source.failures()
+    assert re.search(r"2 rows cannot be decoded, one of them in .*/1\.csv: x$", failure.error)
