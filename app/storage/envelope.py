@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
@@ -46,6 +47,7 @@ from shardline.app.storage.reading import CORRUPT, FILE, POSITION, Decoded, Read
 from shardline.app.storage.unfit_rows import unfit_clause
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frames import (
+    BYTES_MAX,
     ROWS_MAX,
     StagedInterval,
     quoted,
@@ -74,6 +76,9 @@ __all__ = ["Staging", "in_source_order", "stage_replacements"]
 
 _ORDER = "_shardline_order"
 
+_SMALL_BYTES: Final = 4 * BYTES_MAX
+"""Files up to which rows are collected: texts are larger than Arrow's values of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Staging:
@@ -99,6 +104,9 @@ class Staging:
         counted = decoded.counts.messages
         # A guess that is too low costs a second read of the source: only far below the bound.
         small = counted <= ROWS_MAX if counted is not None else expected <= ROWS_MAX // 4
+        # Of large rows a few are too many: all that are collected are in memory before their bytes
+        # are counted.
+        small = small and (decoded.counts.size_bytes or 0) <= _SMALL_BYTES
         rows = self._rows(self.reading.good(decoded), small=small)
         errors = skipped = None
         if self.reading.marks_errors:

@@ -26,6 +26,7 @@ from shardline.app.compute.view.kept_jobs import FewRows, KeptJobs, ShardRows
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.output_contents import OutputContents, correct_in_memory
 from shardline.datasource.frames import (
+    BYTES_MAX,
     ROWS_MAX,
     SmallTarget,
     StagedInterval,
@@ -115,8 +116,10 @@ class OutputCorrections:
 
     def _first(self, result: Result, target: SmallTarget) -> Correction:
         """The result as the first rows of an output."""
-        # Not of much: a result that is too large to be collected is computed a second time.
-        little = result.volume.rows <= ROWS_MAX
+        # Not of much: a result that is too large to be collected is computed a second time. And not
+        # of large rows: all that are collected are in memory before their bytes are counted.
+        volume = result.volume
+        little = volume.rows <= ROWS_MAX and volume.size_bytes <= BYTES_MAX
         rows = target.collect(result.frame()) if little else None
         if rows is None:
             return Correction(stage_interval(correction_frame(result.frame(), None), self.options))

@@ -68,6 +68,7 @@ from shardline.app.execution.host import Host
 from shardline.app.execution.spark_errors import error_line, find_unreadable_part
 from shardline.app.protocol.objects import state_shards
 from shardline.datasource.frames import (
+    BYTES_MAX,
     ROWS_MAX,
     StagedInterval,
     stage_interval,
@@ -349,7 +350,7 @@ class ViewStates:
                     held = None if at == 0 else shard.contents(session, state, at)
                     updates = correction_frame(desired, held)
                 # Of little there are few groups: a result that is no smaller is computed twice.
-                little = volume.rows <= ROWS_MAX
+                little = volume.rows <= ROWS_MAX and volume.size_bytes <= BYTES_MAX
                 staged = stage_interval(updates, shard.options, small=little)
         except NotIncremental as refused:
             self.refusal = str(refused)

@@ -276,11 +276,20 @@ def test_first_contents_that_states_cannot_tell_are_the_querys(
     assert not contents(bench.client, errors_shard("counted"), 10)
 
 
-@pytest.mark.parametrize(("few", "jobs"), [(100, 0), (1, 2)])
+@pytest.mark.parametrize(
+    ("limit", "jobs"), [(("ROWS_MAX", 100), 0), (("ROWS_MAX", 1), 2), (("BYTES_MAX", 1), 2)]
+)
 def test_the_first_rows_of_little_are_collected(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int, jobs: int
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: tuple[str, int],
+    jobs: int,
 ) -> None:
-    """Of a state and of the output: no job writes a file. Of more, each is written by tasks."""
+    """Of a state and of the output: no job writes a file. Of more, each is written by tasks.
+
+    More are large rows as well: they would be collected before anybody knows how large they are.
+    """
     bench = Bench(spark, str(tmp_path / "lake"), tmp_path / "checkpoints")
     table = bench.input("t", pa.schema([("k", pa.int64()), ("x", pa.int64())]))
     table.append([(10, (k % 3, k), 1 + k % 2) for k in range(20)], 50)
@@ -294,7 +303,7 @@ def test_the_first_rows_of_little_are_collected(
 
     monkeypatch.setattr(NativeWrite, "stage", noted)
     for module in (output_correction, view_states):
-        monkeypatch.setattr(module, "ROWS_MAX", few)
+        monkeypatch.setattr(module, *limit)
     rendered = View(bench.host, bench.incarnation("sums", 20), kept, no_fence, Following())
     rendered.advance(spark.newSession(), Interval(20, 50, starts=True))
     assert len(written) == jobs

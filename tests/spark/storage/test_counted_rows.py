@@ -12,7 +12,8 @@ import pytest
 
 from shardline.app.execution.observations import Measured
 from shardline.app.protocol.objects import SourceDescription
-from shardline.app.storage import reading
+from shardline.app.storage import envelope, reading
+from shardline.datasource.spark_native.save import NativeWrite
 from support.spark.ingestions import Runtime, drop, running
 from support.waiting import wait_until
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame
+
+    from shardline.datasource.parts.stage import Staged
 
 pytestmark = pytest.mark.spark
 
@@ -129,3 +132,26 @@ def test_a_source_that_stops_names_the_first_bad_row_of_its_file(
         wait_until("its end", lambda: bool(source.failures()), 60)
         [failure] = source.failures()
     assert re.search(r"2 rows cannot be decoded, one of them in .*/1\.csv: x$", failure.error)
+
+
+@pytest.mark.parametrize(("most", "jobs"), [(6, 0), (5, 1)])
+def test_large_files_of_few_rows_are_written_by_tasks(
+    runtime: Runtime, inbox: Path, monkeypatch: pytest.MonkeyPatch, most: int, jobs: int
+) -> None:
+    """To collect them takes memory for all, however many rows they are."""
+    written, stage = list[str](), NativeWrite.stage
+
+    def noted(saving: NativeWrite, attempt: str) -> Staged:
+        written.append(attempt)
+        return stage(saving, attempt)
+
+    monkeypatch.setattr(NativeWrite, "stage", noted)
+    monkeypatch.setattr(envelope, "_SMALL_BYTES", most)
+    drop(inbox, "0.csv", "1", "2")
+    drop(inbox, "1.csv", "3")
+    described = SourceDescription(
+        name="flights", format="csv", schema="id INT", options={"path": str(inbox)}
+    )
+    with running(runtime, described) as source:
+        source.wait_for_rows((1,), (2,), (3,))
+    assert len(written) == jobs
