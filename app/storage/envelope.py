@@ -106,7 +106,7 @@ class Staging:
         small = counted <= ROWS_MAX if counted is not None else expected <= ROWS_MAX // 4
         # Of large rows a few are too many: all that are collected are in memory before their bytes
         # are counted.
-        small = small and (decoded.counts.size_bytes or 0) <= _SMALL_BYTES
+        small = small and decoded.bytes_max <= _SMALL_BYTES
         rows = self._rows(self.reading.good(decoded), small=small)
         errors = skipped = None
         if self.reading.marks_errors:

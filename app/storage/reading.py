@@ -171,10 +171,12 @@ class Decoded:
         rows: All rows, with the columns of the source, and `POSITION`, `CORRUPT` and `FILE` where
             they are needed.
         counts: How many there are.
+        bytes_max: What its files may have in them, before they are read; 0 if it has none.
     """
 
     rows: DataFrame
     counts: Counts
+    bytes_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,28 +251,29 @@ class Reading:
         rows = frame.withColumn(POSITION, _position(frame)) if self.replaces_by_key else frame
         if self.replaces_by_key and is_kafka(self.description.format):
             rows = with_marks(rows, ordered=self.options.ordering_column is not None)
+        bytes_max = 0 if files is None else files.size_bytes()
         if not self.marks_errors:
-            yield Decoded(rows.drop(_CHANGED, _PATH, _BLOCK, _SIZE), Counts())
+            yield Decoded(rows.drop(_CHANGED, _PATH, _BLOCK, _SIZE), Counts(), bytes_max)
             return
         # A few files: one task reads them one after the other.
         few = None
         if files is not None and len(planned) <= _FEW_FILES and not self.replaces_by_key:
-            few = self._few(rows, files)
+            few = self._few(rows, bytes_max)
         if few is not None:
             yield few
             return
         kept = rows.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             found = _counted(kept)
-            yield Decoded(kept.drop(_CHANGED, _BLOCK, _SIZE), found)
+            yield Decoded(kept.drop(_CHANGED, _BLOCK, _SIZE), found, bytes_max)
         finally:
             kept.unpersist()
 
-    def _few(self, rows: DataFrame, files: MicroBatchFiles) -> Decoded | None:
+    def _few(self, rows: DataFrame, bytes_max: int) -> Decoded | None:
         """A micro-batch of files, read into this process; None if it is not small."""
-        # A guess: where there are more rows than it says, files are read once more. As files may be
-        # compressed, it is the limits of what is collected that bound the memory.
-        if files.size_bytes() > _FEW_BYTES:
+        # Where there are more rows than it says, files are read once more. And it bounds the
+        # memory: all rows up to the limit are there before their bytes are counted.
+        if bytes_max > _FEW_BYTES:
             return None
         columns = StructType([one for one in self.columns if one.name not in {TS, DIFF}])
         if not has_same_arrow_types(columns, ShardSchema.parse(columns.json())):
@@ -282,7 +285,7 @@ class Reading:
         spark, batches = rows.sparkSession, table.to_batches()
         local = local_relation(spark, batches, rows.schema) if batches else None
         found = empty_frame(spark, rows.schema) if local is None else local
-        return Decoded(found.drop(_CHANGED, _BLOCK, _SIZE), _count(table))
+        return Decoded(found.drop(_CHANGED, _BLOCK, _SIZE), _count(table), bytes_max)
 
     def _refuse_missing_files(
         self, frame: DataFrame, files: MicroBatchFiles, planned: Sequence[str]

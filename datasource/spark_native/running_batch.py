@@ -12,7 +12,7 @@ import json
 import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
@@ -32,6 +32,13 @@ __all__ = [
     "micro_batch_files",
     "micro_batch_sources",
 ]
+
+_CODECS: Final = (".bz2", ".deflate", ".gz", ".lz4", ".snappy", ".zst")
+"""Ends of the names by which Hadoop knows compressed files."""
+
+_COMPRESSED: Final = 64
+"""Bytes that one of a compressed file may stand for: of most texts they are ten, of some that
+repeat themselves a thousand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +104,9 @@ class MicroBatchFiles:
     _locations: list[Any]
 
     def size_bytes(self) -> int:
-        """The size of all of them."""
-        return sum(int(location.sizeInBytes()) for location in self._locations)
+        """The size of all of them; of compressed ones what they may have in them."""
+        size = sum(int(location.sizeInBytes()) for location in self._locations)
+        return size * _COMPRESSED if any(url.endswith(_CODECS) for url in self._urls()) else size
 
     def empty(self) -> list[str]:
         """URLs of files without a byte. Spark plans no task for them, and notes them as read."""
@@ -117,13 +125,17 @@ class MicroBatchFiles:
         Args:
             planned: URLs with escapes, as the log of the source has them.
         """
+        found = self._urls()
+        return [url for url in planned if url not in found] if self._locations else []
+
+    def _urls(self) -> set[str]:
         runtime = java_class(self._spark, "scala.runtime.ScalaRunTime")
         found = set[str]()
         for location in self._locations:
             # One text, as each element would be a call; a URL with escapes has no blank.
             text = runtime.stringOf(location.inputFiles())
             found.update(text.removeprefix("Array(").removesuffix(")").split(", "))
-        return [url for url in planned if url not in found] if self._locations else []
+        return found
 
 
 def micro_batch_files(frame: DataFrame, number: int) -> MicroBatchFiles:

@@ -134,18 +134,30 @@ def test_a_source_that_stops_names_the_first_bad_row_of_its_file(
     assert re.search(r"2 rows cannot be decoded, one of them in .*/1\.csv: x$", failure.error)
 
 
-@pytest.mark.parametrize(("most", "jobs"), [(6, 0), (5, 1)])
-def test_large_files_of_few_rows_are_written_by_tasks(
-    runtime: Runtime, inbox: Path, monkeypatch: pytest.MonkeyPatch, most: int, jobs: int
-) -> None:
-    """To collect them takes memory for all, however many rows they are."""
-    written, stage = list[str](), NativeWrite.stage
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was staged by tasks of Spark."""
+    found, stage = list[str](), NativeWrite.stage
 
     def noted(saving: NativeWrite, attempt: str) -> Staged:
-        written.append(attempt)
+        found.append(attempt)
         return stage(saving, attempt)
 
     monkeypatch.setattr(NativeWrite, "stage", noted)
+    return found
+
+
+@pytest.mark.parametrize(("most", "jobs"), [(6, 0), (5, 1)])
+def test_large_files_of_few_rows_are_written_by_tasks(
+    runtime: Runtime,
+    inbox: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    written: list[str],
+    *,
+    most: int,
+    jobs: int,
+) -> None:
+    """To collect them takes memory for all, however many rows they are."""
     monkeypatch.setattr(envelope, "_SMALL_BYTES", most)
     drop(inbox, "0.csv", "1", "2")
     drop(inbox, "1.csv", "3")
@@ -155,3 +167,45 @@ def test_large_files_of_few_rows_are_written_by_tasks(
     with running(runtime, described) as source:
         source.wait_for_rows((1,), (2,), (3,))
     assert len(written) == jobs
+
+
+@pytest.mark.parametrize(("most", "jobs"), [(2, 1), (1, 2)])
+def test_large_files_whose_rows_are_not_counted_are_written_by_tasks(
+    runtime: Runtime,
+    inbox: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    written: list[str],
+    *,
+    most: int,
+    jobs: int,
+) -> None:
+    """So is the snapshot, of which nobody knows how many rows it has."""
+    monkeypatch.setattr(envelope, "_SMALL_BYTES", most)
+    drop(inbox, "0.txt", "a")
+    described = SourceDescription(name="flights", format="text", options={"path": str(inbox)})
+    with running(runtime, described) as source:
+        source.wait_for_rows(("a",))
+        drop(inbox, "1.txt", "b")
+        source.wait_for_rows(("a",), ("b",))
+    assert len(written) == jobs
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_compressed_files_may_have_much_in_them(
+    runtime: Runtime,
+    inbox: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    persisted: list[DataFrame],
+    *,
+    few: bool,
+) -> None:
+    """A file of a megabyte may have a gigabyte in it, which this process cannot hold."""
+    text = b"1234567890\n" * 1_000
+    (inbox / "0.csv.gz").write_bytes(gzip.compress(text))
+    monkeypatch.setattr(reading, "_FEW_BYTES", len(text) - (0 if few else 8_000))
+    described = SourceDescription(
+        name="flights", format="csv", schema="id BIGINT", options={"path": str(inbox)}
+    )
+    with running(runtime, described) as source:
+        source.wait_for_rows(*[(1234567890,)] * 1_000)
+    assert bool(persisted) != few
