@@ -127,6 +127,9 @@ FILE: Final = _PATH
 _TOMBSTONE: Final = "null"
 """An event without contents: Debezium sends one after each delete, for Kafka's log compaction."""
 
+_NEVER_NULL: Final = re.compile(r'"(nullable|containsNull|valueContainsNull)":false')
+"""In a schema as JSON: a column, or a value within one, that Spark takes for never NULL."""
+
 _GLOB: Final = frozenset("{}[]*?\\")
 
 
@@ -277,6 +280,9 @@ class Reading:
             return None
         columns = StructType([one for one in self.columns if one.name not in {TS, DIFF}])
         if not has_same_arrow_types(columns, ShardSchema.parse(columns.json())):
+            return None
+        # A session may have Spark trust columns NOT NULL: rows that lack one are found here first.
+        if _NEVER_NULL.search(columns.json()):
             return None
         # One task reads them all: a limit over several would have an exchange.
         table = collect_few(rows.coalesce(1), _FEW_ROWS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,20 @@ def test_a_change_without_its_diff_is_an_error(runtime: Runtime, inbox: Path) ->
         assert retract_errors(runtime.client, "flights") == 2
         drop(inbox, "1.json", '{"a": 1, "_diff": -1}')
         source.wait_for_rows((1,))
+
+
+def test_a_null_is_an_error_also_where_spark_is_to_trust_columns(
+    runtime: Runtime, inbox: Path
+) -> None:
+    """Spark's own operators fail at a NULL in a column that they are told has none."""
+    drop(inbox, "0.json", '{"id": 1, "at": {"x": "a"}}', '{"id": 2, "at": {}}', '{"id": 3}')
+    session = runtime.spark.newSession()
+    session.conf.set("spark.sql.streaming.fileSource.schema.forceNullable", "false")
+    source_of = described(inbox, schema="id INT, at STRUCT<x: STRING NOT NULL>")
+    with running(replace(runtime, spark=session), source_of) as source:
+        source.wait_for("both rows", lambda: rows(runtime) == [(1, {"x": "a"}), (3, None)])
+        [(_, raw, _)] = source.errors
+        assert raw == '{"id":2,"at":{}}'
 
 
 def test_a_null_in_a_column_that_must_have_none_is_an_error(runtime: Runtime, inbox: Path) -> None:
