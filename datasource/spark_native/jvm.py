@@ -175,7 +175,20 @@ def local_relation(
         file.flush()
         rows = utils.readArrowStreamFromFile(file.name)
         session = spark._jsparkSession  # noqa: SLF001 - no public door
-        return DataFrame(utils.toDataFrame(rows, schema.json(), session), spark)
+        # The kind of offsets is that of the batches, and not that of the session's settings: where
+        # they differ, the JVM reads memory that is not there, and dies. The zone changes no value.
+        is_large = any(_has_large_offsets(field.type) for field in batches[0].schema)
+        converters = scala_object(spark, f"{_SQL}.execution.arrow.ArrowConverters")
+        frame = converters.toDataFrame(
+            rows, java_type(spark, schema), session, "UTC", False, is_large
+        )
+        return DataFrame(frame, spark)
+
+
+def _has_large_offsets(kind: pa.DataType) -> bool:
+    inner = [kind.field(place).type for place in range(kind.num_fields)]
+    is_large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    return is_large or any(map(_has_large_offsets, inner))
 
 
 def create_frame(
