@@ -52,6 +52,10 @@ _DECODED: Final = re.compile(
 )
 """A line of a stack trace in what decodes pages."""
 
+_IN_TASK: Final = "\n\tat org.apache.spark.scheduler.Task.run("
+"""A line of the stack trace of a task: no other code decodes pages. What looks at options and
+columns is of the same packages, and fails in the driver."""
+
 _SHORT_OF_MEMORY: Final = "java.lang.OutOfMemoryError"
 
 _FETCHED_BYTES_MAX: Final = 1 << 30
@@ -221,7 +225,9 @@ def _cause_of_values(converted: captured.CapturedException) -> ShardError | None
     """The error of a damaged part, if values of a page could not be decoded; else None."""
     trace = converted._stackTrace or ""  # noqa: SLF001
     innermost = trace.rpartition("\nCaused by: ")[2]
-    if _FILE_ERROR in trace or _SHORT_OF_MEMORY in trace or not _DECODED.search(innermost):
+    if _FILE_ERROR in trace or _SHORT_OF_MEMORY in trace:
+        return None
+    if _IN_TASK not in innermost or not _DECODED.search(innermost):
         return None
     return _PLANS.find_damage()
 
