@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shardline.app.execution.observations import Failed, GroupStepped, Observation
+from shardline.app.execution.observations import GroupStepped, Observation
 from shardline.app.introspection.events import (
     Dropped,
     Event,
@@ -365,10 +365,8 @@ class RuntimeFeeds:
             self.put(Dropped(id=change.id, at_ms=change.at_ms, global_id=change.global_id))
             return
         epoch = 0 if change.incarnation is None else change.incarnation.epoch
-        if change.phase == "stopped" and change.error:
-            # Its start has failed: nothing of it runs that could report the error.
-            said, _, hint = change.error.partition(" — hint: ")
-            self.put(Failed(id=change.id, epoch=epoch, error=said, hint=hint))
+        if (failed := change.failed_start) is not None:
+            self.put(failed)
         self.put(
             Phase(
                 id=change.id,

@@ -258,10 +258,7 @@ class Reading:
         if not self.marks_errors:
             yield Decoded(rows.drop(_CHANGED, _PATH, _BLOCK, _SIZE), Counts(), bytes_max)
             return
-        # A few files: one task reads them one after the other.
-        few = None
-        if files is not None and len(planned) <= _FEW_FILES and not self.replaces_by_key:
-            few = self._few(rows, bytes_max)
+        few = self._few(rows, len(planned), bytes_max)
         if few is not None:
             yield few
             return
@@ -272,17 +269,21 @@ class Reading:
         finally:
             kept.unpersist()
 
-    def _few(self, rows: DataFrame, bytes_max: int) -> Decoded | None:
+    def _few(self, rows: DataFrame, files: int, bytes_max: int) -> Decoded | None:
         """A micro-batch of files, read into this process; None if it is not small."""
+        # Rows that replace others are staged by tasks, whatever is known of them here.
+        if self.replaces_by_key or files > _FEW_FILES:
+            return None
         # Where there are more rows than it says, files are read once more. And it bounds the
         # memory: all rows up to the limit are there before their bytes are counted.
         if bytes_max > _FEW_BYTES:
             return None
         columns = StructType([one for one in self.columns if one.name not in {TS, DIFF}])
-        if not has_same_arrow_types(columns, ShardSchema.parse(columns.json())):
-            return None
+        described = columns.json()
         # A session may have Spark trust columns NOT NULL: rows that lack one are found here first.
-        if _NEVER_NULL.search(columns.json()):
+        if _NEVER_NULL.search(described):
+            return None
+        if not has_same_arrow_types(columns, ShardSchema.parse(described)):
             return None
         # One task reads them all: a limit over several would have an exchange.
         table = collect_few(rows.coalesce(1), _FEW_ROWS)

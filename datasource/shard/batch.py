@@ -186,6 +186,10 @@ class Volume:
             size_bytes += part.size_bytes
         return cls(rows, size_bytes)
 
+    def is_at_most(self, rows: int, size_bytes: int) -> bool:
+        """True if there are no more updates than `rows`, and no more bytes than `size_bytes`."""
+        return self.rows <= rows and self.size_bytes <= size_bytes
+
 
 def add_up_diffs(parts: Iterable[Part]) -> int:
     """The sum of all diffs of parts, as an int64: as in a part, one beyond 2^63 wraps around.

@@ -20,7 +20,8 @@ import scala.collection.immutable.Seq;
 import scala.runtime.AbstractFunction0;
 
 /**
- * Makes tables and temporary views in the catalog of a session, without a command (catalog_entries.py).
+ * Makes tables and temporary views in the catalog of a session, without a command
+ * (catalog_entries.py).
  *
  * <p>Compiled by Spark's own Janino, which knows no generics.
  */
@@ -38,7 +39,8 @@ public final class CatalogEntries {
    * @param frames the names under which the gateway keeps the frames, with spaces in between
    * @param names those by which the text reads them, in the same order, with NULs in between
    */
-  public Object analysed(Object session, final String text, final String frames, final String names) {
+  public Object analysed(
+      Object session, final String text, final String frames, final String names) {
     final SparkSession found = (SparkSession) session;
     // A catalog writes names as the thread's active session does, with capitals or without.
     return found.withActive(

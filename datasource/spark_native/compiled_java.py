@@ -68,7 +68,7 @@ def java_object(spark: SparkSession, name: str, *given: object) -> Any:
 
 @cache
 def shared_object(client: Any, name: str) -> Any:
-    """The one object of a class that takes the gateway, by which it finds objects of Python's.
+    """The one object of a class that takes the gateway: there it finds what Python has names for.
 
     Args:
         client: That of py4j, which stays with the process, as does its JVM.

@@ -12,6 +12,7 @@ import json
 import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
@@ -96,7 +97,7 @@ def micro_batch_sources(frame: DataFrame, number: int) -> list[MicroBatch]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MicroBatchFiles:
     """The files that Spark has found of those that it has planned for a micro-batch."""
 
@@ -106,7 +107,7 @@ class MicroBatchFiles:
     def size_bytes(self) -> int:
         """The size of all of them; of compressed ones what they may have in them."""
         size = sum(int(location.sizeInBytes()) for location in self._locations)
-        return size * _COMPRESSED if any(url.endswith(_CODECS) for url in self._urls()) else size
+        return size * _COMPRESSED if any(url.endswith(_CODECS) for url in self._urls) else size
 
     def empty(self) -> list[str]:
         """URLs of files without a byte. Spark plans no task for them, and notes them as read."""
@@ -125,10 +126,11 @@ class MicroBatchFiles:
         Args:
             planned: URLs with escapes, as the log of the source has them.
         """
-        found = self._urls()
-        return [url for url in planned if url not in found] if self._locations else []
+        return [url for url in planned if url not in self._urls] if self._locations else []
 
+    @cached_property
     def _urls(self) -> set[str]:
+        """URLs of all of them, with escapes."""
         runtime = java_class(self._spark, "scala.runtime.ScalaRunTime")
         found = set[str]()
         for location in self._locations:

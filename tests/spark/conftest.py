@@ -18,7 +18,9 @@ from support.tree import ROOT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from shardline.datasource.parts.stage import Staged
     from shardline.datasource.spark_native.plan_rule import NativeReads
+    from shardline.datasource.spark_native.save import NativeWrite
     from support.spark.kept_plans import Compared
     from support.spark.native import Reads
 
@@ -88,6 +90,21 @@ def kept_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     It is that of all tests that come after.
     """
     monkeypatch.setattr(type(spark), "stop", lambda _: None)
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Attempts whose rows were staged by tasks of Spark."""
+    from shardline.datasource.spark_native import save
+
+    found, stage = list[str](), save.NativeWrite.stage
+
+    def noted(saving: NativeWrite, attempt: str) -> Staged:
+        found.append(attempt)
+        return stage(saving, attempt)
+
+    monkeypatch.setattr(save.NativeWrite, "stage", noted)
+    return found
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ class OneTask:
     def _prepared(
         self, session: SparkSession, frames: Mapping[K, DataFrame], volume: Volume
     ) -> dict[K, DataFrame]:
-        little = volume.rows <= _ROWS_MAX and volume.size_bytes <= _BYTES_MAX
+        little = volume.is_at_most(_ROWS_MAX, _BYTES_MAX)
         if little and self._adaptive is None:
             self._adaptive = session.conf.get(_ADAPTIVE)
             session.conf.set(_ADAPTIVE, "false")

@@ -118,8 +118,7 @@ class OutputCorrections:
         """The result as the first rows of an output."""
         # Not of much: a result that is too large to be collected is computed a second time. And not
         # of large rows: all that are collected are in memory before their bytes are counted.
-        volume = result.volume
-        little = volume.rows <= ROWS_MAX and volume.size_bytes <= BYTES_MAX
+        little = result.volume.is_at_most(ROWS_MAX, BYTES_MAX)
         rows = target.collect(result.frame()) if little else None
         if rows is None:
             return Correction(stage_interval(correction_frame(result.frame(), None), self.options))

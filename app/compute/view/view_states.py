@@ -349,8 +349,9 @@ class ViewStates:
                 else:
                     held = None if at == 0 else shard.contents(session, state, at)
                     updates = correction_frame(desired, held)
-                # Of little there are few groups: a result that is no smaller is computed twice.
-                little = volume.rows <= ROWS_MAX and volume.size_bytes <= BYTES_MAX
+                # Little input makes few groups. If it makes too many to be collected, they are
+                # computed twice.
+                little = volume.is_at_most(ROWS_MAX, BYTES_MAX)
                 staged = stage_interval(updates, shard.options, small=little)
         except NotIncremental as refused:
             self.refusal = str(refused)

@@ -15,7 +15,6 @@ from shardline.app.compute.view.query_at import QueryAt
 from shardline.app.execution.observations import Stepped
 from shardline.app.protocol.objects import Strategy, errors_shard, state_shards
 from shardline.datasource.frontier import Frontier
-from shardline.datasource.spark_native.save import NativeWrite
 from shardline.datasource.spark_native.time_interval import Interval
 from support.profiles import one_of
 from support.spark.view_world import Killed
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
-
-    from shardline.datasource.parts.stage import Staged
 
 pytestmark = pytest.mark.spark
 
@@ -283,6 +280,8 @@ def test_the_first_rows_of_little_are_collected(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    written: list[str],
+    *,
     limit: tuple[str, int],
     jobs: int,
 ) -> None:
@@ -295,13 +294,6 @@ def test_the_first_rows_of_little_are_collected(
     table.append([(10, (k % 3, k), 1 + k % 2) for k in range(20)], 50)
     text = "SELECT k, sum(x) AS s FROM t GROUP BY k"
     kept = view("sums", text, "k BIGINT, s BIGINT", "t", strategy="incremental")
-    written, stage = list[str](), NativeWrite.stage
-
-    def noted(saving: NativeWrite, attempt: str) -> Staged:
-        written.append(attempt)
-        return stage(saving, attempt)
-
-    monkeypatch.setattr(NativeWrite, "stage", noted)
     for module in (output_correction, view_states):
         monkeypatch.setattr(module, *limit)
     rendered = View(bench.host, bench.incarnation("sums", 20), kept, no_fence, Following())

@@ -13,7 +13,6 @@ import pytest
 from shardline.app.execution.observations import Measured
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.storage import envelope, reading
-from shardline.datasource.spark_native.save import NativeWrite
 from support.spark.ingestions import Runtime, drop, running
 from support.waiting import wait_until
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame
-
-    from shardline.datasource.parts.stage import Staged
 
 pytestmark = pytest.mark.spark
 
@@ -135,30 +132,17 @@ def test_a_source_that_stops_names_the_first_bad_row_of_its_file(
 
 
 @pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was staged by tasks of Spark."""
-    found, stage = list[str](), NativeWrite.stage
-
-    def noted(saving: NativeWrite, attempt: str) -> Staged:
-        found.append(attempt)
-        return stage(saving, attempt)
-
-    monkeypatch.setattr(NativeWrite, "stage", noted)
-    return found
+def most(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many bytes of files are small."""
+    monkeypatch.setattr(envelope, "_SMALL_BYTES", request.param)
 
 
-@pytest.mark.parametrize(("most", "jobs"), [(6, 0), (5, 1)])
+@pytest.mark.parametrize(("most", "jobs"), [(6, 0), (5, 1)], indirect=["most"])
+@pytest.mark.usefixtures("most")
 def test_large_files_of_few_rows_are_written_by_tasks(
-    runtime: Runtime,
-    inbox: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    written: list[str],
-    *,
-    most: int,
-    jobs: int,
+    runtime: Runtime, inbox: Path, written: list[str], jobs: int
 ) -> None:
     """To collect them takes memory for all, however many rows they are."""
-    monkeypatch.setattr(envelope, "_SMALL_BYTES", most)
     drop(inbox, "0.csv", "1", "2")
     drop(inbox, "1.csv", "3")
     described = SourceDescription(
@@ -169,18 +153,12 @@ def test_large_files_of_few_rows_are_written_by_tasks(
     assert len(written) == jobs
 
 
-@pytest.mark.parametrize(("most", "jobs"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(("most", "jobs"), [(2, 1), (1, 2)], indirect=["most"])
+@pytest.mark.usefixtures("most")
 def test_large_files_whose_rows_are_not_counted_are_written_by_tasks(
-    runtime: Runtime,
-    inbox: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    written: list[str],
-    *,
-    most: int,
-    jobs: int,
+    runtime: Runtime, inbox: Path, written: list[str], jobs: int
 ) -> None:
     """So is the snapshot, of which nobody knows how many rows it has."""
-    monkeypatch.setattr(envelope, "_SMALL_BYTES", most)
     drop(inbox, "0.txt", "a")
     described = SourceDescription(name="flights", format="text", options={"path": str(inbox)})
     with running(runtime, described) as source:
