@@ -11,7 +11,7 @@ Missing is not zero: a field that is UNSET was not observed. A time of None is t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 
 import msgspec
 
@@ -206,6 +206,18 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     error: str
     hint: str = ""
     fenced: bool = False
+
+    @classmethod
+    def of_start(cls, name: str, epoch: int, sentence: str) -> Self:
+        """A start has failed, of which nothing runs that could report it.
+
+        Args:
+            name: The object.
+            epoch: The incarnation that was to start.
+            sentence: The error with its hint, in one text.
+        """
+        error, _, hint = sentence.partition(" — hint: ")
+        return cls(id=name, epoch=epoch, error=error, hint=hint)
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shardline.app.execution.observations import GroupStepped, Observation
+from shardline.app.execution.observations import Failed, GroupStepped, Observation
 from shardline.app.introspection.events import (
     Dropped,
     Event,
@@ -365,8 +365,8 @@ class RuntimeFeeds:
             self.put(Dropped(id=change.id, at_ms=change.at_ms, global_id=change.global_id))
             return
         epoch = 0 if change.incarnation is None else change.incarnation.epoch
-        if (failed := change.failed_start) is not None:
-            self.put(failed)
+        if change.phase == "stopped" and change.error:
+            self.put(Failed.of_start(change.id, epoch, change.error))
         self.put(
             Phase(
                 id=change.id,

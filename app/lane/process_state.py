@@ -42,7 +42,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from shardline.app.execution.host import Incarnation
-from shardline.app.execution.observations import Failed
 from shardline.app.lane.commands import Dropped, Kind, LaneCommand, SuspendAndRestart, is_transient
 from shardline.app.lane.settings import LaneSettings
 from shardline.app.lane.state import LaneObject
@@ -124,18 +123,6 @@ class PhaseChange:
     failures: int = 0
     retry_at_ms: int | None = None
     global_id: str = ""
-
-    @property
-    def failed_start(self) -> Failed | None:
-        """The failure of a start; None for any other change.
-
-        Nothing of the object runs that could report it.
-        """
-        if self.phase != "stopped" or not self.error:
-            return None
-        epoch = 0 if self.incarnation is None else self.incarnation.epoch
-        said, _, hint = self.error.partition(" — hint: ")
-        return Failed(id=self.id, epoch=epoch, error=said, hint=hint)
 
     def moved_by(self, ms: int) -> PhaseChange:
         """The same change by another clock."""

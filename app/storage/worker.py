@@ -262,13 +262,14 @@ class StorageWorker:
             return StorageEffects()
         assert change.incarnation is not None, change
         name, epoch = change.id, change.incarnation.epoch
-        if (failed := change.failed_start) is not None:
-            return self._changed(self._health.failed(failed, change.at_ms))
         match change.phase:
             case "starting":
                 sink = isinstance(change.description, SinkDescription)
                 self._statistics.start(name, "sink" if sink else "source", epoch)
                 return self._changed(self._health.start(name, epoch, change.at_ms))
+            case "stopped" if change.error:
+                failed = Failed.of_start(name, epoch, change.error)
+                return self._changed(self._health.failed(failed, change.at_ms))
             # Not while it fails: the error may be told behind its stop, and belongs to this epoch.
             case "stopped" if not change.failures and not self._fails(name):
                 return self._changed(self._health.pause(name, change.at_ms))
