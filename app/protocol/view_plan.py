@@ -72,12 +72,15 @@ class LookUpPlan(ProtocolValue, frozen=True, kw_only=True):
         columns: The key, in the query's words.
         arranged_by: The columns of the shard that it is.
         changes: Inputs where whose change this is done.
+        first: Of each key only so many are found, those that come first in the query's order, and
+            as many more as rows of it go; 0 for all.
     """
 
     shard: str
     columns: tuple[str, ...]
     arranged_by: tuple[str, ...]
     changes: tuple[str, ...]
+    first: int = 0
 
 
 class WholeRead(ProtocolValue, frozen=True, kw_only=True):
@@ -151,7 +154,8 @@ def plan_rows(plan: ViewPlan) -> Iterator[PlanRow]:
         key = f"a row for each {', '.join(state.key)}" if state.key else "one row"
         yield PlanRow("state", state.shard, state.rows or key)
     for found in plan.look_ups:
-        by = f"by {', '.join(found.columns)}, where {_listed(found.changes)} changes"
+        first = f", the first {found.first:,} of each" if found.first else ""
+        by = f"by {', '.join(found.columns)}{first}, where {_listed(found.changes)} changes"
         yield PlanRow("look-up", found.shard, by)
     for read in plan.whole_reads:
         yield PlanRow("read whole", read.shard, f"where {_listed(read.changes)} changes")

@@ -3,6 +3,8 @@
 below(node)              expressions and inputs of an operator; arguments of an expression
 deepest(node, guilty)    the nodes that are to blame for something
 conjuncts(condition)     what a condition joins by AND
+implied_equalities(…)    the equalities without which a condition is never true
+plain(expression)        the column that an expression is, perhaps cast to a wider integer
 conjunction(spark, all)  the condition that joins others by AND
 column_named(spark, …)   an expression as a column
 with_changed(spark, …)   a node with its children changed
@@ -28,11 +30,15 @@ __all__ = [
     "conjunction",
     "conjuncts",
     "deepest",
+    "implied_equalities",
+    "plain",
     "tree_pattern",
     "with_changed",
 ]
 
 _EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions"
+
+_INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 
 SUBQUERIES: Final = frozenset({"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery"})
 """Classes of expressions that have a plan in them."""
@@ -75,6 +81,23 @@ def conjuncts(condition: Any) -> Iterator[Any]:
     yield from conjuncts(condition.right())
 
 
+def implied_equalities(condition: Any) -> list[Any]:
+    """The equalities without which a condition is never true.
+
+    Of an OR those that both sides have: an optimizer takes them out of it in the same way.
+    """
+    match kind_of(condition):
+        case "EqualTo" | "EqualNullSafe":
+            return [condition]
+        case "And":
+            return implied_equalities(condition.left()) + implied_equalities(condition.right())
+        case "Or":
+            right = implied_equalities(condition.right())
+            left = implied_equalities(condition.left()) if right else []
+            return [one for one in left if any(one.semanticEquals(other) for other in right)]
+    return []
+
+
 def conjunction(spark: SparkSession, conditions: Sequence[Any]) -> Any:
     """The condition that joins others, at least one, by AND."""
     return reduce(java_class(spark, f"{_EXPRESSIONS}.And"), conditions)
@@ -101,3 +124,19 @@ def with_changed(spark: SparkSession, node: Any, change: Callable[[Any], Any]) -
     if all(new is old for new, old in zip(made, given, strict=True)):
         return node
     return node.withNewChildren(scala_sequence(spark, made))
+
+
+def plain(expression: Any) -> Any | None:
+    """The column that an expression is; a cast to a wider integer changes no value."""
+    while kind_of(expression) == "Cast":
+        given, wanted = (_width(one) for one in (expression.child(), expression))
+        if given < 0 or given > wanted:
+            return None
+        expression = expression.child()
+    return expression if kind_of(expression) == "AttributeReference" else None
+
+
+def _width(expression: Any) -> int:
+    """The place of an expression's type among the integers, the widest last; -1 of others."""
+    name = str(expression.dataType().simpleString())
+    return _INTEGERS.index(name) if name in _INTEGERS else -1

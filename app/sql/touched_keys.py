@@ -372,7 +372,8 @@ def _candidates(top: QueryNode) -> Iterator[tuple[list[tuple[QueryNode, Any]], l
         case "Window":
             for key in read_sequence(top.plan.partitionSpec()):
                 if not key.foldable():
-                    yield [(top.children[0], key)], [number_of(key)] if _is_column(key) else []
+                    numbers = _same_columns(top.children[0], key) if _is_column(key) else []
+                    yield [(top.children[0], key)], numbers
         case "Join":
             kind = join_kind(top)
             for sides in _equalities(top):
@@ -381,6 +382,16 @@ def _candidates(top: QueryNode) -> Iterator[tuple[list[tuple[QueryNode, Any]], l
                     shown = [sides[KEPT_SIDE[kind]]]
                 numbers = [number_of(one) for one in shown if _is_column(one)]
                 yield list(zip(top.children, sides, strict=True)), numbers
+
+
+def _same_columns(node: QueryNode, column: Any) -> list[int]:
+    """The numbers of an operator's columns that are one of them, perhaps under another name."""
+    if node.kind != "Project":
+        return [number_of(column)]
+    given = {number_of(one): _renamed(one) for one in read_sequence(node.plan.projectList())}
+    same = given.get(number_of(column))
+    others = (number for number, one in given.items() if same is not None and _is_same(one, same))
+    return list(dict.fromkeys([number_of(column), *others]))
 
 
 def _reached(given: list[tuple[QueryNode, Any]], sources: frozenset[QueryNode]) -> _Key | None:

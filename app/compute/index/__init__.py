@@ -13,6 +13,8 @@ is made again from its shard.
     index          the thread that follows a shard into an arrangement; the registry
     shard_lookups  rows of shards by key, from arrangements that all views of a process share
     large_arrangement  the thread that makes that of a large shard
+    first_of_keys  of keys of many rows those that come first in an order
+    order_codes    numbers in the order of a column's values
     runs           the updates of an arrangement, sorted, in pieces
     mapped_table   a large Arrow table in a file without a name, mapped into memory
 """

@@ -7,6 +7,7 @@ since every query reads at its own, and a plain map of the latest rows cannot do
     arranged.append(updates, upper=200)
     arranged.lookup(("AA",), as_of=150)      rows of one key
     arranged.gather(keys, as_of=150)         rows of many keys
+    arranged.first(asked, as_of=150, …)      of keys that are about to change the first in an order
     arranged.scan(as_of=150)                 all rows
 
 Updates are in a few sorted *runs*: Arrow tables in the order of a 64-bit hash of the key, so that a
@@ -40,6 +41,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardline.app.compute.index.first_of_keys import FirstOfKeys, first_of_keys
 from shardline.app.compute.index.runs import Hashes, Keep, Run, RunMaker, cut, hashes_of
 from shardline.app.compute.results import too_large
 from shardline.datasource.errors import InvalidUsage
@@ -272,6 +274,36 @@ class Arrangement:
             return None
         parts = [_until(part, last, as_of) for part, last in found]
         return self._rows_of([part for part in parts if part.num_rows], bytes_max)
+
+    def first(
+        self, asked: FirstOfKeys, as_of: int, rows_max: int, *, bytes_max: int | None = None
+    ) -> pa.Table | None:
+        """The first rows of many keys in an order, and all that are about to go.
+
+        With the changes, at each of their times, these have the same first rows as all.
+
+        Args:
+            asked: The order, how many rows of each key, and the changes: columns of the schema,
+                `_ts`, `_diff`. Those that are in no key and not in the order may have any value.
+            as_of: A time within the frontiers of `view`, before the changes.
+            rows_max: The result is None if more updates than this would have to be looked at.
+            bytes_max: Most bytes of the result, copies included; None for no limit.
+
+        Raises:
+            InvalidUsage: As of `gather`.
+        """
+        view = self._readable(as_of)
+        parts = first_of_keys(
+            view.runs, self._other, self.key, asked, as_of=as_of, rows_max=rows_max
+        )
+        if parts is None:
+            return None
+        names = self._arrow.names
+        # Not by a cast: it refuses what is NULL though no column of the schema is, and unread.
+        same = [
+            pa.table([part.column(name) for name in names], schema=self._arrow) for part in parts
+        ]
+        return self._rows_of([part for part in same if part.num_rows], bytes_max)
 
     def _parts(
         self, view: ArrangementView, hashed: Hashes, most: int | None

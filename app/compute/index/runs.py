@@ -4,6 +4,7 @@
     run = maker.run_of(chunks, since)           of tables, each of which is sorted by itself
     run = maker.merged([run, …], since)         one run of several, range by range of the hash
     run.found(hashes, None, most)               the updates with these hashes, piece by piece
+    piece.by(key, order).first_of(…)            of each hash only those that come first in an order
 
 A run of tens of millions of updates cannot be sorted in memory at once, and need not be: a look-up
 searches a few pieces as well as one. So a run is a number of pieces, each an Arrow table of about
@@ -24,9 +25,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,22 +35,28 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardline.app.compute.index.order_codes import Codes, OrderBy, codes_of
 from shardline.datasource.schema import DIFF, TS, contiguous, surrogate
 from shardline.datasource.updates import advance_times, consolidate, take
 
-__all__ = ["Hashes", "Keep", "Piece", "Run", "RunMaker", "cut", "hashes_of"]
+__all__ = ["SHORT", "FirstRows", "Hashes", "Keep", "Piece", "Run", "RunMaker", "cut", "hashes_of"]
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 Places: TypeAlias = npt.NDArray[np.uint32]
 Keep: TypeAlias = Callable[[pa.Table], pa.Table]
+_By: TypeAlias = tuple[tuple[str, ...] | None, OrderBy | None]
 
 _log = logging.getLogger(__name__)
 
 PIECE_BYTES: Final = 128 << 20
 """Of the updates of a piece, about, before they are sorted: 3 million of three numbers each."""
 
+SHORT: Final = 64
+"""So few rows of a hash are always taken together, and in no order: most keys have no more."""
+
 _HASH: Final = "_hash"
 _PLACE: Final = "_place"
+_CODE: Final = "_code"
 _HASH_MAX: Final = (1 << 64) - 1
 
 _SAMPLE: Final = 1_000
@@ -62,6 +69,22 @@ _DISTINCT: Final = 0.9
 """Share of rows that differ, above which adding up equal ones is left out."""
 
 
+class FirstRows(NamedTuple):
+    """The first updates of some hashes, within an order.
+
+    Attributes:
+        updates: Them.
+        owners: For each one the place of its hash among those that were asked for.
+        last_codes: For each hash the code up to which all of its updates are there.
+        is_cut: For each hash, True if there are others.
+    """
+
+    updates: pa.Table
+    owners: npt.NDArray[np.intp]
+    last_codes: Codes
+    is_cut: npt.NDArray[np.bool_]
+
+
 @dataclass(frozen=True, slots=True)
 class _Order:
     """The rows of a run in the order of the hashes of a key.
@@ -69,14 +92,17 @@ class _Order:
     Attributes:
         hashes: Sorted.
         places: The row of each of them; None if the run's rows are in this order themselves.
+        codes: Those of the rows, which are in their order wherever more than `SHORT` have one hash;
+            None without an order within a key, or if there are nowhere so many.
     """
 
     hashes: Hashes
     places: Places | None
+    codes: Codes | None = None
 
     @property
     def nbytes(self) -> int:
-        return self.hashes.nbytes + (0 if self.places is None else self.places.nbytes)
+        return sum(one.nbytes for one in (self.hashes, self.places, self.codes) if one is not None)
 
     def rows_of(self, hashed: Hashes, updates: pa.Table, most: int | None) -> pa.Table | int:
         """The updates whose key has one of these hashes, which are sorted; their number if more.
@@ -98,7 +124,37 @@ class _Order:
             return count
         if len(hashed) == 1 and self.places is None:
             return updates.slice(int(start[0]), count)
-        found = _stretches(start, lengths)
+        return self._taken(updates, _stretches(start, lengths))
+
+    def first_of(
+        self, hashed: Hashes, needed: npt.NDArray[np.int64], updates: pa.Table
+    ) -> FirstRows:
+        """The first updates of each hash, and those that have the same code as the last of them.
+
+        Args:
+            hashed: Sorted, each once.
+            needed: How many of each, at least `SHORT`.
+            updates: Those of the run.
+        """
+        start = np.searchsorted(self.hashes, hashed, "left")
+        end = np.searchsorted(self.hashes, hashed, "right")
+        last_codes = np.full(len(hashed), np.iinfo(np.int64).max)
+        is_cut = np.zeros(len(hashed), np.bool_)
+        if self.codes is not None:
+            for place in np.flatnonzero(end - start > needed):
+                codes = self.codes[start[place] : end[place]]
+                last = codes[needed[place] - 1]
+                number = int(np.searchsorted(codes, last, "right"))
+                if number < len(codes):
+                    end[place] = start[place] + number
+                    last_codes[place], is_cut[place] = last, True
+        lengths = end - start
+        owners = np.repeat(np.arange(len(hashed)), lengths)
+        return FirstRows(
+            self._taken(updates, _stretches(start, lengths)), owners, last_codes, is_cut
+        )
+
+    def _taken(self, updates: pa.Table, found: npt.NDArray[np.intp]) -> pa.Table:
         return take(updates, found if self.places is None else self.places[found].astype(np.int64))
 
 
@@ -121,28 +177,30 @@ class Piece:
     last: int
     size_bytes: int
     store_table: Keep
-    _others: dict[tuple[str, ...], _Order] = field(default_factory=dict)
+    _others: dict[_By, _Order] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def nbytes(self) -> int:
         """Memory of its rows and of all orders."""
-        orders = [self.order, *list(self._others.values())]
-        return self.size_bytes + sum(one.nbytes for one in orders)
+        # Each once: where no key has many rows, an order within it is that of the key.
+        orders = {id(one): one for one in (self.order, *list(self._others.values()))}
+        return self.size_bytes + sum(one.nbytes for one in orders.values())
 
     def nbytes_by(self, key: tuple[str, ...] | None) -> int:
         """Memory of the rows, and of the order of a key as far as it was needed already."""
-        order = self.order if key is None else self._others.get(key)
+        order = self.order if key is None else self._others.get((key, None))
         return self.size_bytes + (0 if order is None else order.nbytes)
 
-    def by(self, key: tuple[str, ...] | None) -> _Order:
-        """The order of another key; None for its own."""
-        if key is None:
+    def by(self, key: tuple[str, ...] | None, within: OrderBy | None = None) -> _Order:
+        """The order of another key, and of the rows of one within it; None for its own."""
+        if key is None and within is None:
             return self.order
         with self._lock:  # a large piece takes a second: not twice at a time
-            found = self._others.get(key)
+            found = self._others.get((key, within))
             if found is None:
-                found = self._others[key] = self._ordered(key)
+                found = self._ordered(key) if within is None else self._within(key, within)
+                self._others[key, within] = found
         return found
 
     def within(self, low: int, high: int) -> tuple[int, int]:
@@ -151,16 +209,39 @@ class Piece:
         first = np.searchsorted(hashes, np.uint64(low), "left")
         return int(first), int(np.searchsorted(hashes, np.uint64(high), "right"))
 
-    def _ordered(self, key: tuple[str, ...]) -> _Order:
+    def _ordered(self, key: tuple[str, ...] | None) -> _Order:
+        if key is None:
+            return self.order
         hashes = hashes_of(self.updates, key)
         places = np.argsort(hashes, kind="stable").astype(np.uint32)
-        made = pa.table({_HASH: hashes[places], _PLACE: places})
+        return _Order(*self._stored({_HASH: hashes[places], _PLACE: places}))
+
+    def _within(self, key: tuple[str, ...] | None, within: OrderBy) -> _Order:
+        """The rows in the order of a key, those of one hash in an order of their own."""
+        plain = self._others.get((key, None)) or self._ordered(key)
+        changes = np.flatnonzero(plain.hashes[1:] != plain.hashes[:-1]) + 1
+        starts, ends = np.append(0, changes), np.append(changes, len(plain.hashes))
+        is_long = ends - starts > SHORT
+        if not is_long.any():
+            return plain
+        codes = codes_of(self.updates, within)
+        places = np.arange(len(codes), dtype=np.uint32)
+        if plain.places is not None:
+            places, codes = plain.places.copy(), codes[plain.places]
+        lengths = (ends - starts)[is_long]
+        mine = _stretches(starts[is_long], lengths)
+        order = np.lexsort((codes[mine], np.repeat(np.arange(len(lengths)), lengths)))
+        places[mine], codes[mine] = places[mine][order], codes[mine][order]
+        return _Order(plain.hashes, *self._stored({_PLACE: places, _CODE: codes}))
+
+    def _stored(self, columns: Mapping[str, npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
+        """The columns of an order, kept where the rows are."""
+        made = pa.table(dict(columns))
         try:
             made = self.store_table(made)
         except OSError:
             _log.warning("places of rows are kept in memory", exc_info=True)
-        columns = (made.column(name).chunk(0).to_numpy() for name in (_HASH, _PLACE))
-        return _Order(*columns)
+        return (made.column(name).chunk(0).to_numpy() for name in columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ from weakref import ReferenceType, WeakKeyDictionary, WeakSet, ref
 import pyarrow as pa
 
 from shardline.app.compute.index.arrangement import Arrangement
+from shardline.app.compute.index.first_of_keys import FirstOfKeys
 from shardline.app.compute.index.index import INDEXES, Index, IndexRegistry
 from shardline.app.compute.index.large_arrangement import (
     LargeArrangement,
@@ -217,6 +218,7 @@ class ShardLookups:
         *,
         as_of: int,
         user: Hashable,
+        first: FirstOfKeys | None = None,
     ) -> pa.Table | None:
         """The rows of a shard at `as_of` whose key is among `keys`; None if that is no good way.
 
@@ -228,6 +230,8 @@ class ShardLookups:
                 None if all rows are wanted.
             as_of: The time; for one user and shard it never goes back.
             user: Whose times they are; while it lives, rows stay as of its last one.
+            first: If only the first rows of each key are wanted: which; `keys` are those of its
+                changes then.
         """
         found = self._entry(client.location.url, state.name)
         index = self._index_of(found.location, state, key)
@@ -235,7 +239,7 @@ class ShardLookups:
             with index.hold(as_of) as readable:
                 if readable:
                     _use_index(found, key, index, as_of, user)
-                    return _answer(index.arranged, keys, as_of)
+                    return _answer(index.arranged, keys, as_of, first)
         with found.lock:
             mine = found.keys.setdefault(key, _LookedUpKey())
             mine.index = None
@@ -256,7 +260,7 @@ class ShardLookups:
             # Before the lock is released: from here on nobody's compaction passes this time.
             lately = found.asked - _IDLE_REQUESTS
             arranged.compact(min(at for at, asked in found.users.values() if asked >= lately))
-        rows = _answer(arranged.by(key) if key else arranged, keys, as_of)
+        rows = _answer(arranged.by(key) if key else arranged, keys, as_of, first)
         # Afterwards: the order of the key may be new.
         self._make_room(found)
         return rows
@@ -498,11 +502,17 @@ def _updates_of(state: ShardState) -> int:
     return Volume.of(part for batch in state.trace.batches for part in batch.parts).rows
 
 
-def _answer(arranged: Arrangement, keys: pa.Table | None, as_of: int) -> pa.Table | None:
+def _answer(
+    arranged: Arrangement, keys: pa.Table | None, as_of: int, first: FirstOfKeys | None
+) -> pa.Table | None:
     """The rows of keys, or all; None if they are too many: one update may stand for any number."""
     try:
         if keys is None:
             return arranged.scan(as_of, bytes_max=_ANSWER_BYTES_MAX)
+        if first is not None:
+            rows = arranged.first(first, as_of, ROWS_MAX, bytes_max=_ANSWER_BYTES_MAX)
+            if rows is not None:
+                return rows
         return arranged.gather(keys, as_of, ROWS_MAX, bytes_max=_ANSWER_BYTES_MAX)
     except InvalidUsage as error:
         if error.code != "RESULT_TOO_LARGE":

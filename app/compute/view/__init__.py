@@ -35,6 +35,7 @@ Never: writes a time twice, or lets an output's upper pass an input that has not
     change_operators   operators that hand times and diffs on
     join_change        the change of a join, one term for each side that has changed
     look_up            inputs of which a step needs the rows of some keys only
+    first_look_up      keys of which it needs the first rows in an order only
     found_rows         finds these rows, or leaves it to Spark
     shared_changes     changes of inputs that several views read, read once
     fan_out            estimates how many rows of a shard have one key

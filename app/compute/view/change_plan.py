@@ -38,6 +38,7 @@ from shardline.app.compute.view.change_operators import Change, ChangeOperators,
 from shardline.app.compute.view.column_trace import ColumnTraces
 from shardline.app.compute.view.concern import concerns
 from shardline.app.compute.view.evaluation_order import EvaluationOrder, StateSource
+from shardline.app.compute.view.first_look_up import first_look_up
 from shardline.app.compute.view.first_rows_rule import FirstRowsState
 from shardline.app.compute.view.join_change import JoinRule, OneSided
 from shardline.app.compute.view.kept_plan import Leaf, Operator, Operators, plan_of
@@ -48,6 +49,7 @@ from shardline.app.compute.view.state_rules import State, StateRules, needed_row
 from shardline.app.compute.view.temporal_rule import TemporalState
 from shardline.app.compute.view.touched_keys import OUTPUT, TouchedRule
 from shardline.app.execution.spark_errors import error_line
+from shardline.app.sql.first_of_key import find_first_of_keys
 from shardline.app.sql.kept_aggregates import refusal
 from shardline.app.sql.names_apart import with_names_apart
 from shardline.app.sql.normal_form import normal_form
@@ -222,6 +224,10 @@ class ChangePlan:
         made_of = {state.name: _source_of(state) for state in self.states}
         self._first = dict.fromkeys(self._order.evaluated_first(self._query, made_of))
         """Operators whose conditions leave out no error of the query."""
+        self._first_rows = {
+            region: first_look_up(region, found, self._traces, self._reader)
+            for region, found in find_first_of_keys(trees, self._regions, self._first).items()
+        }
         self._known = self._reader.known(self._first)
         self._known_inside: dict[Region, dict[QueryNode, Conditions]] = {}
         added_up = (
@@ -373,7 +379,9 @@ class ChangePlan:
         """The change of a region, whose touched keys are computed anew."""
         self._by_key[region] = None
         with look_ups.part(), look_ups.within(self._known_in(region)):
-            return self._touched.change(region, look_ups, self._change_of(look_ups))
+            return self._touched.change(
+                region, look_ups, self._change_of(look_ups), self._first_rows.get(region)
+            )
 
     def _known_in(self, region: Region) -> dict[QueryNode, Conditions]:
         """What is known of rows inside of a region: by what it reads, and not by what reads it."""

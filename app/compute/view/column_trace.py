@@ -2,7 +2,6 @@
 
     traces = ColumnTraces()
     traces.of(node, number)      the columns of inputs that the rows of a column are of
-    plain(expression)            the column that an expression is, whatever it is cast to
     inputs_of(node)              all inputs that an operator reads
 
 Each value of the operator's column is then one of the input's, in a row that the input's row is
@@ -19,9 +18,10 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from shardline.app.compute.view.join_tree import INNER
+from shardline.app.sql.plan_nodes import plain
 from shardline.app.sql.query_tree import join_kind
 from shardline.app.sql.touched_keys import KEPT_SIDE, WITH_COLUMNS_BELOW
 from shardline.datasource.frames import kind_of, number_of, read_sequence
@@ -29,9 +29,7 @@ from shardline.datasource.frames import kind_of, number_of, read_sequence
 if TYPE_CHECKING:
     from shardline.app.sql.query_tree import QueryNode
 
-__all__ = ["ColumnTraces", "InputColumn", "inputs_of", "plain"]
-
-_INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
+__all__ = ["ColumnTraces", "InputColumn", "inputs_of"]
 
 
 class InputColumn(NamedTuple):
@@ -136,25 +134,9 @@ def _kept_children(join: QueryNode) -> tuple[QueryNode, ...]:
     return (join.children[KEPT_SIDE[kind]],) if kind in KEPT_SIDE else ()
 
 
-def plain(expression: Any) -> Any | None:
-    """The column that an expression is; a cast to a wider integer changes no value."""
-    while kind_of(expression) == "Cast":
-        given, wanted = (_width(one) for one in (expression.child(), expression))
-        if given < 0 or given > wanted:
-            return None
-        expression = expression.child()
-    return expression if kind_of(expression) == "AttributeReference" else None
-
-
 def inputs_of(node: QueryNode) -> Iterator[QueryNode]:
     """All inputs that an operator reads, itself or below."""
     if node.input:
         yield node
     for child in node.children:
         yield from inputs_of(child)
-
-
-def _width(expression: Any) -> int:
-    """The place of an expression's type among the integers, the widest last; -1 of others."""
-    name = str(expression.dataType().simpleString())
-    return _INTEGERS.index(name) if name in _INTEGERS else -1

@@ -26,13 +26,14 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from typing_extensions import override
 
+from shardline.app.compute.index.first_of_keys import FirstOfKeys
 from shardline.app.compute.index.shard_lookups import ROWS_MAX, lookups_of
 from shardline.app.compute.view.change_plan import StepPlan
 from shardline.app.compute.view.input_changes import volume_of_shards
 from shardline.app.compute.view.kept_jobs import FewRows
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.look_up import KeySource, LookUp
-from shardline.app.compute.view.row_conditions import rows_that_satisfy
+from shardline.app.compute.view.row_conditions import Conditions, rows_that_satisfy
 from shardline.app.compute.view.session_settings import evaluate_beside_empty
 from shardline.app.compute.view.shared_changes import changes_of, read_changes
 from shardline.app.compute.view.state_step import StateStep
@@ -148,13 +149,20 @@ class FoundRows:
         }
 
     def rows(
-        self, state: ShardState, key: tuple[str, ...], keys: pa.Table | None, as_of: int
+        self,
+        state: ShardState,
+        key: tuple[str, ...],
+        keys: pa.Table | None,
+        as_of: int,
+        first: FirstOfKeys | None = None,
     ) -> pa.Table | None:
         """The rows of a shard whose key is among `keys`; None if Spark has to find them.
 
-        All rows for a key without columns, and no keys.
+        All rows for a key without columns, and no keys. With `first` those that come first.
         """
-        rows = self._lookups.rows(self._client, state, key, keys, as_of=as_of, user=self)
+        rows = self._lookups.rows(
+            self._client, state, key, keys, as_of=as_of, user=self, first=first
+        )
         self._taken += 0 if rows is None else rows.num_rows
         return rows
 
@@ -214,8 +222,18 @@ class FoundRows:
         if keys.num_rows > ROWS_MAX:
             return None
         state, lower, _ = step.shard(one.leaf.name)
-        rows = self.rows(state, one.key, keys, lower - 1)
+        rows = self.rows(state, one.key, keys, lower - 1, self._first(step, one))
         return None if rows is None else rows_that_satisfy(rows, one.where)
+
+    def _first(self, step: StateStep, one: LookUp) -> FirstOfKeys | None:
+        """Which rows of each key a look-up is about; None for all of them."""
+        if one.first is None:
+            return None
+        # The keys are those of the input's own changes, all of them, which have been read for that.
+        changes = self.changes(step, one.leaf.name)
+        assert changes is not None, one.leaf
+        where = partial(_that_satisfy, one.first.where)
+        return FirstOfKeys(one.first.order, one.first.number, changes, where)
 
     def _rows_of(
         self, step: StateStep, source: KeySource, tables: dict[Leaf, pa.Table | None]
@@ -269,6 +287,10 @@ def rows_in_driver(session: SparkSession, rows: pa.Table, schema: StructType) ->
         evaluate_beside_empty(session)
     empty = [pa.RecordBatch.from_pylist([], rows.schema)]
     return local_relation(session, rows.to_batches() or empty, schema)
+
+
+def _that_satisfy(where: Conditions, rows: pa.Table) -> pa.Table:
+    return rows_that_satisfy(rows, where)
 
 
 def _have_columns(rows: pa.Table, columns: StructType) -> bool:

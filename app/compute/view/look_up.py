@@ -32,12 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from pyspark.sql.types import IntegralType, StringType
 
-from shardline.app.compute.view.column_trace import (
-    ColumnTraces,
-    InputColumn,
-    inputs_of,
-    plain,
-)
+from shardline.app.compute.view.column_trace import ColumnTraces, InputColumn, inputs_of
 from shardline.app.compute.view.join_tree import (
     are_disjoint,
     flatten,
@@ -47,10 +42,12 @@ from shardline.app.compute.view.join_tree import (
 from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.plan_part import Needed, PlanPart
 from shardline.app.sql.kept_aggregates import has_one_form
+from shardline.app.sql.plan_nodes import implied_equalities, plain
 from shardline.app.sql.query_tree import join_kind
 from shardline.datasource.frames import kind_of, number_of, type_of
 
 if TYPE_CHECKING:
+    from shardline.app.compute.view.first_look_up import FirstLookUp
     from shardline.app.compute.view.row_conditions import Conditions
     from shardline.app.sql.query_tree import QueryNode
 
@@ -108,6 +105,7 @@ class LookUp:
         sources: Where the values of these come from; all of them are wanted.
         nulls: For each column of the key, True if NULL is a value of it as any other.
         where: What holds of the rows that are needed.
+        first: Which rows of each key are needed, beside those that go; None for all.
     """
 
     leaf: Leaf
@@ -115,6 +113,7 @@ class LookUp:
     sources: tuple[KeySource, ...]
     nulls: tuple[bool, ...]
     where: Conditions = ()
+    first: FirstLookUp | None = None
 
 
 class _Compared(NamedTuple):
@@ -316,6 +315,7 @@ class LookUps:
         node: QueryNode,
         keys: Sequence[Any],
         sources: Sequence[tuple[QueryNode, Sequence[Any]]],
+        first: FirstLookUp | None = None,
     ) -> dict[QueryNode, Leaf]:
         """What inputs stand for if only rows are needed of keys that have changed.
 
@@ -324,19 +324,21 @@ class LookUps:
                 are looked up by what connects them with that side.
             keys: The key: expressions over its columns. NULL is a key.
             sources: Operators whose changes are there, each with the key over its own columns.
+            first: Which rows of each key are needed; None for all.
         """
         sides, conditions = flatten(node)
         if not are_disjoint(sides):
             self._part.all_read.update(inputs_of(node))
             return {}
         found = [one for one in self._keyed(keys, sources, sides) if self._are_known([one])]
-        first = next((side for side in sides if _owns(side, found)), None)
-        if first is None:
+        side = next((side for side in sides if _owns(side, found)), None)
+        if side is None:
             self._part.all_read.update(inputs_of(node))
             return {}
-        leaves = self._looked_up([one for one in found if _owns(first, [one])])
-        self._look_up_inside(first, leaves)
-        self._others(first, sides, conditions, leaves)
+        mine = [one for one in found if _owns(side, [one])]
+        leaves = self._looked_up(mine, first=first if len(mine) == len(keys) else None)
+        self._look_up_inside(side, leaves)
+        self._others(side, sides, conditions, leaves)
         return leaves
 
     def from_output(
@@ -410,7 +412,7 @@ class LookUps:
         # Asked for each pair of sides of a join, and for each of its terms. The condition is kept:
         # as long as it is, no other one has its id.
         if id(condition) not in self._read:
-            found = [self._columns_of(one) for one in _implied_equalities(condition)]
+            found = [self._columns_of(one) for one in implied_equalities(condition)]
             self._read[id(condition)] = condition, [one for one in found if one is not None]
         return self._read[id(condition)][1]
 
@@ -441,7 +443,11 @@ class LookUps:
         return changes + self._part.found.get(node, [])
 
     def _looked_up(
-        self, equalities: Sequence[_Equality], *, needed: bool = False
+        self,
+        equalities: Sequence[_Equality],
+        *,
+        needed: bool = False,
+        first: FirstLookUp | None = None,
     ) -> dict[QueryNode, Leaf]:
         # Each row that an equality gives a side comes from one input of it: of a union from one
         # branch, whose own columns are then the key.
@@ -453,6 +459,7 @@ class LookUps:
                 node.input,
                 [(_of(one.mine, node), one.theirs, one.nulls) for one in equalities],
                 self.known.get(node, ()),
+                first,
             )
             for node in inputs
         }
@@ -497,6 +504,7 @@ class LookUps:
         name: str,
         key: Sequence[tuple[str, Sequence[InputColumn], bool]],
         where: Conditions = (),
+        first: FirstLookUp | None = None,
     ) -> Leaf:
         """Add a look-up: its columns, where their values come from, and if NULL is one."""
         # In one order, so that views with the same key share an arrangement. A column that is equal
@@ -512,13 +520,23 @@ class LookUps:
             for source, columns in sources.items()
             for table in self._tables(source)
         )
+        changes = KeySource(Leaf(name), tuple(order), where)
+        if tables != (changes,):
+            first = None  # known of the keys of the input's own changes, and of no others
         nulls = tuple(chosen[column][1] for column in order)
         for known in self.ordered:
-            same = (known.leaf.name, known.key, known.sources, known.nulls, known.where)
-            if same == (name, tuple(order), tables, nulls, where):
+            same = (
+                known.leaf.name,
+                known.key,
+                known.sources,
+                known.nulls,
+                known.where,
+                known.first,
+            )
+            if same == (name, tuple(order), tables, nulls, where, first):
                 return known.leaf
         leaf = Leaf(name, before=True, place=len(self.ordered) + 1)
-        self.ordered.append(LookUp(leaf, tuple(order), tables, nulls, where))
+        self.ordered.append(LookUp(leaf, tuple(order), tables, nulls, where, first))
         return leaf
 
 
@@ -544,20 +562,3 @@ def _of(columns: Sequence[InputColumn], node: QueryNode) -> str:
 
 def _inputs_of(columns: Sequence[InputColumn]) -> set[QueryNode]:
     return {column.input for column in columns}
-
-
-def _implied_equalities(condition: Any) -> list[Any]:
-    """The equalities without which a condition is never true.
-
-    Of an OR those that both sides have: an optimizer takes them out of it in the same way.
-    """
-    match kind_of(condition):
-        case "EqualTo" | "EqualNullSafe":
-            return [condition]
-        case "And":
-            return _implied_equalities(condition.left()) + _implied_equalities(condition.right())
-        case "Or":
-            right = _implied_equalities(condition.right())
-            left = _implied_equalities(condition.left()) if right else []
-            return [one for one in left if any(one.semanticEquals(other) for other in right)]
-    return []

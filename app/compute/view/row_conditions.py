@@ -240,6 +240,23 @@ class ConditionReader:
             if known is not None:
                 yield where, known
 
+    def exactly(self, node: QueryNode, where: QueryNode) -> RowCondition | None:
+        """A condition that is true of just those rows of an input that a filter lets through.
+
+        None if there is none.
+
+        Args:
+            node: The filter.
+            where: The input, each row of which is one row below the filter, or is left out there.
+        """
+        (below,) = node.children
+        condition = node.plan.condition()
+        traced = {number: self._traces.of(below, number) for number in numbers_read(condition)}
+        if any([one.input for one in found] != [where] for found in traced.values()):
+            return None
+        names = {number: found[0].name for number, found in traced.items()}
+        return _Translation(self._casts, names).condition(condition, exact=True)
+
     def _cannot_fail_before(self, node: QueryNode, where: QueryNode) -> bool:
         """True if nothing on the way of an input's rows up to an operator can fail at a row."""
         if node is where:

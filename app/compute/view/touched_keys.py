@@ -45,6 +45,8 @@ from shardline.datasource.schema import DIFF, TS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from shardline.app.compute.view.first_look_up import FirstLookUp
+
 __all__ = ["OUTPUT", "TouchedRule"]
 
 OUTPUT: Final = "the output"
@@ -89,13 +91,20 @@ class TouchedRule:
         self._exact = exact
         self._operators = operators
 
-    def change(self, region: Region, look_ups: LookUps, change_of: ChangeOf) -> Change:
+    def change(
+        self,
+        region: Region,
+        look_ups: LookUps,
+        change_of: ChangeOf,
+        first: FirstLookUp | None = None,
+    ) -> Change:
         """The change of a region; of one that is not decided, without what goes first (`gone`).
 
         Args:
             region: The region.
             look_ups: Those of the plan, with the names of inputs that have changed.
             change_of: The rule for what it reads.
+            first: Which rows of its one source are needed of each key; None for all.
         """
         changes = _changes(region, look_ups.changed, change_of)
         moved = self._moved(region, changes)
@@ -108,7 +117,7 @@ class TouchedRule:
                     changes.get(source.node),
                     moved,
                     touched,
-                    look_ups.touched(source.node, source.keys, _keyed(region, changes)),
+                    look_ups.touched(source.node, source.keys, _keyed(region, changes), first),
                 ),
             )
             for source in region.sources

@@ -371,6 +371,7 @@ class _Steps:
     ) -> None:
         """Plan a step for each input alone: nothing is needed for two that neither needs."""
         self._found: dict[tuple[str, tuple[str, ...]], dict[str, None]] = {}
+        self._first: dict[tuple[str, tuple[str, ...]], set[int]] = {}
         self._whole: dict[str, dict[str, None]] = {}
         self.recomputed: dict[str, str] = {}
         self._names = {OUTPUT: view}
@@ -393,6 +394,8 @@ class _Steps:
                 columns=self._spoken(shard, columns),
                 arranged_by=columns,
                 changes=tuple(changes),
+                # Where two steps look differently: all of what one of them needs.
+                first=0 if 0 in self._first[shard, columns] else max(self._first[shard, columns]),
             )
             for (shard, columns), changes in self._found.items()
         )
@@ -424,12 +427,14 @@ class _Steps:
 
     def _add(self, step: StepPlan, name: str) -> None:
         for one in step.look_ups:
-            self._note(self._names.get(one.leaf.name, one.leaf.name), one.key, name)
+            first = 0 if one.first is None else one.first.number
+            self._note(self._names.get(one.leaf.name, one.leaf.name), one.key, name, first)
         for read in sorted(step.before):
             self._whole.setdefault(self._names.get(read, read), {})[name] = None
 
-    def _note(self, shard: str, columns: tuple[str, ...], name: str) -> None:
+    def _note(self, shard: str, columns: tuple[str, ...], name: str, first: int = 0) -> None:
         self._found.setdefault((shard, columns), {})[name] = None
+        self._first.setdefault((shard, columns), set()).add(first)
 
     def _spoken(self, shard: str, columns: tuple[str, ...]) -> tuple[str, ...]:
         """Columns of a shard in the query's words: those of a state are called `k1` …."""

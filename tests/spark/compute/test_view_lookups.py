@@ -266,11 +266,11 @@ def test_rows_that_come_to_nothing_give_no_keys(
     rows = FoundRows.rows
 
     def counted(
-        self: FoundRows, state: ShardState, key: tuple[str, ...], keys: pa.Table, as_of: int
+        self: FoundRows, state: ShardState, key: tuple[str, ...], keys: pa.Table, *given: Any
     ) -> pa.Table | None:
         place = state.name, key
         asked[place] = asked.get(place, 0) + keys.num_rows
-        return rows(self, state, key, keys, as_of)
+        return rows(self, state, key, keys, *given)
 
     monkeypatch.setattr(FoundRows, "rows", counted)
     kept = world.kept(f"asks_{asked_of[0]}", query)

@@ -1,0 +1,196 @@
+"""A view that shows the first rows of each key looks up few of them, and is right at each time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+
+from shardline.app.compute.index import first_of_keys, runs
+from shardline.app.compute.index.arrangement import Arrangement
+from shardline.app.execution.observations import Stepped
+from support.profiles import some_of
+from support.spark.view_world import START, ViewWorld
+from support.spark.views import Input, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+# ruff: noqa: S608 - queries are put together here
+
+BIDS: Final = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("item", pa.string()),
+        ("price", pa.int32()),
+        ("weight", pa.float64()),
+        ("note", pa.string()),
+        ("day", pa.date32()),
+    ]
+)
+ITEMS: Final = pa.schema([("name", pa.string()), ("city", pa.string())])
+TIMES: Final = tuple(range(START, START + 48, 6))
+CUTS: Final = (START + 1, 14, 22, 23, 36, START + 48)
+
+
+def bid(draw: random.Random, number: int) -> Row:
+    return (
+        number,
+        draw.choice([None, "chair", "lamp", "rug"]),
+        draw.choice([None, *range(9)]),
+        draw.choice([None, math.nan, -0.0, 0.0, 0.5, -2.0, math.inf]),
+        draw.choice([None, "", "a", "aaaaaaaab", "aaaaaaaaa", "é"]),
+        draw.choice([None, -1, 0, 19_000]),
+    )
+
+
+def change(draw: random.Random, bids: Input, time: int, numbers: Iterator[int]) -> None:
+    """Some bids come and some go: at some times those that are in front in most orders."""
+    there = bids.at(time)
+    gone = draw.sample(there, min(len(there), draw.choice([0, 1, 4])))
+    if draw.random() < 0.4:
+        gone = sorted(there, key=lambda row: -(row[2] or -1))[:9]
+    come = [bid(draw, next(numbers)) for _ in range(draw.choice([0, 2, 6]) if there else 90)]
+    bids.append([(time, row, 1) for row in come] + [(time, row, -1) for row in gone], time + 1)
+
+
+@pytest.fixture(scope="module")
+def worlds(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int], ViewWorld]:
+    """Worlds by their seeds."""
+
+    def made(seed: int) -> ViewWorld:
+        world = ViewWorld(spark, tmp_path_factory.mktemp("bids"), CUTS, TIMES)
+        draw, numbers = random.Random(seed), itertools.count()
+        bids = world.inputs["bids"] = world.bench.input("bids", BIDS)
+        items = world.inputs["items"] = world.bench.input("items", ITEMS)
+        for time in TIMES:
+            change(draw, bids, time, numbers)
+            news = [(draw.choice(["chair", "lamp"]), draw.choice(["Rome", "Oslo"]))]
+            items.append([(time, row, 1) for row in news] if draw.random() < 0.5 else [], time + 1)
+        for one in (bids, items):
+            one.idle(CUTS[-1])
+        return world
+
+    return cache(made)
+
+
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """For each look-up of first rows how many keys had more rows than were looked at."""
+    for module in (runs, first_of_keys):
+        monkeypatch.setattr(module, "SHORT", 2)
+    found: list[int] = []
+    first = Arrangement.first
+
+    def noted(self: Arrangement, *given: Any, **named: Any) -> pa.Table | None:
+        cut = first_of_keys._gone_behind
+
+        def told(*all_of: Any) -> Any:
+            found.append(int(all_of[-1].sum()))
+            return cut(*all_of)
+
+        with mock.patch.object(first_of_keys, "_gone_behind", told):
+            return first(self, *given, **named)
+
+    monkeypatch.setattr(Arrangement, "first", noted)
+    return found
+
+
+def placed(order: str, function: str = "row_number()", rows: str = "bids") -> str:
+    return f"(SELECT *, {function} OVER (PARTITION BY item ORDER BY {order}) AS place FROM {rows})"
+
+
+BY_PRICE: Final = placed("price DESC, id")
+FILTERED: Final = "(SELECT * FROM bids WHERE note <> '' AND id > 5) WHERE NOT (price = 7 OR id < 9)"
+QUERIES: Final = {
+    "descending": f"SELECT item, id, place FROM {BY_PRICE} WHERE place <= 3",
+    "ascending": f"SELECT item, id FROM {placed('price, id')} WHERE place = 1",
+    "nulls": f"SELECT item, id FROM {placed('price NULLS LAST, id')} WHERE 2 > place",
+    "rank": f"SELECT item, id, price, place FROM {placed('price', 'rank()')} WHERE place < 3",
+    "floats": f"SELECT item, id FROM {placed('weight DESC, id')} WHERE place <= 2",
+    "zeros": f"SELECT item, id, place FROM {placed('weight', 'rank()')} WHERE 3 >= place",
+    "text": f"SELECT item, id FROM {placed('note DESC NULLS FIRST, id')} WHERE place <= 2",
+    "between": f"SELECT item, id FROM {placed('id DESC')} WHERE place BETWEEN 1 AND 2",
+    "days": f"SELECT item, id FROM {placed('day, id')} WHERE place <= 2L AND id < 70",
+    "listed": f"SELECT item, id FROM {placed('id DESC')} WHERE place IN (1, 3)",
+    "renamed": "SELECT i, n FROM (SELECT item AS i, price AS p, id AS n, row_number() OVER "
+    "(PARTITION BY item ORDER BY price DESC, id) AS r FROM bids b) WHERE r <= 2",
+    "beside": "SELECT item, id, place, d FROM (SELECT *, rank() OVER w AS place, dense_rank() "
+    "OVER w AS d FROM bids WINDOW w AS (PARTITION BY item ORDER BY price)) WHERE place <= 2",
+    "filtered": f"SELECT item, id FROM {placed('price DESC, id', rows=FILTERED)} WHERE place <= 2",
+    "joined": f"SELECT t.item, t.id, i.city FROM {placed('price', 'rank()')} t "
+    "JOIN items i ON t.item = i.name WHERE t.place <= 2",
+    "grouped": f"SELECT item, sum(price) AS total FROM {placed('price', 'rank()')} "
+    "WHERE place <= 3 GROUP BY item",
+    "of_groups": "SELECT item, price, n FROM (SELECT *, row_number() OVER (PARTITION BY item "
+    "ORDER BY n DESC, price) AS place FROM (SELECT item, price, count(*) AS n FROM bids "
+    "GROUP BY item, price)) WHERE place <= 2",
+}
+
+
+@pytest.mark.parametrize(
+    ("seed", "name"),
+    some_of(
+        itertools.product([1, 2, 3], QUERIES),
+        [
+            (1, "descending"),
+            (1, "zeros"),
+            (2, "joined"),
+            (1, "filtered"),
+            (3, "of_groups"),
+            (2, "text"),
+        ],
+    ),
+)
+def test_first_rows_of_keys_are_looked_up(
+    worlds: Callable[[int], ViewWorld], seed: int, name: str, cut: list[int]
+) -> None:
+    """At each time the view has what Spark says of all rows, whatever comes, goes or ties."""
+    query, world = QUERIES[name], worlds(seed)
+    kept = world.kept(f"first_{name}", query)
+    assert world.follow(kept, partial(world.by_spark, query)) == {"recompute", "incremental"}
+    anew = [one.reason for one in world.bench.told(Stepped) if one.id == kept.name and one.reason]
+    assert anew == ["its first contents"]
+    assert any(cut)
+
+
+LIKE: Final = "'%a_a%'"
+NOT_CUT: Final = {
+    "dense": f"SELECT item, id FROM {placed('price', 'dense_rank()')} WHERE place <= 2",
+    "or": f"SELECT item, id FROM {BY_PRICE} WHERE place <= 2 OR id = 3",
+    "total": "SELECT item, id, n FROM (SELECT *, row_number() OVER (PARTITION BY item ORDER BY "
+    "price, id) AS place, count(*) OVER (PARTITION BY item ORDER BY price, id ROWS BETWEEN "
+    "UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING) AS n FROM bids) WHERE place <= 2",
+    "fails": f"SELECT item, id FROM {BY_PRICE} WHERE place <= 2 AND 10 div (id + 1) < 5",
+    "last": f"SELECT item, id FROM {BY_PRICE} WHERE place >= 2",
+    "computed": f"SELECT item, id FROM {placed('price % 4, id')} WHERE place <= 2",
+    "filtered": f"SELECT item, id FROM {placed('price, id', rows='bids WHERE id % 3 > 0')} "
+    "WHERE place <= 2",
+    "patterns": f"SELECT item, id FROM {placed('price, id', rows='bids WHERE note LIKE ' + LIKE)} "
+    "WHERE place <= 2",
+    "narrowed": f"SELECT item, id FROM {BY_PRICE} WHERE CAST(place AS tinyint) <= 2",
+    "shown_too": f"SELECT item, id FROM {BY_PRICE} WHERE place <= 2 UNION ALL "
+    f"SELECT item, id FROM {BY_PRICE}",
+}
+
+
+@pytest.mark.parametrize("name", some_of(NOT_CUT, {"total", "filtered"}))
+def test_all_rows_are_looked_up_where_others_count(
+    worlds: Callable[[int], ViewWorld], name: str, cut: list[int]
+) -> None:
+    """Those behind the first ones come to something, fail, or are first themselves."""
+    query, world = NOT_CUT[name], worlds(1)
+    world.follow(world.kept(f"all_{name}", query), partial(world.by_spark, query))
+    assert not any(cut)
