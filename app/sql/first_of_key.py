@@ -1,6 +1,6 @@
 """Finds windows of which a query uses the first rows of each partition alone.
 
-    SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY auction ORDER BY price DESC) AS place
+    SELECT * FROM (SELECT *, rank() OVER (PARTITION BY auction ORDER BY price DESC) AS place
                    FROM bid) WHERE place <= 10
 
 Of an auction with a million bids the ten highest ones are shown. So a step need not look at all of
