@@ -1,7 +1,6 @@
 """Finds windows of which a query uses the first rows of each partition alone.
 
-    SELECT * FROM (SELECT *, rank() OVER (PARTITION BY auction ORDER BY price DESC) AS place
-                   FROM bid) WHERE place <= 10
+    WHERE place <= 10, and the place is the rank of a bid by its price, among those of its auction
 
 Of an auction with a million bids the ten highest ones are shown. So a step need not look at all of
 them, if no row behind the tenth place has any effect (Spark has InferWindowGroupLimit, which sorts

@@ -9,6 +9,7 @@ is analysed once, in a session whose arithmetic raises where a number does not f
     moved       changes of rows     what each time adds to each group
     merged      moved, state        the state's change: rows that come and go, at their times
     gone        moved, state        a row if a least or greatest value went: the next is not known
+    refreshed   all of these, rows  as `merged`, with the least and greatest values of rows
     buffers     state               what Spark's functions compute their values from
 
 Columns: `k1` … the key; `v1` … what each call is about: a value, or for `count` whether the row
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from pyspark.sql.types import DataType, DecimalType
 
@@ -116,6 +117,10 @@ class Accumulators:
         return [f"CASE WHEN {count} > 0 THEN {total} END"]
 
 
+Extremes: TypeAlias = Sequence[tuple[str, str, str]]
+"""What `Accumulators.extreme` says, of all calls that have one."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupPrograms:
     """The SQL by which a state of groups is kept.
@@ -127,6 +132,11 @@ class GroupPrograms:
         merged_found: The same, where `state` has little more than the groups that have moved.
         gone: Over the same tables as `merged`; "" if nothing can be lost. If it has a row,
             the step cannot be computed from the state.
+        refreshed: The same as `merged_found` where it can be computed by means of further tables:
+            `changes`, and for each of the extremes, `front1` …, rows of before the step that have
+            the least or greatest values at each of its times, if `changes` come to them; "" if
+            there are none.
+        extremes: What they keep of least and greatest values, in order.
     """
 
     contents: str
@@ -134,6 +144,8 @@ class GroupPrograms:
     merged: str
     merged_found: str
     gone: str
+    refreshed: str = ""
+    extremes: Extremes = ()
 
 
 def group_programs(keys: int, calls: Sequence[Accumulators]) -> GroupPrograms:
@@ -151,11 +163,11 @@ def group_programs(keys: int, calls: Sequence[Accumulators]) -> GroupPrograms:
         merged=_merged(key, sums, extremes, _touched(key), sole=not keys),
         merged_found=_merged(key, sums, extremes, "", sole=not keys),
         gone=_gone(key, sums, extremes) if extremes else "",
+        refreshed=_merged(key, sums, extremes, "", sole=False, refresh=True)
+        if keys and extremes
+        else "",
+        extremes=extremes,
     )
-
-
-Extremes = Sequence[tuple[str, str, str]]
-"""What `Accumulators.extreme` says, of all calls that have one."""
 
 
 def sums_of(calls: Sequence[Accumulators]) -> dict[str, str]:
@@ -220,21 +232,62 @@ def _reached(key: list[str], sums: dict[str, str], extremes: Extremes, touched: 
 
 
 def _merged(
-    key: list[str], sums: dict[str, str], extremes: Extremes, touched: str, *, sole: bool
+    key: list[str],
+    sums: dict[str, str],
+    extremes: Extremes,
+    touched: str,
+    *,
+    sole: bool,
+    refresh: bool = False,
 ) -> str:
     """The state's change: each row doubled, coming at its time, and going at the group's next."""
     rows = [*key, "_from", "_next", *sums]
     rows += [f"CASE WHEN c{there[1:]} > 0 THEN {there} END AS {there}" for _, there, _ in extremes]
+    reached = _reached(key, sums, extremes, touched)
+    if refresh:
+        reached = _with_fresh(key, sums, extremes, reached)
     there_is = "TRUE" if sole else "n > 0"
     rows.append(f"CASE WHEN n < 0 THEN {_raise(NEGATIVE)} ELSE {there_is} END AS _there")
     columns = [*key, *sums, *(there for _, there, _ in extremes), f"_one.{TS}", f"_one.{DIFF}"]
     return select(
         columns,
-        table(rows, _reached(key, sums, extremes, touched)),
+        table(rows, reached),
         f"LATERAL VIEW inline(array(named_struct('{TS}', _from, '{DIFF}', 1L), "
         f"named_struct('{TS}', _next, '{DIFF}', -1L))) _one "
         f"WHERE _there AND _one.{TS} > {BEFORE}L",
     )
+
+
+def _with_fresh(key: list[str], sums: dict[str, str], extremes: Extremes, reached: str) -> str:
+    """What `_reached` gives, with the least and greatest values that rows have at each time."""
+    columns = [f"reached.{name}" for name in [*key, "_from", "_next", *sums]]
+    joins = []
+    for place, (function, there, _) in enumerate(extremes, 1):
+        fresh = f"fresh{place}"
+        columns.append(f"IF(_from > {BEFORE}L, {fresh}.{there}, reached.{there}) AS {there}")
+        found = _fresh(key, function, there, f"front{place}")
+        joins.append(
+            f"LEFT JOIN {found} {fresh} ON {same_key('reached', fresh, key)} "
+            f"AND _from = {fresh}._at"
+        )
+    return table(columns, f"{reached} reached", " ".join(joins))
+
+
+def _fresh(key: list[str], function: str, there: str, front: str) -> str:
+    """The least or greatest value of each group at each of its times, of rows that are there."""
+    columns = [*key, f"v{there[1:]} AS _value"]
+    before = select([*columns, f"{BEFORE}L AS {TS}", f"1L AS {DIFF}"], front)
+    rows = f"({before} UNION ALL {select([*columns, TS, DIFF], 'changes')})"
+    listed = ", ".join(key)
+    times = table([f"DISTINCT {listed}", f"{TS} AS _at"], "moved")
+    values = table(
+        [*(f"times.{name}" for name in key), "_at", "_value"],
+        times,
+        f"times JOIN {rows} one ON {same_key('times', 'one', key)} AND one.{TS} <= _at "
+        f"GROUP BY {', '.join(f'times.{name}' for name in key)}, _at, _value "
+        f"HAVING sum(one.{DIFF}) > 0",
+    )
+    return table([*key, "_at", f"{function}(_value) AS {there}"], values, f"GROUP BY {listed}, _at")
 
 
 def _gone(key: list[str], sums: dict[str, str], extremes: Extremes) -> str:

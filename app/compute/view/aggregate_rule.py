@@ -68,6 +68,8 @@ class GroupState:
             and `w` of `session_groups`.
         schema: Columns of the state.
         anew: The state as an operator over its source, for groups of which it does not tell enough.
+        extremes: The functions whose least or greatest values it has, and the columns of the source
+            that these are of.
     """
 
     name: str
@@ -79,6 +81,8 @@ class GroupState:
     _merged: KeptPlan
     _merged_found: KeptPlan
     _gone: KeptPlan | None
+    extremes: tuple[tuple[str, str], ...] = ()
+    _refreshed: KeptPlan | None = None
 
     @property
     def changes(self) -> StructType:
@@ -111,6 +115,27 @@ class GroupState:
         """
         merged = self._merged_found if found else self._merged
         return merged.over(session, {"moved": moved, "state": state})
+
+    @property
+    def can_be_refreshed(self) -> bool:
+        """True if `refreshed` is there for it."""
+        return self._refreshed is not None
+
+    def refreshed(
+        self, session: SparkSession, merged: Mapping[str, DataFrame], fronts: Sequence[DataFrame]
+    ) -> DataFrame:
+        """As `merged`, if groups may have lost a least or greatest value.
+
+        Args:
+            session: The one that the frames are of.
+            merged: `moved` and `state`, with little more than its groups; and `changes` of its
+                source.
+            fronts: For each of `extremes` rows of the source before the step, among which the least
+                or greatest value of each group is at each time, if the changes come to them.
+        """
+        assert self._refreshed is not None, self.name
+        found = {f"front{place}": one for place, one in enumerate(fronts, 1)}
+        return self._refreshed.over(session, {**merged, **found})
 
     def lost_extremes(
         self, session: SparkSession, moved: DataFrame, state: DataFrame
@@ -216,10 +241,18 @@ class AggregateRule:
         merged = shared_plan(session, programs.merged, both)
         found = shared_plan(session, programs.merged_found, both)
         gone = shared_plan(session, programs.gone, both) if programs.gone else None
+        kept = tuple((function, f"v{there[1:]}") for function, there, _ in programs.extremes)
+        refreshed = None
+        if programs.refreshed:
+            fronts = {f"front{place}": rows for place, _ in enumerate(kept, 1)}
+            tables = {**both, "changes": changes, **fronts}
+            refreshed = shared_plan(session, programs.refreshed, tables)
         empty = {"rows": empty_frame(session, rows)}
         program = query_tree(plan_of(analyse_query(session, programs.contents, empty)))
         anew = self._placed(program, source)
-        return GroupState(name, source, anew, state, contents, moved, merged, found, gone)
+        return GroupState(
+            name, source, anew, state, contents, moved, merged, found, gone, kept, refreshed
+        )
 
     def _placed(self, node: QueryNode, source: QueryNode) -> QueryNode:
         """A query over one table, with the rows of `source` as that table."""

@@ -49,7 +49,7 @@ from shardline.app.compute.view.state_rules import State, StateRules, needed_row
 from shardline.app.compute.view.temporal_rule import TemporalState
 from shardline.app.compute.view.touched_keys import OUTPUT, TouchedRule
 from shardline.app.execution.spark_errors import error_line
-from shardline.app.sql.first_of_key import find_first_of_keys
+from shardline.app.sql.first_of_key import FirstOfKey, find_first_of_keys
 from shardline.app.sql.kept_aggregates import refusal
 from shardline.app.sql.names_apart import with_names_apart
 from shardline.app.sql.normal_form import normal_form
@@ -63,6 +63,7 @@ from shardline.datasource.frames import (
     children_of,
     empty_frame,
     kind_of,
+    number_of,
     read_sequence,
 )
 from shardline.datasource.schema import DIFF, TS
@@ -225,7 +226,7 @@ class ChangePlan:
         self._first = dict.fromkeys(self._order.evaluated_first(self._query, made_of))
         """Operators whose conditions leave out no error of the query."""
         self._first_rows = {
-            region: first_look_up(region, found, self._traces, self._reader)
+            region: first_look_up(region.sources[0].node, found, self._traces, self._reader)
             for region, found in find_first_of_keys(trees, self._regions, self._first).items()
         }
         self._known = self._reader.known(self._first)
@@ -328,6 +329,48 @@ class ChangePlan:
             return self._touched.consolidated(change, state.anew.output).operator
 
         return self._kept_step(f"{state.name} anew", frozenset(changed), root)
+
+    def front_step(
+        self, state: GroupState, function: str, column: str, changed: Collection[str]
+    ) -> StepPlan:
+        """Rows of what a state groups, as they were before a step: those that may come to its min.
+
+        Of each group that changes they have, with the changes, the least or greatest value at each
+        time. The plan has one look-up, and reads nothing else.
+
+        Args:
+            state: The state.
+            function: `min` or `max`.
+            column: Of the state's source: that which it is of.
+            changed: Names of the inputs and states that change.
+
+        Raises:
+            NotIncremental: These cannot be looked up.
+        """
+
+        def root(look_ups: LookUps) -> Operator:
+            return self._front(state, function, column, look_ups)
+
+        return self._kept_step(f"{state.name} {function} {column}", frozenset(changed), root)
+
+    def _front(self, state: GroupState, function: str, column: str, look_ups: LookUps) -> Operator:
+        source = state.source
+        columns = {str(one.name()): one for one in source.output}
+        keys = [one for name, one in columns.items() if name.startswith("k")]
+        wanted = FirstOfKey(
+            number=1,
+            column=number_of(columns[column]),
+            descends=function == "max",
+            nulls_first=False,
+        )
+        first = first_look_up(source, wanted, self._traces, self._reader)
+        # All rows count: what is known of rows that come to anything is said by the filters below.
+        with look_ups.part(), look_ups.within({}):
+            self._change(source, look_ups)
+            leaves = look_ups.touched(source, keys, [(source, keys)], first)
+        if not leaves or any(one.first is None for one in look_ups.ordered):
+            raise NotIncremental("the first rows of a group cannot be looked up")
+        return self._operators.plans.over(source, before=True, found=leaves)
 
     def source_contents(self, state: State) -> StepPlan:
         """What a state is of, all of it before a step."""

@@ -1,13 +1,13 @@
-"""Tells which rows of an input a step looks up for a window that shows the first of each key.
+"""Tells which rows of an input a step looks up for an operator that needs the first of each key.
 
-    found = first_look_up(region, first, traces, reader)      None: all rows of its keys
+    found = first_look_up(node, first, traces, reader)      None: all rows of its keys
 
-The window is over an input, perhaps filtered. Of a key are wanted as many rows in front as it
-shows, and they must be rows that the filter lets through: so it has to be one that Arrow decides
+The operator is over an input, perhaps filtered. Of a key as many rows in front are looked up as are
+needed, and they must be rows that the filter lets through: so it has to be one that Arrow decides
 exactly as Spark does (`row_conditions`).
 
 Invariants:
-    Between the window and the input each row is one row, or is left out by a known condition.
+    Between the operator and the input each row is one row, or is left out by a known condition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shardline.app.compute.view.column_trace import ColumnTraces
     from shardline.app.compute.view.row_conditions import ConditionReader, Conditions
     from shardline.app.sql.first_of_key import FirstOfKey
-    from shardline.app.sql.touched_keys import Region
+    from shardline.app.sql.query_tree import QueryNode
 
 __all__ = ["FirstLookUp", "first_look_up"]
 
@@ -56,25 +56,24 @@ class FirstLookUp:
 
 
 def first_look_up(
-    region: Region, first: FirstOfKey, traces: ColumnTraces, reader: ConditionReader
+    node: QueryNode, first: FirstOfKey, traces: ColumnTraces, reader: ConditionReader
 ) -> FirstLookUp | None:
-    """Which rows of its input a window needs; None if that is not known.
+    """Which rows of an input are needed; None if that is not known.
 
     Args:
-        region: The window.
-        first: Which of its rows come to anything.
+        node: What is read by that which needs the first rows of each key.
+        first: Which of its rows.
         traces: Columns of the operators.
         reader: Of the query's conditions.
     """
-    (source,) = region.sources
-    filters, below = [], source.node
+    filters, below = [], node
     while below.kind in _ROW_FOR_ROW | {"Filter"} and not below.input:
         filters += [below] if below.kind == "Filter" else []
         (below,) = below.children
     if not below.input:
         return None
-    column = next((one for one in source.node.output if number_of(one) == first.column), None)
-    traced = traces.of(source.node, first.column)
+    column = next((one for one in node.output if number_of(one) == first.column), None)
+    traced = traces.of(node, first.column)
     if column is None or len(traced) != 1 or not has_codes(type_of(column)):
         return None
     where = [reader.exactly(one, below) for one in filters]

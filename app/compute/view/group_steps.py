@@ -2,8 +2,10 @@
 
     steps.change(…)      the state's change in a step, staged
 
-Where the least or greatest value of a group goes, a state does not tell the next one: its groups
-that have changed are made anew of all of their rows (`touched_keys`), in the same step.
+Where the least or greatest value of a group goes, a state does not tell the next one. It is among
+the first rows of the group in the order of the values, which are looked up (`first_of_keys`). Where
+they cannot be, the groups that have changed are made anew of all of their rows (`touched_keys`), in
+the same step.
 
 Invariants:
     What is there of a group is looked up where few have moved, and read by Spark where many have.
@@ -30,6 +32,7 @@ from shardline.app.compute.view.kept_jobs import (
     StepJob,
     is_too_much,
 )
+from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.moved_groups import HELD, MOVED, MergedGroups, MovedGroups
 from shardline.app.compute.view.one_task import OneTask
 from shardline.datasource.frames import (
@@ -49,7 +52,6 @@ if TYPE_CHECKING:
 
     from shardline.app.compute.view.aggregate_rule import GroupState
     from shardline.app.compute.view.change_plan import StepPlan
-    from shardline.app.compute.view.kept_plan import Leaf
     from shardline.app.compute.view.state_shard import StateShard
     from shardline.app.compute.view.state_step import StateStep
 
@@ -91,7 +93,9 @@ class GroupSteps:
         """
         moved = self._moved(group, step, *source)
         try:
-            return self._merged(shard, group, step, state, moved) if moved.rows else (None, None)
+            if not moved.rows:
+                return None, None
+            return self._merged(shard, group, step, state, moved=moved, source=source)
         finally:
             moved.release()
 
@@ -146,7 +150,9 @@ class GroupSteps:
         group: GroupState,
         step: StateStep,
         state: ShardState,
+        *,
         moved: MovedGroups,
+        source: tuple[StepPlan, Found],
     ) -> tuple[StagedInterval, pa.Table | None]:
         """What `moved` makes of a state; as of `change`."""
         session, at, found = step.session, state.upper.time, None
@@ -160,9 +166,12 @@ class GroupSteps:
             merged = MergedGroups(group, few_moved, FewRows(found, group.schema))
             # Before the merge, which only compares values that come with the one that is kept: it
             # would go on showing a least value of which the last row has gone.
-            if moved.takes_values_away() and self._loses_extremes(step, merged):
-                return self._anew(shard, group, step), None
             target = small_target(group.changes, shard.options)
+            if moved.takes_values_away() and self._loses_extremes(step, merged):
+                fresh = self._refreshed(target, step, merged, source)
+                if fresh is None:
+                    return self._anew(shard, group, step), None
+                return target.stage(fresh), target.as_read(fresh)
             is_few = moved.rows <= RESULT_ROWS_MAX // 2  # each is two updates: one goes, one comes
             few = self._merged_few(target, step, merged) if is_few else None
             if few is not None:
@@ -196,6 +205,68 @@ class GroupSteps:
 
         asked = ShardRows(target, over, frame)
         return asked.by(self._jobs, (step.plan, group.name), session, merged.few_rows)
+
+    def _refreshed(
+        self,
+        target: SmallTarget,
+        step: StateStep,
+        merged: MergedGroups,
+        source: tuple[StepPlan, Found],
+    ) -> pa.Table | None:
+        """A state's change, its least and greatest values by the first rows of its groups.
+
+        None if these are to be made anew of all of their rows.
+        """
+        session, group = step.session, merged.group
+        fronts = self._fronts(step, group)
+        changes = self._rows.few(step, *source)
+        if fronts is None or changes is None:
+            return None
+        plans = [plan for plan, _ in fronts]
+        leaves = [Leaf(f"front {place}", before=True) for place, _ in enumerate(fronts)]
+        given = {**merged.few_rows, **changes}
+        given |= {leaf: rows for leaf, (_, rows) in zip(leaves, fronts, strict=True)}
+        number = sum(one.table.num_rows for one in given.values())
+        if number > ROWS_MAX:
+            return None
+
+        def over(frames: Mapping[Leaf, DataFrame]) -> DataFrame:
+            news = source[0].over_leaves(session, {leaf: frames[leaf] for leaf in changes})
+            there = [
+                plan.over_leaves(session, {plan.look_ups[0].leaf: frames[leaf]})
+                for plan, leaf in zip(plans, leaves, strict=True)
+            ]
+            tables = {"moved": frames[MOVED], "state": frames[HELD], "changes": news}
+            return group.refreshed(session, tables, there)
+
+        def frame() -> DataFrame:
+            frames = {leaf: rows_in_driver(session, *one) for leaf, one in given.items()}
+            return over(self._one_task.inputs(session, frames, Volume(rows=number)))
+
+        asked = ShardRows(target, over, frame)
+        return asked.by(self._jobs, (step.plan, group.name, *plans), session, given)
+
+    def _fronts(self, step: StateStep, group: GroupState) -> list[tuple[StepPlan, FewRows]] | None:
+        """For each least or greatest value of a state its plan and rows (`front_step`).
+
+        None if one of them cannot be looked up.
+        """
+        fronts: list[tuple[StepPlan, FewRows]] = []
+        if not group.can_be_refreshed:
+            return None
+        for function, column in group.extremes:
+            try:
+                changed = step.changed & group.source.inputs
+                plan = step.plan.front_step(group, function, column, changed)
+            except NotIncremental:
+                return None
+            found = self._rows.find(step, plan)
+            (one,) = plan.look_ups
+            table = None if found is None else found.tables[one.leaf]
+            if table is None:
+                return None
+            fronts.append((plan, FewRows(table, plan.columns[one.leaf.name])))
+        return fronts
 
     def _loses_extremes(self, step: StateStep, merged: MergedGroups) -> bool:
         """True if the least or greatest value of a group may have gone."""

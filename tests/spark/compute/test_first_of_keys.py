@@ -14,6 +14,7 @@ import pytest
 
 from shardline.app.compute.index import first_of_keys, runs
 from shardline.app.compute.index.arrangement import Arrangement
+from shardline.app.compute.view.group_steps import GroupSteps
 from shardline.app.execution.observations import Stepped
 from support.profiles import some_of
 from support.spark.view_world import START, ViewWorld
@@ -193,4 +194,59 @@ def test_all_rows_are_looked_up_where_others_count(
     """Those behind the first ones come to something, fail, or are first themselves."""
     query, world = NOT_CUT[name], worlds(1)
     world.follow(world.kept(f"all_{name}", query), partial(world.by_spark, query))
+    assert not any(cut)
+
+
+EXTREMES: Final = {
+    "both": "SELECT item, count(*) AS n, min(price) AS a, max(price) AS b, sum(price) AS s "
+    "FROM bids GROUP BY item",
+    "text": "SELECT item, max(note) AS last FROM bids GROUP BY item",
+    "days": "SELECT day, min(day) AS d, max(id) AS last FROM bids GROUP BY day",
+    "keys": "SELECT item, day, max(price) AS p FROM bids GROUP BY item, day",
+    "filtered": "SELECT item, max(price) AS p FROM bids WHERE id > 20 AND note IS NOT NULL "
+    "GROUP BY item",
+    "having": "SELECT max(p) AS top FROM (SELECT item, max(price) AS p FROM bids GROUP BY item) "
+    "GROUP BY p HAVING p > 3",
+}
+
+
+@pytest.mark.parametrize(
+    ("seed", "name"),
+    some_of(itertools.product([1, 2, 3], EXTREMES), [(1, "both"), (2, "filtered"), (3, "having")]),
+)
+def test_the_next_extreme_is_looked_up(
+    worlds: Callable[[int], ViewWorld],
+    seed: int,
+    name: str,
+    cut: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where the least or greatest value of a group goes, not all of its rows are read."""
+    monkeypatch.delattr(GroupSteps, "_anew")
+    query, world = EXTREMES[name], worlds(seed)
+    kept = world.kept(f"extreme_{name}", query)
+    assert world.follow(kept, partial(world.by_spark, query)) == {"recompute", "incremental"}
+    anew = [one.reason for one in world.bench.told(Stepped) if one.id == kept.name and one.reason]
+    assert anew == ["its first contents"]
+    assert any(cut)
+
+
+ALL_ROWS: Final = {
+    "sole": "SELECT count(*) AS n, max(price) AS p FROM bids",
+    "computed": "SELECT item, max(price % 4) AS p FROM bids GROUP BY item",
+    "chosen": "SELECT item, max(price) FILTER (WHERE id > 9) AS p FROM bids GROUP BY item",
+    "joined": "SELECT i.city, max(b.price) AS p FROM bids b JOIN items i ON b.item = i.name "
+    "GROUP BY i.city",
+    "patterns": f"SELECT item, max(price) AS p FROM bids WHERE note LIKE {LIKE} GROUP BY item",
+}
+
+
+@pytest.mark.parametrize("name", some_of(ALL_ROWS, {"chosen"}))
+def test_groups_are_made_anew_where_it_cannot_be(
+    worlds: Callable[[int], ViewWorld], name: str, cut: list[int]
+) -> None:
+    """Their values are computed, or rows are of several inputs."""
+    query, world = ALL_ROWS[name], worlds(1)
+    ways = world.follow(world.kept(f"group_{name}", query), partial(world.by_spark, query))
+    assert "incremental" in ways
     assert not any(cut)
