@@ -1,12 +1,13 @@
 """Measures a step of a view that follows changes, against one that runs its query anew.
 
 Two views of one query, over the same inputs, take the same changes in turns; a step is all that a
-micro-batch does with them, the commit included, but for Spark's planning of the micro-batch.
+micro-batch does with them, the commit included, but for Spark's planning of the micro-batch. Among
+the new rows is one in each of ten shops that is dearer than all others, and goes with the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from shardline.app.project.project import Project
 from shardline.app.protocol.objects import Strategy, ViewDescription
 from shardline.datasource.clock import Clock
 from shardline.datasource.spark_native.time_interval import Interval
+from shardline.datasource.updates import stamp
 from support.spark.views import Bench, Following, Input, no_fence
 
 __all__ = ["WAYS", "Followed", "described", "first_contents", "measure_views"]
@@ -30,9 +32,11 @@ __all__ = ["WAYS", "Followed", "described", "first_contents", "measure_views"]
 _START: Final = 10
 _CUSTOMERS: Final = 10_000
 _PRODUCTS: Final = 1_000
+_SHOPS: Final = 10
 _CHANGED: Final = 1_000
+_DEAREST: Final = 1_000
 _ORDERS: Final = pa.schema(
-    [("id", pa.int64()), ("customer", pa.int64()), ("product", pa.int64()), ("price", pa.int64())]
+    [(name, pa.int64()) for name in ("id", "customer", "product", "shop", "price")]
 )
 _NAMED: Final = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -53,6 +57,13 @@ _QUERIES: Final = {
         "SELECT c.name, p.name AS product, count(*) AS n, sum(o.price) AS total "
         "FROM orders o JOIN customers c ON o.customer = c.id JOIN products p ON o.product = p.id "
         "GROUP BY ALL"
+    ),
+    "first 10 of each shop": (
+        "SELECT shop, id, price, place FROM (SELECT *, row_number() OVER (PARTITION BY shop "
+        "ORDER BY price DESC, id) AS place FROM orders) WHERE place <= 10"
+    ),
+    "dearest of each shop": (
+        "SELECT shop, count(*) AS n, max(price) AS dearest FROM orders GROUP BY shop"
     ),
 }
 WAYS: Final[Mapping[str, Strategy]] = {"anew": "recompute", "changes": "incremental"}
@@ -128,6 +139,7 @@ class _World:
         self._session = spark.newSession()
         self._draw = np.random.default_rng(7)
         self._last = 0
+        self._dearest: pa.Table | None = None
         self._orders = self._bench.input("orders", _ORDERS)
         self._named = {
             "customers": (self._bench.input("customers", _NAMED), _CUSTOMERS),
@@ -147,7 +159,7 @@ class _World:
     def add_news(self) -> None:
         """New rows for the next step of each view."""
         time = self._orders.upper
-        self._add(time, _CHANGED)
+        self._add(time, _CHANGED, self._dear(time))
         for found, _ in self._named.values():
             found.idle(time + 1)
 
@@ -155,17 +167,31 @@ class _World:
         """Bring a view up to the news."""
         followed.step(self._session, self._orders.upper)
 
-    def _add(self, time: int, count: int) -> None:
+    def _dear(self, time: int) -> list[pa.Table]:
+        """The dearest order of each shop; those of before go."""
+        gone, self._dearest = self._dearest, self._made(time, _SHOPS)
+        shops, prices = np.arange(_SHOPS), np.full(_SHOPS, _DEAREST)
+        columns = self._dearest.column_names
+        for name, values in (("shop", shops), ("price", prices)):
+            place = columns.index(name)
+            self._dearest = self._dearest.set_column(place, name, pa.array(values))
+        if gone is None:
+            return [self._dearest]
+        return [self._dearest, stamp(gone.drop_columns(["_ts", "_diff"]), time, -1)]
+
+    def _add(self, time: int, count: int, more: Sequence[pa.Table] = ()) -> None:
+        self._orders.append_table(pa.concat_tables([self._made(time, count), *more]), time + 1)
+
+    def _made(self, time: int, count: int) -> pa.Table:
         first, self._last = self._last, self._last + count
         columns = {
             "id": np.arange(first, self._last),
             "customer": self._draw.integers(0, _CUSTOMERS, count),
             "product": self._draw.integers(0, _PRODUCTS, count),
-            "price": self._draw.integers(1, 1000, count),
-            "_ts": np.full(count, time),
-            "_diff": np.ones(count, np.int64),
+            "shop": self._draw.integers(0, _SHOPS, count),
+            "price": self._draw.integers(1, _DEAREST, count),
         }
-        self._orders.append_table(pa.table(columns), time + 1)
+        return stamp(pa.table(columns), time, 1)
 
 
 _SQL: Final = {
