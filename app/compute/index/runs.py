@@ -188,9 +188,11 @@ class Piece:
         return self.size_bytes + sum(one.nbytes for one in orders.values())
 
     def nbytes_by(self, key: tuple[str, ...] | None) -> int:
-        """Memory of the rows, and of the order of a key as far as it was needed already."""
-        order = self.order if key is None else self._others.get((key, None))
-        return self.size_bytes + (0 if order is None else order.nbytes)
+        """Memory of the rows, and of the orders of a key as far as they were needed already."""
+        orders = {id(one): one for by, one in list(self._others.items()) if by[0] == key}
+        if key is None:
+            orders[id(self.order)] = self.order
+        return self.size_bytes + sum(one.nbytes for one in orders.values())
 
     def by(self, key: tuple[str, ...] | None, within: OrderBy | None = None) -> _Order:
         """The order of another key, and of the rows of one within it; None for its own."""

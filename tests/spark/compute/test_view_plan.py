@@ -102,6 +102,20 @@ def test_touched_keys_say_by_which_key(spark: SparkSession) -> None:
     }
 
 
+def test_first_rows_of_a_key_are_told_from_all(spark: SparkSession) -> None:
+    """So many of each are looked up, unless another step needs all."""
+    window = "row_number() OVER (PARTITION BY who ORDER BY price DESC) AS place"
+    first = f"SELECT id, who FROM (SELECT *, {window} FROM orders) WHERE place < 4"
+    plan = planned(spark, first)
+    assert [one.detail for one in plan_rows(plan) if one.item == "orders"] == [
+        "by who, the first 3 of each, where orders changes"
+    ]
+    whole = f"{first} UNION ALL SELECT id, who FROM (SELECT *, {window} FROM orders)"
+    assert [one.detail for one in plan_rows(planned(spark, whole)) if one.item == "orders"] == [
+        "by who, where orders changes"
+    ]
+
+
 def test_what_is_over_states_alone_is_said(spark: SparkSession) -> None:
     """A LIMIT of rows in order is no obstacle: those in front are a state."""
     query = "SELECT who, count(*) AS n FROM orders GROUP BY who ORDER BY n DESC, who LIMIT 2"

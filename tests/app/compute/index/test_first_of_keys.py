@@ -205,6 +205,17 @@ def test_two_keys_of_one_hash_are_not_cut(monkeypatch: pytest.MonkeyPatch) -> No
         assert found.first(FirstOfKeys(BY_PRICE, 10, changes), SETTLED - 1, 10_000) is None
 
 
+def test_an_order_within_a_key_is_counted_where_it_takes_memory() -> None:
+    """Twelve bytes a row beside the hashes; nothing if no key has many rows."""
+    long, short = arranged(_many(5_000, float), []), arranged(_many(9, float), [])
+    for found, more in ((long, 5_000 * (8 + 4 + 8)), (short, 0)):
+        rows, before = found.by(("k",)), found.nbytes
+        change = updates_of([((0, "new", 1.0), SETTLED, 1)], SCHEMA)
+        rows.first(FirstOfKeys(BY_PRICE, 3, change), SETTLED - 1, 10_000)
+        assert rows.nbytes == found.nbytes == before + more
+        assert found.view.nbytes == before + more
+
+
 def test_too_many_are_left_to_another_way() -> None:
     """None says so; no row is left out for it."""
     rows = [*_many(500, lambda _: 7.0), ((0, "new", 7.0), SETTLED, 1)]
