@@ -23,7 +23,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -38,7 +38,6 @@ from shardline.datasource.updates import consolidate_snapshot
 
 __all__ = ["FirstOfKeys", "first_of_keys"]
 
-_OWNER: Final = "_owner"
 _MORE: Final = 4
 """How many times as many are taken where too few were left."""
 
@@ -85,7 +84,8 @@ def first_of_keys(
         as_of: Later updates are not meant.
         rows_max: How many updates may be looked at.
     """
-    keys = _keys_of(asked, key)
+    gone = asked.changes.filter(pc.less(asked.changes.column(DIFF), 0))
+    keys = _keys_of(asked, key, gone)
     if keys is None:
         return None
     last_codes = np.full(len(keys.hashes), np.iinfo(np.int64).max)
@@ -97,61 +97,77 @@ def first_of_keys(
     parts: list[pa.Table] = []
     looked_at = 0
     while len(left):
+        chosen = keys.some(left)
         found = _Taken.of(
-            [one.first_of(keys.hashes[left], number[left], updates) for one, updates in orders],
+            [one.first_of(chosen.hashes, number[left], updates) for one, updates in orders],
             asked,
             as_of,
         )
         looked_at += found.looked_at
         if looked_at > rows_max:
             return None
-        enough = found.has_enough(key, keys.needed[left])
+        enough = found.has_enough(chosen)
         if enough is None:
             return None
-        parts.append(found.of_keys(enough))
+        parts.append(found.updates.filter(pa.array(enough[chosen.owners_of(found.updates)])))
         last_codes[left], is_cut[left] = found.last_codes, found.is_cut
         left = left[~enough]
         number[left] *= _MORE
-    return [*parts, _gone_behind(asked, keys, last_codes, is_cut)]
+    return [*parts, _gone_behind(asked.order, gone, keys, last_codes, is_cut)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """The keys that are asked for.
+    """Some keys.
 
     Attributes:
+        columns: Of the key.
         hashes: Sorted, each once.
+        values: The key of each.
         needed: How many of the first rows of each may be among the first at any time.
-        gone: The updates by which rows go.
-        owners: For each of these the place of its key.
     """
 
+    columns: tuple[str, ...]
     hashes: Hashes
+    values: pa.Table
     needed: npt.NDArray[np.int64]
-    gone: pa.Table
-    owners: npt.NDArray[np.intp]
+
+    def owners_of(self, rows: pa.Table) -> npt.NDArray[np.intp]:
+        """For each row, whose key has the hash of one of these, the place of that."""
+        return np.searchsorted(self.hashes, hashes_of(rows, self.columns))
+
+    def some(self, places: npt.NDArray[np.intp]) -> _Keys:
+        """Those at some places, in order."""
+        values, needed = self.values.take(places), self.needed[places]
+        return _Keys(self.columns, self.hashes[places], values, needed)
 
 
-def _keys_of(asked: FirstOfKeys, key: tuple[str, ...]) -> _Keys | None:
-    """The keys of the changes; None if two of them have one hash."""
-    hashes = np.unique(hashes_of(asked.changes, key))
-    if asked.changes.group_by(list(key)).aggregate([]).num_rows != len(hashes):
+def _keys_of(asked: FirstOfKeys, key: tuple[str, ...], gone: pa.Table) -> _Keys | None:
+    """The keys of the changes; None if two of them have one hash.
+
+    Args:
+        asked: What is needed.
+        key: Columns of the key.
+        gone: The updates by which rows go.
+    """
+    values = asked.changes.group_by(list(key)).aggregate([])
+    hashes, order = np.unique(hashes_of(values, key), return_index=True)
+    if len(hashes) < values.num_rows:
         return None
-    gone = asked.changes.filter(pc.less(asked.changes.column(DIFF), 0))
-    owners = np.searchsorted(hashes, hashes_of(gone, key))
+    all_of = _Keys(key, hashes, values.take(order), np.full(len(hashes), asked.number))
     # A row is at most as many places behind as rows in front of it go. Beyond what fits, all rows
     # are taken.
-    number = np.bincount(owners, -gone.column(DIFF).to_numpy().astype(float), len(hashes))
-    needed = asked.number + np.minimum(number, 1e15).astype(np.int64)
-    return _Keys(hashes, needed, gone, owners)
+    diffs = gone.column(DIFF).to_numpy().astype(float)
+    number = np.bincount(all_of.owners_of(gone), -diffs, len(hashes))
+    return replace(all_of, needed=all_of.needed + np.minimum(number, 1e15).astype(np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """What was taken of some keys.
+    """The updates that were taken of some keys.
 
     Attributes:
-        updates: All of their first updates, and no others; with the place of the key.
+        updates: All of their first updates, and no others.
         last_codes: For each key the code up to which all updates are there.
         is_cut: For each key, True if there are others.
         looked_at: How many updates were taken for these.
@@ -166,48 +182,44 @@ class _Taken:
     def of(cls, found: Sequence[FirstRows], asked: FirstOfKeys, as_of: int) -> _Taken:
         """The updates until a time that are the first of their keys, of those of each piece."""
         last_codes = np.min([one.last_codes for one in found], axis=0)
-        together = pa.concat_tables(
-            one.updates.append_column(_OWNER, pa.array(one.owners, pa.int64())) for one in found
-        )
-        owners = together.column(_OWNER).to_numpy()
+        together = pa.concat_tables(one.updates for one in found)
+        owners = np.concatenate([one.owners for one in found])
         # Of what is behind the first cut of a key, other pieces have some, and this one not all.
         kept = codes_of(together, asked.order) <= last_codes[owners]
         kept &= together.column(TS).to_numpy() <= as_of
         is_cut = np.any([one.is_cut for one in found], axis=0)
         return cls(asked.kept(together.filter(pa.array(kept))), last_codes, is_cut, len(owners))
 
-    def has_enough(
-        self, key: tuple[str, ...], needed: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.bool_] | None:
-        """For each key, True if no more need be taken; None if two keys have one hash."""
+    def has_enough(self, keys: _Keys) -> npt.NDArray[np.bool_] | None:
+        """For each key, True if no more need be taken; None if another one has its hash."""
         rows = consolidate_snapshot(self.updates)
-        owners = rows.column(_OWNER).to_numpy()
-        is_cut = self.is_cut[owners]
-        # What is known is of the hash: another key would take the places of this one.
-        of_cut = rows.select([_OWNER, *key]).filter(pa.array(is_cut))
-        keys = of_cut.group_by([_OWNER, *key]).aggregate([]).num_rows
-        if keys != len(np.unique(owners[is_cut])):
+        owners = keys.owners_of(rows)
+        # What is known is of the hash: another key would take the places of this one, be it alone
+        # among these rows or beside it.
+        mine = keys.values.filter(pa.array(self.is_cut))
+        of_cut = rows.select(mine.column_names).filter(pa.array(self.is_cut[owners]))
+        both = pa.concat_tables([mine, of_cut], promote_options="permissive")
+        if both.group_by(both.column_names).aggregate([]).num_rows > mine.num_rows:
             return None
         copies = rows.column(DIFF).to_numpy().astype(float)
-        number = np.bincount(owners, copies, len(needed))
-        enough: npt.NDArray[np.bool_] = ~self.is_cut | (number >= needed)
+        number = np.bincount(owners, copies, len(keys.hashes))
+        enough: npt.NDArray[np.bool_] = ~self.is_cut | (number >= keys.needed)
         return enough
-
-    def of_keys(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
-        """The updates of some of the keys, as they are in the runs."""
-        owners = self.updates.column(_OWNER).to_numpy()
-        return self.updates.filter(pa.array(chosen[owners])).drop_columns([_OWNER])
 
 
 def _gone_behind(
-    asked: FirstOfKeys, keys: _Keys, last_codes: Codes, is_cut: npt.NDArray[np.bool_]
+    order: OrderBy,
+    gone: pa.Table,
+    keys: _Keys,
+    last_codes: Codes,
+    is_cut: npt.NDArray[np.bool_],
 ) -> Any:
     """Rows that go and are behind what was found, as additions: the changes take them away again.
 
     One that comes and goes in the changes alone is added as well: it is behind all that counts.
     """
-    codes = codes_of(keys.gone, asked.order)
-    behind = is_cut[keys.owners] & (codes > last_codes[keys.owners])
-    found = keys.gone.filter(pa.array(behind))
+    owners = keys.owners_of(gone)
+    behind = is_cut[owners] & (codes_of(gone, order) > last_codes[owners])
+    found = gone.filter(pa.array(behind))
     place = found.column_names.index(DIFF)
     return found.set_column(place, DIFF, pc.negate(found.column(DIFF)))

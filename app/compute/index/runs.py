@@ -332,7 +332,9 @@ class RunMaker:
         # Contiguous: look-ups slice it, and a slice of many chunks costs as many.
         placed = take(table, order).combine_chunks()
         kept = self._store_table(placed.append_column(_HASH, pa.array(hashes[order])))
-        rows, ordered = kept.drop_columns([_HASH]), kept.column(_HASH).chunk(0).to_numpy()
+        # By its place: the rows may have a column of this name.
+        place = kept.num_columns - 1
+        rows, ordered = kept.remove_column(place), kept.column(place).chunk(0).to_numpy()
         first, last, own_order = bounds["min"], bounds["max"], _Order(ordered, None)
         return Piece(rows, own_order, first, last, int(rows.nbytes), self._store_table)
 

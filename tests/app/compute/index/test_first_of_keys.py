@@ -216,6 +216,32 @@ def test_an_order_within_a_key_is_counted_where_it_takes_memory() -> None:
         assert found.view.nbytes == before + more
 
 
+def test_rows_of_another_key_do_not_stand_for_those_of_a_key() -> None:
+    """NULL and the text "None" have one hash, and all rows that are taken may be of the other."""
+    rows: list[Update] = [((one, None, 100.0 + one), 0, 1) for one in range(200)]
+    rows += [((one, "None", float(one)), 0, 1) for one in range(200)]
+    found = arranged(rows, [], ("t",))
+    changes = updates_of([((7, "None", 50.5), SETTLED, 1)], SCHEMA)
+    asked = FirstOfKeys(BY_PRICE, 3, changes)
+    first = found.first(asked, SETTLED - 1, 10_000)
+    kept = [] if first is None else [row for row in first.to_pylist() if row["t"] == "None"]
+    assert first is None or sorted(row["v"] for row in kept)[-3:] == [197.0, 198.0, 199.0]
+
+
+@pytest.mark.parametrize("name", ["_owner", "_hash", "_place", "_code"])
+def test_a_column_may_have_any_name(name: str) -> None:
+    """Hashes, places and codes are beside the rows, and not columns of theirs."""
+    rows = pa.table({"k": [0] * 200, name: [*range(200)], "_ts": [0] * 200, "_diff": [1] * 200})
+    schema = rows.schema.remove(3).remove(2)
+    found = Arrangement(ShardSchema.from_arrow(schema), ("k",), 0)
+    found.append(rows, Frontier(SETTLED))
+    order = OrderBy(name, descends=True, nulls_first=False)
+    first = found.first(FirstOfKeys(order, 3, rows.slice(10, 1)), SETTLED - 1, 10_000)
+    assert first is not None
+    assert first.column_names == schema.names
+    assert sorted(first.column(name).to_pylist()) == [*range(200 - runs.SHORT, 200)]
+
+
 def test_too_many_are_left_to_another_way() -> None:
     """None says so; no row is left out for it."""
     rows = [*_many(500, lambda _: 7.0), ((0, "new", 7.0), SETTLED, 1)]
