@@ -10,6 +10,7 @@ import pytest
 pytest_plugins = [
     "support.profiles",
     "support.temporary",
+    "support.probed",
     "support.uncollected",
     "support.fast_run",
     "support.changed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import gc
+import os
 import re
 import sys
 import tomllib
@@ -45,14 +46,16 @@ SKIPPED: Final = frozenset({"__pycache__", "data", "dist", "node_modules", "vend
 def tracked(*folders: str) -> list[Path]:
     """Every text file of the repository below `folders` (all of it without any)."""
     starts = [ROOT / folder for folder in folders] or [ROOT]
-    found = (p for start in starts for p in start.rglob("*") if p.is_file())
-    return sorted(p for p in found if p.suffix in TEXT_SUFFIXES and is_ours(p))
+    found = (path for start in starts for path in files_of_ours(start))
+    return sorted(path for path in found if path.suffix in TEXT_SUFFIXES)
 
 
-def is_ours(path: Path) -> bool:
-    """Whether a file is the repository's own and not made by a tool."""
-    folders = path.relative_to(ROOT).parts[:-1]
-    return not any(f in SKIPPED or (f.startswith(".") and f != ".ci") for f in folders)
+def files_of_ours(start: Path) -> Iterator[Path]:
+    """All files below a folder that no tool made; environments have more than all else together."""
+    for folder, folders, names in os.walk(start):
+        # What is not in the list is not walked.
+        folders[:] = [f for f in folders if f not in SKIPPED and (f[0] != "." or f == ".ci")]
+        yield from (Path(folder, name) for name in names)
 
 
 def modules(*folders: str) -> list[Path]:
@@ -587,7 +590,7 @@ def test_a_face_only_names_what_somebody_uses() -> None:
 
 def imported_names(path: Path) -> Iterator[tuple[str, str]]:
     """Each name that a file imports from a module of ours, with the module."""
-    for node in ast.walk(tree_of(path)):
+    for node in statements_of(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("shardline"):
             yield from ((node.module or "", alias.name) for alias in node.names)
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from shardline.datasource.stores.probe import IfMissing
     from support.processes.places import Place
 
+pytestmark = pytest.mark.usefixtures("probed_anew")
+
 
 def _memory(kind: type[MemoryObjects] = MemoryObjects) -> MemoryObjects:
     return kind(f"probe-{SystemIds().token().hex()}", SharedClock())
