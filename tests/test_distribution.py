@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.distribution import LONG, choose_unit, needs_session, unit_of
+from support.distribution import GROUPS, LONG, choose_unit, needs_session, unit_of
 from support.tree import ROOT
 
 SHARED = """
@@ -37,6 +37,13 @@ def test_a_file_is_one_unit_and_so_is_a_group() -> None:
     assert unit_of("tests/spark/cli/test_run.py::test_a") == unit_of(
         "tests/spark/demo/test_main_job.py::b"
     )
+
+
+def test_what_takes_long_is_there() -> None:
+    """A file that was renamed would begin last again, and nobody would see why a run ends late."""
+    others = {one for one in LONG if not (ROOT / one).is_file()}
+    assert others <= set(GROUPS.values())
+    assert all((ROOT / start).exists() for start in GROUPS)
 
 
 def test_a_process_stays_with_its_kind_and_begins_with_what_takes_long() -> None:

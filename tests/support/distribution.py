@@ -44,10 +44,21 @@ LONG: Final = (
     "main-job",
     "plans",
     "native-kills",
+    "tests/datasource/test_memory.py",
+    "tests/spark/server/test_page_of_an_application.py",
+    "tests/spark/coordinator/test_application.py",
     "tests/spark/coordinator/test_kills.py",
+    "tests/spark/compute/test_session_groups.py",
     "tests/spark/compute/test_read_paths.py",
+    "tests/spark/coordinator/test_isolation.py",
+    "tests/spark/cli/test_operate.py",
+    "tests/spark/introspection/test_verdicts.py",
+    "tests/spark/compute/test_in_and_null.py",
 )
-"""Units that are begun before others of their kind, in this order: a test of theirs takes long."""
+"""Units that are begun before others of their kind, in this order.
+
+They have few tests, of which one takes 15 s at least, and would begin last by their number.
+"""
 
 _IN_SESSION: Final = "tests/spark/"
 _MANY: Final = 1_000_000
