@@ -187,3 +187,17 @@ def test_compressed_files_may_have_much_in_them(
     with running(runtime, described) as source:
         source.wait_for_rows(*[(1234567890,)] * 1_000)
     assert bool(persisted) != few
+
+
+def test_the_clock_of_the_other_side_may_be_of_any_type(runtime: Runtime, inbox: Path) -> None:
+    """Nobody reads it, so that it is none of Arrow's concern."""
+    drop(inbox, "0.csv", "1,2,INTERVAL '1-2' YEAR TO MONTH")
+    described = SourceDescription(
+        name="flights",
+        format="csv",
+        schema="id INT, _diff INT, _ts INTERVAL YEAR TO MONTH",
+        envelope="diff",
+        options={"path": str(inbox)},
+    )
+    with running(runtime, described) as source:
+        source.wait_for_rows((1,), (1,))
