@@ -111,7 +111,10 @@ def _breaks(reader: LeasedReader | CriticalReader) -> str:
             "again, a reader reads, and a query goes on from its checkpoint"
         )
     if not reader.confirmed:
-        return "nothing, if the query never wrote its first offset; otherwise as any hold"
+        return (
+            "nothing, if the query never wrote its first offset: started again, it takes another "
+            "hold; otherwise as any hold"
+        )
     pinned = ""
     if reader.seqno is not None:
         pinned = (

@@ -29,6 +29,7 @@ from shardline.datasource.report import HolderReport, LocationReport, ShardRepor
 __all__ = [
     "COLUMN_GAP",
     "NAME_WIDTH",
+    "NOT_BEGUN",
     "age",
     "facts_table",
     "is_helper",
@@ -47,6 +48,12 @@ _SECOND_MS = 1000
 
 _TIMES_FROM_MS = 1_000_000_000_000
 """From September 2001 on: nobody has counted as many appends."""
+
+NOT_BEGUN: Final = (
+    "its stream has not run a micro-batch: if it has not just been started, it was killed before "
+    "its first one, and begins with another hold"
+)
+"""Of a hold that is not confirmed (`HolderReport`): nobody else can say what it is for."""
 
 _HELPERS = ("_progress", "_errors", "_skipped")
 
@@ -269,6 +276,7 @@ def _holder(shard: ShardReport, holder: HolderReport) -> RenderableType:
         f"since  {_one_line(holder.since, 'nothing')}",
         f"history  {history}",
         f"keeps  {blobs}",
+        *([] if holder.confirmed else [NOT_BEGUN]),
     ]
     title = Text.assemble((f"{holder.kind} ", "bold"), (holder.name, "cyan"))
     return Group(title, *[Padding(Text(line), (0, 0, 0, 4)) for line in lines])

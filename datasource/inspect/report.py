@@ -155,6 +155,8 @@ class HolderReport(msgspec.Struct, frozen=True):
             name them, but not the newest, and no other reader holds one of these states; null if
             the log was too long to find out.
         kept_bytes: Size of the parts that it keeps, alone or with other readers; null as above.
+        confirmed: False for the hold of a stream that has not run a micro-batch: of one that was
+            killed before its first offset nobody but the shard knows the name.
     """
 
     name: str
@@ -172,6 +174,7 @@ class HolderReport(msgspec.Struct, frozen=True):
     gain_ms: int
     only_bytes: int | None
     kept_bytes: int | None
+    confirmed: bool = True
 
 
 class WriterReport(msgspec.Struct, frozen=True):
@@ -406,6 +409,7 @@ def _holder(
         gain_ms=_gain(state, Frontier(reader.since), [Frontier(other.since) for other in others]),
         only_bytes=_only_bytes(reader.seqno, [other.seqno for other in others], dropped),
         kept_bytes=_only_bytes(reader.seqno, (), dropped),
+        confirmed=not isinstance(reader, CriticalReader) or reader.confirmed,
     )
 
 

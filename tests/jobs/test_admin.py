@@ -19,8 +19,9 @@ from shardline.app.settings.durations import parse_duration_ms
 from shardline.datasource.client import ShardClient
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.types.schema import ShardSchema
-from shardline.jobs import admin
+from shardline.jobs import admin, show
 from shardline.jobs.admin import main
+from support.fakes.engine import Checkpoint, Killed, Query, options_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -141,6 +142,32 @@ def test_what_is_committed_is_done(url: str, capsys: pytest.CaptureFixture[str])
         assert said in capsys.readouterr().out
     assert not client.exists("flights")
     assert main([url, "fsck"]) == 0
+
+
+@pytest.mark.parametrize("killed", ["latest", "offset log", "plan"])
+def test_the_hold_of_a_stream_that_has_not_begun_says_so(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, killed: str
+) -> None:
+    """It was killed before its first offset; of one that is planning nobody says it."""
+    monkeypatch.setattr(admin, "open_console", lambda: Console(highlight=False, width=200))
+    monkeypatch.setattr(show, "open_console", lambda: Console(highlight=False, width=200))
+    options, client = options_of(shard="flights"), ShardClient.open(url)
+    query = Query(client, Checkpoint(), options, kill=lambda step, _batch: step == killed)
+    with pytest.raises(Killed):
+        query.step()
+    begun = killed == "plan"
+    assert main([url, "holders"]) == 0
+    told = capsys.readouterr().out
+    assert show.main([url, "flights"]) == 0
+    for out in (told, capsys.readouterr().out):
+        assert ("its stream has not run a micro-batch" in out) != begun
+    report = ask_json(capsys, 0, url, "holders")
+    [shard] = [one for one in report["shards"] if one["name"] == "flights"]
+    confirmed = {one["name"]: one["confirmed"] for one in shard["holders"]}
+    assert confirmed.pop("reports")
+    assert confirmed.pop(query.run._inputs.hold) == begun
+    assert all(confirmed.values()), "leases"
+    query.run.release()
 
 
 def test_damage_is_shown_with_code_and_hint(url: str, capsys: pytest.CaptureFixture[str]) -> None:

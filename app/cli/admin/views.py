@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from shardline.app.cli.tables import age, plain_table, size, utc
+from shardline.app.cli.tables import NOT_BEGUN, age, plain_table, size, utc
 from shardline.datasource.inspect.fsck import Finding, FsckReport, ShardCheck
 from shardline.datasource.inspect.report import LocationReport
 
@@ -107,6 +107,8 @@ def holders_view(report: LocationReport) -> RenderableType:
             _indented(f"{lasts}, heard of {age(one.silent_ms)} ago", 4),
             _indented(f"holds {behind}; keeps {keeps}", 4),
         ]
+        if not one.confirmed:
+            views.append(_indented(NOT_BEGUN, 4))
     return Group(*views)
 
 
