@@ -82,6 +82,10 @@ _TS_FIELD = StructField(TS, LongType(), nullable=False)
 _PARTS_HERE = 8
 """Parts that the driver reads itself, at most: it reads one after the other."""
 
+_BYTES_HERE = 8 << 20
+"""Bytes of these parts: rows that the driver reads are in memory several times, and a few may be
+large."""
+
 
 @dataclass(frozen=True, slots=True)
 class NativeFrame:
@@ -115,13 +119,15 @@ def make_native_frame(
         partitions: The plan of a batch reader or a stream.
         schema: Schema of the rows, as `RowShape.struct` returns it.
         condition: The read's filter, which the partitions have too.
-        by_driver: A plan of at most this many updates is read now, by this process; 0 is never.
+        by_driver: A plan of at most this many updates is read now, by this process, if they are
+            not large; 0 is never.
         looked_at: True if the caller has found its local parts intact.
     """
     ours = [one for one in partitions if isinstance(one, ShardPartition)]
     if by_driver and len(ours) == len(partitions):
         planned = [planned for one in ours for planned in one.parts]
-        if volume_of(planned).rows <= by_driver and len(planned) <= _PARTS_HERE:
+        little = volume_of(planned).is_at_most(by_driver, _BYTES_HERE)
+        if little and len(planned) <= _PARTS_HERE:
             return NativeFrame(fetch_in_driver(spark, ours, schema), ())
     schemas = {one.schemas[one.schema_id] for one in ours}
     floats = any(any(float_paths(ShardSchema.parse(text).record.fields)) for text in schemas)

@@ -88,7 +88,8 @@ def snapshot(
         storage: Options of the store, such as `s3.endpoint`.
         options: Any other option of the format for a batch read.
         by_driver: A plan of at most this many updates is read now, by this process, and the frame
-            holds its rows: for a few thousand of them Spark takes longer to open a file.
+            holds its rows: for a few thousand of them Spark takes longer to open a file. Not if
+            they are large.
         pads: False leaves text as it was written where a table has its column as `CHAR(n)`, which
             Spark else pads by the settings of the session. What is read beside other ways to the
             same rows, by which nothing is padded, needs that.

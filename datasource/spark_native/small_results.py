@@ -1,6 +1,7 @@
 """Collects results of few rows into the driver, and stages them there without a write job.
 
     rows = collect_small(saving, rows_max) one Spark job; None: there is too much
+    collect_few(rows, …, may_be_large=True) two, of which the first keeps the rows where tasks are
     save.stage_in_driver(…, rows)          no job: a part in the state, or one blob
 
 To write a handful of rows as Parquet takes Spark about twice as long as to send them to the driver,
@@ -9,8 +10,9 @@ first.
 
 Invariants:
     The rows are all of the frame's, as Spark's own write would have them, or there is no result.
-    No more than `rows_max` rows and one are collected, and no more than `BYTES_MAX` are kept; what
-    tasks may send is bounded by `spark.driver.maxResultSize`.
+    No more than `rows_max` rows and one are collected, and no more than `BYTES_MAX` are kept. How
+    large they are is known once they are here, all of them. So rows that may be large are counted
+    where the tasks are, which write to disk what memory does not hold.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pyspark.errors import PySparkTypeError, UnsupportedOperationException
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
+from pyspark.storagelevel import StorageLevel
 
 from shardline.datasource.spark_native.save import NativeWrite
 from shardline.datasource.types.schema import DIFF, TS, ShardSchema
@@ -43,9 +46,16 @@ BYTES_MAX: Final = 4 << 20
 
 _TOO_LARGE: Final = "spark.driver.maxResultSize"
 
+_CACHED: Final = 8
+"""Bytes in Spark's cache for one of Arrow, at most: a flag has a byte there, and here a bit."""
+
 
 def collect_small(
-    saving: NativeWrite, rows_max: int, bytes_max: int = BYTES_MAX
+    saving: NativeWrite,
+    rows_max: int,
+    bytes_max: int = BYTES_MAX,
+    *,
+    may_be_large: bool = False,
 ) -> pa.Table | None:
     """Collect the rows to write: the shard's columns, `_ts` if the frame has it, and `_diff`.
 
@@ -54,18 +64,44 @@ def collect_small(
     """
     if not has_same_arrow_types(saving.rows.schema, saving.schema):
         return None
-    return collect_few(saving.rows, rows_max, bytes_max)
+    return collect_few(saving.rows, rows_max, bytes_max, may_be_large=may_be_large)
 
 
-def collect_few(rows: DataFrame, rows_max: int, bytes_max: int = BYTES_MAX) -> pa.Table | None:
-    """The rows of a frame; None if there are more than `rows_max`, or if they are too large."""
+def collect_few(
+    rows: DataFrame, rows_max: int, bytes_max: int = BYTES_MAX, *, may_be_large: bool = False
+) -> pa.Table | None:
+    """The rows of a frame; None if there are more than `rows_max`, or if they are too large.
+
+    Args:
+        rows: The frame.
+        rows_max: How many are not too many.
+        bytes_max: As much of Arrow.
+        may_be_large: True if `rows_max` of them may be more than this process can hold.
+    """
+    few = rows.limit(rows_max + 1)
+    if may_be_large:
+        return _collect_counted(few, rows_max, bytes_max)
     try:
-        table = to_arrow(rows.limit(rows_max + 1))
+        table = to_arrow(few)
     except Exception as error:
         if _TOO_LARGE in str(error):
             return None
         raise
     return table if table.num_rows <= rows_max and table.nbytes <= bytes_max else None
+
+
+def _collect_counted(few: DataFrame, rows_max: int, bytes_max: int) -> pa.Table | None:
+    """As `collect_few`, after a job that computes the rows, keeps them and counts their bytes."""
+    kept = few.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        if kept.count() > rows_max:
+            return None
+        # Of a plan that is made now: what Spark says of one from before the job is a guess.
+        made: Any = kept.select("*")._jdf  # noqa: SLF001 - no public door to a plan
+        size = int(made.queryExecution().withCachedData().stats().sizeInBytes())
+        return None if size > bytes_max * _CACHED else collect_few(kept, rows_max, bytes_max)
+    finally:
+        kept.unpersist()
 
 
 def to_arrow(rows: DataFrame) -> pa.Table:

@@ -217,6 +217,7 @@ def collect_interval(
     *,
     rows_max: int | None = None,
     bytes_max: int = BYTES_MAX,
+    may_be_large: bool = False,
 ) -> SmallInterval | None:
     """Collect a frame's rows; None if they are too many, or if only tasks can write them.
 
@@ -227,12 +228,14 @@ def collect_interval(
         options: Options of the shard.
         rows_max: How many are not too many; `ROWS_MAX` if None.
         bytes_max: As much of Arrow.
+        may_be_large: As of `collect_few`.
     """
     client, target = _target(frame.schema, options)
     saving = plan_native_write(frame, options, target)
     if saving is None:
         return None
-    rows = collect_small(saving, ROWS_MAX if rows_max is None else rows_max, bytes_max)
+    most = ROWS_MAX if rows_max is None else rows_max
+    rows = collect_small(saving, most, bytes_max, may_be_large=may_be_large)
     return None if rows is None else SmallInterval(SmallTarget(client, options, target), rows)
 
 
@@ -276,10 +279,21 @@ class SmallTarget:
         return rows_to_write(frame, self._options)
 
     def collect(
-        self, frame: DataFrame, *, rows_max: int | None = None, bytes_max: int = BYTES_MAX
+        self,
+        frame: DataFrame,
+        *,
+        rows_max: int | None = None,
+        bytes_max: int = BYTES_MAX,
+        may_be_large: bool = False,
     ) -> pa.Table | None:
         """The rows of `collect_interval`."""
-        small = collect_interval(frame, self._options, rows_max=rows_max, bytes_max=bytes_max)
+        small = collect_interval(
+            frame,
+            self._options,
+            rows_max=rows_max,
+            bytes_max=bytes_max,
+            may_be_large=may_be_large,
+        )
         return None if small is None else small.rows
 
     def as_read(self, updates: pa.Table) -> pa.Table | None:

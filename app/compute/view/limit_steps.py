@@ -146,7 +146,9 @@ def _collected(target: SmallTarget, updates: DataFrame) -> pa.Table:
     Raises:
         NotIncremental: They are too many for this process.
     """
-    rows = target.collect(updates, rows_max=RESULT_ROWS_MAX, bytes_max=RESULT_BYTES_MAX)
+    rows = target.collect(
+        updates, rows_max=RESULT_ROWS_MAX, bytes_max=RESULT_BYTES_MAX, may_be_large=True
+    )
     if rows is None or is_too_much(rows):
         raise NotIncremental(_MANY)
     return consolidate(rows.drop_columns([TS]))

@@ -73,7 +73,7 @@ class OutputContents:
         ) as reader:
             [state] = self._client.readable(self._name)
             planned = plan_changes(state, TIME_MIN, upper)
-            if volume_of(planned).rows > ROWS_MAX:
+            if not volume_of(planned).is_at_most(ROWS_MAX, BYTES_MAX):
                 return None
             source = contents_of(reader.machine, state)
             batches = [batch for one in planned for batch in source.changes(one)]

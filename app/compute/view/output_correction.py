@@ -129,7 +129,9 @@ class OutputCorrections:
         """The result's rows, each with a diff; None if they are too many to be collected."""
         given = result.read_few_rows()
         if given is None:
-            return target.collect(result.frame())
+            # As before there may be few of them, and now each may be large.
+            may_be_large = result.volume.size_bytes > BYTES_MAX
+            return target.collect(result.frame(), may_be_large=may_be_large)
         rows = ShardRows(target, result.over, result.frame)
         return rows.by(self.jobs, result.key, session, given)
 
@@ -143,7 +145,9 @@ def few_contents(client: ShardClient, name: str, end: int, columns: StructType) 
         end: The time, which is settled before.
         columns: The shard's columns.
     """
-    updates = updates_in_driver(client, name, start=None, end=end, rows_max=_FEW)
+    updates = updates_in_driver(
+        client, name, start=None, end=end, rows_max=_FEW, bytes_max=BYTES_MAX
+    )
     if updates is None:
         return None
     rows = consolidate(updates.drop_columns([TS]))

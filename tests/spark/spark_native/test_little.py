@@ -12,6 +12,7 @@ from shardline.app.compute.view.one_task import OneTask
 from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.shard.batch import Volume
+from shardline.datasource.spark_native import frames
 from shardline.datasource.spark_native.read import times_of_changes, updates_in_driver
 from shardline.datasource.types.schema import ShardSchema
 from support.spark.native import client_at, plan_of
@@ -67,6 +68,19 @@ def test_little_travels_as_rows(spark: SparkSession, client: ShardClient) -> Non
     assert "FileScan" in plan_of(there)
     assert updates(here) == updates(there) == expected(20, 40)
     assert here.schema == there.schema
+
+
+def test_little_that_is_large_is_read_by_spark(
+    spark: SparkSession, client: ShardClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few rows they are: the driver would have them in memory several times."""
+    [state] = client.readable("in")
+    [part] = [part for batch in state.trace.batches for part in batch.parts]
+    for less, reads in ((0, False), (1, True)):
+        monkeypatch.setattr(frames, "_BYTES_HERE", part.size_bytes - less)
+        frame = changes(spark, client, start=20, end=40, by_driver=5)
+        assert ("FileScan" in plan_of(frame)) == reads
+        assert updates(frame) == expected(20, 40)
 
 
 def test_other_times_are_the_same_code(spark: SparkSession, client: ShardClient) -> None:

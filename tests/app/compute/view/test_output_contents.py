@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from shardline.app.compute.view import output_contents
 from shardline.app.compute.view.output_contents import OutputContents, correct_in_memory
 from shardline.datasource.client import ShardClient
 from shardline.datasource.frontier import Frontier
@@ -86,6 +87,18 @@ def test_what_is_not_small_is_left_to_spark(client: ShardClient) -> None:
     put(client, 0, 10, *[(str(n), float(n), 1) for n in range(ROWS_MAX + 1)])
     contents = OutputContents(client, "totals")
     assert contents.at(10) is None
+
+
+def test_a_few_large_rows_are_left_to_spark(
+    client: ShardClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them would be in memory before it is known that they are not kept."""
+    put(client, 0, 10, ("a", 1.0, 1), ("b", 2.0, 1))
+    [state] = client.readable("totals")
+    size = sum(part.size_bytes for batch in state.trace.batches for part in batch.parts)
+    monkeypatch.setattr(output_contents, "contents_of", None)
+    monkeypatch.setattr(output_contents, "BYTES_MAX", size - 1)
+    assert OutputContents(client, "totals").at(10) is None
 
 
 def test_a_correction_tells_rows_apart_as_shards_do() -> None:
