@@ -46,9 +46,6 @@ BYTES_MAX: Final = 4 << 20
 
 _TOO_LARGE: Final = "spark.driver.maxResultSize"
 
-_CACHED: Final = 8
-"""Bytes in Spark's cache for one of Arrow, at most: a flag has a byte there, and here a bit."""
-
 
 def collect_small(
     saving: NativeWrite,
@@ -99,7 +96,8 @@ def _collect_counted(few: DataFrame, rows_max: int, bytes_max: int) -> pa.Table 
         # Of a plan that is made now: what Spark says of one from before the job is a guess.
         made: Any = kept.select("*")._jdf  # noqa: SLF001 - no public door to a plan
         size = int(made.queryExecution().withCachedData().stats().sizeInBytes())
-        return None if size > bytes_max * _CACHED else collect_few(kept, rows_max, bytes_max)
+        # In Spark's cache rows take no less than in Arrow, but for some bytes of each batch.
+        return None if size > bytes_max else collect_few(kept, rows_max, bytes_max)
     finally:
         kept.unpersist()
 

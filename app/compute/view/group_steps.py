@@ -135,7 +135,8 @@ class GroupSteps:
 
         def ordinary(rows_max: int = RESULT_ROWS_MAX) -> pa.Table | None:
             moved = self._moved_frame(group, step, source, found)
-            return collect_few(moved, rows_max, RESULT_BYTES_MAX)
+            large = step.has_large_news
+            return collect_few(moved, rows_max, RESULT_BYTES_MAX, may_be_large=large)
 
         given = self._rows.few(step, source, found)
         if given is None:

@@ -127,7 +127,9 @@ class OutputChange:
     def _staged(self, step: StateStep, changed: DataFrame) -> StagedInterval | None:
         """The rows of a change, staged; None if a key of them is not what the query gives."""
         asked = asked_by(step.session, step.plan.query) if step.checked else None
-        few = None if asked is None else collect_interval(changed, self.options)
+        large, few = step.has_large_news, None
+        if asked is not None:
+            few = collect_interval(changed, self.options, may_be_large=large)
         if few is not None and asked is not None:
             # Before the step is appended, so that what is found to be wrong is not shown.
             compare = partial(self._difference, step, few.rows, asked)
@@ -135,8 +137,9 @@ class OutputChange:
                 return None
             return few.stage(few.rows)
         # What the last change came to tells what to expect; half, so that one whose changes are as
-        # large as that is not run twice every other time.
-        return stage_interval(changed, self.options, small=self._changed_rows <= ROWS_MAX // 2)
+        # large as that is not run twice every other time. How large a row is it does not tell.
+        small = self._changed_rows <= ROWS_MAX // 2 and not large
+        return stage_interval(changed, self.options, small=small)
 
     def _difference(self, step: StateStep, changed: pa.Table, asked: Sequence[AskedBy]) -> str:
         """What rows of the output with a touched key lack of the query's, after the step."""

@@ -20,6 +20,7 @@ from shardline.app.compute.view.kept_plan import Leaf
 from shardline.app.compute.view.state_shard import StateShard
 from shardline.app.compute.view.step_changes import StepChanges
 from shardline.app.compute.view.temporal_rule import TemporalState
+from shardline.datasource.frames import BYTES_MAX
 from shardline.datasource.state import ShardState, Volume, plan_changes
 
 if TYPE_CHECKING:
@@ -64,6 +65,11 @@ class StateStep:
     checked: bool = False
     states: dict[str, tuple[StateShard, ShardState]] = field(default_factory=dict)
     tables: dict[str, pa.Table | None] = field(default_factory=dict)
+
+    @property
+    def has_large_news(self) -> bool:
+        """True if what has changed is not small: a few rows of it may be large."""
+        return self.news.volume.size_bytes > BYTES_MAX
 
     @property
     def last(self) -> int:

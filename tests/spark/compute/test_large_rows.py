@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from shardline.app.compute.view import shared_changes
 from shardline.app.compute.view.maintained_view import View
 from shardline.datasource.frames import BYTES_MAX, collect_few
 from shardline.datasource.spark_native import arrow_fallback, frames, small_results
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from shardline.app.protocol.objects import Strategy
 
 pytestmark = pytest.mark.spark
 
@@ -55,23 +58,30 @@ def test_rows_that_may_be_large_are_counted_first(
     none = collect_few(spark.range(0).selectExpr(texts), 3, 10_000, may_be_large=True)
     assert none is not None
     assert none.num_rows == 0
-    flags = collect_few(spark.range(800).selectExpr("id > 9"), 800, 100, may_be_large=True)
-    assert flags is not None
-    assert flags.num_rows == 800
     del collected[:]
     assert collect_few(spark.range(4).selectExpr(texts), 3, 10_000, may_be_large=True) is None
-    large = spark.range(90).selectExpr(texts)
+    large = spark.range(11).selectExpr(texts)
     assert collect_few(large, 100, 10_000, may_be_large=True) is None
     assert not collected
     assert inside.getPersistentRDDs().size() == before
 
 
-@pytest.mark.parametrize("query", ["SELECT k, max(x) AS x FROM t GROUP BY k", "SELECT k, x FROM t"])
-def test_a_recomputation_that_gives_large_rows(
+@pytest.mark.parametrize(
+    ("strategy", "query"),
+    [
+        ("recompute", "SELECT k, max(x) AS x FROM t GROUP BY k"),
+        ("recompute", "SELECT k, x FROM t"),
+        ("incremental", "SELECT k, max(x) AS x FROM t GROUP BY k"),
+        ("linear", "SELECT k, x FROM t"),
+    ],
+)
+def test_a_step_that_gives_large_rows(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     collected: list[int],
+    *,
+    strategy: Strategy,
     query: str,
 ) -> None:
     """After small ones, which are known in memory; and small ones again."""
@@ -82,12 +92,14 @@ def test_a_recomputation_that_gives_large_rows(
         return arrow_fallback.fetch_in_driver(session, partitions, schema)
 
     monkeypatch.setattr(frames, "fetch_in_driver", fetched)
+    # Of changes this process reads more by choice.
+    monkeypatch.setattr(shared_changes, "_PARTS_BYTES_MAX", BYTES_MAX)
     chance = random.Random(7)
     rows = [(k, chance.randbytes(LARGE // 2).hex()) for k in range(12)]
     bench = Bench(spark, str(tmp_path / "lake"), tmp_path / "checkpoints")
     table = bench.input("t", pa.schema([("k", pa.int64()), ("x", pa.string())]))
     table.push(10, *[((k, "small"), 1) for k in range(20, 23)], until=20)
-    kept = view("large", query, "k BIGINT, x STRING", "t", strategy="recompute")
+    kept = view("large", query, "k BIGINT, x STRING", "t", strategy=strategy)
     run = View(bench.host, bench.incarnation("large", 10), kept, no_fence, Following())
     session = spark.newSession()
     run.advance(session, Interval(10, 20, starts=True))
