@@ -11,7 +11,9 @@ project and the objects that run.
     python_objects                   the same objects from Python
     names                            checks that need no Spark: names, inputs, cycles
     analyze, columns                 checks by Spark's analyzer; columns and strategies
-    source_problems                  words for wrong options of sources
+    option_problems                  words for wrong options of sources and sinks
+    sink_problems                    sinks whose targets cannot take their rows
+    sink_places                      sinks that would get in the way of other objects
     project                          all of it, as one value
     identity                         the name of a project, from its `project.toml`
     origin                           where its texts are, to read them again

@@ -33,11 +33,12 @@ from shardline.app.project.columns import (
     names_of,
     spell_key,
 )
-from shardline.app.project.source_problems import (
+from shardline.app.project.option_problems import (
     invalid_option,
     unreachable_problem,
     value_problem,
 )
+from shardline.app.project.sink_problems import find_folder_problem, find_row_problems
 from shardline.app.project.statements import ObjectDescription, WrittenObject
 from shardline.app.protocol.objects import (
     IndexDescription,
@@ -97,7 +98,7 @@ class AnalysedObject:
         schema: Columns of its contents in JSON, as its shard has them; "" for objects without
             contents.
         ddl: The same in DDL.
-        unreachable: Why a source cannot be opened where it is now; None if it can.
+        unreachable: Why a source or sink cannot be opened where it is now; None if it can.
         columns: The columns in JSON, as the analyzer has them of what reads it.
         basis: What this follows from; None if that is not all known.
     """
@@ -171,10 +172,7 @@ def _analysed(
         case IndexDescription() as index:
             return AnalysedObject(replace(index, key=_key(one, analysis.objects[index.on].schema)))
         case SinkDescription() as sink:
-            _check_options(one, sink.format, sink.options, "sink")
-            schema = analysis.objects[sink.on].schema
-            _check_sink(catalyst, one, sink, names_of(schema))
-            return AnalysedObject(replace(sink, key=_key(one, schema)))
+            return _sink(catalyst, one, sink, analysis.objects[sink.on].schema)
 
 
 def _basis(
@@ -186,9 +184,10 @@ def _basis(
     return _Basis(view, tuple(inputs[name].columns for name in view.inputs), session)
 
 
-def _check_sink(
-    catalyst: Catalyst, one: WrittenObject, sink: SinkDescription, columns: Sequence[str]
-) -> None:
+def _sink(
+    catalyst: Catalyst, one: WrittenObject, sink: SinkDescription, schema: str
+) -> AnalysedObject:
+    _check_options(one, sink.format, sink.options, "sink")
     # Loading what writes takes time that projects without sinks need not spend.
     from shardline.app.storage.sinks.rows import check_names  # noqa: PLC0415
     from shardline.app.storage.sinks.target import check_sink  # noqa: PLC0415
@@ -197,10 +196,18 @@ def _check_sink(
         raise _ObjectRefused(_unknown_format(one, sink.format))
     try:
         check_sink(sink)
-        check_names(sink, columns)
+        check_names(sink, names_of(schema))
     except InvalidUsage as error:
         piece = "ENVELOPE" if error.code in ("ENVELOPE_MISMATCH", "RESERVED_NAME") else "OPTIONS"
+        # An error of an option has its name in quotes.
+        named = (name for name in sink.options if f"option '{name}'" in error.detail)
+        piece = next((f"option {name.lower()}" for name in named), piece)
         raise _ObjectRefused(one.problem(piece, error.code, error.detail, error.hint)) from None
+    description = replace(sink, key=_key(one, schema))
+    problems = find_row_problems(catalyst, one, description, schema)
+    if problems:
+        raise _ObjectRefused(*problems)
+    return AnalysedObject(description, unreachable=find_folder_problem(catalyst, one, sink))
 
 
 def _check_options(one: WrittenObject, name: str, options: Mapping[str, str], use: Use) -> None:
@@ -276,7 +283,7 @@ def _read_columns(
         if problem.code == "DATA_SOURCE_NOT_FOUND":
             raise _ObjectRefused(_unknown_format(one, source.format)) from None
         if refused.option:
-            raise _ObjectRefused(invalid_option(one, source, refused.option, problem)) from None
+            raise _ObjectRefused(invalid_option(one, refused.option, problem)) from None
         if problem.code == "PATH_NOT_FOUND":
             raise _ObjectRefused(unreachable_problem(one, source, problem)) from None
         piece = "format" if problem.offset is None else "columns"

@@ -27,6 +27,7 @@ from shardline.app.project.identity import read_identity
 from shardline.app.project.names import check_names
 from shardline.app.project.origin import ProjectOrigin
 from shardline.app.project.python_objects import make_index, make_sink, make_source, make_view
+from shardline.app.project.sink_places import check_places
 from shardline.app.project.statements import (
     ObjectDescription,
     ParsedStatements,
@@ -83,8 +84,8 @@ class CheckedProject:
         comments: Comments of the objects that have one.
         columns: The same in Spark's JSON.
         identity: The project that this is; None if nobody has said.
-        unreachable: Sources that cannot be opened where they are now: no folder, no answer. One
-            that runs already waits for it; one that is new or changed is refused.
+        unreachable: Sources and sinks that cannot be opened where they are now: no folder, no
+            answer. One that runs already waits for it; one that is new or changed is refused.
         origin: Where its texts are; None if it, or a part of it, was made in Python.
         analysis: What Spark has found, for a later check; None if it was not asked.
     """
@@ -243,7 +244,12 @@ class Project:
     def problems(self) -> list[Problem]:
         """Problems of texts and names, found without Spark."""
         reading = self._reading
-        return [*reading.problems, *check_names(reading.written, reading.broken)]
+        written = reading.written
+        return [
+            *reading.problems,
+            *check_names(written, reading.broken),
+            *check_places(written),
+        ]
 
     def check(
         self,

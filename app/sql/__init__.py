@@ -27,6 +27,7 @@ Never: changes what a query means by rewriting its text. Spark's plans and expre
     touched_keys, decided_values  what can be computed anew by key; what may be evaluated again
     strategy                      the strategy of a view, and the reason
     determinism, window_frames    expressions by which a result depends on more than its inputs
-    source_options                the options of a source, checked by Spark's own parsers
+    source_options, sink_options  options of sources and sinks, checked by Spark's own code
+    format_calls                  calls of Spark's formats, and the option to blame for an error
     problems, spark_errors        errors in a text, with their places
 """

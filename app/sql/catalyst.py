@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
+from pyspark.sql.classic.dataframe import DataFrame
 
 from shardline.app.spark_session import read_as_written
 from shardline.app.sql.determinism import (
@@ -37,12 +38,14 @@ from shardline.app.sql.determinism import (
     has_computed_times,
     is_clock_text,
 )
+from shardline.app.sql.format_calls import InvalidOption
 from shardline.app.sql.normal_form import normal_form
 from shardline.app.sql.parsed_relations import refuse_foreign_relations
 from shardline.app.sql.plan_nodes import below, deepest
 from shardline.app.sql.plan_tree import Node, plan_tree
 from shardline.app.sql.session_fingerprint import SessionFingerprint
-from shardline.app.sql.source_options import InvalidOption, SourceOptions
+from shardline.app.sql.sink_options import FileSinkOptions
+from shardline.app.sql.source_options import SourceOptions
 from shardline.app.sql.spark_errors import SparkProblem, read_spark_error
 from shardline.app.sql.strategy import Verdict
 from shardline.app.sql.temporal_filters import (
@@ -187,11 +190,24 @@ class Catalyst:
             Refused: A type of these columns is switched off in the session, as TIME is by default.
         """
         view = f"{self._prefix}_{len(self.views)}"
+        self.rows(schema).createOrReplaceTempView(view)
+        self.views[name] = view
+
+    def rows(self, schema: str) -> DataFrame:
+        """A frame without rows, with columns in Spark's JSON.
+
+        Raises:
+            Refused: A type of these columns is switched off in the session.
+        """
         columns = java_class(self._spark, f"{_SQL}.types.DataType").fromJson(schema)
         rows = java_class(self._spark, "java.util.ArrayList")()
         with _refusing(schema):
-            self._session.createDataFrame(rows, columns).createOrReplaceTempView(view)
-        self.views[name] = view
+            return DataFrame(self._session.createDataFrame(rows, columns), self._spark)
+
+    @property
+    def sink_options(self) -> FileSinkOptions:
+        """Checks of what sinks of files write."""
+        return FileSinkOptions(self._spark)
 
     def fingerprint(self, text: str) -> str | None:
         """The fingerprint of this session, as it was first asked for; see `SessionFingerprint`."""

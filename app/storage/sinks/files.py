@@ -69,7 +69,7 @@ from shardline.datasource.frames import sync_names_above, sync_path, sync_tree
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.java_names import java_class
 
-__all__ = ["FileTarget"]
+__all__ = ["FileTarget", "parse_file_options"]
 
 _OWNER: Final = "_shardline.json"
 _OWNER_COPY: Final = "_shardline-copy.json"
@@ -79,6 +79,24 @@ _DONE: Final = "_upper="
 _NEWEST: Final = "_newest-"
 
 _WAY_OUT: Final = "give the sink another path, or empty the folder"
+
+
+def parse_file_options(
+    sink: SinkDescription, options: Mapping[str, str]
+) -> tuple[str, list[str], dict[str, str]]:
+    """The folder, the columns that divide it, and the options of the writer.
+
+    Args:
+        sink: A sink of files.
+        options: Of its target.
+    """
+    given = {name.lower(): (name, text) for name, text in options.items()}
+    path = given.pop("path")[1].rstrip("/")
+    columns = given.pop("partitionby", ("", ""))[1].split(",")
+    exact = EXACT_TIMES if sink.format in TIMES_AS_TEXTS else {}
+    # Not beside what is given, in another spelling: Spark compares names without case.
+    exact = {name: text for name, text in exact.items() if name.lower() not in given}
+    return path, [one.strip() for one in columns if one.strip()], {**exact, **dict(given.values())}
 
 
 class FileTarget:
@@ -115,18 +133,8 @@ class FileTarget:
         Raises:
             InvalidUsage: It belongs to another sink, or has rows of another definition of this one.
         """
-        given = {name.lower(): (name, text) for name, text in options.items()}
-        self._path = given.pop("path")[1].rstrip("/")
-        self._partition_by = [
-            part.strip()
-            for part in given.pop("partitionby", ("", ""))[1].split(",")
-            if part.strip()
-        ]
+        self._path, self._partition_by, self._options = parse_file_options(sink, options)
         self._format = sink.format
-        exact = EXACT_TIMES if sink.format in TIMES_AS_TEXTS else {}
-        # Not beside what is given, in another spelling: Spark compares names without case.
-        exact = {name: text for name, text in exact.items() if name.lower() not in given}
-        self._options = {**exact, **dict(given.values())}
         self._spark = spark
         self._ids = ids
         self._check_fence = check_fence

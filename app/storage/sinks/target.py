@@ -18,6 +18,7 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from shardline.datasource.errors import InvalidUsage
 from shardline.datasource.frames import has_class
 from shardline.datasource.frontier import Frontier
 from shardline.datasource.option_parser import UnparsableOption, parse_duration
+from shardline.datasource.settings import LONGEST_MS
 from shardline.datasource.sink import parse_sink
 
 __all__ = [
@@ -55,6 +57,11 @@ _EXACT: Final = frozenset({*FILES, "shard", "memory", "delta"})
 
 _INTERVAL: Final = "interval"
 """Option of every sink: how far its micro-batches are apart."""
+
+_INTERVAL_HINT: Final = (
+    "a duration longer than 0, such as 10s, and of 100 years at most; leave it out to write as "
+    "often as sources commit"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +187,8 @@ def check_sink(sink: SinkDescription) -> None:
         raise InvalidUsage(f"unknown option '{name}'", code="UNKNOWN_OPTION", hint=hint)
     if sink.format == "shard":
         _check_shard(options)
+    if sink.format in FILES:
+        _check_rows_of_files(options)
     _check_rows(sink)
     if sink.format == "foreachBatch" and "function" not in options:
         raise InvalidUsage(
@@ -238,11 +247,23 @@ def interval_ms(sink: SinkDescription) -> int | None:
     if text is None:
         return None
     try:
-        return parse_duration(text)
+        found = parse_duration(text)
     except UnparsableOption as hint:
-        raise InvalidUsage(
-            f"option 'interval' cannot be '{text}'", code="INVALID_OPTION", hint=f"{hint}"
-        ) from None
+        raise _invalid_option(_INTERVAL, text, f"{hint}") from None
+    if not 0 < found <= LONGEST_MS:
+        raise _invalid_option(_INTERVAL, text, _INTERVAL_HINT)
+    return found
+
+
+def _invalid_option(name: str, text: str, hint: str) -> InvalidUsage:
+    return InvalidUsage(f"option '{name}' cannot be '{text}'", code="INVALID_OPTION", hint=hint)
+
+
+def _check_rows_of_files(options: Mapping[str, str]) -> None:
+    """Refuse a number of rows that Spark's writer could not read, in a task."""
+    for name, text in options.items():
+        if name.lower() == "maxrecordsperfile" and not re.fullmatch(r"\d{1,18}", text.strip()):
+            raise _invalid_option(name, text, "the most rows of a file; 0 for any number")
 
 
 def options_of(sink: SinkDescription) -> dict[str, str]:

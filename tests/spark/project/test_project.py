@@ -361,7 +361,7 @@ def test_options_are_those_of_the_format(spark: SparkSession) -> None:
         "  SCHEMA (a INT);\n"
         "CREATE SINK c FROM i USING parquet OPTIONS (path 'o', partitonBy 'a');\n"
         "CREATE SINK d FROM i USING delta OPTIONS (path 'o');\n"
-        "CREATE SINK e FROM i USING csv OPTIONS (path 'o') ENVELOPE DEBEZIUM;\n"
+        "CREATE SINK e FROM i USING csv OPTIONS (path 'x') ENVELOPE DEBEZIUM;\n"
         "CREATE SINK f FROM i USING orc;\n"
         "CREATE SINK g FROM i USING foreachBatch;\n",
     )

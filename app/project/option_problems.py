@@ -1,9 +1,9 @@
-"""Words problems of a source's options: the option, its value, and what to write instead.
+"""Words problems of options of sources and sinks: the option, its value, what to write instead.
 
 A message of Spark's parsers names the option or its value, seldom both, and never what to do.
 
-    invalid_option(one, source, "maxFilesPerTrigger", problem)    an option has a wrong value
-    unreachable_problem(one, source, problem)                     nothing can be read at its place
+    invalid_option(one, "maxFilesPerTrigger", problem)    an option has a wrong value
+    unreachable_problem(one, source, problem)             nothing can be read at its place
 
 Invariants:
     A value that may be a secret is not shown.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from shardline.app.project.statements import WrittenObject
-from shardline.app.protocol.objects import SourceDescription
+from shardline.app.protocol.objects import SinkDescription, SourceDescription
 from shardline.app.protocol.redaction import redact_option
 from shardline.app.sql.problems import Problem
 from shardline.app.sql.spark_errors import SparkProblem
@@ -34,24 +34,23 @@ def value_problem(one: WrittenObject, option: str, value: str, hint: str) -> Pro
     return one.problem(f"option {option.lower()}", "INVALID_OPTION", what, hint)
 
 
-def invalid_option(
-    one: WrittenObject, source: SourceDescription, option: str, problem: SparkProblem
-) -> Problem:
+def invalid_option(one: WrittenObject, option: str, problem: SparkProblem) -> Problem:
     """The problem of an option whose value a format refuses.
 
     Args:
-        one: The source as it is written.
-        source: Its description.
+        one: The source or sink as it is written.
         option: Name of the option, as it is written.
         problem: The error of the format.
     """
+    described = one.description
+    assert isinstance(described, SourceDescription | SinkDescription), one
     place = f"option {option.lower()}"
     if problem.code in {"INVALID_OPTION", "UNKNOWN_OPTION", "MISSING_OPTION"}:
         return one.problem(place, problem.code, problem.message, problem.hint)
-    hint = f"see Spark's page on the format '{source.format}'"
+    hint = f"see Spark's page on the format '{described.format}'"
     if not problem.message.lower().startswith(_BARE):
         hint = f"{problem.message[:1].lower()}{problem.message[1:]}"
-    return value_problem(one, option, source.options[option], hint)
+    return value_problem(one, option, described.options[option], hint)
 
 
 def unreachable_problem(

@@ -1,0 +1,133 @@
+"""Checks that no sink gets in the way of another object by where it writes.
+
+Two sinks in one folder, or with the times of two inputs in one shard: the one that begins first has
+it, by chance, and the other is refused for ever. A sink whose folder is that of a source which it
+is made of feeds itself: each micro-batch brings the next one, until the disk is full.
+
+    check_places(written) -> problems
+
+Invariants:
+    Paths of this machine are compared as the folders that they lead to: relative ones count from
+    the working directory, links are followed. Others are compared as they are written.
+    Nothing but names on this machine's disk is looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Final, TypeAlias
+
+from shardline.app.project.statements import WrittenObject
+from shardline.app.protocol.graph import Graph
+from shardline.app.protocol.objects import SinkDescription, SourceDescription
+from shardline.app.sql.problems import Problem
+from shardline.app.storage.formats import FILES, READ_FILES, path_option
+
+__all__ = ["check_places"]
+
+_Place: TypeAlias = tuple[str, str]
+"""The kind of a target, and its name for a sentence."""
+
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
+
+_MICRO_BATCH: Final = ("", "/_upper=1", "/_upper=1/part.file")
+"""Below the folder of a sink: names that a source reads its files by."""
+
+
+def check_places(written: Sequence[WrittenObject]) -> list[Problem]:
+    """All problems with the places that the sinks among these objects write to."""
+    first: dict[_Place, WrittenObject] = {}
+    problems: list[Problem] = []
+    for one in written:
+        place = _place(one)
+        if place is None:
+            continue
+        other = first.setdefault(place, one)
+        if other is not one and other.name != one.name and _are_rivals(one, other):
+            problems.append(_taken(one, other, place))
+    return problems + list(_loops(written))
+
+
+def _place(one: WrittenObject) -> _Place | None:
+    """The place of a sink that has one to itself; None of other objects."""
+    sink = one.description
+    if not isinstance(sink, SinkDescription):
+        return None
+    if sink.format in FILES:
+        path = path_option(sink.options)
+        return ("folder", _resolved(path)) if path else None
+    if sink.format == "shard":
+        options = {name.lower(): text for name, text in sink.options.items()}
+        # Nobody knows before it runs where the project's own location is.
+        steps = [options.get(name, "").rstrip("/") for name in ("location", "path", "shard")]
+        whole = "/".join(step for step in steps if step)
+        return ("shard", _resolved(whole) if "/" in whole else whole) if whole else None
+    return None
+
+
+def _are_rivals(one: WrittenObject, other: WrittenObject) -> bool:
+    """True of sinks of files; of shards, where one gives it the times of its input."""
+    sinks = [each.description for each in (one, other)]
+    return any(
+        isinstance(sink, SinkDescription) and (sink.format in FILES or sink.envelope == "diff")
+        for sink in sinks
+    )
+
+
+def _taken(one: WrittenObject, other: WrittenObject, place: _Place) -> Problem:
+    kind, name = place
+    return one.problem(
+        "option path" if "option path" in one.spots else "option shard",
+        "TARGET_TAKEN",
+        f"sink '{one.name}' writes to {kind} '{name}', as sink '{other.name}' at {other.place()} "
+        "does",
+        f"give each sink a {kind} of its own",
+    )
+
+
+def _loops(written: Sequence[WrittenObject]) -> Iterator[Problem]:
+    """Sinks of files that would feed a source which they are made of."""
+    known = {one.name: one for one in written}
+    graph = Graph({one.name: one.reads for one in written})
+    for one in written:
+        path = path_option(getattr(one.description, "options", {}))
+        if not (isinstance(one.description, SinkDescription) and path):
+            continue
+        if one.description.format not in FILES:
+            continue
+        for name in sorted(graph.upstream(one.name)):
+            if _reads(known[name], _resolved(path)):
+                yield one.problem(
+                    "option path",
+                    "RESERVED_NAME",
+                    f"sink '{one.name}' writes where source '{name}' reads, which it is made of: "
+                    "it would feed itself",
+                    "give the sink another path",
+                )
+
+
+def _reads(one: WrittenObject, folder: str) -> bool:
+    """True of a source that would read files of a sink in `folder`."""
+    source = one.description
+    if not isinstance(source, SourceDescription) or source.format.lower() not in READ_FILES:
+        return False
+    wanted = _resolved(path_option(source.options) or "")
+    return any(_matches(f"{folder}{below}", wanted) for below in _MICRO_BATCH)
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """True if a path fits a glob, whose stars do not reach over a slash."""
+    parts, wanted = path.split("/"), pattern.split("/")
+    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+
+
+def _resolved(path: str) -> str:
+    """A path by which two that lead to one folder are equal."""
+    url = _URL.fullmatch(path)
+    if url is not None and url[1].lower() != "file":
+        return path.rstrip("/")
+    local = path if url is None else re.sub(r"^//[^/]*(?=/)", "", url[2])
+    return os.path.realpath(local)

@@ -1,0 +1,128 @@
+"""Checks of a sink of files: whether its format, as its options say it, can write its rows.
+
+Each of these would be the failure of a sink that runs: its first micro-batch is refused, at each
+attempt, and its target stays empty.
+
+    find_row_problems(catalyst, one, sink, schema)    columns, `partitionBy`, options of the writer
+    find_folder_problem(catalyst, one, sink)          no folder can be where it writes
+
+Invariants:
+    Rows have the columns that the sink's envelope makes of them, as its target gets them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from shardline.app.project.columns import names_of
+from shardline.app.project.option_problems import invalid_option, value_problem
+from shardline.app.project.statements import WrittenObject
+from shardline.app.protocol.objects import SinkDescription
+from shardline.app.sql.catalyst import Catalyst, RefusedBySpark
+from shardline.app.sql.problems import Problem, did_you_mean
+from shardline.app.sql.sink_options import PARTITION_BY
+from shardline.app.storage.formats import FILES, path_option
+from shardline.datasource.schema import DIFF, TS
+
+__all__ = ["find_folder_problem", "find_row_problems"]
+
+_UPDATE_FIELDS: Final = [
+    {"name": TS, "type": "long", "nullable": False, "metadata": {}},
+    {"name": DIFF, "type": "long", "nullable": False, "metadata": {}},
+]
+
+_PARTITION_HINT: Final = "divide by columns of numbers, texts or dates, and leave one for the files"
+
+
+def find_row_problems(
+    catalyst: Catalyst, one: WrittenObject, sink: SinkDescription, schema: str
+) -> list[Problem]:
+    """The reasons why a sink could not write its rows; none for formats other than of files.
+
+    Args:
+        catalyst: The analyzer of a session like the one that will write.
+        one: The sink as it is written.
+        sink: Its description, whose key is spelt as the columns are.
+        schema: Columns of its input, in Spark's JSON.
+    """
+    if sink.format not in FILES:
+        return []
+    # They import Spark, for which projects without such sinks need not wait.
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    from shardline.app.sql.spark_errors import read_spark_error  # noqa: PLC0415
+    from shardline.app.storage.sinks.rows import shape_rows  # noqa: PLC0415
+
+    fields = [*json.loads(schema)["fields"], *_UPDATE_FIELDS]
+    try:
+        updates = catalyst.rows(json.dumps({"type": "struct", "fields": fields}))
+        columns = str(shape_rows(updates, sink).schema.json())
+    except RefusedBySpark as refused:
+        problem = refused.problem
+    except PySparkException as error:
+        problem = read_spark_error(error, "")
+    else:
+        return _writer_problems(catalyst, one, sink, columns)
+    what = f"sink '{one.name}' cannot write '{sink.on}': {problem.message}"
+    return [one.problem("on", problem.code, what, problem.hint)]
+
+
+def _writer_problems(
+    catalyst: Catalyst, one: WrittenObject, sink: SinkDescription, columns: str
+) -> list[Problem]:
+    """The reasons why the format cannot write rows with these columns."""
+    from shardline.app.storage.sinks.files import parse_file_options  # noqa: PLC0415 - as above
+    from shardline.app.storage.sinks.target import options_of  # noqa: PLC0415
+
+    _, partition_by, options = parse_file_options(sink, options_of(sink))
+    unknown = _unknown_columns(one, partition_by, names_of(columns))
+    if unknown:
+        return unknown
+    invalid = catalyst.sink_options.find_invalid(sink.format, options, partition_by, columns)
+    if invalid is None:
+        return []
+    problem = invalid.problem
+    if invalid.option == PARTITION_BY:
+        hint = problem.hint or _PARTITION_HINT
+        return [_partition_problem(one, problem.code, problem.message, hint)]
+    if invalid.option in sink.options:
+        return [invalid_option(one, invalid.option, problem)]
+    what = f"format '{sink.format}' cannot write the rows of sink '{one.name}': {problem.message}"
+    hint = problem.hint or "make a view that has what the format can write, or use another format"
+    return [one.problem("format", problem.code, what, hint)]
+
+
+def find_folder_problem(
+    catalyst: Catalyst, one: WrittenObject, sink: SinkDescription
+) -> Problem | None:
+    """The reason why no folder can be where a sink of files writes; None if it can be there."""
+    path = path_option(sink.options)
+    if sink.format not in FILES or path is None:
+        return None
+    problem = catalyst.sink_options.find_folder_problem(path)
+    if problem is None:
+        return None
+    if problem.code == "NO_FOLDER":
+        return one.problem("option path", problem.code, problem.message, problem.hint)
+    return value_problem(one, "path", path, problem.message)
+
+
+def _unknown_columns(
+    one: WrittenObject, partition_by: list[str], columns: list[str]
+) -> list[Problem]:
+    known = {name.lower() for name in columns}
+    return [
+        _partition_problem(
+            one,
+            "UNKNOWN_COLUMN",
+            f"'{name}' is no column of the rows that sink '{one.name}' writes",
+            did_you_mean(name, columns),
+        )
+        for name in partition_by
+        if name.lower() not in known
+    ]
+
+
+def _partition_problem(one: WrittenObject, code: str, message: str, hint: str) -> Problem:
+    return one.problem(f"option {PARTITION_BY.lower()}", code, message, hint)

@@ -1,0 +1,109 @@
+"""Sinks of files whose rows their format, as its options say it, cannot write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardline.app.project.project import CheckedProject, Project
+from shardline.app.sql.problems import InvalidProject
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = "a INT NOT NULL, s STRING, at TIMESTAMP, m ARRAY<INT>, `a b` INT"
+
+
+def check(spark: SparkSession, folder: Path, *sinks: str) -> CheckedProject:
+    text = f"CREATE SOURCE t USING csv OPTIONS (path '{folder}') SCHEMA ({COLUMNS});\n"
+    text += "CREATE MATERIALIZED VIEW v AS SELECT a, s FROM t;\n"
+    text += "\n".join(f"CREATE SINK k{n} FROM {sink};" for n, sink in enumerate(sinks))
+    return Project.parse({"p.sql": text}).check(spark)
+
+
+def test_each_is_refused_at_its_option(spark: SparkSession, tmp_path: Path) -> None:
+    """By Spark's own writers, before anything runs."""
+    options = {
+        "t USING parquet": {
+            "compression 'zipp'": ("option 'compression' cannot be 'zipp'", "Available codecs"),
+            "compression 'lzo'": ("option 'compression' cannot be 'lzo'", "LzoCodec"),
+            "partitionBy 'zz'": ("'zz' is no column of the rows that sink", "known: _diff, _ts"),
+            "partitionBy 's,m'": ('cannot use "ARRAY<INT>" for partition', "divide by columns"),
+            "partitionBy '_deleted'": ("'_deleted' is no column", "known"),
+            "maxRecordsPerFile 'x'": ("option 'maxRecordsPerFile' cannot be 'x'", "most rows"),
+            "parquet.block.size 'x'": ("option 'parquet.block.size' cannot be 'x'", "page"),
+            "interval '0s'": ("option 'interval' cannot be '0s'", "longer than 0"),
+            "interval '99999999 days'": (
+                "option 'interval' cannot be '99999999 days'",
+                "100 years",
+            ),
+        },
+        "v USING csv": {
+            "header 'maybe'": ("option 'header' cannot be 'maybe'", "can be true or false"),
+            "quote 'xx'": ("option 'quote' cannot be 'xx'", "more than one character"),
+        },
+        "t USING json": {
+            "timestampFormat 'QQQQQQ'": ("option 'timestampFormat' cannot be", "reduce pattern"),
+            "encoding 'foo'": ("option 'encoding' cannot be 'foo'", "utf-8"),
+        },
+        "v USING orc": {"compression 'gzip'": ("'compression' cannot be 'gzip'", "zlib")},
+        "t USING csv": {"header 'true'": ("cannot write the rows of sink", "make a view")},
+    }
+    cases = [
+        (f"{head} OPTIONS (path '{tmp_path}/{head[0]}{n}-{head[8:]}', {option})", option, expected)
+        for head, each in options.items()
+        for n, (option, expected) in enumerate(each.items())
+    ]
+    with pytest.raises(InvalidProject) as error:
+        check(spark, tmp_path, *(sink for sink, _, _ in cases))
+    problems = error.value.problems
+    assert len(problems) == len(cases), "\n".join(map(str, problems))
+    for problem, (sink, option, (message, hint)) in zip(problems, cases, strict=True):
+        assert message in problem.message, sink
+        assert hint in problem.hint, sink
+        assert problem.place is not None
+        at = problem.place.text[problem.place.column - 1 :]
+        assert at.startswith((option.split()[0], "csv")), sink
+    assert list(tmp_path.iterdir()) == [], "a check has written where a sink writes"
+
+
+def test_what_spark_writes_passes(spark: SparkSession, tmp_path: Path) -> None:
+    """Among it columns of the envelope, and names in another case."""
+    sinks = [
+        "t USING parquet OPTIONS (path '{}', partitionBy 'A, _diff', compression 'zstd')",
+        "t USING json OPTIONS (path '{}', partitionBy 'a b')",
+        "v USING csv OPTIONS (path '{}', sep '||', header 'true') ENVELOPE UPSERT KEY (a)",
+        "v USING orc OPTIONS (path '{}', partitionBy 'op', compression 'zlib') ENVELOPE DEBEZIUM",
+        "v USING text OPTIONS (path '{}', partitionBy 'a') ENVELOPE NONE",
+        "v USING xml OPTIONS (path '{}', rowTag 'r', interval '500ms', maxRecordsPerFile '10')",
+    ]
+    placed = [sink.format(tmp_path / str(n)) for n, sink in enumerate(sinks)]
+    assert check(spark, tmp_path, *placed).unreachable == {}
+
+
+def test_where_no_folder_can_be_is_told_apart(spark: SparkSession, tmp_path: Path) -> None:
+    """A sink that runs already waits for its folder; a new one is refused by the plan."""
+    (tmp_path / "file").write_text("x")
+    sinks = [
+        f"v USING parquet OPTIONS (path '{tmp_path}/file')",
+        f"v USING parquet OPTIONS (path 'file://{tmp_path}/file/below')",
+        "v USING parquet OPTIONS (path 'foo://x/y')",
+        "v USING parquet OPTIONS (path '')",
+        f"v USING parquet OPTIONS (path '{tmp_path}/new/below')",
+    ]
+    unreachable = check(spark, tmp_path, *sinks).unreachable
+    assert {name: (one.message, one.hint) for name, one in unreachable.items()} == {
+        **dict.fromkeys(
+            ("k0", "k1"),
+            (
+                f"'{tmp_path}/file' is a file, and the sink needs a folder",
+                "move the file away, or give another path",
+            ),
+        ),
+        "k2": ("option 'path' cannot be 'foo://x/y'", 'No FileSystem for scheme "foo"'),
+        "k3": ("option 'path' cannot be ''", "can not create a Path from an empty string"),
+    }
