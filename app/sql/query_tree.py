@@ -53,7 +53,8 @@ def query_tree(plan: Any) -> QueryNode:
     """The tree of an analysed plan whose inputs are temporary views."""
     kind = kind_of(plan)
     if kind == INPUT:
-        name = str(plan.desc().identifier().table())
+        # As it is kept: where a session tells capitals apart, it is as the text spells it.
+        name = str(plan.desc().identifier().table()).lower()
         return QueryNode(plan, kind, name, (), frozenset([name]))
     children = tuple(query_tree(child) for child in children_of(plan))
     inputs = frozenset[str]().union(*(child.inputs for child in children))

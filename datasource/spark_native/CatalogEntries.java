@@ -1,5 +1,10 @@
 package shardline_jvm;
 
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Set;
 import org.apache.spark.sql.catalyst.TableIdentifier;
 import org.apache.spark.sql.catalyst.catalog.CatalogStorageFormat;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
@@ -55,17 +60,39 @@ public final class CatalogEntries {
     SessionCatalog catalog = found.sessionState().catalog();
     String[] views = names.isEmpty() ? new String[0] : names.split("\0");
     String[] kept = frames.split(" ");
+    boolean cased = found.sessionState().conf().caseSensitiveAnalysis();
+    List made = new ArrayList();
     try {
       for (int place = 0; place < views.length; place++) {
         Dataset frame = (Dataset) gateway.getObject(kept[place]);
-        catalog.createTempView(views[place], view(views[place], frame.logicalPlan()), true);
+        Iterator spelt = spellings(views[place], cased ? text : "").iterator();
+        while (spelt.hasNext()) {
+          String name = (String) spelt.next();
+          catalog.createTempView(name, view(name, frame.logicalPlan()), true);
+          made.add(name);
+        }
       }
       return found.sql(text);
     } finally {
-      for (int place = 0; place < views.length; place++) {
-        catalog.dropTempView(views[place]);
+      for (int place = 0; place < made.size(); place++) {
+        catalog.dropTempView((String) made.get(place));
       }
     }
+  }
+
+  /**
+   * A name, and it as a text has it: names of objects are compared without case, also where the
+   * session tells capitals apart, and Spark knows a view by one spelling only.
+   */
+  private static Set spellings(String name, String text) {
+    Set found = new LinkedHashSet();
+    found.add(name);
+    for (int start = 0; start + name.length() <= text.length(); start++) {
+      if (text.regionMatches(true, start, name, 0, name.length())) {
+        found.add(text.substring(start, start + name.length()));
+      }
+    }
+    return found;
   }
 
   /** What Spark's own command makes of a frame. */

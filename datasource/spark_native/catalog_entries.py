@@ -37,8 +37,8 @@ def analyse_query(session: SparkSession, text: str, frames: Mapping[str, DataFra
     Args:
         session: The query's, which the frames must be of, too.
         text: SQL as the user wrote it.
-        frames: What it reads, by the names that it has there: they come before tables and other
-            views of these names.
+        frames: What it reads, by the names that it has there, in any case: they come before tables
+            and other views of these names.
 
     Raises:
         AnalysisException: Of Spark: the text is no query over these frames.

@@ -52,6 +52,26 @@ def test_a_view_is_tested_in_ten_lines(spark: SparkSession) -> None:
         assert_df_equality(lab.contents("spent", as_of=1499), before, ignore_row_order=True)
 
 
+@pytest.mark.parametrize("cased", ["true", "false"])
+def test_names_of_objects_have_no_case_in_any_session(spark: SparkSession, cased: str) -> None:
+    """Columns have, where it tells capitals apart; both ways to keep a view know its inputs."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.caseSensitive", cased)
+    text = """
+CREATE SOURCE Mixed USING csv OPTIONS (path 'nowhere') SCHEMA (Aa INT, b INT);
+CREATE MATERIALIZED VIEW Sums AS SELECT Mixed.Aa, sum(b) AS n FROM Mixed GROUP BY Mixed.Aa;
+CREATE MATERIALIZED VIEW both AS
+  SELECT MIXED.Aa, SUMS.n, MIXED.b FROM SUMS JOIN MIXED USING (Aa);
+"""
+    with Lab(session, text, follow_changes=True) as lab:
+        lab.push("mixed", [(1, 10), (2, 20)], at=1000)
+        lab.advance(1500)
+        lab.push("mixed", [(1, 5)], at=1600)
+        lab.advance(2000)
+        rows = lab.contents("both").collect()
+        assert sorted(map(tuple, rows)) == [(1, 15, 5), (1, 15, 10), (2, 20, 20)]
+
+
 def test_the_examples_of_the_docs_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
