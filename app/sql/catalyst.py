@@ -281,6 +281,9 @@ class Catalyst:
             raise RefusedBySpark(invalid.problem, invalid.option)
         if ddl:
             given = self.columns(ddl)
+            unreadable = check.find_unreadable(name, given)
+            if unreadable is not None:
+                raise RefusedBySpark(unreadable)
             return SourceColumns(given, True, _not_there(check.open_stream(name, options, ddl)))
         if name.lower() in _GUESSING:
             what = f"format '{name}' has no columns of its own"

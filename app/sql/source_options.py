@@ -16,7 +16,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from shardline.app.sql.format_calls import (
@@ -26,6 +28,7 @@ from shardline.app.sql.format_calls import (
     new_format,
     scala_map,
 )
+from shardline.app.sql.spark_errors import SparkProblem
 from shardline.datasource.frames import scala_sequence
 from shardline.datasource.java_names import java_class
 
@@ -41,6 +44,17 @@ _FILES: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml
 
 _PLACES: Final = frozenset({"path", "location", "shard", "shards", "subscribe", "host", "port"})
 """Options that say where the data are: if it cannot be opened there, the option may be right."""
+
+_TEXT_KEYS: Final = frozenset({"json", "xml"})
+"""Formats whose maps have texts as keys: Spark takes any type, and fails at the first such map, or
+makes NULL of it."""
+
+_KEYS_HINT: Final = (
+    "declare MAP<STRING, …>, and cast the keys in a view: "
+    "transform_keys(column, (k, v) -> CAST(k AS INT))"
+)
+
+_TYPES_HINT: Final = "declare a STRING, and take it apart in a view: split(…), from_json(…)"
 
 
 class SourceOptions:
@@ -60,6 +74,29 @@ class SourceOptions:
             if problem is not None:
                 return InvalidOption(find_culprit(parse, options, problem, _PLACES), problem)
         return None
+
+    def find_unreadable(self, name: str, columns: str) -> SparkProblem | None:
+        """The reason why a format of files has no rows with such columns; None if it may have.
+
+        Args:
+            name: The format.
+            columns: In Spark's JSON.
+        """
+        if name.lower() not in _FILES:
+            return None
+        if name.lower() in _TEXT_KEYS:
+            for path, key in _map_keys(json.loads(columns), ()):
+                if key != "string":
+                    what = f"the keys of map '{'.'.join(path)}' are texts in {name}, and no {key}"
+                    return SparkProblem("UNSUPPORTED_TYPE", what, _KEYS_HINT, 0)
+
+        def verify(_: Mapping[str, str]) -> None:
+            types = java_class(self._spark, "org.apache.spark.sql.types.DataType")
+            utils = java_class(self._spark, f"{_EXECUTION}.datasources.DataSourceUtils")
+            utils.verifySchema(new_format(self._spark, name), types.fromJson(columns), True)
+
+        found = find_refusal(verify, {})
+        return found and replace(found, hint=found.hint or _TYPES_HINT, offset=0)
 
     def open_stream(self, name: str, options: Mapping[str, str], ddl: str) -> str | InvalidOption:
         """Open a source as a stream, which Spark analyses and does not start.
@@ -91,3 +128,20 @@ class SourceOptions:
         no_files = scala_sequence(self._spark, [])
         given = scala_map(self._spark, options)
         new_format(self._spark, name).inferSchema(self._session, given, no_files)
+
+
+def _map_keys(kind: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The maps within a type in Spark's JSON, each by its path, with the name of its keys' type."""
+    if not isinstance(kind, dict):
+        return
+    match kind["type"]:
+        case "struct":
+            for field in kind["fields"]:
+                yield from _map_keys(field["type"], (*path, field["name"]))
+        case "array":
+            yield from _map_keys(kind["elementType"], (*path, "element"))
+        case "map":
+            key = kind["keyType"]
+            yield path, key if isinstance(key, str) else key["type"]
+            yield from _map_keys(key, (*path, "key"))
+            yield from _map_keys(kind["valueType"], (*path, "value"))

@@ -7,8 +7,9 @@ Spark gives such rows without a word: to it all columns of files may be NULL, wh
 The write behind it would fail for all rows of a micro-batch, for ever, and name neither row nor
 file; or it would leave the row out, or take the NULL for true.
 
-    a column NOT NULL     it is NULL; not in a row that deletes its key, which needs no other
-                          column, nor in the image before an event: many databases log its key alone
+    a column NOT NULL     it is NULL; so is a field of a struct, in an array or a map as well. Not
+                          in a row that deletes its key, which needs no other column, nor in the
+                          image before an event: many databases log its key alone
     envelope diff         `_diff` is NULL
     envelope debezium     an event without the images that it needs: above all those that a
                           connector has wrapped in a `payload`, of which no column is read
@@ -20,7 +21,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from shardline.app.protocol.objects import SourceDescription
 from shardline.app.storage.json_texts import exact_json
@@ -99,7 +100,7 @@ def _null(description: SourceDescription, stream: DataFrame) -> Column | None:
 
 
 def _needed(description: SourceDescription) -> list[str]:
-    """Names of what must not be NULL; of fields of structs with those of the structs."""
+    """Names of what must not be NULL; of fields of structs with the way to them."""
     found = [name for field in _declared(description) for name in _names_within(field)]
     return [DIFF, *found] if description.envelope == "diff" and DIFF not in found else found
 
@@ -114,22 +115,58 @@ def _declared(description: SourceDescription) -> list[StructField]:
 
 
 def _null_within(column: Column, field: StructField) -> Column | None:
-    """True if a column, or a field in it, is NULL and must not be; None if all may be NULL."""
-    found = None if field.nullable else column.isNull()
-    for inner in _fields_within(field):
-        null = _null_within(column.getField(inner.name), inner)
-        found = _either(found, None if null is None else column.isNotNull() & null)
+    """True if a column, or something in it, is NULL and must not be; None if all may be NULL."""
+    within = _null_below(column, field.dataType)
+    inner = None if within is None else column.isNotNull() & within
+    return inner if field.nullable else _either(column.isNull(), inner)
+
+
+def _null_below(column: Column, kind: DataType) -> Column | None:
+    """The same of what is in a value that is not NULL itself."""
+    found = None
+    match kind:
+        case StructType():
+            for inner in kind:
+                found = _either(found, _null_within(column.getField(inner.name), inner))
+        case ArrayType():
+            found = _null_among(column, kind.elementType)
+        case MapType():
+            found = _either(
+                _null_among(F.map_keys(column), kind.keyType),
+                _null_among(F.map_values(column), kind.valueType),
+            )
     return found
 
 
+def _null_among(values: Column, kind: DataType) -> Column | None:
+    """The same of what is in any of the values in an array; they themselves may be NULL."""
+    if _null_below(F.lit(None), kind) is None:
+        return None
+
+    def is_unfit(value: Column) -> Column:
+        null = _null_below(value, kind)
+        assert null is not None, kind
+        return value.isNotNull() & null
+
+    return F.exists(values, is_unfit)
+
+
 def _names_within(field: StructField) -> list[str]:
-    inner = [name for one in _fields_within(field) for name in _names_within(one)]
-    names = [f"{field.name}.{name}" for name in inner]
+    names = [f"{field.name}.{name}" for name in _names_below(field.dataType)]
     return names if field.nullable else [field.name, *names]
 
 
-def _fields_within(field: StructField) -> list[StructField]:
-    return [*field.dataType] if isinstance(field.dataType, StructType) else []
+def _names_below(kind: DataType) -> list[str]:
+    """Names of what must not be NULL in a value, as Spark calls the parts of arrays and maps."""
+    match kind:
+        case StructType():
+            return [name for inner in kind for name in _names_within(inner)]
+        case ArrayType():
+            return [f"element.{name}" for name in _names_below(kind.elementType)]
+        case MapType():
+            kinds = (("key", kind.keyType), ("value", kind.valueType))
+            return [f"{part}.{name}" for part, one in kinds for name in _names_below(one)]
+    return []
 
 
 def _puts_row(description: SourceDescription) -> Column:

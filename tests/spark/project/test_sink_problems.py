@@ -19,7 +19,7 @@ COLUMNS = "a INT NOT NULL, s STRING, at TIMESTAMP, m ARRAY<INT>, `a b` INT"
 
 
 def check(spark: SparkSession, folder: Path, *sinks: str) -> CheckedProject:
-    text = f"CREATE SOURCE t USING csv OPTIONS (path '{folder}') SCHEMA ({COLUMNS});\n"
+    text = f"CREATE SOURCE t USING json OPTIONS (path '{folder}') SCHEMA ({COLUMNS});\n"
     text += "CREATE MATERIALIZED VIEW v AS SELECT a, s FROM t;\n"
     text += "\n".join(f"CREATE SINK k{n} FROM {sink};" for n, sink in enumerate(sinks))
     return Project.parse({"p.sql": text}).check(spark)

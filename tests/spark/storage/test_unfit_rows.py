@@ -77,6 +77,30 @@ def test_a_null_in_a_column_that_must_have_none_is_an_error(runtime: Runtime, in
         assert all(error.endswith("NULL in id or at.x") for error, _, _ in source.errors)
 
 
+@pytest.mark.parametrize("forced", ["true", "false"])
+def test_a_null_within_an_array_or_a_map_is_an_error(
+    runtime: Runtime, inbox: Path, forced: str
+) -> None:
+    """Whatever Spark takes the declared columns for."""
+    good = [
+        '{"id": 1, "a": [{"x": 1}, null], "m": {"k": [{"y": "b"}], "l": null}}',
+        '{"id": 2, "a": [], "m": {}}',
+        '{"id": 3}',
+    ]
+    bad = ['{"id":4,"a":[{"x":1},{}]}', '{"id":5,"m":{"k":[{"y":"b"}],"l":[{}]}}']
+    drop(inbox, "0.json", *good, *bad)
+    session = runtime.spark.newSession()
+    session.conf.set("spark.sql.streaming.fileSource.schema.forceNullable", forced)
+    columns = "a ARRAY<STRUCT<x: INT NOT NULL>>, m MAP<STRING, ARRAY<STRUCT<y: STRING NOT NULL>>>"
+    source_of = described(inbox, schema=f"id INT, {columns}")
+    with running(replace(runtime, spark=session), source_of) as source:
+        source.wait_for("the good rows", lambda: [row[0] for row in rows(runtime)] == [1, 2, 3])
+        assert sorted(raw for _, raw, _ in source.errors) == bad
+        told = "NULL in a.element.x or m.value.element.y"
+        assert all(error.endswith(told) for error, _, _ in source.errors)
+    assert rows(runtime)[0] == (1, [{"x": 1}, None], [("k", [{"y": "b"}]), ("l", None)])
+
+
 @pytest.mark.parametrize("deletes", [{}, {"deleteColumn": "gone"}], ids=["nulls", "column"])
 def test_a_delete_needs_its_key_alone(
     runtime: Runtime, inbox: Path, deletes: dict[str, str]
