@@ -1,4 +1,4 @@
-"""Sinks of files whose rows their format, as its options say it, cannot write."""
+"""Columns that a format cannot have, and sinks of files whose options it cannot write by."""
 
 from __future__ import annotations
 
@@ -107,3 +107,36 @@ def test_where_no_folder_can_be_is_told_apart(spark: SparkSession, tmp_path: Pat
         "k2": ("option 'path' cannot be 'foo://x/y'", 'No FileSystem for scheme "foo"'),
         "k3": ("option 'path' cannot be ''", "can not create a Path from an empty string"),
     }
+
+
+@pytest.mark.parametrize(
+    ("source", "message", "hint"),
+    [
+        ("json S (a INT, m MAP<INT, STRING>)", "map 'm' are texts in json, and no integer", "k AS"),
+        ("json S (a ARRAY<STRUCT<m: MAP<DATE, INT>>>)", "map 'a.element.m' are texts", "MAP<STR"),
+        ("xml S (m MAP<STRING, MAP<BINARY, INT>>)", "map 'm.value' are texts in xml, and", "MAP<S"),
+        ("csv S (a INT, b ARRAY<INT>)", 'column `b` of the type "ARRAY<INT>"', "declare a STRING"),
+        ("text S (a INT)", 'column `a` of the type "INT"', "declare a STRING"),
+    ],
+)
+def test_columns_that_a_format_cannot_have_are_refused(
+    spark: SparkSession, tmp_path: Path, source: str, message: str, hint: str
+) -> None:
+    """Spark would fail at the first row, or make NULL of all of them."""
+    kind, columns = source.split(" S ")
+    options = f"path '{tmp_path}'" + (", rowTag 'r'" if kind == "xml" else "")
+    text = f"CREATE SOURCE s USING {kind} OPTIONS ({options})\n  SCHEMA {columns};"
+    with pytest.raises(InvalidProject) as error:
+        Project.parse({"p.sql": text}).check(spark)
+    (problem,) = error.value.problems
+    assert f"{problem.place}" == "p.sql:2:11"
+    assert message in problem.message
+    assert hint in problem.hint
+
+
+def test_columns_that_a_format_can_have_are_taken(spark: SparkSession, tmp_path: Path) -> None:
+    """Keys that are texts, in all places, and any keys where files have them."""
+    columns = "a MAP<STRING, ARRAY<MAP<STRING, INT>>>, s STRUCT<x: STRING COLLATE UTF8_LCASE>"
+    text = f"CREATE SOURCE j USING json OPTIONS (path '{tmp_path}') SCHEMA ({columns});\n"
+    text += f"CREATE SOURCE p USING parquet OPTIONS (path '{tmp_path}') SCHEMA (m MAP<INT, INT>);"
+    assert Project.parse({"p.sql": text}).check(spark).descriptions.keys() == {"j", "p"}
