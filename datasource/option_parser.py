@@ -147,9 +147,24 @@ class OptionReader:
         """Location, shard, storage options, settings; without a shard if there are `several`."""
         given = (self.text("location"), self.text("shard"), self.text("path"))
         location, shard = (_location_only if several else _place)(*given)
-        names = {name.lower(): setting for name, setting in self._settings.items()}
-        chosen = {names[k]: text for k, text in self._values.items() if k in names}
+        chosen = {
+            setting: text
+            for name, setting in self._settings.items()
+            if (text := self._checked_setting(name, setting)) is not None
+        }
         return location, shard, self._storage, ShardSettings.parse(chosen)
+
+    def _checked_setting(self, name: str, setting: str) -> str | None:
+        """The text of a setting's option, once it is known to have a value that works."""
+        text = self.text(name)
+        if text is not None:
+            try:
+                ShardSettings.parse({setting: text})
+            except InvalidUsage as error:
+                # Whoever wrote the option knows no setting by its name in Python.
+                what = f"option '{name}' cannot be '{text}'"
+                raise InvalidUsage(what, code=error.code, hint=error.hint) from None
+        return text
 
 
 class UnparsableOption(ValueError):

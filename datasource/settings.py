@@ -12,15 +12,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from shardline.datasource.arguments import wrong_kind
+from shardline.datasource.arguments import whole_number, wrong_kind
 from shardline.datasource.errors import InvalidUsage, unknown_name
 
-__all__ = ["LONGEST_MS", "ShardSettings", "checked_settings"]
+__all__ = ["LONGEST_MS", "ShardSettings", "checked_lease_ms", "checked_settings"]
 
 _MIB = 1 << 20
 
 LONGEST_MS: Final = 100 * 365 * 86_400_000
 """The longest duration, 100 years: threads can wait for three times as long, and not for longer."""
+
+_LEAST_LEASE_MS: Final = 1000
+"""The shortest lease: it is renewed at a quarter of it, and a store may take that long to answer.
+A shorter one has expired before its owner could know."""
+
+_LEAST: Final[Mapping[str, int]] = {
+    **dict.fromkeys(
+        ("inline_part_bytes", "inline_state_bytes", "stats_bytes", "compact_inline_bytes"), 0
+    ),
+    "compact_factor": 2,
+    "lease_ms": _LEAST_LEASE_MS,
+    "writer_lease_ms": _LEAST_LEASE_MS,
+}
+"""The least value of settings for which it is not 1."""
 
 _LARGEST: Final = (1 << 63) - 1
 """The largest number that Arrow, and the files of a shard, take for a size or a count."""
@@ -43,8 +57,9 @@ class ShardSettings:
         stats_bytes: Budget of column statistics per part in state. More prune better, less makes
             state smaller. 1 KiB, as persist.
         lease_ms: How long a reader's lease lasts after its last heartbeat. Longer survives longer
-            pauses, shorter frees garbage sooner after a crash. 15 min, as persist.
-        writer_lease_ms: How long an anonymous writer is remembered. 60 min, as persist.
+            pauses, shorter frees garbage sooner after a crash. 15 min, as persist; at least 1 s.
+        writer_lease_ms: How long an anonymous writer is remembered. 60 min, as persist; at least
+            1 s.
         compact_factor: How many neighbouring batches of like size make a merge due. More merges
             less often and leaves more batches: fewer than this for each tier of sizes, and each
             update is rewritten once per tier. 16: three rewrites on the way to 10,000 times the
@@ -97,23 +112,16 @@ class ShardSettings:
         """Refuse values that cannot work.
 
         Raises:
-            InvalidUsage: Something is no whole number, or no flag; a number is negative, or zero
-                where something must happen; or it is greater than anything that it could count.
+            InvalidUsage: Something is no whole number, or no flag; a number is less than works, or
+                greater than anything that it could count.
         """
-        zero_allowed = {
-            "inline_part_bytes",
-            "inline_state_bytes",
-            "stats_bytes",
-            "compact_inline_bytes",
-        }
         for field in dataclasses.fields(self):
             name, value = field.name, getattr(self, field.name)
             if field.type == "bool":
                 if not isinstance(value, bool):
                     raise _invalid(name, value, "use true or false")
                 continue
-            least = 0 if name in zero_allowed else 1
-            least = 2 if name == "compact_factor" else least
+            least = _LEAST.get(name, 1)
             # A text is compared with no number, and a float or True would be written as such.
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise _invalid(name, value, f"use a whole number of at least {least}")
@@ -136,6 +144,15 @@ class ShardSettings:
                 raise unknown_name("setting", name, fields)
             parsed[name] = _number(name, text, flag=fields[name].type == "bool")
         return cls(**parsed)  # type: ignore[arg-type]  # each is of its field's type
+
+
+def checked_lease_ms(lease_ms: object) -> int:
+    """The duration of a lease, as it is.
+
+    Raises:
+        InvalidUsage: It is no whole number, too short to be renewed, or too long to be waited for.
+    """
+    return whole_number("lease_ms", lease_ms, least=_LEAST_LEASE_MS, most=LONGEST_MS)
 
 
 def checked_settings(settings: object) -> ShardSettings:

@@ -23,6 +23,9 @@ from shardline.app.storage.formats import path_option
 
 __all__ = ["invalid_option", "unreachable_problem", "value_problem"]
 
+_OURS: Final = frozenset({"INVALID_OPTION", "INVALID_SETTING", "UNKNOWN_OPTION", "MISSING_OPTION"})
+"""Codes of errors of our own data source, which name the option and say what to do."""
+
 _BARE: Final = "for input string"
 """Beginning of messages of Java for a text that is no number, and of Scala for no boolean."""
 
@@ -45,7 +48,7 @@ def invalid_option(one: WrittenObject, option: str, problem: SparkProblem) -> Pr
     described = one.description
     assert isinstance(described, SourceDescription | SinkDescription), one
     place = f"option {option.lower()}"
-    if problem.code in {"INVALID_OPTION", "UNKNOWN_OPTION", "MISSING_OPTION"}:
+    if problem.code in _OURS:
         return one.problem(place, problem.code, problem.message, problem.hint)
     hint = f"see Spark's page on the format '{described.format}'"
     if not problem.message.lower().startswith(_BARE):

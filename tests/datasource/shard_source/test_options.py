@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from shardline.datasource.errors import InvalidUsage
@@ -284,3 +286,22 @@ def test_several_shards_are_named_once_below_one_location() -> None:
     assert (options.location, options.inputs) == ("/lake", ("a", "b"))
     with pytest.raises(InvalidUsage, match="names a shard twice"):
         parse_source({"path": "/lake", "shards": "a,b,a"})
+
+
+@pytest.mark.parametrize("parse", [parse_source, parse_sink])
+@pytest.mark.parametrize(
+    ("option", "text", "hint"),
+    [
+        ("leaseMs", "x", "whole number"),
+        ("leaseMs", "3", "at least 1000"),
+        ("writerLeaseMs", "0", "at least 1000"),
+        ("compactFactor", "1", "at least 2"),
+        ("validate", "maybe", "true or false"),
+    ],
+)
+def test_a_setting_is_refused_by_the_name_of_its_option(
+    parse: Callable[[dict[str, str]], object], option: str, text: str, hint: str
+) -> None:
+    """With its value as it was written, and the least one that works."""
+    with pytest.raises(InvalidUsage, match=f"option '{option}' cannot be '{text}'.*{hint}"):
+        parse({**PLACE, option.lower(): text})
