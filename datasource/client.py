@@ -26,7 +26,6 @@ from shardline.datasource.arguments import (
     moment,
     names_of,
     text_of,
-    whole_number,
     wrong_kind,
 )
 from shardline.datasource.clock import Clock, IdGenerator, SystemClock, SystemIds

@@ -132,6 +132,7 @@ class FileTarget:
 
         Raises:
             InvalidUsage: It belongs to another sink, or has rows of another definition of this one.
+            Determinate: It is a file.
         """
         self._path, self._partition_by, self._options = parse_file_options(sink, options)
         self._format = sink.format
@@ -143,6 +144,7 @@ class FileTarget:
         conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001
         self._fs = self._path_class(self._path).getFileSystem(conf)
         self._is_local = self._fs.getUri().getScheme() == "file"
+        self._refuse_file()
         self._noted = set(_numbers(self._names(), _NEWEST))
         self._begins_anew = False
         self.input = self._take(sink, shard, recorded, location)
@@ -223,8 +225,23 @@ class FileTarget:
         self._note_newest(interval.number)
         return Written(count, size)
 
-    def skip(self, interval: Interval) -> None:
-        """Do nothing: an interval without rows has no folder."""
+    def skip(self, interval: Interval) -> None:  # noqa: ARG002 - of the contract
+        """Write nothing: an interval without rows has no folder. Raises if none could be there."""
+        # Else nothing would tell before the next rows, which may come in days.
+        self._refuse_file()
+
+    def _refuse_file(self) -> None:
+        """Refuse a file in the place of the folder.
+
+        Raises:
+            Determinate: `NO_FOLDER`.
+        """
+        if self._fs.isFile(self._path_class(self._path)):
+            raise Determinate(
+                f"'{self._path}' is a file, and the sink needs a folder",
+                code="NO_FOLDER",
+                hint="move the file away, and the sink goes on; or give it another path",
+            )
 
     def _delete_unfinished(self, recorded: Frontier | None) -> None:
         """Delete what crashes have left: sub-folders that do not count, and all hidden ones."""

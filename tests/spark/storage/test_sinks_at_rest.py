@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,27 @@ def test_an_idle_sink_whose_target_was_away_goes_on_when_it_is_back(
     with running(host, sink, life(2)) as reports:
         reports.reached(source.step(40, (2, "b", 1)))
     assert diffs(host.spark, sink) == [(1, "a", 10, 1), (2, "b", 40, 1)]
+
+
+def test_an_idle_sink_says_that_its_folder_has_become_a_file(
+    host: Host, source: Input, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that has written nothing yet, which no rows would be missing from."""
+    monkeypatch.setattr(sink_module, "_IDLE_MS", 1_000)
+    sink = parquet(tmp_path)
+    folder = Path(sink.options["path"])
+    with running(host, sink) as reports:
+        reports.reached(source.step(10))
+        shutil.rmtree(folder)
+        folder.write_text("in the way")
+        source.step(20)
+        assert "[NO_FOLDER]" in reports.failure().error
+    with running(host, sink, life(2)) as reports:
+        assert "is a file, and the sink needs a folder" in reports.failure().error
+    folder.unlink()
+    with running(host, sink, life(3)) as reports:
+        reports.reached(source.step(30, (1, "a", 1)))
+    assert diffs(host.spark, sink) == [(1, "a", 30, 1)]
 
 
 def _is_active(host: Host, name: str) -> bool:
