@@ -28,6 +28,7 @@ from shardline.app.storage.bad_rows import DECODED_FORMATS
 from shardline.datasource.errors import nearest_name
 
 __all__ = [
+    "EXACT_BLANKS",
     "EXACT_TIMES",
     "FILES",
     "KNOWN_FORMATS",
@@ -125,6 +126,12 @@ EXACT_TIMES: Final[Mapping[str, str]] = {
 }
 """Options by which texts keep all of a timestamp. Spark writes milliseconds without them: two keys
 would be one, and a row that is read again another row. XXXXX has the seconds of old offsets."""
+
+EXACT_BLANKS: Final[Mapping[str, str]] = {
+    "ignoreLeadingWhiteSpace": "false",
+    "ignoreTrailingWhiteSpace": "false",
+}
+"""Options by which `csv` keeps the blanks at the ends of texts. Spark writes it without them."""
 
 TIMES_AS_TEXTS: Final = ("csv", "json", "xml")
 """Formats of files in which timestamps are texts, as `EXACT_TIMES` has them."""

@@ -60,7 +60,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from shardline.app.protocol.fingerprint import accepted_fingerprints, fingerprint
 from shardline.app.protocol.objects import SinkDescription
-from shardline.app.storage.formats import EXACT_TIMES, TIMES_AS_TEXTS
+from shardline.app.storage.formats import EXACT_BLANKS, EXACT_TIMES, TIMES_AS_TEXTS
 from shardline.app.storage.sinks.interval import Interval, frontier_of, number_of
 from shardline.app.storage.sinks.target import Written, target_taken
 from shardline.datasource.clock import IdGenerator
@@ -93,7 +93,8 @@ def parse_file_options(
     given = {name.lower(): (name, text) for name, text in options.items()}
     path = given.pop("path")[1].rstrip("/")
     columns = given.pop("partitionby", ("", ""))[1].split(",")
-    exact = EXACT_TIMES if sink.format in TIMES_AS_TEXTS else {}
+    exact = dict(EXACT_TIMES) if sink.format in TIMES_AS_TEXTS else {}
+    exact |= EXACT_BLANKS if sink.format == "csv" else {}
     # Not beside what is given, in another spelling: Spark compares names without case.
     exact = {name: text for name, text in exact.items() if name.lower() not in given}
     return path, [one.strip() for one in columns if one.strip()], {**exact, **dict(given.values())}
