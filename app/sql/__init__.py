@@ -22,7 +22,7 @@ Never: changes what a query means by rewriting its text. Spark's plans and expre
     names_apart                   names by which Spark tells columns of functions of SQL apart
     unread_columns                leaves out columns by which a join could not follow
     first_rows                    orders of which a LIMIT needs the first rows alone
-    first_of_key                  windows of which the first rows of each partition count alone
+    first_of_key                  windows and aggregates of the first rows of each key alone
     temporal_filters              conditions on now() that decide only when a row is there
     touched_keys, decided_values  what can be computed anew by key; what may be evaluated again
     strategy                      the strategy of a view, and the reason

@@ -1,13 +1,14 @@
-"""Finds windows of which a query uses the first rows of each partition alone.
+"""Finds windows and aggregates that use the first rows of each key alone, in an order.
 
     WHERE place <= 10, and the place is the rank of a bid by its price, among those of its auction
 
 Of an auction with a million bids the ten highest ones are shown. So a step need not look at all of
 them, if no row behind the tenth place has any effect (Spark has InferWindowGroupLimit, which sorts
-fewer rows for the same reason).
+fewer rows for the same reason). Nor does `max_by(price, at)` depend on any rows of an auction but
+those with the greatest `at`.
 
 Invariants:
-    The functions of the window depend on rows in front of a row, and on those that tie with it.
+    The functions of a window depend on rows in front of a row, and on those that tie with it.
     What leaves a row out by its place is evaluated before anything that can fail at a row.
 """
 
@@ -17,10 +18,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from shardline.app.sql.kept_aggregates import aggregate_expressions
 from shardline.app.sql.plan_nodes import conjuncts, plain
 from shardline.app.sql.query_tree import QueryNode, join_kind
 from shardline.app.sql.touched_keys import KEPT_SIDE, WITH_COLUMNS_BELOW, Region
-from shardline.datasource.frames import kind_of, number_of, read_sequence
+from shardline.datasource.frames import children_of, kind_of, number_of, read_sequence
 
 __all__ = ["FirstOfKey", "find_first_of_keys"]
 
@@ -29,6 +31,9 @@ _PLACES: Final = frozenset({"Rank", "RowNumber"})
 tie with the first of its equals."""
 
 _OF_ROWS_IN_FRONT: Final = _PLACES | {"DenseRank"}
+
+_OF_EXTREMES: Final = {"Max": True, "MaxBy": True, "Min": False, "MinBy": False}
+"""Aggregates of rows that have an extreme value, by whether that is the greatest."""
 
 _NUMBER_MAX: Final = 100_000
 """Above it most keys have no more rows than are needed."""
@@ -39,7 +44,7 @@ _Places = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class FirstOfKey:
-    """The rows of each partition of a window that count.
+    """The rows of each key that count, and those that tie with the last of them.
 
     Attributes:
         number: How many.
@@ -59,15 +64,20 @@ def find_first_of_keys(
     regions: Mapping[QueryNode, Region],
     first: Collection[QueryNode],
 ) -> dict[Region, FirstOfKey]:
-    """The regions that are such a window.
+    """The regions that are such a window, or such an aggregate.
 
     Args:
         roots: The last operators of a query, and of what its states are made of.
         regions: All regions, by their last operators.
         first: Operators that are evaluated before all that can fail at a row.
     """
+    of_groups = {
+        region: one
+        for region in regions.values()
+        if region.top.kind == "Aggregate" and (one := _extreme_of(region)) is not None
+    }
     if not any(node.kind == "Window" for node in regions):
-        return {}  # before all filters of the query are read
+        return of_groups  # before all filters of the query are read
     found: dict[Region, set[FirstOfKey | None]] = {}
     for root in roots:
         for window, places in _windows(root, {}, first):
@@ -75,7 +85,7 @@ def find_first_of_keys(
                 region = regions[window]
                 found.setdefault(region, set()).add(_first_of(region, places))
     # One that is read in two places needs what both need.
-    return {
+    return of_groups | {
         region: one for region, all_of in found.items() if len(all_of) == 1 for one in all_of if one
     }
 
@@ -157,6 +167,33 @@ def _bounds_of(condition: Any) -> Iterator[tuple[Any, Sequence[Any], int]]:
             yield condition.input(), [condition.upper()], 0
         case "In":
             yield condition.value(), read_sequence(condition.list()), 0
+
+
+def _extreme_of(region: Region) -> FirstOfKey | None:
+    """The rows that an aggregate depends on, if all of its functions do so on the same."""
+    groups = read_sequence(region.top.plan.groupingExpressions())
+    if len(region.nodes) > 1 or len(region.sources) > 1:
+        return None
+    if len([one for one in groups if not one.foldable()]) != len(region.sources[0].keys):
+        return None
+    found = {_ordered_by(call) for call in aggregate_expressions(region.top.plan)}
+    one = found.pop() if len(found) == 1 else None
+    if one is None:
+        return None
+    column, descends = one
+    return FirstOfKey(number=1, column=column, descends=descends, nulls_first=False)
+
+
+def _ordered_by(call: Any) -> tuple[int, bool] | None:
+    """The column whose extreme value a call of an aggregate is about, and if it is the greatest."""
+    function = call.aggregateFunction()
+    kind = kind_of(function)
+    if kind not in _OF_EXTREMES or call.isDistinct() or call.filter().isDefined():
+        return None
+    column = children_of(function)[-1]
+    if kind_of(column) != "AttributeReference":
+        return None
+    return number_of(column), _OF_EXTREMES[kind]
 
 
 def _first_of(region: Region, places: _Places) -> FirstOfKey | None:

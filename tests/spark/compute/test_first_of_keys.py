@@ -135,6 +135,10 @@ QUERIES: Final = {
     "JOIN items i ON t.item = i.name WHERE t.place <= 2",
     "grouped": f"SELECT item, sum(price) AS total FROM {placed('price', 'rank()')} "
     "WHERE place <= 3 GROUP BY item",
+    "latest": "SELECT item, max_by(price, id) AS p, max_by(note, id) AS n, max(id) AS i FROM bids "
+    "GROUP BY item",
+    "earliest": "SELECT item AS name, min_by(id, weight) IS NULL AS none, min(weight) AS w "
+    "FROM bids WHERE price > 1 GROUP BY item",
     "of_groups": "SELECT item, price, n FROM (SELECT *, row_number() OVER (PARTITION BY item "
     "ORDER BY n DESC, price) AS place FROM (SELECT item, price, count(*) AS n FROM bids "
     "GROUP BY item, price)) WHERE place <= 2",
@@ -148,6 +152,7 @@ QUERIES: Final = {
         [
             (1, "descending"),
             (1, "zeros"),
+            (3, "latest"),
             (2, "joined"),
             (1, "filtered"),
             (3, "of_groups"),
@@ -181,6 +186,11 @@ NOT_CUT: Final = {
     "WHERE place <= 2",
     "patterns": f"SELECT item, id FROM {placed('price, id', rows='bids WHERE note LIKE ' + LIKE)} "
     "WHERE place <= 2",
+    "two_orders": "SELECT item, max_by(price, id) AS p, min_by(price, id) AS q FROM bids "
+    "GROUP BY item",
+    "chosen": "SELECT item, max_by(price, id) FILTER (WHERE price > 3) AS p FROM bids "
+    "GROUP BY item",
+    "counted": "SELECT item, max_by(price, id) AS p, count(*) AS n FROM bids GROUP BY item",
     "narrowed": f"SELECT item, id FROM {BY_PRICE} WHERE CAST(place AS tinyint) <= 2",
     "shown_too": f"SELECT item, id FROM {BY_PRICE} WHERE place <= 2 UNION ALL "
     f"SELECT item, id FROM {BY_PRICE}",
