@@ -306,7 +306,7 @@ NOT_OURS: Final = {
         SparkSubmitOptionParser StreamingQueryException
         TreeNode addListener analyzed compactInterval current_timestamp current_user decimal
         fileSource foreachBatch hideTraceback input_file_name java_method now option queryExecution
-        rand rank retainedExecutions schemaString throwable toJSON to_arrow_type try_reflect udf
+        rand retainedExecutions schemaString throwable toJSON to_arrow_type try_reflect udf
     """,
     "Java, Python, their libraries and protocols": """
         ArrowException Config DecodeError F_SETSIG Py4JError Route SHORT_IDS SplittableRandom

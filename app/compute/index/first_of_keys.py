@@ -150,7 +150,7 @@ def _keys_of(asked: FirstOfKeys, key: tuple[str, ...], gone: pa.Table) -> _Keys 
         key: Columns of the key.
         gone: The updates by which rows go.
     """
-    values = asked.changes.group_by(list(key)).aggregate([])
+    values = _each_once(asked.changes.select(list(key)))
     hashes, order = np.unique(hashes_of(values, key), return_index=True)
     if len(hashes) < values.num_rows:
         return None
@@ -160,6 +160,14 @@ def _keys_of(asked: FirstOfKeys, key: tuple[str, ...], gone: pa.Table) -> _Keys 
     diffs = gone.column(DIFF).to_numpy().astype(float)
     number = np.bincount(all_of.owners_of(gone), -diffs, len(hashes))
     return replace(all_of, needed=all_of.needed + np.minimum(number, 1e15).astype(np.int64))
+
+
+def _each_once(keys: pa.Table) -> pa.Table:
+    """Rows without those that are equal to others."""
+    # Arrow would read a name that begins with a dot as a path.
+    names = [f"k{place}" for place in range(keys.num_columns)]
+    found = keys.rename_columns(names).group_by(names).aggregate([])
+    return found.rename_columns(keys.column_names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +207,7 @@ class _Taken:
         mine = keys.values.filter(pa.array(self.is_cut))
         of_cut = rows.select(mine.column_names).filter(pa.array(self.is_cut[owners]))
         both = pa.concat_tables([mine, of_cut], promote_options="permissive")
-        if both.group_by(both.column_names).aggregate([]).num_rows > mine.num_rows:
+        if _each_once(both).num_rows > mine.num_rows:
             return None
         copies = rows.column(DIFF).to_numpy().astype(float)
         number = np.bincount(owners, copies, len(keys.hashes))

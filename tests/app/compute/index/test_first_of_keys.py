@@ -228,12 +228,15 @@ def test_rows_of_another_key_do_not_stand_for_those_of_a_key() -> None:
     assert first is None or sorted(row["v"] for row in kept)[-3:] == [197.0, 198.0, 199.0]
 
 
-@pytest.mark.parametrize("name", ["_owner", "_hash", "_place", "_code"])
-def test_a_column_may_have_any_name(name: str) -> None:
-    """Hashes, places and codes are beside the rows, and not columns of theirs."""
-    rows = pa.table({"k": [0] * 200, name: [*range(200)], "_ts": [0] * 200, "_diff": [1] * 200})
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("k", "_owner"), ("k", "_hash"), ("k", "_place"), ("k", "_code"), (".k", "k"), ("[0]", "a.b")],
+)
+def test_a_column_may_have_any_name(key: str, name: str) -> None:
+    """Hashes, places and codes are beside the rows, and a name is no path."""
+    rows = pa.table({key: [0] * 200, name: [*range(200)], "_ts": [0] * 200, "_diff": [1] * 200})
     schema = rows.schema.remove(3).remove(2)
-    found = Arrangement(ShardSchema.from_arrow(schema), ("k",), 0)
+    found = Arrangement(ShardSchema.from_arrow(schema), (key,), 0)
     found.append(rows, Frontier(SETTLED))
     order = OrderBy(name, descends=True, nulls_first=False)
     first = found.first(FirstOfKeys(order, 3, rows.slice(10, 1)), SETTLED - 1, 10_000)
