@@ -6,7 +6,7 @@ another one than a sink that a user starts.
 
     SinkOptions, parse_sink      the options of a write, from text
     resolve_target, find_shard, open_client    the shard that they name; its client
-    assign_roles                 what each column of a frame is, by the envelope
+    assign_roles, FrameRoles     what each column of a frame is, by the envelope
     BEFORE, AFTER, OP, NEED_AFTER    of change events: their columns; operations that need `after`
     EnvelopeConverter            rows of a frame to updates, by the envelope
 """
@@ -17,6 +17,7 @@ from shardline.datasource.shard_sink.frame_columns import (
     BEFORE,
     NEED_AFTER,
     OP,
+    FrameRoles,
     assign_roles,
 )
 from shardline.datasource.shard_sink.target import find_shard, resolve_target
@@ -29,6 +30,7 @@ __all__ = [
     "NEED_AFTER",
     "OP",
     "EnvelopeConverter",
+    "FrameRoles",
     "SinkOptions",
     "assign_roles",
     "find_shard",

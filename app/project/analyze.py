@@ -255,10 +255,26 @@ def _source(catalyst: Catalyst, one: WrittenObject, source: SourceDescription) -
         raise _ObjectRefused(one.problem("columns", *flaw))
     kept = catalyst.ddl(read.schema) if read.must_be_given else ""
     description = replace(source, schema=kept, key=_key(one, schema))
+    _check_roles(one, description, read.schema)
     unreachable = None
     if read.unreachable is not None:
         unreachable = unreachable_problem(one, source, read.unreachable)
     return _with_contents(catalyst, description, schema, unreachable)
+
+
+def _check_roles(one: WrittenObject, source: SourceDescription, columns: str) -> None:
+    # They know Spark's types, which a check of names alone need not load.
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    from shardline.app.storage.reading import check_roles  # noqa: PLC0415
+
+    try:
+        check_roles(source, StructType.fromJson(json.loads(columns)))
+    except InvalidUsage as error:
+        words = f"{error.detail} {error.hint}"
+        named = (name for name in source.options if f"'{name.lower()}'" in words.lower())
+        piece = next((f"option {name.lower()}" for name in named), "columns")
+        raise _ObjectRefused(one.problem(piece, error.code, error.detail, error.hint)) from None
 
 
 def _read_columns(
@@ -451,8 +467,10 @@ def _unknown_format(one: WrittenObject, name: str) -> Problem:
             f"start with --packages {package[1]}",
         )
         return one.problem("format", "PACKAGE_MISSING", what, hint)
-    near = nearest_name(name, KNOWN_FORMATS)
+    near = nearest_name(name, [known for known in KNOWN_FORMATS if known != name])
     hint = f"did you mean '{near}'?" if near else _ELSEWHERE
+    if name in OWN_SINKS:
+        hint = "it is a format of sinks alone"
     return one.problem("format", "UNKNOWN_FORMAT", f"there is no format '{name}'", hint)
 
 

@@ -70,6 +70,7 @@ from shardline.datasource.frames import (
 from shardline.datasource.java_names import java_class
 from shardline.datasource.schema import DIFF, TS, ShardSchema
 from shardline.datasource.sink import (
+    FrameRoles,
     SinkOptions,
     assign_roles,
     find_shard,
@@ -85,6 +86,7 @@ __all__ = [
     "Decoded",
     "MissingFiles",
     "Reading",
+    "check_roles",
     "infer_columns",
     "write_options",
 ]
@@ -361,15 +363,34 @@ class Reading:
 
     def _make_shard(self, host: Host) -> None:
         """Make or evolve the shard from the source's own columns."""
-        own = self.columns
-        if self.description.envelope == "diff":
-            own = [field for field in own if field.name != TS]
-        elif self.description.envelope == "none":
-            _refuse_reserved(self.description, own)
-        frame = assign_roles(self.options, StructType(own))
+        frame = _roles(self.description, self.columns, self.options)
         options = replace(self.options, merge_schema=True)
         resolve_target(host.client, options, frame, find_shard(host.client, self.description.name))
         host.client.set_retention(self.description.name, self.description.retain_ms)
+
+
+def check_roles(description: SourceDescription, columns: StructType) -> None:
+    """Refuse columns in which what the source's envelope and its options name is not, or not so.
+
+    Raises:
+        InvalidUsage: Names the column or the option.
+    """
+    _, ours = _split(description.options)
+    # The place says nothing of columns, and is known only where the source runs.
+    place = {"location": ".", "shard": description.name}
+    options = parse_sink({**ours, **place, **_envelope_options(description)})
+    _roles(description, columns.fields, options)
+
+
+def _roles(
+    description: SourceDescription, own: Sequence[StructField], options: SinkOptions
+) -> FrameRoles:
+    """The roles of a source's own columns."""
+    if description.envelope == "diff":
+        own = [field for field in own if field.name != TS]
+    elif description.envelope == "none":
+        _refuse_reserved(description, own)
+    return assign_roles(options, StructType([*own]))
 
 
 def _refuse_reserved(description: SourceDescription, own: Sequence[StructField]) -> None:

@@ -140,3 +140,54 @@ def test_columns_that_a_format_can_have_are_taken(spark: SparkSession, tmp_path:
     text = f"CREATE SOURCE j USING json OPTIONS (path '{tmp_path}') SCHEMA ({columns});\n"
     text += f"CREATE SOURCE p USING parquet OPTIONS (path '{tmp_path}') SCHEMA (m MAP<INT, INT>);"
     assert Project.parse({"p.sql": text}).check(spark).descriptions.keys() == {"j", "p"}
+
+
+@pytest.mark.parametrize(
+    ("option", "rest", "expected"),
+    [
+        (
+            "orderingColumn 'zz'",
+            "(f INT) ENVELOPE UPSERT KEY (f)",
+            ("orderingColumn", "column 'zz'"),
+        ),
+        ("orderingColumn 'f'", "(f INT)", ("orderingColumn", "means nothing with envelope")),
+        (
+            "orderingColumn 'm'",
+            "(f INT, m MAP<STRING, INT>) ENVELOPE UPSERT KEY (f)",
+            ("f INT", "has no order"),
+        ),
+        (
+            "deleteColumn 'f'",
+            "(f INT, g INT) ENVELOPE UPSERT KEY (g)",
+            ("deleteColumn", "is int, not boolean"),
+        ),
+        ("deleteColumn 'z'", "(f INT) ENVELOPE UPSERT KEY (f)", ("deleteColumn", "column 'z'")),
+        ("mode 'FAILFAST'", "(a INT, _diff STRING) ENVELOPE DIFF", ("a INT", "'_diff' is string")),
+        (
+            "mode 'FAILFAST'",
+            "(after STRUCT<x: INT>) ENVELOPE DEBEZIUM",
+            ("after", "lacks column 'before'"),
+        ),
+    ],
+)
+def test_what_an_envelope_needs_is_looked_for_before_anything_runs(
+    spark: SparkSession, tmp_path: Path, option: str, rest: str, expected: tuple[str, str]
+) -> None:
+    """The source would stall at its start, with the same words."""
+    text = f"CREATE SOURCE s USING json OPTIONS (path '{tmp_path}', {option}) SCHEMA {rest};"
+    with pytest.raises(InvalidProject) as error:
+        Project.parse({"p.sql": text}).check(spark)
+    (problem,) = error.value.problems
+    at, message = expected
+    assert problem.place is not None
+    assert problem.place.text[problem.place.column - 1 :].startswith(at)
+    assert message in problem.message
+
+
+def test_a_format_of_sinks_is_none_of_sources(spark: SparkSession) -> None:
+    """It is there, and is not misspelt."""
+    with pytest.raises(InvalidProject) as error:
+        Project.parse({"p.sql": "CREATE SOURCE s USING memory;"}).check(spark)
+    (problem,) = error.value.problems
+    assert problem.message == "there is no format 'memory'"
+    assert "sinks alone" in problem.hint

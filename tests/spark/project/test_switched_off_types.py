@@ -1,4 +1,4 @@
-"""Columns of a type that the session has switched off are a problem of the view that reads them."""
+"""Columns of a type that the session has switched off are a problem of the source that has them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def test_time_is_refused_with_the_setting_that_allows_it(spark: SparkSession) ->
     with pytest.raises(InvalidProject) as error:
         PROJECT.check(spark)
     (problem,) = error.value.problems
-    assert "Spark refuses the columns of 'calls'" in problem.message
+    assert problem.message == "the data type TIME is not supported"
+    assert problem.place is not None
+    assert problem.place.text[problem.place.column - 1 :].startswith("at TIME(6)")
     assert SETTING in problem.hint
     spark.conf.set(SETTING, "true")
     try:

@@ -44,6 +44,9 @@ class Disk:
     def exists(self, place: Place) -> bool:
         return place.path.exists()
 
+    def isFile(self, place: Place) -> bool:  # noqa: N802
+        return place.path.is_file()
+
     def listStatus(self, place: Place) -> list[Any]:  # noqa: N802
         names = [SimpleNamespace(getName=lambda name=p.name: name) for p in place.path.iterdir()]
         return [SimpleNamespace(getPath=lambda name=name: name) for name in names]
